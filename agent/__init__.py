@@ -1,0 +1,1 @@
+"""The agent: runs beside the database, dials out, decodes, filters and pushes. Read `pipeline` first."""

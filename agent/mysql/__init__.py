@@ -1,0 +1,1 @@
+"""MySQL and MariaDB: connection, binlog stream, positions, schema, cartography."""

@@ -1,0 +1,1 @@
+"""The compiled core: bytes of a binlog stream in, Arrow columns out."""

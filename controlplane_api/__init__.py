@@ -1,0 +1,1 @@
+"""The control plane: database models, REST, dashboard, command line."""

@@ -1,0 +1,4 @@
+"""What the agent, the gateway and the lake agree on, and nothing else.
+
+`menura.v1` is the wire; the modules beside it are pure: no I/O, no third-party import.
+"""

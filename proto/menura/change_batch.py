@@ -1,0 +1,57 @@
+"""Change-batch columns: what stands before and after a table's own columns.
+
+On the wire (agent to gateway) a batch is two Arrow IPC streams, so that what is equal for all rows
+of a transaction travels once:
+
+``rows``          _change_type int8 (a `ChangeType`), _gsn int64, _transaction int32, the table's
+                  columns, _unrepresentable utf8
+``transactions``  _transaction_id int64, _commit_timestamp_us int64, _position utf8;
+                  a row's ``_transaction`` is the row number here
+
+In landing (gateway to lake) one Parquet row holds all of it: _change_type utf8 (dictionary), _gsn int64,
+_transaction_id int64, _commit_timestamp_us int64, _position utf8 (dictionary), the table's columns,
+_unrepresentable utf8.
+
+A table's own column keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE` and, in a
+primary key, `METADATA_KEY`.
+"""
+
+from enum import IntEnum
+
+CHANGE_TYPE = "_change_type"
+GSN = "_gsn"
+TRANSACTION = "_transaction"
+TRANSACTION_ID = "_transaction_id"
+COMMIT_TIMESTAMP_US = "_commit_timestamp_us"
+POSITION = "_position"
+UNREPRESENTABLE = "_unrepresentable"
+#: columns that a partial row image did not carry; kept for row images other than FULL
+ABSENT = "_absent"
+
+#: name and Arrow format, in order
+WIRE_ROW_COLUMNS = ((CHANGE_TYPE, "c"), (GSN, "l"), (TRANSACTION, "i"))
+WIRE_TRANSACTION_COLUMNS = ((TRANSACTION_ID, "l"), (COMMIT_TIMESTAMP_US, "l"), (POSITION, "u"))
+LANDED_COLUMNS = (CHANGE_TYPE, GSN, TRANSACTION_ID, COMMIT_TIMESTAMP_US, POSITION)
+
+#: a table with a column of one of these names (compared without case) can't be synced and says so
+RESERVED_NAMES = frozenset(
+    {CHANGE_TYPE, GSN, TRANSACTION, TRANSACTION_ID, COMMIT_TIMESTAMP_US, POSITION, UNREPRESENTABLE, ABSENT}
+)
+
+#: Arrow field metadata of a table's column: `str(ColumnType)` of its source type
+METADATA_SOURCE_TYPE = "menura.source_type"
+#: its place in the primary key, from "1"; absent outside of it
+METADATA_KEY = "menura.key"
+
+#: largest wire payload of one batch before compression, in bytes; a receiver refuses more
+MAX_BATCH_BYTES = 256 << 20
+
+
+class ChangeType(IntEnum):
+    """What a row is; the names are those of Delta's change feed."""
+
+    insert = 0
+    update_preimage = 1
+    update_postimage = 2
+    delete = 3
+    snapshot = 4

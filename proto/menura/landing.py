@@ -1,0 +1,170 @@
+"""Landing layout: the folders and the cut log that the gateway writes and the lake reads.
+
+::
+
+    LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
+    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
+
+A data file counts only when an entry names it. An entry is written once (put if absent), after the
+files that it names are durable; so whoever reads entries 1, 2, 3, ... until one is missing sees each
+committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING.
+
+An entry, format 1 (times in microseconds since the epoch, UTC)::
+
+    {"format": 1, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+      {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
+       "flavor": "mysql",
+       "position": {"gtid_set": "3E11...:1-77", "server_uuid": "3E11...", "file": "binlog.000002", "offset": 1234},
+       "ahead": [{"position": {...}, "tables": [["shop", "orders"]]}],
+       "started": [{"database": "shop", "table": "items", "position": {...}, "earlier_rows_missing": ""}],
+       "stopped": [{"database": "shop", "table": "notes", "position": {...}, "code": "EVENT_UNKNOWN", "message": "..."}],
+       "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
+       "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
+       "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
+                  "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900}]}]}
+
+Within a source cuts are numbered from 1 without gaps; `epoch` is that of the gateway's lease and never falls.
+A reader MUST refuse a `format` above its own.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from menura.naming import path_segment
+
+FORMAT = 1
+LOG_FOLDER = "log"
+DATA_FOLDER = "data"
+
+
+class LandingFormatError(ValueError):
+    """A log entry that this version can't read; says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class LandedPosition:
+    """A place between two transactions; see menura.v1.Position."""
+
+    gtid_set: str = ""
+    server_uuid: str = ""
+    file: str = ""
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LandedAhead:
+    position: LandedPosition
+    #: (database, table)
+    tables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LandedStart:
+    database: str
+    table: str
+    position: LandedPosition
+    earlier_rows_missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LandedStop:
+    database: str
+    table: str
+    position: LandedPosition
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFile:
+    database: str
+    table: str
+    schema_id: str
+    #: relative to LANDING
+    path: str
+    rows: int
+    bytes: int
+    first_gsn: int
+    last_gsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class LandedCut:
+    tenant: str
+    source: str
+    epoch: int
+    cut: int
+    generation: int
+    flavor: str
+    position: LandedPosition
+    last_gsn: int
+    last_transaction_id: int
+    transaction_count: int = 0
+    first_commit_timestamp_us: int = 0
+    last_commit_timestamp_us: int = 0
+    ahead: tuple[LandedAhead, ...] = ()
+    started: tuple[LandedStart, ...] = ()
+    stopped: tuple[LandedStop, ...] = ()
+    files: tuple[LandedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    entry: int
+    gateway: str
+    committed_at_us: int
+    cuts: tuple[LandedCut, ...]
+
+
+def entry_path(entry: int) -> str:
+    """Path of a log entry, relative to LANDING.
+
+    >>> entry_path(7)
+    'log/00000000000000000007.json'
+    """
+    return f"{LOG_FOLDER}/{entry:020d}.json"
+
+
+def data_path(tenant: str, source: str, database: str, table: str, epoch: int, cut: int, schema_id: str) -> str:
+    """Path of a cut's Parquet file of one table and schema version, relative to LANDING."""
+    folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}"
+    return f"{folder}/{epoch:010d}-{cut:020d}-{schema_id}.parquet"
+
+
+def encode_entry(entry: LogEntry) -> bytes:
+    """The JSON document of an entry."""
+    return json.dumps({"format": FORMAT, **asdict(entry)}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_entry(document: bytes) -> LogEntry:
+    """Read an entry back; raises `LandingFormatError` for another format or a broken document."""
+    try:
+        facts = json.loads(document)
+        if facts["format"] != FORMAT:
+            raise LandingFormatError(f"log entry has format {facts['format']}, this version reads {FORMAT}: upgrade Menura")
+        return LogEntry(
+            entry=int(facts["entry"]),
+            gateway=str(facts["gateway"]),
+            committed_at_us=int(facts["committed_at_us"]),
+            cuts=tuple(_decode_cut(cut) for cut in facts["cuts"]),
+        )
+    except (KeyError, TypeError, ValueError) as broken:
+        if isinstance(broken, LandingFormatError):
+            raise
+        raise LandingFormatError(f"log entry is not a format {FORMAT} document: {broken!r}") from broken
+
+
+def _decode_cut(facts: dict[str, Any]) -> LandedCut:
+    return LandedCut(
+        **{
+            **facts,
+            "position": LandedPosition(**facts["position"]),
+            "ahead": tuple(
+                LandedAhead(LandedPosition(**a["position"]), tuple((d, t) for d, t in a["tables"])) for a in facts["ahead"]
+            ),
+            "started": tuple(LandedStart(**{**s, "position": LandedPosition(**s["position"])}) for s in facts["started"]),
+            "stopped": tuple(LandedStop(**{**s, "position": LandedPosition(**s["position"])}) for s in facts["stopped"]),
+            "files": tuple(LandedFile(**f) for f in facts["files"]),
+        }
+    )

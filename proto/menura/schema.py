@@ -1,0 +1,42 @@
+"""A table's columns at one moment, and their digest.
+
+Built by the agent for every version that it meets; the gateway and the lake see the digest
+(`schema_id`) and the Arrow schema that carries the same facts.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from menura.types import ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    #: place in the primary key from 1; 0 outside of it
+    key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    database: str
+    table: str
+    #: in the order of the row events; never empty
+    columns: tuple[Column, ...]
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+def schema_id(columns: tuple[Column, ...]) -> str:
+    """Digest of the columns that are sent: 16 hex digits, equal for equal columns.
+
+    >>> from menura.types import Kind
+    >>> len(schema_id((Column("id", ColumnType(Kind.INT), nullable=False, key=1),)))
+    16
+    """
+    facts = [[c.name, str(c.type), c.key] for c in columns]
+    return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:16]

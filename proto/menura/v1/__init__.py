@@ -1,0 +1,1 @@
+"""The wire: generated at build time from the .proto files beside this one."""

@@ -1,0 +1,1 @@
+"""The lake: from the gateway's cut log to changelog and current-state tables."""
