@@ -1,0 +1,115 @@
+"""Types of the compiled decoder; the .pyx says how it works."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+from menura.schema import Column
+
+class Reason(IntEnum):
+    """Why `BinlogDecoder.decode` returned."""
+
+    NEED_BYTES = 0  # everything received is decoded
+    EVENT = 1  # `event` is one that Python handles: any that is not a known table map, rows, BEGIN, GTID or XID
+    BATCH_FULL = 2  # a table's buffer, or all together, reached the limit: take_batches; may be inside a transaction
+    TRANSACTION_END = 3  # only with stop_at_transaction_end
+    TRANSACTION_BEGIN = 4  # only with stop_at_transaction_begin: `gtid` is that of the coming transaction
+    ERROR_PACKET = 5  # the server's ERR packet: `error_packet`
+    END_OF_STREAM = 6  # the server's EOF packet
+
+class DecodeError(Exception):
+    """Bytes that can't be read. `event_type`, `log_pos`, `table_id` (-1: none), `column` (-1: none) say where."""
+
+    event_type: int
+    log_pos: int
+    table_id: int
+    column: int
+
+class Event:
+    type: int
+    timestamp: int
+    server_id: int
+    log_pos: int  # position of the next event, as in the header
+    flags: int
+    body: bytes  # without header and checksum
+
+class PlannedColumn:
+    """How one column of a TABLE_MAP is read: `sent` False means that its bytes are stepped over."""
+
+    def __init__(self, column: Column, binlog_type: int, metadata: int, sent: bool) -> None: ...
+
+class TablePlan:
+    """Compiled once per TABLE_MAP version; raises UnsupportedColumn for a type that it can't decode."""
+
+    def __init__(self, database: str, table: str, schema_id: str, columns: Sequence[PlannedColumn]) -> None: ...
+    database: str
+    table: str
+    schema_id: str
+    active: bool  # False: rows are stepped over, e.g. while the table is ahead of the stream
+
+class UnsupportedColumn(Exception):
+    column: str
+
+class TableBatch:
+    """Rows of one plan. Both members follow the Arrow PyCapsule protocol (__arrow_c_array__)."""
+
+    plan: TablePlan
+    row_count: int
+    first_gsn: int
+    last_gsn: int
+    rows: Any
+    transactions: Any
+
+class BinlogDecoder:
+    """Bytes of the replication connection in, column buffers out; knows no socket."""
+
+    stop_at_transaction_end: bool
+    stop_at_transaction_begin: bool
+    checksum: bool  # CRC32 at the end of each event; Python sets it from FORMAT_DESCRIPTION
+
+    def __init__(
+        self, *, mariadb: bool, checksum: bool, next_gsn: int, next_transaction_id: int, batch_rows: int = 65536, pending_bytes: int = 16 << 20
+    ) -> None: ...
+    # receiving
+    def writable(self) -> memoryview: ...  # free space, at least 64 KiB; invalid after the next call
+    def received(self, size: int) -> None: ...
+    def decode(self) -> Reason: ...
+    # what decode() stopped at
+    @property
+    def event(self) -> Event: ...
+    @property
+    def error_packet(self) -> tuple[int, str, str]: ...  # code, sqlstate, message
+    # tables
+    def define_table(self, table_id: int, table_map_body: bytes, plan: TablePlan | None) -> None:
+        """After a TABLE_MAP event: how its rows are read; None steps over them. A byte-equal TABLE_MAP is then not returned again."""
+    def forget_tables(self) -> None:
+        """After a FORMAT_DESCRIPTION of a new server run or a real ROTATE: ids may be used anew."""
+    # position
+    def set_file(self, name: str) -> None: ...  # for _position where there is no GTID
+    @property
+    def gtid(self) -> str: ...  # of the current or coming transaction, '' for none
+    @property
+    def in_transaction(self) -> bool: ...
+    @property
+    def transaction_end_offset(self) -> int: ...  # log_pos after the last finished transaction (or other position-moving event)
+    def transaction_finished(self) -> None:
+        """Python handled the event that ends the transaction (e.g. a DDL's QUERY): number it and move the position."""
+    def take_gtids(self) -> list[tuple[str, int, int]]:
+        """Runs of finished transactions since the last call: MySQL (uuid[:tag], first, last); MariaDB ('domain-server', first, last)."""
+    # batches
+    @property
+    def pending_rows(self) -> int: ...
+    @property
+    def pending_bytes(self) -> int: ...
+    def take_batches(self) -> list[TableBatch]: ...
+    @property
+    def next_gsn(self) -> int: ...
+    @property
+    def next_transaction_id(self) -> int: ...
+    # counters since construction, and of the transactions since the last take_times()
+    @property
+    def rows(self) -> int: ...
+    @property
+    def transactions(self) -> int: ...
+    def take_times(self) -> tuple[int, int, int]:
+        """(transactions, first commit time, last commit time) finished since the last call, microseconds."""

@@ -1,0 +1,202 @@
+"""The gateway's view of the control plane's database, as a seam: `controlplane_api` implements it over SQLAlchemy.
+
+Comes in: what agents report and which cuts were committed. Goes out: the desired state of sources, their
+leases, and where each source's next cut begins. The cut log is the truth about positions; the database
+follows it (`apply_entry`) and may be behind after a kill, never ahead. Every call is synchronous and
+short: the gateway runs it in a worker thread. A call that fails raises `RegistryUnavailable`, and what it
+should have written is written by the next exchange.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from menura.landing import LandedAhead, LandedPosition, LogEntry
+
+
+class RegistryUnavailable(Exception):
+    """The database could not be reached or refused; transient."""
+
+
+class LeaseHeld(Exception):
+    """Another live gateway holds the lease on this source; says which and until when."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceKey:
+    tenant: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSeen:
+    """A source as its agent announced it."""
+
+    source: str
+    flavor: str
+    server_version: str
+    address: str
+    policy_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSeen:
+    tenant: str
+    agent: str
+    session: str
+    version: str
+    hostname: str
+    sources: tuple[SourceSeen, ...]
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A failure as an operator reads it; mirrors menura.v1.Error."""
+
+    code: str
+    message: str
+    terminal: bool
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSeen:
+    name: str
+    column_type: str
+    nullable: bool
+    charset: str = ""
+    ignored: bool = False
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeySeen:
+    name: str
+    unique: bool
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    """One table of a cartography."""
+
+    database: str
+    table: str
+    engine: str
+    collation: str
+    estimated_rows: int | None
+    size_bytes: int | None
+    columns: tuple[ColumnSeen, ...]
+    keys: tuple[KeySeen, ...]
+    denied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableEffective:
+    """A table's state as the agent says; `state` is the name of a menura.v1.TableState.State."""
+
+    database: str
+    table: str
+    state: str
+    problem: Problem | None = None
+    ignored_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceHealth:
+    """From a heartbeat; None where the agent does not know."""
+
+    source: str
+    read_position: str
+    source_position: str
+    lag_us: int | None
+    rows: int
+    transactions: int
+    read_bytes: int
+    sent_bytes: int
+    credit_wait_us: int
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDesired:
+    """A table to sync. Exactly one of the four is set when the sync has not begun yet; none when it goes on."""
+
+    database: str
+    table: str
+    start_position: LandedPosition | None = None
+    start_text: str = ""
+    start_oldest: bool = False
+    start_now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SourceDesired:
+    source: str
+    generation: int
+    tables: tuple[TableDesired, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCommitted:
+    """Where a source's last committed cut ended; the zero values mean that there is none yet."""
+
+    epoch: int = 0
+    cut: int = 0
+    last_gsn: int = 0
+    last_transaction_id: int = 0
+    position: LandedPosition | None = None
+    ahead: tuple[LandedAhead, ...] = field(default=())
+
+
+class Registry(Protocol):
+    def record_agent(self, agent: AgentSeen) -> None:
+        """An agent's Control_Config stream opened. Creates the tenant, the agent and its sources when new."""
+
+    def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
+        """Its last stream closed; ignored when a newer session is known."""
+
+    def record_heartbeat(
+        self, tenant: str, agent: str, resident_memory_bytes: int, cpu_us: int, sources: Sequence[SourceHealth], at_us: int
+    ) -> None: ...
+
+    def record_cartography(
+        self, key: SourceKey, flavor: str, server_version: str, server_uuid: str, tables: Sequence[TableSeen], at_us: int
+    ) -> None:
+        """Replaces the whole cartography of the source; tables that are gone are marked, their syncs kept."""
+
+    def record_effective(
+        self, key: SourceKey, generation: int, tables: Sequence[TableEffective], problem: Problem | None, at_us: int
+    ) -> None:
+        """Ignored when `generation` is not the desired one."""
+
+    def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None: ...
+
+    def desired(self, key: SourceKey) -> SourceDesired:
+        """The whole desired state; a table that stopped with an error is not among the tables until it is started again."""
+
+    def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
+        """Current generation of each; the gateway polls it to notice what the API changed."""
+
+    def acquire_lease(self, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
+        """The fencing epoch, one above every earlier holder's; the holder keeps its own. Raises `LeaseHeld`."""
+
+    def renew_lease(self, key: SourceKey, gateway: str, epoch: int, ttl_seconds: float) -> None:
+        """Raises `LeaseHeld` when it was lost."""
+
+    def release_lease(self, key: SourceKey, gateway: str, epoch: int) -> None: ...
+
+    def applied_entry(self, landing: str) -> int:
+        """Number of the last cut log entry of this landing that the database holds; 0 for none."""
+
+    def apply_entry(self, landing: str, entry: LogEntry) -> None:
+        """Follow the cut log: committed positions, started and stopped tables, row and byte counts; idempotent.
+
+        A stopped table's sync becomes 'failed' with its position, and the source's generation grows.
+        """
+
+    def committed(self, key: SourceKey) -> SourceCommitted: ...
