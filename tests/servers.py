@@ -55,7 +55,7 @@ class Server:
                 cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def create_replication_user(self, user: str = "menura", password: str = "menura-secret") -> None:  # noqa: S107
+    def create_replication_user(self, user: str = "menura", password: str = "menura-secret") -> None:
         self.run(
             f"CREATE USER IF NOT EXISTS '{user}'@'%' IDENTIFIED BY '{password}'",
             f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'@'%'",
@@ -96,7 +96,11 @@ def server(flavor: Flavor, folder: Path, **settings: str) -> Iterator[Server]:
             raise ServerMissing(f"{URL_VARIABLES[flavor]} names a running server; this needs one with {settings}")
         parts = urlsplit(url)
         yield Server(
-            flavor, parts.port or 3306, parts.hostname or "127.0.0.1", unquote(parts.username or "root"), unquote(parts.password or "")
+            flavor,
+            parts.port or 3306,
+            parts.hostname or "127.0.0.1",
+            unquote(parts.username or "root"),
+            unquote(parts.password or ""),
         )
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,17 +146,26 @@ def _template(flavor: Flavor) -> Path:
     shutil.rmtree(draft, ignore_errors=True)
     SERVERS.mkdir(exist_ok=True)
     if flavor == "mariadb":
-        install = shutil.which("mariadb-install-db") or shutil.which("mariadb-install-db", path="/usr/bin:/usr/local/bin")
+        install = shutil.which("mariadb-install-db") or shutil.which(
+            "mariadb-install-db", path="/usr/bin:/usr/local/bin"
+        )
         if install is None:
             raise ServerMissing("mariadbd is there but mariadb-install-db is not: install mariadb-server")
-        options = [f"--datadir={draft}", "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+        options = [
+            f"--datadir={draft}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--skip-name-resolve",
+        ]
         made = subprocess.run([install, "--no-defaults", *options, *_as_user()], capture_output=True, check=False)
     else:
         made = subprocess.run(
             [*command, "--initialize-insecure", f"--datadir={draft}", *_as_user()], capture_output=True, check=False
         )
     if made.returncode:
-        raise ServerMissing(f"initialising a {flavor} data folder failed: {(made.stderr or made.stdout).decode()[-2000:]}")
+        raise ServerMissing(
+            f"initialising a {flavor} data folder failed: {(made.stderr or made.stdout).decode()[-2000:]}"
+        )
     try:
         draft.rename(template)
     except OSError:  # another process was first
@@ -183,10 +196,15 @@ def _launch(flavor: Flavor, folder: Path, port: int, settings: Mapping[str, str]
     if flavor == "mysql":
         options |= {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"}
     options |= settings
-    arguments = [f"--{name.replace('_', '-')}={value}" if value != "" else f"--{name.replace('_', '-')}" for name, value in options.items()]
+    arguments = [
+        f"--{name.replace('_', '-')}={value}" if value != "" else f"--{name.replace('_', '-')}"
+        for name, value in options.items()
+    ]
     log = (folder / "server.log").open("ab")
     with log:
-        return subprocess.Popen([*_command(flavor), *arguments, *_as_user()], stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            [*_command(flavor), *arguments, *_as_user()], stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def _wait_until_up(running: Server) -> None:

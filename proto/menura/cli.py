@@ -27,3 +27,7 @@ def main() -> int:
         print(f"menura {word}: the package {missing.name} is not installed; install menura[{extra}]", file=sys.stderr)
         return 2
     return int(command() or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,7 +17,8 @@ An entry, format 1 (times in microseconds since the epoch, UTC)::
        "position": {"gtid_set": "3E11...:1-77", "server_uuid": "3E11...", "file": "binlog.000002", "offset": 1234},
        "ahead": [{"position": {...}, "tables": [["shop", "orders"]]}],
        "started": [{"database": "shop", "table": "items", "position": {...}, "earlier_rows_missing": ""}],
-       "stopped": [{"database": "shop", "table": "notes", "position": {...}, "code": "EVENT_UNKNOWN", "message": "..."}],
+       "stopped": [{"database": "shop", "table": "notes", "position": {...}, "code": "EVENT_UNKNOWN",
+                    "message": "..."}],
        "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
@@ -142,7 +143,7 @@ def decode_entry(document: bytes) -> LogEntry:
     try:
         facts = json.loads(document)
         if facts["format"] != FORMAT:
-            raise LandingFormatError(f"log entry has format {facts['format']}, this version reads {FORMAT}: upgrade Menura")
+            raise LandingFormatError(f"log entry has format {facts['format']}, this version reads {FORMAT}: upgrade")
         return LogEntry(
             entry=int(facts["entry"]),
             gateway=str(facts["gateway"]),
@@ -156,15 +157,20 @@ def decode_entry(document: bytes) -> LogEntry:
 
 
 def _decode_cut(facts: dict[str, Any]) -> LandedCut:
-    return LandedCut(
-        **{
-            **facts,
-            "position": LandedPosition(**facts["position"]),
-            "ahead": tuple(
-                LandedAhead(LandedPosition(**a["position"]), tuple((d, t) for d, t in a["tables"])) for a in facts["ahead"]
-            ),
-            "started": tuple(LandedStart(**{**s, "position": LandedPosition(**s["position"])}) for s in facts["started"]),
-            "stopped": tuple(LandedStop(**{**s, "position": LandedPosition(**s["position"])}) for s in facts["stopped"]),
-            "files": tuple(LandedFile(**f) for f in facts["files"]),
-        }
-    )
+    nested = {
+        "position": LandedPosition(**facts["position"]),
+        "ahead": tuple(
+            LandedAhead(
+                LandedPosition(**ahead["position"]), tuple((database, table) for database, table in ahead["tables"])
+            )
+            for ahead in facts["ahead"]
+        ),
+        "started": tuple(LandedStart(**_with_position(start)) for start in facts["started"]),
+        "stopped": tuple(LandedStop(**_with_position(stop)) for stop in facts["stopped"]),
+        "files": tuple(LandedFile(**file) for file in facts["files"]),
+    }
+    return LandedCut(**{**facts, **nested})
+
+
+def _with_position(facts: dict[str, Any]) -> dict[str, Any]:
+    return {**facts, "position": LandedPosition(**facts["position"])}

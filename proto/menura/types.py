@@ -3,31 +3,31 @@
 Used by the agent (which builds Arrow arrays), the lake (which creates tables) and the
 documentation. A value has one form, whichever way it came.
 
-=====================  ==========================  =====================  ================================================
-source type            Arrow (wire and landing)    lake (Spark, Delta)    remarks
-=====================  ==========================  =====================  ================================================
-tinyint .. int         int8, int16, int32, int64   long                   wide from the start: INT to BIGINT changes nothing
-same, unsigned         uint8, uint16, uint32       long
-bigint                 int64                       long
-bigint unsigned        uint64                      decimal(20,0)          18446744073709551615 stays itself
-decimal(p<=38,s)       decimal128(p,s)             decimal(p,s)
-decimal(p>38,s)        utf8                        string                 every digit, full scale, as the server prints it
-float                  float32                     float
-double                 float64                     double
-char, varchar, text    utf8                        string                 decoded from the column's charset
-binary(n)              binary                      binary                 padded to n bytes, as the server returns it
-varbinary, blob        binary                      binary
-date                   date32                      date                   see *unrepresentable*
-datetime(f)            timestamp[us]               timestamp_ntz          see *unrepresentable*
-timestamp(f)           timestamp[us, UTC]          timestamp              see *unrepresentable*
-time(f)                int64                       long                   signed microseconds; +-838:59:59.999999 fits
-year                   int16                       long                   0000 is 0
-enum                   utf8                        string                 the label; the error value is ''
-set                    utf8                        string                 labels joined by ',', as the server prints them
-bit(n<64)              int64                       long
-bit(64)                uint64                      decimal(20,0)
-json                   utf8                        string                 MySQL: the server's own text form; MariaDB: as stored
-=====================  ==========================  =====================  ================================================
+====================  ======================  ===============  ==================================================
+source type           Arrow (wire, landing)   lake (Delta)     remarks
+====================  ======================  ===============  ==================================================
+tinyint .. int        int8, int16, int32      long             wide from the start: INT to BIGINT changes nothing
+same, unsigned        uint8, uint16, uint32   long
+bigint                int64                   long
+bigint unsigned       uint64                  decimal(20,0)    18446744073709551615 stays itself
+decimal(p<=38,s)      decimal128(p,s)         decimal(p,s)
+decimal(p>38,s)       utf8                    string           every digit, full scale, as the server prints it
+float                 float32                 float
+double                float64                 double
+char, varchar, text   utf8                    string           decoded from the column's charset
+binary(n)             binary                  binary           padded to n bytes, as the server returns it
+varbinary, blob       binary                  binary
+date                  date32                  date             see *unrepresentable*
+datetime(f)           timestamp[us]           timestamp_ntz    see *unrepresentable*
+timestamp(f)          timestamp[us, UTC]      timestamp        see *unrepresentable*
+time(f)               int64                   long             signed microseconds; +-838:59:59.999999 fits
+year                  int16                   long             0000 is 0
+enum                  utf8                    string           the label; the error value is ''
+set                   utf8                    string           labels joined by ',', as the server prints them
+bit(n<64)             int64                   long
+bit(64)               uint64                  decimal(20,0)
+json                  utf8                    string           MySQL: the server's own text; MariaDB: as stored
+====================  ======================  ===============  ==================================================
 
 *Unrepresentable* values: a zero date, a date with a zero part, a year 0. No calendar has them, so the
 typed column is null and the row's `_unrepresentable` column holds the server's text, as a JSON object
@@ -137,8 +137,10 @@ _SIGNED_FORMATS = {Kind.TINYINT: "c", Kind.SMALLINT: "s", Kind.MEDIUMINT: "i", K
 def arrow_format(column_type: ColumnType) -> str:
     """The Arrow C data interface's format string of a column, as on the wire and in landing.
 
-    >>> arrow_format(ColumnType(Kind.BIGINT, unsigned=True)), arrow_format(ColumnType(Kind.DECIMAL, precision=65, scale=30))
-    ('L', 'u')
+    >>> arrow_format(ColumnType(Kind.BIGINT, unsigned=True))
+    'L'
+    >>> arrow_format(ColumnType(Kind.DECIMAL, precision=65, scale=30))
+    'u'
     """
     kind = column_type.kind
     if kind in INTEGER_KINDS:

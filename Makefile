@@ -1,0 +1,55 @@
+# Menura. `make` alone lists what there is.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.PHONY: setup
+setup: ## the environment, servers and jars that demo and test need
+	@.ci/setup environment mariadb jars
+
+.PHONY: demo
+demo: setup ## a shop database, live changes, and the lake following them (KEEP=1 leaves it running)
+	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep)
+
+.PHONY: test
+test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some)
+	@.ci/setup environment mariadb mysql postgresql jars chromium
+	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: ## ruff, strict types, import directions, Cython lint, shell syntax
+	@.ci/setup environment
+	@.venv/bin/ruff check --quiet && .venv/bin/ruff format --check --quiet
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports --config pyproject.toml > build/imports.log || { cat build/imports.log; exit 1; }
+	@.venv/bin/cython-lint agent/native
+	@bash -n .ci/setup && bash -n .ci/run
+	@echo "lint: clean"
+
+.PHONY: format
+format: ## rewrite Python files in the project's form
+	@.venv/bin/ruff check --fix --quiet && .venv/bin/ruff format --quiet
+
+.PHONY: bench
+bench: ## CPU and rows/s of the agent beside its peers, into build/bench.json (CASES="bulk single update")
+	@.ci/setup environment mysql
+	@$(PYTHON) -m tests.bench $(CASES)
+
+.PHONY: dist
+dist: ## sdist and wheel, into dist/
+	@.ci/setup environment
+	@rm -rf dist && $(PYTHON) -m build --no-isolation > build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+
+.PHONY: lock
+lock: ## resolve requirements.lock anew
+	@uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras --group dev \
+		--python-version 3.11 pyproject.toml --output-file requirements.lock
+
+.PHONY: clean
+clean: ## remove what was built, not what was fetched
+	@rm -rf build dist *.egg-info agent/native/*.c agent/native/*.so proto/menura/v1/*_pb2*.py* .venv/built

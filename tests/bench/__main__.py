@@ -1,0 +1,66 @@
+"""`python -m tests.bench [bulk] [single] [update]`: measure, print a table, write build/bench.json."""
+
+import argparse
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.readers import READERS, Measure
+from tests.bench.workload import make, prepare
+from tests.servers import ROOT, server
+
+ROWS = {"bulk": 2_000_000, "single": 500_000, "update": 500_000}
+SETTINGS = {"max_binlog_size": "1073741824", "innodb_flush_log_at_trx_commit": "0", "innodb_buffer_pool_size": "1G"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(ROWS)}; all when none is named")
+    parser.add_argument("--readers", nargs="+", choices=list(READERS), default=list(READERS))
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows, to try the benchmark itself")
+    chosen = parser.parse_args()
+    unknown = set(chosen.cases) - set(ROWS)
+    if unknown:
+        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    console = Console()
+    measures: list[Measure] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="menura-bench-") as folder,
+        server("mysql", Path(folder), **SETTINGS) as mysql,
+    ):
+        mysql.create_replication_user()
+        prepare(mysql)
+        for name in chosen.cases or ROWS:
+            rows = max(1000, int(ROWS[name] * chosen.scale) // 1000 * 1000)
+            console.print(f"writing case {name}: {rows:,} rows into MySQL {mysql.run('SELECT VERSION()')[0][0]}")
+            case = make(mysql, name, rows)
+            for reader in chosen.readers:
+                measures.append(READERS[reader](mysql, case))
+                console.print(f"  {reader}: {measures[-1].cpu_s:.2f} CPU s")
+    console.print(_table(measures))
+    target = ROOT / "build" / "bench.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps([asdict(measure) for measure in measures], indent=1) + "\n")
+    console.print(f"written to {target.relative_to(ROOT)}")
+
+
+def _table(measures: list[Measure]) -> Table:
+    table = Table(title="Reading a binary log")
+    for heading in ("case", "reader"):
+        table.add_column(heading)
+    for heading in ("rows/s", "wall s", "CPU s", "CPU s per million rows", "peak MiB", "CPU, mysql-replication = 1"):
+        table.add_column(heading, justify="right")
+    peers = {measure.case: measure.cpu_s for measure in measures if measure.reader == "mysql-replication"}
+    for m in measures:
+        ratio = f"1/{peers[m.case] / m.cpu_s:.0f}" if m.case in peers and m.cpu_s else "-"
+        figures = (f"{m.rows / m.wall_s:,.0f}", f"{m.wall_s:.2f}", f"{m.cpu_s:.2f}", f"{m.cpu_s / m.rows * 1e6:.2f}")
+        table.add_row(m.case, m.reader, *figures, f"{m.peak_rss_bytes / 2**20:.0f}", ratio)
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The readers that a benchmark compares, each in a process of its own, measured by the kernel.
+
+What a reader is given: a server, a case (file and GTID set where it begins) and how many rows it holds.
+What comes back: rows, wall and CPU seconds, and the process's peak resident memory.
+"""
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from menura.landing import decode_entry, entry_path
+from tests.bench.workload import Case
+from tests.servers import SERVERS, Server
+from tests.stack import stack, wait_for
+
+
+@dataclass(frozen=True)
+class Measure:
+    case: str
+    reader: str
+    rows: int
+    wall_s: float
+    cpu_s: float
+    peak_rss_bytes: int
+
+
+def mysqlbinlog(server: Server, case: Case) -> Measure:
+    """`mysqlbinlog --read-from-remote-server --raw`: copies the log, decodes nothing."""
+    root = SERVERS / "mysql"
+    binary = root / "usr/bin/mysqlbinlog"
+    loader = [str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", str(root / "usr/lib/x86_64-linux-gnu")]
+    command = [*loader, str(binary)] if binary.exists() else [shutil.which("mysqlbinlog") or "mysqlbinlog"]
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--no-defaults", "--read-from-remote-server", "--raw", f"--result-file={folder}/"]
+        login = [f"--host={server.host}", f"--port={server.port}", "--user=menura", "--password=menura-secret"]
+        return _measured("mysqlbinlog", case, [*command, *options, *login, "--get-server-public-key", case.file])
+
+
+def mysql_replication(server: Server, case: Case) -> Measure:
+    """python-mysql-replication: each row as Python objects."""
+    return _in_python("mysql-replication", "mysql_replication", server, case)
+
+
+def menura_decode(server: Server, case: Case) -> Measure:
+    """The compiled core alone: receive, check CRC32, decode into Arrow columns, drop them."""
+    return _in_python("menura-decode", "decode", server, case)
+
+
+def _in_python(reader: str, module: str, server: Server, case: Case) -> Measure:
+    arguments = [server.host, str(server.port), case.file, str(case.rows)]
+    return _measured(reader, case, [sys.executable, "-m", f"tests.bench.{module}", *arguments])
+
+
+def _measured(reader: str, case: Case, command: list[str]) -> Measure:
+    """Run to its end; CPU and memory as the kernel accounts them to that process alone."""
+    began = time.monotonic()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert child.stderr is not None
+    complaint = child.stderr.read().decode(errors="replace")
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise RuntimeError(
+            f"{reader} failed on case {case.name} with exit code {child.returncode}: {complaint[-2000:]}"
+        )
+    return Measure(case.name, reader, case.rows, time.monotonic() - began, _cpu_seconds(usage), usage.ru_maxrss * 1024)
+
+
+def _cpu_seconds(usage: resource.struct_rusage) -> float:
+    return usage.ru_utime + usage.ru_stime
+
+
+def menura(server: Server, case: Case) -> Measure:
+    """The whole agent: read, decode, filter, Arrow, compress, send; a real gateway beside it lands and commits.
+
+    CPU and memory are the agent's alone; the wall ends with the commit of the last row.
+    """
+    with tempfile.TemporaryDirectory() as folder, stack(Path(folder), sink=False, cut_interval_ms=500) as running:
+        agent = running.agent("bench-agent", {"bench": server}).start()
+        try:
+            tables = f"/v1/tenants/{running.tenant}/sources/bench/tables"
+            wait_for("the agent's cartography", lambda: running.client.get(f"{tables}/bench/{case.table}").is_success)
+            assert agent.running is not None
+            process = psutil.Process(agent.running.pid)
+            cpu_before, began_us = sum(process.cpu_times()[:2]), time.time_ns() // 1000
+            running.post(f"{tables}/bench/{case.table}/start", {"start": {"position": case.gtid_set}})
+            rows, committed_at_us = 0, began_us
+            entry = 1
+            while rows < case.rows:
+                path = running.landing / entry_path(entry)
+                wait_for(f"log entry {entry}; agent says: {agent.tail(5)}", path.exists, 120, every=0.02)
+                document = decode_entry(path.read_bytes())
+                landed = sum(file.rows for cut in document.cuts for file in cut.files)
+                rows, committed_at_us, entry = rows + landed, document.committed_at_us, entry + 1
+            cpu = sum(process.cpu_times()[:2]) - cpu_before
+            peak = _peak_resident_bytes(agent.running.pid)
+        finally:
+            agent.stop()
+    expected = case.rows * (2 if case.name == "update" else 1)
+    if rows not in (case.rows, expected):
+        raise RuntimeError(f"case {case.name}: {rows} rows landed, {case.rows} changes expected")
+    return Measure(case.name, "menura", case.rows, (committed_at_us - began_us) / 1e6, cpu, peak)
+
+
+def _peak_resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("no VmHWM in /proc: peak memory can only be read on Linux")
+
+
+READERS: dict[str, Callable[[Server, Case], Measure]] = {
+    "menura": menura,
+    "menura-decode": menura_decode,
+    "mysqlbinlog": mysqlbinlog,
+    "mysql-replication": mysql_replication,
+}

@@ -1,0 +1,172 @@
+"""Is a lake table equal to its source table, row for row and value for value?
+
+The source is asked with a plain SELECT over the text protocol, so that its side is the server's own words.
+The lake's side is turned into the same words. Both are compared as multisets.
+"""
+
+import datetime
+import decimal
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    table: str
+    source_rows: int
+    lake_rows: int
+    only_in_source: list[Row]
+    only_in_lake: list[Row]
+
+    @property
+    def equal(self) -> bool:
+        return not self.only_in_source and not self.only_in_lake
+
+    def __str__(self) -> str:
+        if self.equal:
+            return f"{self.table}: {self.source_rows} rows, equal"
+        return (
+            f"{self.table}: {self.source_rows} rows in the source, {self.lake_rows} in the lake; "
+            f"only in the source, e.g. {self.only_in_source[:2]}; only in the lake, e.g. {self.only_in_lake[:2]}"
+        )
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    name: str
+    data_type: str
+    column_type: str
+    scale: int
+    fraction_digits: int
+
+
+def source_columns(connection: Connection, database: str, table: str) -> list[SourceColumn]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT column_name, data_type, column_type, numeric_scale, datetime_precision "
+            "FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+            (database, table),
+        )
+        return [
+            SourceColumn(
+                str(name), str(data_type).lower(), str(column_type).lower(), int(scale or 0), int(fraction or 0)
+            )
+            for name, data_type, column_type, scale, fraction in cursor.fetchall()
+        ]
+
+
+def read_source(
+    connection: Connection, database: str, table: str, ignored: Iterable[str] = ()
+) -> tuple[list[SourceColumn], list[Row]]:
+    """Every row as the server prints it in UTC: bytes for binary and bit, float for float and double, else str."""
+    columns = [column for column in source_columns(connection, database, table) if column.name not in set(ignored)]
+    # FLOAT prints six digits only; as a double it prints all it has
+    chosen = ", ".join(
+        f"CAST({_quoted(c.name)} AS DOUBLE)"
+        if c.data_type == "float"
+        else f"CAST({_quoted(c.name)} AS BINARY)"
+        if c.data_type == "bit"
+        else _quoted(c.name)
+        for c in columns
+    )
+    plain: Mapping[int, Callable[[str], object]] = {}
+    with (
+        pymysql.connect(
+            host=connection.host,
+            port=connection.port,
+            user=connection.user.decode() if isinstance(connection.user, bytes) else connection.user,
+            password=connection.password.decode("latin-1")
+            if isinstance(connection.password, bytes)
+            else connection.password,
+            charset="utf8mb4",
+            conv=plain,
+            init_command="SET time_zone = '+00:00'",
+        ) as reader,
+        reader.cursor() as cursor,
+    ):
+        cursor.execute(f"SELECT {chosen} FROM {_quoted(database)}.{_quoted(table)}")
+        rows = cursor.fetchall()
+    readers = [_source_reader(column) for column in columns]
+    return columns, [
+        tuple(None if value is None else read(value) for read, value in zip(readers, row, strict=True)) for row in rows
+    ]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _source_reader(column: SourceColumn) -> Callable[[Any], object]:
+    if column.data_type in ("float", "double"):
+        return float
+    return lambda value: value
+
+
+def lake_value(column: SourceColumn, value: object, unrepresentable: str | None) -> object:
+    """A lake value in the source's words."""
+    if value is None:
+        return unrepresentable
+    kind = column.data_type
+    if kind in ("float", "double"):
+        assert isinstance(value, float)
+        return value
+    if kind == "time":
+        return _time_text(value, column.fraction_digits)
+    if kind in ("datetime", "timestamp"):
+        assert isinstance(value, datetime.datetime)
+        value = value.replace(tzinfo=None)
+        text = f"{value.year:04}-{value:%m-%d %H:%M:%S}"
+        return text + (f".{value.microsecond:06}"[: column.fraction_digits + 1] if column.fraction_digits else "")
+    if kind == "date":
+        assert isinstance(value, datetime.date)
+        return f"{value.year:04}-{value:%m-%d}"
+    if kind == "year":
+        return f"{value:04}"
+    if kind == "bit":
+        assert isinstance(value, (int, decimal.Decimal))
+        bits = int(column.column_type.partition("(")[2].rstrip(")") or 1)
+        return (int(value) & (2**64 - 1)).to_bytes((bits + 7) // 8, "big")
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    if isinstance(value, int):
+        return _zerofilled(column, value)
+    return value
+
+
+def _zerofilled(column: SourceColumn, value: int) -> str:
+    width = int(column.column_type.partition("(")[2].partition(")")[0]) if "zerofill" in column.column_type else 0
+    return str(value).zfill(width)
+
+
+def _time_text(value: object, digits: int) -> str:
+    assert isinstance(value, int)
+    seconds, micros = divmod(abs(value), 1_000_000)
+    text = f"{'-' if value < 0 else ''}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return text + (f".{micros:06}"[: digits + 1] if digits else "")
+
+
+def compare(
+    name: str,
+    columns: list[SourceColumn],
+    source: list[Row],
+    lake: list[Mapping[str, object]],
+    lake_names: Mapping[str, str],
+) -> Comparison:
+    """`lake` rows are mappings by lake column; `lake_names` maps a source column's name to the lake's."""
+    import json  # noqa: PLC0415
+
+    def words(row: Mapping[str, object]) -> Row:
+        extra = json.loads(str(row["_unrepresentable"])) if row.get("_unrepresentable") else {}
+        return tuple(lake_value(c, row[lake_names[c.name]], extra.get(c.name)) for c in columns)
+
+    in_source, in_lake = Counter(source), Counter(words(row) for row in lake)
+    return Comparison(
+        name, len(source), len(lake), list((in_source - in_lake).elements()), list((in_lake - in_source).elements())
+    )

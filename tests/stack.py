@@ -1,0 +1,164 @@
+"""Menura's processes as a user starts them, for end-to-end tests, benchmarks and the demo.
+
+Every process is the installed `menura` command in a session of its own, with its log in the scratch
+folder; leaving the context stops all of them, and what does not stop is killed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from tests.servers import Server, free_port
+
+MENURA = [sys.executable, "-m", "menura.cli"]
+STOP_SECONDS = 30
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.1) -> T:
+    """The first truthy answer of `probe`; a TimeoutError that says what was waited for and the last answer."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds:.0f} s for {what}; last answer: {answer!r}")
+        time.sleep(every)
+
+
+@dataclass
+class Process:
+    """One `menura ...` command; `log` is its standard output and error."""
+
+    arguments: list[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    running: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "Process":
+        with self.log.open("ab") as log:
+            self.running = subprocess.Popen(
+                [*MENURA, *self.arguments],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
+        return self
+
+    def kill(self) -> None:
+        """kill -9, as a crash would end it."""
+        assert self.running is not None
+        self.running.kill()
+        self.running.wait()
+
+    def stop(self) -> int:
+        """Ask it to end; its exit code. What is left of its process group afterwards is killed."""
+        assert self.running is not None
+        if self.running.poll() is None:
+            self.running.terminate()
+        try:
+            return self.running.wait(STOP_SECONDS)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self.running.pid, signal.SIGKILL)
+            self.running.wait()
+
+    def is_running(self) -> bool:
+        return self.running is not None and self.running.poll() is None
+
+    def tail(self, lines: int = 30) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+@dataclass
+class Stack:
+    """A control plane with its gateway, API and sink, each in a process of its own, over one folder."""
+
+    folder: Path
+    tenant: str = "acme"
+    cut_interval_ms: int = 200
+    gateway_port: int = field(default_factory=free_port)
+    api_port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.database = f"sqlite:///{self.folder}/control.db"
+        self.landing, self.lake = self.folder / "landing", self.folder / "lake"
+        self.gateway = self._process(
+            "gateway", "gateway", "run", "--database", self.database, "--landing", str(self.landing),
+            "--listen", f"127.0.0.1:{self.gateway_port}", "--cut-interval-ms", str(self.cut_interval_ms),
+        )  # fmt: skip
+        self.api = self._process(
+            "api", "api", "run", "--database", self.database, "--listen", f"127.0.0.1:{self.api_port}"
+        )
+        self.sink = self._process("sink", "sink", "run", "--landing", str(self.landing), "--lake", str(self.lake))
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.api_port}", timeout=30)
+
+    def _process(self, name: str, *arguments: str) -> Process:
+        return Process(list(arguments), self.folder / f"{name}.log")
+
+    def agent(
+        self, name: str, sources: dict[str, Server], tenant: str | None = None, **filter_settings: object
+    ) -> Process:
+        """An agent with these sources, its configuration written into the scratch folder; not started."""
+        import yaml  # noqa: PLC0415  (the bench runs parts of this module without it)
+
+        config = {
+            "tenant": tenant or self.tenant,
+            "agent": name,
+            "gateway": {"address": f"127.0.0.1:{self.gateway_port}"},
+            "sources": {
+                source: {
+                    "client": {"host": server.host, "port": server.port, "user": "menura", "password": "menura-secret"},
+                    **filter_settings,
+                }
+                for source, server in sources.items()
+            },
+        }
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        path.chmod(0o600)
+        return self._process(name, "agent", "run", "--config", str(path))
+
+    def get(self, path: str, **parameters: Any) -> Any:
+        answer = self.client.get(path, params=parameters)
+        answer.raise_for_status()
+        return answer.json()
+
+    def post(self, path: str, body: object | None = None) -> Any:
+        answer = self.client.post(path, json=body or {})
+        answer.raise_for_status()
+        return answer.json()
+
+    def api_answers(self) -> bool:
+        try:
+            return self.client.get("/healthz").is_success
+        except httpx.TransportError:
+            return False
+
+
+@contextmanager
+def stack(folder: Path, *, sink: bool = True, tenant: str = "acme", cut_interval_ms: int = 200) -> Iterator[Stack]:
+    """Gateway, API and, unless told otherwise, the sink: started, and stopped at the end."""
+    running = Stack(folder, tenant, cut_interval_ms)
+    with ExitStack() as ends:
+        ends.callback(running.client.close)
+        processes = [running.gateway, running.api, *([running.sink] if sink else [])]
+        for process in processes:
+            process.start()
+            ends.callback(process.stop)
+        wait_for("the API to answer", lambda: running.api_answers() or None, 60)
+        yield running
