@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
 from menura.landing import decode_entry, entry_path
+
 from tests.bench.workload import Case
 from tests.servers import SERVERS, Server
 from tests.stack import stack, wait_for
@@ -61,18 +61,27 @@ def _in_python(reader: str, module: str, server: Server, case: Case) -> Measure:
 
 
 def _measured(reader: str, case: Case, command: list[str]) -> Measure:
-    """Run to its end; CPU and memory as the kernel accounts them to that process alone."""
+    """Run to its end; CPU as the kernel accounts it, memory as its high-water mark read last (every 10 ms).
+
+    The kernel's own ru_maxrss won't do: a child begins with its parent's.
+    """
     began = time.monotonic()
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert child.stderr is not None
-    complaint = child.stderr.read().decode(errors="replace")
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise RuntimeError(
-            f"{reader} failed on case {case.name} with exit code {child.returncode}: {complaint[-2000:]}"
-        )
-    return Measure(case.name, reader, case.rows, time.monotonic() - began, _cpu_seconds(usage), usage.ru_maxrss * 1024)
+    peak = 0
+    with tempfile.TemporaryFile() as complaints:
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=complaints)
+        while True:
+            pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+            if pid:
+                break
+            peak = max(peak, _peak_resident_bytes(child.pid))
+            time.sleep(0.01)
+        wall = time.monotonic() - began
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            complaints.seek(0)
+            complaint = complaints.read().decode(errors="replace")[-2000:]
+            raise RuntimeError(f"{reader} failed on case {case.name} with exit code {child.returncode}: {complaint}")
+    return Measure(case.name, reader, case.rows, wall, _cpu_seconds(usage), peak)
 
 
 def _cpu_seconds(usage: resource.struct_rusage) -> float:
@@ -112,10 +121,11 @@ def menura(server: Server, case: Case) -> Measure:
 
 
 def _peak_resident_bytes(pid: int) -> int:
+    """High-water mark of a process's resident memory; 0 when it has just ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError("no VmHWM in /proc: peak memory can only be read on Linux")
+    return 0
 
 
 READERS: dict[str, Callable[[Server, Case], Measure]] = {

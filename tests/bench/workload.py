@@ -41,7 +41,8 @@ def prepare(server: Server) -> None:
         "CREATE TABLE bench.digits (d INT PRIMARY KEY)",
         "INSERT INTO bench.digits VALUES (0),(1),(2),(3),(4),(5),(6),(7),(8),(9)",
         "CREATE TABLE bench.numbers (n INT PRIMARY KEY)",
-        "INSERT INTO bench.numbers SELECT a.d * 100 + b.d * 10 + c.d FROM bench.digits a, bench.digits b, bench.digits c",
+        "INSERT INTO bench.numbers SELECT a.d * 100 + b.d * 10 + c.d "
+        "FROM bench.digits a, bench.digits b, bench.digits c",
         f"""CREATE PROCEDURE bench.fill(IN target VARCHAR(20), IN first INT, IN total INT, IN step INT)
         BEGIN
             SET @at = first;
