@@ -1,0 +1,180 @@
+"""The control plane's database: SQLite embedded, PostgreSQL in production, brought to the newest revision when opened.
+
+Comes in: a URL. Goes out: short transactions, `read` or `write`. A write on SQLite takes the write lock at
+its beginning, so that two writers wait for each other (`BUSY_SECONDS`) and none fails halfway. A kill between
+two statements leaves the database as it was before the transaction, migrations included.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.script.revision import ResolutionError
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
+
+BUSY_SECONDS = 20
+#: PostgreSQL's advisory lock that a migration holds: "menura" in ASCII
+MIGRATION_LOCK = 0x6D656E757261
+_WRITE = "menura_write"
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    engine: Engine
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction that only reads; raises `DatabaseUnavailable`."""
+        with self._transaction(write=False) as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that writes: all of it, or, after any exception, nothing. Raises `DatabaseUnavailable`."""
+        with self._transaction(write=True) as connection:
+            yield connection
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @property
+    def shown_url(self) -> str:
+        """Without its password."""
+        return self.engine.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Connection]:
+        try:
+            with (
+                self.engine.connect().execution_options(**{_WRITE: write}) as connection,
+                connection.begin(),
+            ):
+                yield connection
+        except (DBAPIError, PoolTimeout) as failure:
+            raise _unavailable(self.shown_url, failure) from failure
+
+
+def open_database(url: str) -> Database:
+    """Connect and upgrade to the newest revision; several processes may do so at the same time.
+
+    `url` is ``sqlite:///FILE`` or ``postgresql://USER:PASSWORD@HOST:PORT/DATABASE``.
+    Raises `DatabaseUnsupported`, `DatabaseUnavailable` or `DatabaseTooNew`.
+    """
+    database = Database(_engine(url))
+    try:
+        with database.write() as connection:
+            upgrade(connection)
+    except (CommandError, ResolutionError) as unknown:
+        database.close()
+        raise DatabaseTooNew(
+            f"opening the database {database.shown_url}",
+            f"its revision is not among those of this version ({unknown})",
+            data="It was left as it is.",
+            remedy="Run the version of Menura that wrote it, or a newer one.",
+        ) from unknown
+    except DatabaseUnavailable:
+        database.close()
+        raise
+    return database
+
+
+def alembic_config() -> Config:
+    """Alembic's configuration of this package; the connection goes into its `attributes`."""
+    config = Config()
+    config.set_main_option("script_location", str(files("controlplane_api") / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Bring the database to `revision`, within the caller's transaction."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def head_revision() -> str | None:
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+def _engine(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+        if parsed.drivername in ("postgresql", "postgres"):
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+            raise DatabaseUnsupported(
+                "opening the database",
+                f"the URL begins with {parsed.drivername}",
+                remedy="Use sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
+            )
+        return _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
+    except (ArgumentError, NoSuchModuleError, ValueError) as broken:
+        raise DatabaseUnsupported(
+            "opening the database",
+            "its URL can't be read",
+            remedy="Use sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE.",
+        ) from broken
+    except ModuleNotFoundError as missing:
+        raise DatabaseUnsupported(
+            "opening the database",
+            f"the package {missing.name} is not installed",
+            remedy="Install menura[postgresql].",
+        ) from missing
+
+
+def _postgresql(url: URL) -> Engine:
+    return create_engine(url, pool_pre_ping=True, pool_size=10, connect_args={"connect_timeout": 10})
+
+
+def _sqlite(url: URL) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise DatabaseUnsupported(
+            "opening the database",
+            "SQLite in memory can't be shared by gateway and API",
+            remedy="Name a file: sqlite:///FILE.",
+        )
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: "object", _entry: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # type: ignore[attr-defined]  # `_begin_sqlite` begins, nobody else
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    for pragma in ("journal_mode=WAL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    write = connection.get_execution_options().get(_WRITE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _unavailable(url: str, failure: DBAPIError | PoolTimeout) -> DatabaseUnavailable:
+    # The driver's own words; SQLAlchemy's would add the statement with its values.
+    found = str(failure.orig) if isinstance(failure, DBAPIError) else str(failure)
+    return DatabaseUnavailable(
+        f"using the database {url}",
+        found.strip().splitlines()[0] if found.strip() else type(failure).__name__,
+        data="Nothing was written.",
+        remedy="Check that it is there, runs, and takes this user; see --database.",
+    )

@@ -1,0 +1,55 @@
+"""Positions, problems and cartographies as the JSON objects that the database keeps, and back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from menura.landing import LandedAhead, LandedPosition
+from sqlalchemy import Connection
+from sqlalchemy.dialects import postgresql, sqlite
+
+from controlplane_api.models import Base
+from gateway.registry import Problem
+
+Document = dict[str, Any]
+
+
+def position_document(position: LandedPosition | None) -> Document | None:
+    return None if position is None else asdict(position)
+
+
+def position_from(document: Mapping[str, Any] | None) -> LandedPosition | None:
+    return None if document is None else LandedPosition(**document)
+
+
+def ahead_document(ahead: Iterable[LandedAhead]) -> list[Document]:
+    return [{"position": asdict(part.position), "tables": [list(table) for table in part.tables]} for part in ahead]
+
+
+def ahead_from(documents: Iterable[Mapping[str, Any]]) -> tuple[LandedAhead, ...]:
+    return tuple(
+        LandedAhead(LandedPosition(**part["position"]), tuple((database, table) for database, table in part["tables"]))
+        for part in documents
+    )
+
+
+def position_text(document: Mapping[str, Any] | None) -> str:
+    """A position in the server's own words: its GTID set, else FILE:OFFSET.
+
+    >>> position_text({"gtid_set": "", "server_uuid": "", "file": "binlog.000001", "offset": 4})
+    'binlog.000001:4'
+    """
+    if not document:
+        return ""
+    if document["gtid_set"]:
+        return str(document["gtid_set"])
+    return f"{document['file']}:{document['offset']}" if document["file"] else ""
+
+
+def problem_document(problem: Problem | None) -> Document | None:
+    return None if problem is None else asdict(problem)
+
+
+def insert_into(connection: Connection, model: type[Base]) -> postgresql.Insert | sqlite.Insert:
+    """An INSERT that knows ON CONFLICT, in the dialect of the connection."""
+    return postgresql.insert(model) if connection.dialect.name == "postgresql" else sqlite.insert(model)

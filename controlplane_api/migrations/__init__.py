@@ -1,0 +1,1 @@
+"""Alembic's revisions of the control plane's database; `controlplane_api.database` runs them."""

@@ -1,0 +1,224 @@
+"""What the control plane remembers, as SQL tables; `migrations` brings a database to this shape.
+
+Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
+change by commands, `committed_position` by the cut log, `source_health` by heartbeats. Whoever changes
+syncs of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
+
+Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
+keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fields.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+Id = BigInteger().with_variant(Integer, "sqlite")
+Document = JSON(none_as_null=True)
+
+
+class Desired(StrEnum):
+    """What the user asked for."""
+
+    SYNCING = "syncing"
+    STOPPED = "stopped"
+
+
+class StartKind(StrEnum):
+    """Where a sync that has not begun yet shall begin."""
+
+    OLDEST = "oldest"
+    NOW = "now"
+    POSITION = "position"
+    #: where it stopped; the log's oldest transaction when it never began
+    RESUME = "resume"
+
+
+class State(StrEnum):
+    """What a table's sync is doing: menura.v1.TableState.State, and what only the control plane knows."""
+
+    PENDING = "pending"
+    CATCHING_UP = "catching_up"
+    STREAMING = "streaming"
+    DENIED = "denied"
+    FAILED = "failed"
+    DUMPING = "dumping"
+    STOPPED = "stopped"
+    #: no sync was ever asked for; never stored
+    NOT_SYNCED = "not_synced"
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "pk": "pk_%(table_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_name)s",
+            "ix": "ix_%(table_name)s_%(column_0_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s",
+        }
+    )
+    type_annotation_map = {str: Text, int: BigInteger, dict[str, Any]: Document, list[Any]: Document}  # noqa: RUF012
+
+
+class Tenant(Base):
+    __tablename__ = "tenant"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    created_at_us: Mapped[int]
+
+
+class Agent(Base):
+    __tablename__ = "agent"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenant.id"))
+    name: Mapped[str]
+    #: one run of its process
+    session: Mapped[str]
+    version: Mapped[str]
+    hostname: Mapped[str]
+    connected: Mapped[bool]
+    connected_at_us: Mapped[int]
+    seen_at_us: Mapped[int]
+    resident_memory_bytes: Mapped[int | None]
+    cpu_us: Mapped[int | None]
+
+
+class Source(Base):
+    __tablename__ = "source"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"), Index(None, "agent_id"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenant.id"))
+    #: the agent that announced it last; none while only the cut log knows the source
+    agent_id: Mapped[int | None] = mapped_column(ForeignKey("agent.id"))
+    name: Mapped[str]
+    flavor: Mapped[str] = mapped_column(default="")
+    server_version: Mapped[str] = mapped_column(default="")
+    server_uuid: Mapped[str] = mapped_column(default="")
+    address: Mapped[str] = mapped_column(default="")
+    policy_sha256: Mapped[str] = mapped_column(default="")
+    #: of the desired state; grows with each change of the set of tables
+    generation: Mapped[int] = mapped_column(default=0)
+    problem: Mapped[dict[str, Any] | None]
+    cartography_at_us: Mapped[int | None]
+
+
+class SourceTable(Base):
+    """One table of a source's cartography."""
+
+    __tablename__ = "source_table"
+    __table_args__ = (UniqueConstraint("source_id", "database", "name"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
+    database: Mapped[str]
+    name: Mapped[str]
+    engine: Mapped[str] = mapped_column(default="")
+    table_collation: Mapped[str] = mapped_column(default="")
+    estimated_rows: Mapped[int | None]
+    size_bytes: Mapped[int | None]
+    columns: Mapped[list[Any]]
+    keys: Mapped[list[Any]]
+    denied: Mapped[bool] = mapped_column(default=False)
+    #: no longer in the last cartography
+    gone: Mapped[bool] = mapped_column(default=False)
+    #: of what a cartography says about the table, so that only what changed is written
+    digest: Mapped[str] = mapped_column(default="")
+
+
+class Sync(Base):
+    """A table's sync: what is asked for, and what the agent and the cut log say of it.
+
+    `start` is set from the command until the cut log records that the table began: without it a table that
+    is desired goes on with its source. `position` is a place up to which the lake has all of the table and
+    after which it has nothing, so that a resume there neither loses nor repeats a row: it moves with each
+    cut that holds rows of the table, when the table stops, and when it is stopped by a command.
+    """
+
+    __tablename__ = "sync"
+    __table_args__ = (Index(None, "source_id", "state"),)
+
+    table_id: Mapped[int] = mapped_column(Id, ForeignKey("source_table.id"), primary_key=True, autoincrement=False)
+    source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
+    desired: Mapped[str]
+    start: Mapped[str | None]
+    start_text: Mapped[str] = mapped_column(default="")
+    #: of the source when the sync was last started, stopped or failed: reports of older ones are of an earlier life
+    changed_generation: Mapped[int]
+    #: the cut log records that an error stopped it: not asked of the agent until it is started again
+    failed: Mapped[bool] = mapped_column(default=False)
+    state: Mapped[str]
+    problem: Mapped[dict[str, Any] | None]
+    position: Mapped[dict[str, Any] | None]
+    earlier_rows_missing: Mapped[str] = mapped_column(default="")
+    ignored_columns: Mapped[list[Any]]
+    rows: Mapped[int] = mapped_column(default=0)
+    bytes: Mapped[int] = mapped_column(default=0)
+    last_commit_timestamp_us: Mapped[int | None]
+    landed_at_us: Mapped[int | None]
+
+
+class CommittedPosition(Base):
+    """Where a source's last committed cut ended; follows the cut log."""
+
+    __tablename__ = "committed_position"
+
+    source_id: Mapped[int] = mapped_column(Id, ForeignKey("source.id"), primary_key=True, autoincrement=False)
+    epoch: Mapped[int]
+    cut: Mapped[int]
+    last_gsn: Mapped[int]
+    last_transaction_id: Mapped[int]
+    position: Mapped[dict[str, Any]]
+    #: list of `menura.landing.LandedAhead`
+    ahead: Mapped[list[Any]]
+    rows: Mapped[int]
+    bytes: Mapped[int]
+    transactions: Mapped[int]
+    last_commit_timestamp_us: Mapped[int | None]
+    committed_at_us: Mapped[int]
+
+
+class SourceHealth(Base):
+    """From the last heartbeat of the source's agent; rates are over the time since the one before."""
+
+    __tablename__ = "source_health"
+
+    source_id: Mapped[int] = mapped_column(Id, ForeignKey("source.id"), primary_key=True, autoincrement=False)
+    at_us: Mapped[int]
+    read_position: Mapped[str]
+    source_position: Mapped[str]
+    lag_us: Mapped[int | None]
+    rows: Mapped[int]
+    transactions: Mapped[int]
+    read_bytes: Mapped[int]
+    sent_bytes: Mapped[int]
+    credit_wait_us: Mapped[int]
+    rows_per_second: Mapped[float | None]
+    read_bytes_per_second: Mapped[float | None]
+    problem: Mapped[dict[str, Any] | None]
+
+
+class Lease(Base):
+    """Which gateway owns a source; stays when released, so that the epoch never falls."""
+
+    __tablename__ = "lease"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(primary_key=True)
+    #: empty when released
+    gateway: Mapped[str]
+    epoch: Mapped[int]
+    expires_at_us: Mapped[int]
+
+
+class Landing(Base):
+    """How far the database has followed a cut log."""
+
+    __tablename__ = "landing"
+
+    url: Mapped[str] = mapped_column(primary_key=True)
+    applied_entry: Mapped[int]

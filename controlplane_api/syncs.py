@@ -1,0 +1,231 @@
+"""Commands: start and stop the sync of tables.
+
+Comes in: tables of one source and what is wanted. Goes out: one transaction that changes their syncs and
+lets the source's generation grow once, which the gateway notices. A kill leaves all of it or nothing.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from menura.errors import MenuraError
+from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
+
+from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, TableUnknown
+from controlplane_api.models import CommittedPosition, Desired, Source, SourceTable, StartKind, State, Sync
+
+TableName = tuple[str, str]
+
+LOOKUP_TABLES = 5_000
+MAX_POSITION_CHARS = 65_536
+_UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+_INTERVALS = r"(:[A-Za-z_][A-Za-z0-9_]{0,31}|:\d+(-\d+)?)+"
+_MYSQL_GTID_SET = re.compile(rf"\s*{_UUID}{_INTERVALS}\s*(,\s*{_UUID}{_INTERVALS}\s*)*")
+_MARIADB_GTID_SET = re.compile(r"\s*\d+-\d+-\d+\s*(,\s*\d+-\d+-\d+\s*)*")
+_FILE_OFFSET = re.compile(r"[^\s/\\:]{1,255}\.\d+:\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    kind: StartKind
+    #: for `StartKind.POSITION`: a GTID set or FILE:OFFSET
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    database: str
+    table: str
+    changed: bool
+    #: what the user should know of this start; empty when there is nothing
+    notice: str = ""
+    refused: MenuraError | None = None
+
+
+def check_start(start: Start, flavor: str) -> None:
+    """Raises `RequestInvalid` for a position that no server of this flavor could write."""
+    if start.kind is not StartKind.POSITION:
+        return
+    sets = {"mysql": (_MYSQL_GTID_SET,), "mariadb": (_MARIADB_GTID_SET,)}
+    forms = (*sets.get(flavor, (_MYSQL_GTID_SET, _MARIADB_GTID_SET)), _FILE_OFFSET)
+    if len(start.text) > MAX_POSITION_CHARS or not any(form.fullmatch(start.text) for form in forms):
+        raise RequestInvalid(
+            "starting a sync at a position",
+            "the position is neither a GTID set of the source's kind nor FILE:OFFSET",
+            data="Nothing was changed.",
+            remedy="Give it as the server writes it, e.g. the executed GTID set, or binlog.000002:157.",
+        )
+
+
+def start_tables(
+    connection: Connection, source_id: int, tables: Sequence[TableName] | None, start: Start
+) -> list[Outcome]:
+    """Start syncs; `tables` None means all that are there and not denied. The source's row gets locked."""
+    generation = _lock(connection, source_id) + 1
+    rows = _rows(connection, source_id, tables)
+    if tables is None:
+        tables = [name for name, row in rows.items() if not (row.denied or row.gone)]
+    outcomes = [_start_outcome(name, rows.get(name), start) for name in tables]
+    changed = [rows[outcome.database, outcome.table] for outcome in outcomes if outcome.changed]
+    values = {
+        "desired": Desired.SYNCING, "start": start.kind, "start_text": start.text,
+        "changed_generation": generation, "failed": False, "state": State.PENDING, "problem": None,
+    }  # fmt: skip
+    new = [row.id for row in changed if row.desired is None]
+    if new:
+        fixed = {"source_id": source_id, "ignored_columns": [], **values}
+        connection.execute(insert(Sync), [{"table_id": table_id, **fixed} for table_id in new])
+    again = [row.id for row in changed if row.desired is not None]
+    for begin in range(0, len(again), LOOKUP_TABLES):
+        part = again[begin : begin + LOOKUP_TABLES]
+        connection.execute(update(Sync).where(Sync.table_id.in_(part)).values(**values))
+    if changed:
+        connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
+    return outcomes
+
+
+def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> list[Outcome]:
+    """Stop syncs where they are; `tables` None means all. The source's row gets locked."""
+    generation = _lock(connection, source_id) + 1
+    rows = _rows(connection, source_id, tables)
+    here, ahead = _committed(connection, source_id)
+    outcomes, changes = [], []
+    for name in tables if tables is not None else rows:
+        row = rows.get(name)
+        if row is None:
+            outcomes.append(Outcome(*name, changed=False, refused=_unknown(name)))
+            continue
+        runs = row.desired == Desired.SYNCING
+        if runs or tables is not None:
+            outcomes.append(Outcome(*name, changed=runs))
+        if not runs:
+            continue
+        flows = row.start is None and not row.failed
+        changes.append(
+            {
+                "of_table": row.id,
+                "to_generation": generation,
+                "to_problem": row.problem if row.failed else None,
+                "to_position": ahead.get(name, here) if flows else row.position,
+            }
+        )
+    if changes:
+        connection.execute(_UPDATE_STOPPED, changes)
+        connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
+    return outcomes
+
+
+def _lock(connection: Connection, source_id: int) -> int:
+    """The generation; other commands and the cut log wait until this transaction ends."""
+    return connection.execute(
+        select(Source.generation).where(Source.id == source_id).with_for_update(key_share=True)
+    ).scalar_one()
+
+
+def _rows(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, Row[Any]]:
+    statement = (
+        select(
+            SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.denied, SourceTable.gone,
+            Sync.desired, Sync.start, Sync.start_text, Sync.failed, Sync.problem, Sync.position,
+        )
+        .outerjoin(Sync, Sync.table_id == SourceTable.id)
+        .where(SourceTable.source_id == source_id)
+        .order_by(SourceTable.database, SourceTable.name)
+    )  # fmt: skip
+    if tables is None:
+        found = list(connection.execute(statement))
+    else:
+        found = []
+        for begin in range(0, len(tables), LOOKUP_TABLES):
+            part = tuple_(SourceTable.database, SourceTable.name).in_(tables[begin : begin + LOOKUP_TABLES])
+            found += connection.execute(statement.where(part))
+    return {(row.database, row.name): row for row in found}
+
+
+def _committed(connection: Connection, source_id: int) -> tuple[dict[str, Any] | None, dict[TableName, dict[str, Any]]]:
+    """Where the source's last cut ended, and the own positions of tables that are past it."""
+    row = connection.execute(
+        select(CommittedPosition.position, CommittedPosition.ahead).where(CommittedPosition.source_id == source_id)
+    ).first()
+    if row is None:
+        return None, {}
+    return row.position, {
+        (database, table): part["position"] for part in row.ahead for database, table in part["tables"]
+    }
+
+
+_STOPPED = {"desired": Desired.STOPPED, "start": None, "start_text": "", "failed": False, "state": State.STOPPED}
+_UPDATE_STOPPED = (
+    update(Sync)
+    .where(Sync.table_id == bindparam("of_table"))
+    .values(
+        **_STOPPED,
+        changed_generation=bindparam("to_generation"),
+        problem=bindparam("to_problem"),
+        position=bindparam("to_position"),
+    )
+)
+
+
+def _start_outcome(name: TableName, row: Row[Any] | None, start: Start) -> Outcome:
+    refused = _refusal(name, row, start)
+    runs = row is not None and row.desired == Desired.SYNCING and not row.failed
+    if row is None or refused or runs:
+        return Outcome(*name, changed=False, refused=refused)
+    return Outcome(*name, changed=True, notice=_notice(row, start))
+
+
+def _refusal(name: TableName, row: Row[Any] | None, start: Start) -> MenuraError | None:
+    database, table = name
+    if row is None:
+        return _unknown(name)
+    if row.denied:
+        return TableDenied(
+            "starting a sync",
+            "the agent's local policy drops this table, and the control plane can't widen it",
+            data="Nothing was changed.",
+            remedy="Change filter and filter_policy in the agent's configuration, then restart the agent.",
+            database=database,
+            table=table,
+        )
+    runs = row.desired == Desired.SYNCING and not row.failed
+    elsewhere = start.kind is not StartKind.RESUME and (row.start, row.start_text) != (start.kind, start.text)
+    if runs and elsewhere:
+        return SyncRunning(
+            f"starting a sync from {start.text or start.kind}",
+            "the table's sync runs already",
+            data="It goes on as it was.",
+            remedy="Stop it first; or start it without a place, which changes nothing.",
+            database=database,
+            table=table,
+        )
+    return None
+
+
+def _unknown(name: TableName) -> TableUnknown:
+    return TableUnknown(
+        "looking for a table",
+        "the source's cartography does not have it",
+        remedy="Check the spelling (names are case-sensitive), or wait until the agent has read the cartography.",
+        database=name[0],
+        table=name[1],
+    )
+
+
+def _notice(row: Row[Any], start: Start) -> str:
+    had_before = row.position is not None
+    match start.kind:
+        case StartKind.NOW:
+            return "Rows written before the sync begins will be missing in the lake."
+        case StartKind.POSITION:
+            missing = (
+                "Rows written before this position will be missing in the lake, unless an earlier sync brought them."
+            )
+            return f"{missing} Changes after it that are there already will come again." if had_before else missing
+        case StartKind.OLDEST if had_before:
+            return "The log is read from its beginning: changes that the lake has already will come again."
+        case StartKind.RESUME if had_before:
+            return ""
+        case _:
+            return "Rows older than the source's log will be missing in the lake; the status says so once it has begun."

@@ -1,0 +1,85 @@
+"""Agents, cartographies and cut log entries for the control plane's tests."""
+
+from collections.abc import Sequence
+
+from menura.landing import LandedAhead, LandedCut, LandedFile, LandedPosition, LandedStart, LandedStop, LogEntry
+
+from controlplane_api.registry import SqlRegistry
+from gateway.registry import AgentSeen, ColumnSeen, KeySeen, SourceHealth, SourceKey, SourceSeen, TableSeen
+
+T0 = 1_700_000_000_000_000
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+KEY = SourceKey("acme", "shop")
+LANDING = "file:///landing"
+
+
+def at(number: int) -> LandedPosition:
+    """The place after the source's `number`th transaction."""
+    return LandedPosition(f"{UUID}:1-{number}", UUID, "binlog.000001", 100 * number)
+
+
+def agent_seen(tenant: str = "acme", sources: Sequence[str] = ("shop",), session: str = "run-1") -> AgentSeen:
+    seen = tuple(SourceSeen(name, "mysql", "9.7.0", "db1:3306", "00ff") for name in sources)
+    return AgentSeen(tenant, "agent-1", session, "0.1.0", "db1.example", seen, T0)
+
+
+def table_seen(table: str, database: str = "shop", *, denied: bool = False) -> TableSeen:
+    return TableSeen(
+        database,
+        table,
+        "InnoDB",
+        "utf8mb4_0900_ai_ci",
+        1_000,
+        65_536,
+        (
+            ColumnSeen("id", "bigint unsigned", nullable=False),
+            ColumnSeen("note", "varchar(200)", nullable=True, charset="utf8mb4"),
+        ),
+        (KeySeen("PRIMARY", unique=True, columns=("id",)),),
+        denied,
+    )
+
+
+def record_shop(registry: SqlRegistry, *tables: str, key: SourceKey = KEY) -> None:
+    """An agent with one source that has these tables."""
+    registry.record_agent(agent_seen(key.tenant, [key.source]))
+    names = tables or ("orders", "items", "notes")
+    registry.record_cartography(key, "mysql", "9.7.0", UUID, [table_seen(name) for name in names], T0)
+
+
+def health(source: str = "shop", rows: int = 1_000, lag_us: int | None = 0) -> SourceHealth:
+    return SourceHealth(source, f"{UUID}:1-70", f"{UUID}:1-77", lag_us, rows, 77, rows * 100, rows * 20, 0)
+
+
+def file(table: str, rows: int = 10, database: str = "shop") -> LandedFile:
+    path = f"data/acme/shop/{database}/{table}/1.parquet"
+    return LandedFile(database, table, "00ff00ff00ff00ff", path, rows, rows * 100, 1, rows)
+
+
+def started(table: str, number: int, missing: str = "", database: str = "shop") -> LandedStart:
+    return LandedStart(database, table, at(number), missing)
+
+
+def stopped(table: str, number: int, database: str = "shop") -> LandedStop:
+    return LandedStop(database, table, at(number), "EVENT_UNKNOWN", "An event that can't be read.")
+
+
+def cut(
+    number: int,
+    *files: LandedFile,
+    generation: int = 1,
+    key: SourceKey = KEY,
+    epoch: int = 1,
+    start: Sequence[LandedStart] = (),
+    stop: Sequence[LandedStop] = (),
+    ahead: Sequence[LandedAhead] = (),
+) -> LandedCut:
+    """Cut `number`, which ends after the source's transaction of that number."""
+    return LandedCut(
+        key.tenant, key.source, epoch, number, generation, "mysql", at(number), number * 10, number, 1,
+        T0 + number * 1_000_000, T0 + number * 1_000_000, tuple(ahead), tuple(start), tuple(stop), files,
+    )  # fmt: skip
+
+
+def entry(number: int, *cuts: LandedCut) -> LogEntry:
+    return LogEntry(number, "gw-1", T0 + number * 1_000_000 + 500_000, cuts)

@@ -1,0 +1,103 @@
+import threading
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+
+from controlplane_api.database import Database, alembic_config, open_database, upgrade
+from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
+from controlplane_api.models import Base
+
+
+def _open_without_upgrade(url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
+    with monkeypatch.context() as patch:
+        patch.setattr("controlplane_api.database.upgrade", lambda _connection: None)
+        return open_database(url)
+
+
+def test_open_database_when_empty_then_schema_equals_models(database: Database):
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_migrations_when_run_one_by_one_then_each_goes_up_and_down(database_url: str, monkeypatch: pytest.MonkeyPatch):
+    database = _open_without_upgrade(database_url, monkeypatch)
+    revisions = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
+    for revision in revisions:
+        with database.write() as connection:
+            upgrade(connection, revision)
+    with database.write() as connection:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+        assert set(inspect(connection).get_table_names()) == {"alembic_version"}
+        upgrade(connection)
+    database.close()
+
+
+def test_migration_when_it_fails_then_nothing_of_it_stays(database_url: str, monkeypatch: pytest.MonkeyPatch):
+    database = _open_without_upgrade(database_url, monkeypatch)
+    with pytest.raises(ZeroDivisionError), database.write() as connection:
+        upgrade(connection)
+        raise ZeroDivisionError
+    with database.read() as connection:
+        assert inspect(connection).get_table_names() == []
+    database.close()
+
+
+def test_open_database_when_many_open_it_at_once_then_all_succeed(database_url: str):
+    opened: list[Database] = []
+    threads = [threading.Thread(target=lambda: opened.append(open_database(database_url))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 6
+    for database in opened:
+        database.close()
+
+
+def test_open_database_when_revision_is_unknown_then_says_too_new_and_leaves_it(database: Database, database_url: str):
+    with database.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(DatabaseTooNew, match="9999"):
+        open_database(database_url)
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        ("mysql://root@localhost/menura", DatabaseUnsupported, "begins with mysql"),
+        ("sqlite://", DatabaseUnsupported, "in memory"),
+        ("nonsense", DatabaseUnsupported, "can't be read"),
+        ("sqlite:////nowhere/at/all/control.db", DatabaseUnavailable, "unable to open"),
+        ("postgresql://menura:secret-word@127.0.0.1:1/menura", DatabaseUnavailable, "127.0.0.1"),
+    ],
+)
+def test_open_database_when_url_is_bad_then_error_names_it_without_password(url: str, error: type, words: str):
+    with pytest.raises(error) as raised:
+        open_database(url)
+    assert words in str(raised.value)
+    assert "secret-word" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_write_when_it_fails_then_nothing_is_kept(database: Database):
+    with pytest.raises(ZeroDivisionError), database.write() as connection:
+        connection.execute(text("INSERT INTO landing (url, applied_entry) VALUES ('x', 1)"))
+        raise ZeroDivisionError
+    with database.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM landing")).scalar() == 0
+
+
+def test_sqlite_when_opened_then_uses_wal_and_foreign_keys(tmp_path: Path):
+    database = open_database(f"sqlite:///{tmp_path}/control.db")
+    with database.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    database.close()
