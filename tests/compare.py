@@ -7,12 +7,16 @@ The lake's side is turned into the same words. Both are compared as multisets.
 import datetime
 import decimal
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import pymysql
+import pymysql.converters
 from pymysql.connections import Connection
+
+from tests.servers import Server
+
+#: values stay in the server's own words: bytes for binary columns, else text
+_ENCODERS_ONLY = {kind: encode for kind, encode in pymysql.converters.conversions.items() if not isinstance(kind, int)}
 
 Row = tuple[object, ...]
 
@@ -63,50 +67,33 @@ def source_columns(connection: Connection, database: str, table: str) -> list[So
 
 
 def read_source(
-    connection: Connection, database: str, table: str, ignored: Iterable[str] = ()
+    server: Server, database: str, table: str, ignored: Iterable[str] = ()
 ) -> tuple[list[SourceColumn], list[Row]]:
     """Every row as the server prints it in UTC: bytes for binary and bit, float for float and double, else str."""
-    columns = [column for column in source_columns(connection, database, table) if column.name not in set(ignored)]
-    # FLOAT prints six digits only; as a double it prints all it has
-    chosen = ", ".join(
-        f"CAST({_quoted(c.name)} AS DOUBLE)"
-        if c.data_type == "float"
-        else f"CAST({_quoted(c.name)} AS BINARY)"
-        if c.data_type == "bit"
-        else _quoted(c.name)
-        for c in columns
-    )
-    plain: Mapping[int, Callable[[str], object]] = {}
-    with (
-        pymysql.connect(
-            host=connection.host,
-            port=connection.port,
-            user=connection.user.decode() if isinstance(connection.user, bytes) else connection.user,
-            password=connection.password.decode("latin-1")
-            if isinstance(connection.password, bytes)
-            else connection.password,
-            charset="utf8mb4",
-            conv=plain,
-            init_command="SET time_zone = '+00:00'",
-        ) as reader,
-        reader.cursor() as cursor,
-    ):
-        cursor.execute(f"SELECT {chosen} FROM {_quoted(database)}.{_quoted(table)}")
-        rows = cursor.fetchall()
-    readers = [_source_reader(column) for column in columns]
+    with server.connect(conv=_ENCODERS_ONLY, init_command="SET time_zone = '+00:00'") as connection:
+        columns = [c for c in source_columns(connection, database, table) if c.name not in set(ignored)]
+        with connection.cursor() as cursor:
+            chosen = ", ".join(_chosen(column) for column in columns)
+            cursor.execute(f"SELECT {chosen} FROM {_quoted(database)}.{_quoted(table)}")
+            rows = cursor.fetchall()
+    readers = [float if column.data_type in ("float", "double") else _as_is for column in columns]
     return columns, [
         tuple(None if value is None else read(value) for read, value in zip(readers, row, strict=True)) for row in rows
     ]
 
 
+def _chosen(column: SourceColumn) -> str:
+    if column.data_type == "float":  # printed with six digits; as a double it prints all it has
+        return f"CAST({_quoted(column.name)} AS DOUBLE)"
+    return _quoted(column.name)
+
+
+def _as_is(value: object) -> object:
+    return value
+
+
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _source_reader(column: SourceColumn) -> Callable[[Any], object]:
-    if column.data_type in ("float", "double"):
-        return float
-    return lambda value: value
 
 
 def lake_value(column: SourceColumn, value: object, unrepresentable: str | None) -> object:

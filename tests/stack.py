@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 
@@ -75,6 +76,12 @@ class Process:
             with suppress(ProcessLookupError):
                 os.killpg(self.running.pid, signal.SIGKILL)
             self.running.wait()
+
+    def __enter__(self) -> "Process":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def is_running(self) -> bool:
         return self.running is not None and self.running.poll() is None
@@ -142,6 +149,12 @@ class Stack:
         answer = self.client.post(path, json=body or {})
         answer.raise_for_status()
         return answer.json()
+
+    def start_sync(self, source: str, database: str, table: str, start: object, tenant: str | None = None) -> None:
+        """Wait until the table is in the cartography, then start its sync."""
+        path = f"/v1/tenants/{tenant or self.tenant}/sources/{source}/tables/{quote(database, '')}/{quote(table, '')}"
+        wait_for(f"{source}'s cartography", lambda: self.client.get(path).is_success, 60)
+        self.post(f"{path}/start", {"start": start})
 
     def api_answers(self) -> bool:
         try:

@@ -97,7 +97,6 @@ def menura(server: Server, case: Case) -> Measure:
         agent = running.agent("bench-agent", {"bench": server}).start()
         try:
             tables = f"/v1/tenants/{running.tenant}/sources/bench/tables"
-            wait_for("the agent's cartography", lambda: running.client.get(f"{tables}/bench/{case.table}").is_success)
             assert agent.running is not None
             process = psutil.Process(agent.running.pid)
             cpu_before, began_us = sum(process.cpu_times()[:2]), time.time_ns() // 1000

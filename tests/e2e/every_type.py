@@ -76,8 +76,8 @@ def create(server: Server, flavor: Flavor, table: str = "every_type") -> None:
     server.run(f"CREATE TABLE {DATABASE}.{table} (id INT NOT NULL PRIMARY KEY, {columns})")
 
 
-def change(server: Server, flavor: Flavor, table: str = "every_type") -> None:
-    """Rows with every edge and with NULL everywhere, then updates of every column, key changes and deletes."""
+def change(server: Server, flavor: Flavor, table: str = "every_type", *, first_half: bool) -> None:
+    """First rows with every edge and with NULL everywhere; then updates of every column, a key change, a delete."""
     target = f"{DATABASE}.{table}"
     names = ", ".join(f"`{name}`" for name, _, _ in COLUMNS)
     rounds = max(len(values) for _, _, values in COLUMNS)
@@ -90,6 +90,10 @@ def change(server: Server, flavor: Flavor, table: str = "every_type") -> None:
         statements += [
             f"INSERT INTO {target} (id, c_json) VALUES ({200 + n}, {json})" for n, json in enumerate(MYSQL_JSON)
         ]
+    if first_half:
+        server.run(*statements)
+        return
+    statements = statements[:2]
     statements.append(f"INSERT INTO {target} (id, {names}) SELECT 103, {names} FROM {target} WHERE id = 0")
     for name, _, values in COLUMNS:
         statements.append(f"UPDATE IGNORE {target} SET `{name}` = {values[-1]} WHERE id = 100")

@@ -1,0 +1,23 @@
+"""One stack with its sink, and one server of each kind, for all tests that do not kill them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Flavor, Server, server
+from tests.stack import Stack, stack
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Flavor, Server]]:
+    folder = tmp_path_factory.mktemp("servers")
+    with server("mysql", folder / "mysql") as mysql, server("mariadb", folder / "mariadb") as mariadb:
+        for each in (mysql, mariadb):
+            each.create_replication_user()
+        yield {"mysql": mysql, "mariadb": mariadb}
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with stack(tmp_path_factory.mktemp("stack")) as started:
+        yield started

@@ -1,0 +1,56 @@
+"""Reading the lake as a user without Spark would, and waiting until it equals the source."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from menura.naming import lake_column, path_segment
+
+from tests.compare import Comparison, compare, read_source
+from tests.servers import Server
+
+
+def table_path(lake: Path, tenant: str, source: str, database: str, table: str, part: str) -> Path:
+    return lake / tenant / source / path_segment(database) / path_segment(table) / part
+
+
+def compare_table(
+    lake: Path, tenant: str, source: str, server: Server, database: str, table: str, ignored: Iterable[str] = ()
+) -> Comparison:
+    """The source's table beside its current state in the lake; an empty lake table when there is none yet."""
+    columns, rows = read_source(server, database, table, ignored)
+    try:
+        path = table_path(lake, tenant, source, database, table, "current")
+        in_lake = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    except TableNotFoundError:
+        in_lake = []
+    return compare(f"{database}.{table}", columns, rows, in_lake, {c.name: lake_column(c.name) for c in columns})
+
+
+def wait_until_equal(
+    lake: Path, tenant: str, source: str, server: Server, database: str, tables: Iterable[str], seconds: float = 120
+) -> None:
+    """Until every table's current state equals its source, whose writers have stopped; else what differs."""
+    deadline = time.monotonic() + seconds
+    waiting = list(tables)
+    while waiting:
+        compared = compare_table(lake, tenant, source, server, database, waiting[0])
+        if compared.equal:
+            waiting.pop(0)
+        elif time.monotonic() > deadline:
+            raise AssertionError(f"not equal after {seconds:.0f} s: {compared}")
+        else:
+            time.sleep(0.5)
+
+
+def changelog_counts(lake: Path, tenant: str, source: str, database: str, table: str) -> Counter[str]:
+    """How many changes of each type the changelog holds; fails when a `_gsn` stands there twice."""
+    path = table_path(lake, tenant, source, database, table, "changelog")
+    rows = DeltaTable(str(path)).to_pyarrow_table(columns=["_gsn", "_change_type"])
+    numbers = rows["_gsn"]
+    assert pc.count_distinct(numbers).as_py() == len(numbers), f"{table}: a change number stands twice in the changelog"
+    return Counter(rows["_change_type"].to_pylist())
