@@ -1,0 +1,161 @@
+"""`python -m tests.demo [--keep]`: start everything, make changes, show them arriving, compare to the last row.
+
+The data's way: MariaDB in a scratch folder -> one agent -> `menura up` (gateway, API, sink) -> Delta tables.
+Everything lives in one scratch folder and ends with this process; Ctrl-C ends all of it at once.
+"""
+
+import argparse
+import contextlib
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from tests.demo.shop import DATABASE, TABLES, Shop
+from tests.demo.view import Follower, show
+from tests.e2e.lake import compare_table
+from tests.servers import Server, ServerMissing, server
+from tests.stack import Process, Stack, wait_for
+
+SOURCE = "shop"
+LIVE_SECONDS = 45
+CATCH_UP_SECONDS = 60
+#: business transactions per second, about
+PACE = 60
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make demo", description="A shop database and the lake that follows it.")
+    parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
+    parser.add_argument("--seconds", type=int, default=LIVE_SECONDS, help="how long the live changes last")
+    chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    console = Console()
+    folder = Path(tempfile.mkdtemp(prefix="menura-demo-"))
+    try:
+        with ExitStack() as ends:
+            return _demo(console, folder, ends, chosen.seconds, keep=chosen.keep)
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+    except ServerMissing as missing:
+        console.print(f"[red]{missing}")
+        return 2
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _demo(console: Console, folder: Path, ends: ExitStack, seconds: int, *, keep: bool) -> int:
+    console.print(f"[bold]Menura[/] in {folder}")
+    with console.status("starting MariaDB, the agent, and menura up (gateway, API, Spark sink)"):
+        database, stack, agent = _start(folder, ends)
+    version = database.run("SELECT VERSION()")[0][0]
+    console.print(f"MariaDB {version} on port {database.port}; API and dashboard: {stack.client.base_url}")
+    with console.status("the agent reports what exists"):
+        for table in TABLES:
+            stack.start_sync(SOURCE, DATABASE, table, "oldest")
+    console.print(f"{len(TABLES)} tables found and their syncs started from the log's oldest position")
+    follower = Follower(stack, database, SOURCE)
+    with _business(database), Live(console=console, refresh_per_second=4) as live:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            live.update(show(follower.look(), "live changes"))
+            _fail_if_dead(stack, agent)
+            time.sleep(0.5)
+    console.print("business has stopped; waiting until the lake has all of it")
+    equal = _compare(console, stack, database)
+    console.print(f"API: {stack.client.base_url}/docs   dashboard: {stack.client.base_url}/")
+    if keep:
+        console.print(f"[bold]it keeps running[/]; lake: {stack.lake}\nCtrl-C ends it and removes {folder}")
+        console.print(
+            f"  export MENURA_API={stack.client.base_url} MENURA_TENANT={stack.tenant}; .venv/bin/menura status"
+        )
+        console.print(f"  mariadb --host=127.0.0.1 --port={database.port} --user=root {DATABASE}")
+        with _business(database):
+            while True:
+                _fail_if_dead(stack, agent)
+                time.sleep(1)
+    return 0 if equal else 1
+
+
+def _start(folder: Path, ends: ExitStack) -> tuple[Server, Stack, Process]:
+    """Everything at once: what depends on what waits by itself."""
+    stack = Stack(folder / "stack")
+    up = Process(
+        [
+            "up", "--data", str(stack.folder), "--gateway-listen", f"127.0.0.1:{stack.gateway_port}",
+            "--api-listen", f"127.0.0.1:{stack.api_port}",
+        ],
+        stack.folder / "up.log",
+    )  # fmt: skip
+    ends.callback(stack.client.close)
+    ends.enter_context(up)
+    stack.gateway = up
+    database = ends.enter_context(server("mariadb", folder / "mariadb"))
+    database.create_replication_user()
+    with database.connect() as connection:
+        Shop(connection).create()
+    agent = ends.enter_context(stack.agent("shop-db-1", {SOURCE: database}))
+    wait_for("the API to answer", lambda: _alive(up) and stack.api_answers(), 60)
+    return database, stack, agent
+
+
+def _alive(process: Process) -> bool:
+    if not process.is_running():
+        raise SystemExit(f"menura {process.arguments[0]} ended by itself:\n{process.tail()}")
+    return True
+
+
+def _fail_if_dead(stack: Stack, agent: Process) -> None:
+    _alive(stack.gateway)
+    _alive(agent)
+
+
+@contextmanager
+def _business(database: Server) -> Iterator[None]:
+    """The shop does business in the background until the context ends."""
+    stop = threading.Event()
+    shop = Shop(database.connect(database=DATABASE), seed=time.time_ns())
+
+    def work() -> None:
+        while not stop.wait(1 / PACE):
+            shop.do_business()
+
+    worker = threading.Thread(target=work, name="business")
+    worker.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        worker.join()
+        shop.connection.close()
+
+
+def _compare(console: Console, stack: Stack, database: Server) -> bool:
+    """Every table in the database beside its table in the lake; True when all are equal to the last row."""
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    all_equal = True
+    for table in TABLES:
+        compared = compare_table(stack.lake, stack.tenant, SOURCE, database, DATABASE, table)
+        while not compared.equal and time.monotonic() < deadline:
+            time.sleep(0.5)
+            compared = compare_table(stack.lake, stack.tenant, SOURCE, database, DATABASE, table)
+        console.print(f"  {'[green]✔' if compared.equal else '[red]✘'}[/] {compared}")
+        all_equal &= compared.equal
+    if not all_equal:
+        with contextlib.suppress(OSError):
+            console.print(f"menura up said last:\n{stack.gateway.tail(15)}")
+    console.print("[bold green]the lake equals the database" if all_equal else "[bold red]the lake differs")
+    return all_equal
+
+
+if __name__ == "__main__":
+    sys.exit(main())
