@@ -161,11 +161,23 @@ class Registry(Protocol):
         """Its last stream closed; ignored when a newer session is known."""
 
     def record_heartbeat(
-        self, tenant: str, agent: str, resident_memory_bytes: int, cpu_us: int, sources: Sequence[SourceHealth], at_us: int
+        self,
+        tenant: str,
+        agent: str,
+        resident_memory_bytes: int,
+        cpu_us: int,
+        sources: Sequence[SourceHealth],
+        at_us: int,
     ) -> None: ...
 
     def record_cartography(
-        self, key: SourceKey, flavor: str, server_version: str, server_uuid: str, tables: Sequence[TableSeen], at_us: int
+        self,
+        key: SourceKey,
+        flavor: str,
+        server_version: str,
+        server_uuid: str,
+        tables: Sequence[TableSeen],
+        at_us: int,
     ) -> None:
         """Replaces the whole cartography of the source; tables that are gone are marked, their syncs kept."""
 
@@ -177,7 +189,7 @@ class Registry(Protocol):
     def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None: ...
 
     def desired(self, key: SourceKey) -> SourceDesired:
-        """The whole desired state; a table that stopped with an error is not among the tables until it is started again."""
+        """The whole desired state; a table that stopped with an error is absent until it is started again."""
 
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
         """Current generation of each; the gateway polls it to notice what the API changed."""

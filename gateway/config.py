@@ -1,0 +1,70 @@
+"""Settings of one gateway process, checked when they are made."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from menura.naming import is_identity
+
+from gateway.errors import LandingUnusable, ListenRefused
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files; with `client_ca` agents must show a certificate that it signed."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    #: folder, or any fsspec URL, of this gateway's cut log and data files
+    landing: str
+    #: holder of leases and author of log entries; no two live gateways may share it
+    name: str = "gateway"
+    #: HOST:PORT, port 0 for any free one
+    listen: str = "127.0.0.1:7070"
+    tls: TlsFiles | None = None
+    #: an agent ends a cut at the first transaction's end after this time or size
+    cut_interval_ms: int = 500
+    cut_bytes: int = 16 << 20
+    #: bytes of change batches that a source may have on the way or in memory here
+    credit_window_bytes: int = 64 << 20
+    #: shortest time between two entries of the cut log; cuts that end meanwhile share the next one
+    commit_spacing_ms: int = 100
+    heartbeat_interval_ms: int = 1000
+    #: a source's lease, renewed three times as often
+    lease_seconds: float = 15
+    #: how often the desired generations are asked for
+    poll_seconds: float = 0.5
+    cartography_seconds: float = 600
+    #: threads that decode batches and write Parquet
+    landing_threads: int = 2
+
+    def __post_init__(self) -> None:
+        if not is_identity(self.name):
+            raise ListenRefused(
+                "reading the gateway's settings", f"name {self.name!r}", remedy="Use 1 to 63 of a-z, 0-9, '-' and '_'"
+            )
+        if not self.landing:
+            raise LandingUnusable("reading the gateway's settings", "no landing", remedy="Set it to a folder or a URL")
+        host, separator, port = self.listen.rpartition(":")
+        if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ListenRefused("reading the listen address", repr(self.listen), remedy="Set listen to HOST:PORT")
+        if self.tls is None and not _is_loopback(host):
+            raise ListenRefused(
+                "opening the gateway's port",
+                f"{self.listen} can be reached from other machines and there is no TLS certificate",
+                remedy="Listen on 127.0.0.1, or give the TLS certificate and key files",
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,113 @@
+"""Who is there: agents' sessions, and which of them holds a source.
+
+A session is one run of an agent's process. It begins with its Control_Config stream and lives while one of its
+streams is open. The first agent that names a source holds it until its session ends. Nothing here is durable: after
+a restart the agents say again who they are. Lives on the event loop alone.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gateway.errors import SessionUnknown, SourceHeld
+from gateway.registry import SourceKey
+
+#: how long a data stream may be ahead of its agent's Control_Config stream
+ANNOUNCE_SECONDS = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class AgentSession:
+    tenant: str
+    agent: str
+    session: str
+    #: set when a newer session of the same agent came
+    replaced: asyncio.Event = field(default_factory=asyncio.Event)
+    #: set when the registry knows the agent and its sources
+    recorded: asyncio.Event = field(default_factory=asyncio.Event)
+    flavors: dict[str, str] = field(default_factory=dict)
+    streams: int = 0
+
+
+class Presence:
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], AgentSession] = {}
+        self._holders: dict[SourceKey, AgentSession] = {}
+        self._changed = asyncio.Event()
+
+    def open(self, tenant: str, agent: str, session: str) -> AgentSession:
+        """A Control_Config stream came. A newer session of an agent replaces the older one."""
+        current = self._sessions.get((tenant, agent))
+        if current is None or current.session != session:
+            if current is not None:
+                current.replaced.set()
+                self._release(current)
+            current = self._sessions[tenant, agent] = AgentSession(tenant, agent, session)
+            self._announce()
+        current.streams += 1
+        return current
+
+    async def join(self, tenant: str, agent: str, session: str) -> AgentSession:
+        """Another stream of a session came; waits a moment for the session. Raises `SessionUnknown`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANNOUNCE_SECONDS):
+                while True:
+                    changed = self._changed
+                    current = self._sessions.get((tenant, agent))
+                    if current is not None and current.session == session:
+                        current.streams += 1
+                        try:
+                            await current.recorded.wait()
+                        except asyncio.CancelledError:
+                            self.leave(current)
+                            raise
+                        return current
+                    await changed.wait()
+        raise SessionUnknown(
+            "opening a stream",
+            f"agent {agent} has no Control_Config stream with this session",
+            remedy="The agent opens Control_Config first; it is tried again by itself",
+        )
+
+    def leave(self, session: AgentSession) -> bool:
+        """A stream closed; True when it was the session's last and no newer session came."""
+        session.streams -= 1
+        if session.streams or self._sessions.get((session.tenant, session.agent)) is not session:
+            return False
+        del self._sessions[session.tenant, session.agent]
+        self._release(session)
+        return True
+
+    def hold(self, session: AgentSession, sources: Iterable[str]) -> list[str]:
+        """Hold those of the sources that nobody else holds; returns them."""
+        held = []
+        for source in sources:
+            if self._holders.setdefault(SourceKey(session.tenant, source), session) is session:
+                held.append(source)
+        return held
+
+    def is_held_by(self, key: SourceKey, agent: str) -> bool:
+        holder = self._holders.get(key)
+        return holder is not None and holder.agent == agent
+
+    def check_holds(self, session: AgentSession, key: SourceKey) -> None:
+        """Raises `SourceHeld` when another agent holds it."""
+        holder = self._holders.get(key)
+        if holder is not session:
+            by = f"agent {holder.agent} holds it" if holder is not None else "the agent's Hello did not name it"
+            raise SourceHeld(
+                "opening a source's stream",
+                by,
+                data="The other agent goes on" if holder is not None else "",
+                remedy="Give each source to one agent, or stop the other one",
+                source=key.source,
+            )
+
+    def _release(self, session: AgentSession) -> None:
+        for key in [key for key, holder in self._holders.items() if holder is session]:
+            del self._holders[key]
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,74 @@
+"""Desired state by level: notices that a source's generation moved and lets its streams send it whole.
+
+One task asks the registry for the generations of all sources that somebody follows; a missed change is seen at
+the next look, since what counts is the generation and not the event.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gateway.metrics import GatewayMetrics
+from gateway.registry import Registry, RegistryUnavailable, SourceKey
+
+logger = logging.getLogger(__name__)
+
+
+class Generations:
+    def __init__(self, registry: Registry, poll_seconds: float, metrics: GatewayMetrics) -> None:
+        self._registry = registry
+        self._poll_seconds = poll_seconds
+        self._metrics = metrics
+        self._followers: Counter[SourceKey] = Counter()
+        self._current: dict[SourceKey, int] = {}
+        self._polled = asyncio.Event()
+        self._away = False
+
+    @contextmanager
+    def following(self, key: SourceKey) -> Iterator[None]:
+        """While inside, the source's generation is asked for."""
+        self._followers[key] += 1
+        try:
+            yield
+        finally:
+            self._followers[key] -= 1
+            if not self._followers[key]:
+                del self._followers[key]
+                self._current.pop(key, None)
+
+    def current(self, key: SourceKey) -> int | None:
+        """The generation of a followed source; None before the first answer."""
+        return self._current.get(key)
+
+    async def polled(self) -> None:
+        """Wait for the next look at the registry."""
+        await self._polled.wait()
+
+    async def changed(self, key: SourceKey, known: int | None) -> int:
+        """Wait until the generation of a followed source is another than `known`; returns it."""
+        while (current := self._current.get(key)) is None or current == known:
+            await self._polled.wait()
+        return current
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            if self._followers:
+                await self._poll(list(self._followers))
+            self._polled.set()
+            self._polled = asyncio.Event()
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _poll(self, keys: list[SourceKey]) -> None:
+        try:
+            found = await asyncio.to_thread(self._registry.generations, keys)
+        except RegistryUnavailable as unavailable:
+            self._metrics.menura_registry_failures_total += 1
+            if not self._away:
+                logger.warning("registry is away, desired states stay as they are: %s", unavailable)
+            self._away = True
+        else:
+            self._away = False
+            self._current = {key: found[key] for key in self._followers if key in found}

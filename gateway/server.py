@@ -1,0 +1,192 @@
+"""The gateway process: one gRPC port, one cut log, the sessions of many agents.
+
+`serve` is the entry: it heals what a kill left (`CutLog.recover`), opens the port, and serves until it is asked to
+stop. Then streams end with GATEWAY_STOPPING, what is being committed is awaited, leases are given back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+from menura.change_batch import MAX_BATCH_BYTES
+from menura.errors import MenuraError
+from menura.v1.stream_pb2 import StreamRequest, StreamResponse
+
+from gateway.committer import Committer
+from gateway.config import GatewayConfig, TlsFiles
+from gateway.cut_log import CutLog
+from gateway.errors import GatewayFault, GatewayStopping, ListenRefused
+from gateway.metrics import GatewayMetrics
+from gateway.presence import Presence
+from gateway.reconciliation import Generations
+from gateway.registry import Registry, RegistryUnavailable
+from gateway.replication import LandingParts, SourceSlots
+from gateway.session import Session
+from gateway.storage import landing_name, open_storage
+from gateway.stream import AgentStream
+from gateway.tasks import run_until_first
+
+logger = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0
+REGISTRY_RETRY_SECONDS = 1.0
+
+_OPTIONS = (
+    # A batch that does not compress, with its frame and header.
+    ("grpc.max_receive_message_length", MAX_BATCH_BYTES + (2 << 20)),
+    ("grpc.max_send_message_length", MAX_BATCH_BYTES),
+    # An agent whose host vanished frees its sources soon.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # Two gateways must not share a port in silence.
+    ("grpc.so_reuseport", 0),
+)
+
+
+async def serve(
+    config: GatewayConfig,
+    registry: Registry,
+    stop: asyncio.Event,
+    ready: Callable[[str], None] | None = None,
+    metrics: GatewayMetrics | None = None,
+) -> None:
+    """Serve agents until `stop` is set; `ready` is told HOST:PORT once the port is open.
+
+    Raises a `GatewayError` when the port, the landing or its log can't be used.
+    """
+    metrics = metrics or GatewayMetrics()
+    storage, landing = open_storage(config.landing), landing_name(config.landing)
+    log = CutLog(storage, landing, config.name)
+    if not await _recover(log, registry, stop):
+        return
+    committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics)
+    generations = Generations(registry, config.poll_seconds, metrics)
+    with ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads:
+        parts = LandingParts(config, registry, storage, committer, generations, metrics, threads, SourceSlots())
+        streams = _Streams(parts, stop)
+        server = grpc.aio.server(options=_OPTIONS)
+        server.add_generic_rpc_handlers((streams.handler(),))
+        address = _open_port(server, config)
+        await server.start()
+        logger.info("gateway serves: address=%s landing=%s next_entry=%d", address, landing, log.next_entry)
+        if ready is not None:
+            ready(address)
+
+        async def wait_for_stop() -> None:
+            await stop.wait()
+            # Streams see `stop` too, so all there is to do is to let them end while the committer still runs.
+            await server.stop(STOP_SECONDS)
+            await streams.ended()
+
+        try:
+            await run_until_first(committer.run(), generations.run(), wait_for_stop())
+        finally:
+            stop.set()
+            await server.stop(0)
+            await streams.ended()
+    logger.info("gateway has stopped: address=%s", address)
+
+
+async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool:
+    """Bring the registry to the log's end, waiting for it where it is away; False when asked to stop meanwhile."""
+    while True:
+        try:
+            applied = await asyncio.to_thread(log.recover, registry)
+        except RegistryUnavailable as unavailable:
+            logger.warning("registry is away, the gateway waits: %s", unavailable)
+        else:
+            logger.info("cut log read: entries_applied=%d next_entry=%d", applied, log.next_entry)
+            return True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), REGISTRY_RETRY_SECONDS)
+            return False
+
+
+def _open_port(server: grpc.aio.Server, config: GatewayConfig) -> str:
+    try:
+        if config.tls is None:
+            port = server.add_insecure_port(config.listen)
+        else:
+            port = server.add_secure_port(config.listen, _credentials(config.tls))
+    except RuntimeError as refused:
+        raise ListenRefused(
+            "opening the gateway's port",
+            f"{config.listen} can't be bound",
+            remedy="Stop what listens there, or set another listen address",
+        ) from refused
+    return f"{config.listen.rpartition(':')[0]}:{port}"
+
+
+def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
+    def read(path: Path) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as unreadable:
+            raise ListenRefused(
+                "reading the gateway's TLS files", f"{path}: {unreadable.strerror}", remedy="Name a readable PEM file"
+            ) from unreadable
+
+    client_ca = read(tls.client_ca) if tls.client_ca is not None else None
+    return grpc.ssl_server_credentials(
+        [(read(tls.key), read(tls.certificate))], root_certificates=client_ca, require_client_auth=client_ca is not None
+    )
+
+
+class _Streams:
+    """Every open RPC: the top of its task, where a failure is logged once and told to the agent."""
+
+    def __init__(self, parts: LandingParts, stop: asyncio.Event) -> None:
+        self._parts = parts
+        self._stop = stop
+        self._presence = Presence()
+        self._open: set[asyncio.Task[None]] = set()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        stream = grpc.stream_stream_rpc_method_handler(
+            self._serve,
+            request_deserializer=StreamResponse.FromString,
+            response_serializer=StreamRequest.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler("menura.v1.Gateway", {"Stream": stream})
+
+    async def ended(self) -> None:
+        while self._open:
+            await asyncio.wait(self._open)
+
+    async def _serve(self, _: object, context: grpc.aio.ServicerContext) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        self._parts.metrics.menura_session_streams_total += 1
+        stream = AgentStream(context)
+        try:
+            await run_until_first(self._serve_stream(stream), self._leave_when_stopping())
+        except MenuraError as error:
+            self._parts.metrics.menura_session_errors_total += 1
+            logger.warning("stream ends: %s: %s", stream.key, error)
+            await stream.fail(error)
+        except Exception:
+            self._parts.metrics.menura_session_errors_total += 1
+            logger.exception("stream ends by a fault: %s", stream.key)
+            await stream.fail(
+                GatewayFault("serving a stream", "a fault of the gateway", remedy="See the gateway's log, report it")
+            )
+        finally:
+            self._open.discard(task)
+
+    async def _serve_stream(self, stream: AgentStream) -> None:
+        hello = await stream.open()
+        if hello is not None:
+            await Session(stream, self._parts, self._presence).serve(hello)
+
+    async def _leave_when_stopping(self) -> None:
+        await self._stop.wait()
+        raise GatewayStopping(
+            "serving an agent", "the gateway is stopping", data="What is not acknowledged is read again"
+        )

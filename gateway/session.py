@@ -1,0 +1,121 @@
+"""What a stream is for: routes each by its RequestType to the few things that the gateway does with it.
+
+Comes in: an opened stream. Goes out: reports into the registry, desired states and requests to the agent; landing
+is `Replication`'s. A report that the registry can't take now is dropped, since the next one says the same anew.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from menura.v1.config_pb2 import Heartbeat, HeartbeatAck, Hello, HelloAck
+from menura.v1.stream_pb2 import RequestType, StreamRequest
+
+from gateway.cartography import Cartographer
+from gateway.control import Control
+from gateway.errors import PayloadInvalid, SessionReplaced
+from gateway.presence import AgentSession, Presence
+from gateway.registry import SourceKey
+from gateway.replication import LandingParts, Replication
+from gateway.stream import AgentStream
+from gateway.tasks import finish, report, run_until_first
+from gateway.translation import problem_from, source_health, source_seen
+
+logger = logging.getLogger(__name__)
+
+MAX_SOURCES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One stream of an agent, from its Hello to its end."""
+
+    stream: AgentStream
+    parts: LandingParts
+    presence: Presence
+
+    async def serve(self, hello: Hello) -> None:
+        key = self.stream.key
+        assert key is not None
+        if len(hello.sources) > MAX_SOURCES:
+            raise PayloadInvalid("opening a stream", f"{len(hello.sources)} sources, at most {MAX_SOURCES}")
+        if key.request_type == RequestType.Control_Config:
+            agent = self.presence.open(key.tenant, key.agent, key.session)
+        else:
+            agent = await self.presence.join(key.tenant, key.agent, key.session)
+        logger.info("stream opened: %s", key)
+        try:
+            await run_until_first(self._serve_as(agent, hello), _leave_when_replaced(agent))
+        finally:
+            logger.info("stream closed: %s", key)
+            if self.presence.leave(agent):
+                await finish(self._record_gone(agent))
+
+    async def _serve_as(self, agent: AgentSession, hello: Hello) -> None:
+        key, interval_ms = self.stream.key, self.parts.config.heartbeat_interval_ms
+        assert key is not None
+        await self.stream.send(
+            StreamRequest(hello_ack=HelloAck(gateway=self.parts.config.name, heartbeat_interval_ms=interval_ms))
+        )
+        if key.request_type == RequestType.Control_Config:
+            await Control(self.stream, self.parts, self.presence, agent, hello).serve()
+        elif key.request_type == RequestType.Control_Heartbeat:
+            await self._serve_heartbeats()
+        else:
+            source = SourceKey(key.tenant, key.source)
+            self.presence.hold(agent, [key.source])
+            self.presence.check_holds(agent, source)
+            if key.request_type == RequestType.MySQLClient:
+                await Cartographer(self.stream, self.parts, source).serve()
+            else:
+                said = source_seen(hello).get(key.source)
+                if said is not None and said.flavor:
+                    agent.flavors[key.source] = said.flavor
+                await Replication(self.stream, source, lambda: agent.flavors.get(key.source, ""), self.parts).serve()
+
+    async def _serve_heartbeats(self) -> None:
+        recorded_at = 0.0
+        spacing_seconds = self.parts.config.heartbeat_interval_ms / 1000 * 0.9  # clocks of two machines differ
+        while (message := await self.stream.read()) is not None:
+            if message.WhichOneof("payload") == "error":
+                logger.warning("agent reports: %s: %s", self.stream.key, problem_from(message.error, _now_us()).message)
+                continue
+            await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=_now_us())))
+            if time.monotonic() - recorded_at >= spacing_seconds:
+                recorded_at = time.monotonic()
+                await self._record_heartbeat(message.heartbeat)
+
+    async def _record_heartbeat(self, heartbeat: Heartbeat) -> None:
+        key = self.stream.key
+        assert key is not None
+        held = [
+            health
+            for health in source_health(heartbeat, _now_us())
+            if self.presence.is_held_by(SourceKey(key.tenant, health.source), key.agent)
+        ]
+        await report(
+            self.parts.metrics,
+            lambda: self.parts.registry.record_heartbeat(
+                key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, _now_us()
+            ),
+        )
+
+    async def _record_gone(self, agent: AgentSession) -> None:
+        await report(
+            self.parts.metrics,
+            lambda: self.parts.registry.record_agent_gone(agent.tenant, agent.agent, agent.session, _now_us()),
+        )
+
+
+async def _leave_when_replaced(agent: AgentSession) -> None:
+    await agent.replaced.wait()
+    raise SessionReplaced(
+        "serving an agent",
+        f"a newer process says that it is agent {agent.agent}",
+        data="The newer process goes on",
+        remedy="Give each agent a name of its own",
+    )
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,148 @@
+"""One gRPC stream as messages: headers checked on the way in, made on the way out. Knows no payload's meaning.
+
+Comes in: an agent's messages, Hello first, one header throughout, numbered without gaps. Goes out: the gateway's,
+numbered likewise.
+"""
+
+import asyncio
+import re
+import time
+from dataclasses import dataclass
+
+import grpc
+from menura.errors import MenuraError
+from menura.naming import is_identity
+from menura.v1.config_pb2 import Hello
+from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamResponse
+
+from gateway.errors import (
+    HeaderInvalid,
+    HelloMissing,
+    PayloadInvalid,
+    ProtocolVersion,
+    RequestUnsupported,
+    StreamOutOfSequence,
+    as_message,
+)
+
+PROTOCOL = 1
+#: largest message that is not a change batch
+MAX_CONTROL_BYTES = 16 << 20
+
+_SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
+_WITHOUT_SOURCE = (RequestType.Control_Config, RequestType.Control_Heartbeat)
+_PAYLOADS = {
+    RequestType.Control_Config: ("effective_state", "error"),
+    RequestType.Control_Heartbeat: ("heartbeat", "error"),
+    RequestType.MySQLClient: ("cartography", "error"),
+    RequestType.MySQLBinlog: ("change_batch", "cut_end", "error"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKey:
+    """What is equal in every message of a stream."""
+
+    tenant: str
+    agent: str
+    source: str
+    request_type: RequestType
+    session: str
+
+    def __str__(self) -> str:
+        name = RequestType.Name(self.request_type)
+        return (
+            f"{self.tenant}/{self.agent}/{self.source} {name}" if self.source else f"{self.tenant}/{self.agent} {name}"
+        )
+
+
+class AgentStream:
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+        self._context = context
+        self._received = 0
+        self._sent = 0
+        self._sending = asyncio.Lock()
+        self.key: StreamKey | None = None
+
+    async def open(self) -> Hello | None:
+        """Read and check the Hello; None when the agent left without one."""
+        message = await self._next()
+        if message is None:
+            return None
+        self.key = _read_key(message.header)
+        self._check_sequence(message.header)
+        if message.WhichOneof("payload") != "hello":
+            raise HelloMissing("opening a stream", f"{message.WhichOneof('payload')} as first message")
+        if message.hello.protocol != PROTOCOL:
+            raise ProtocolVersion(
+                "opening a stream",
+                f"the agent speaks protocol {message.hello.protocol}, this gateway {PROTOCOL}",
+                remedy="Upgrade the older one of agent and gateway",
+            )
+        return message.hello
+
+    async def read(self) -> StreamResponse | None:
+        """The next message after the Hello, its header checked; None when the agent has ended the stream."""
+        message = await self._next()
+        if message is None:
+            return None
+        assert self.key is not None
+        if _read_key(message.header) != self.key:
+            raise HeaderInvalid(
+                "reading a message", "tenant, agent, source, request type or session other than in the stream's Hello"
+            )
+        self._check_sequence(message.header)
+        payload = message.WhichOneof("payload")
+        if payload not in _PAYLOADS[self.key.request_type]:
+            raise PayloadInvalid("reading a message", f"payload {payload} on this stream")
+        if payload != "change_batch" and message.ByteSize() > MAX_CONTROL_BYTES:
+            raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
+        return message
+
+    async def send(self, message: StreamRequest) -> None:
+        """Send one message; its header is made here."""
+        async with self._sending:
+            self._sent += 1
+            header = message.header
+            header.sequence, header.sent_at_us = self._sent, time.time_ns() // 1000
+            if self.key is not None:
+                header.tenant, header.agent, header.source = self.key.tenant, self.key.agent, self.key.source
+                header.session, header.request_type = self.key.session, self.key.request_type
+            await self._context.write(message)
+
+    async def fail(self, error: MenuraError) -> None:
+        """Tell the agent why its stream ends, if it is still there."""
+        self._context.set_code(grpc.StatusCode.FAILED_PRECONDITION if error.terminal else grpc.StatusCode.ABORTED)
+        self._context.set_details(error.code)
+        try:
+            await self.send(StreamRequest(error=as_message(error)))
+        except (grpc.RpcError, grpc.aio.BaseError):
+            return
+
+    async def _next(self) -> StreamResponse | None:
+        message = await self._context.read()
+        return None if message is grpc.aio.EOF else message
+
+    def _check_sequence(self, header: Header) -> None:
+        self._received += 1
+        if header.sequence != self._received:
+            raise StreamOutOfSequence("reading a message", f"number {header.sequence}, expected {self._received}")
+
+
+def _read_key(header: Header) -> StreamKey:
+    if header.request_type not in _PAYLOADS:
+        raise RequestUnsupported(
+            "opening a stream", f"request type {header.request_type}", remedy="Upgrade the gateway, or drop that source"
+        )
+    for name, value in (("tenant", header.tenant), ("agent", header.agent)):
+        if not is_identity(value):
+            raise HeaderInvalid(
+                "reading a header", f"a {name} that is no name", remedy=f"Use a-z, 0-9, '-', '_' in {name}"
+            )
+    if header.source if header.request_type in _WITHOUT_SOURCE else not is_identity(header.source):
+        raise HeaderInvalid(
+            "reading a header", "a source that is no name, or one on a control stream", remedy="Use a-z, 0-9, '-', '_'"
+        )
+    if not _SESSION.fullmatch(header.session):
+        raise HeaderInvalid("reading a header", "a session that is no UUID")
+    return StreamKey(header.tenant, header.agent, header.source, header.request_type, header.session)

@@ -1,0 +1,64 @@
+"""Running a stream's concerns side by side."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from gateway.errors import RegistryAway
+from gateway.metrics import GatewayMetrics
+from gateway.registry import RegistryUnavailable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def run_until_first(*concerns: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, then cancel the others and wait for them; raises what the first one raised."""
+    tasks = [asyncio.create_task(concern) for concern in concerns]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        if task in done:
+            task.result()
+
+
+async def ask_registry(call: Callable[..., T], *arguments: object) -> T:
+    """A registry call in a thread; raises `RegistryAway`, which ends a stream for a while."""
+    try:
+        return await asyncio.to_thread(call, *arguments)
+    except RegistryUnavailable as unavailable:
+        raise RegistryAway(
+            "asking the control plane's database",
+            str(unavailable),
+            data="What is committed stays; nothing is lost",
+            remedy="Check the database; it is tried again by itself",
+        ) from unavailable
+
+
+async def report(metrics: GatewayMetrics, call: Callable[[], None]) -> None:
+    """Tell the registry what the next exchange tells anew: dropped while the registry is away."""
+    try:
+        await asyncio.to_thread(call)
+    except RegistryUnavailable as unavailable:
+        metrics.menura_registry_failures_total += 1
+        logger.warning("report dropped, registry is away: %s", unavailable)
+
+
+async def finish(work: Awaitable[None]) -> None:
+    """Await clean-up to its end, also when the one who waits is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError

@@ -1,0 +1,220 @@
+"""Between the wire's messages and the values of landing and the registry; bounds what an agent may say.
+
+Pure: messages in, values out.
+"""
+
+from collections.abc import Iterable
+
+from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
+from menura.v1.config_pb2 import EffectiveState, Heartbeat, Hello, TableName, TableState
+from menura.v1.error_pb2 import Error
+from menura.v1.mysql_binlog_pb2 import Ahead, CutEnd, Position, Replicate, TableSync
+from menura.v1.mysql_client_pb2 import Cartography, TableCard
+
+from gateway.errors import PayloadInvalid
+from gateway.registry import (
+    ColumnSeen,
+    KeySeen,
+    Problem,
+    SourceCommitted,
+    SourceDesired,
+    SourceHealth,
+    SourceSeen,
+    TableDesired,
+    TableEffective,
+    TableSeen,
+)
+
+MAX_INT64 = (1 << 63) - 1
+MAX_NAME_CHARS = 256
+#: an error's field, a column's type with its labels
+MAX_TEXT_CHARS = 64 << 10
+FLAVORS = ("", "mysql", "mariadb")
+
+
+def _text(value: str, limit: int = MAX_TEXT_CHARS) -> str:
+    return value[:limit].replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def problem_from(error: Error, at_us: int) -> Problem:
+    """As an operator reads it: the words of `menura.errors.MenuraError`."""
+    table = f"{error.database}.{error.table}" if error.database and error.table else error.table
+    named = (("source", error.source), ("table", table), ("position", error.position))
+    where = ", ".join(f"{word} {value}" for word, value in named if value)
+    said = [f"{error.doing}{f' ({where})' if where else ''}: {error.found}", error.data, error.remedy]
+    message = " ".join(part if part.endswith(".") else f"{part}." for part in said if part)
+    return Problem(_text(error.code, MAX_NAME_CHARS), _text(message), error.terminal, _int64(error.at_us) or at_us)
+
+
+def optional_problem(holder: EffectiveState | TableState, at_us: int) -> Problem | None:
+    return problem_from(holder.error, at_us) if holder.HasField("error") else None
+
+
+def _int64(value: int) -> int:
+    return max(0, min(value, MAX_INT64))
+
+
+def source_seen(hello: Hello) -> dict[str, SourceSeen]:
+    """Sources of a Hello by name."""
+    return {
+        source.source: SourceSeen(
+            source.source,
+            _flavor(source.flavor),
+            _text(source.server_version, MAX_NAME_CHARS),
+            _text(source.address, MAX_NAME_CHARS),
+            _text(source.policy_sha256, MAX_NAME_CHARS),
+        )
+        for source in hello.sources
+    }
+
+
+def _flavor(flavor: str) -> str:
+    if flavor not in FLAVORS:
+        raise PayloadInvalid("reading a source's flavor", "a flavor other than mysql and mariadb")
+    return flavor
+
+
+def source_health(heartbeat: Heartbeat, at_us: int) -> list[SourceHealth]:
+    return [
+        SourceHealth(
+            source=status.source,
+            read_position=_text(status.read_position),
+            source_position=_text(status.source_position),
+            lag_us=_int64(status.lag_us) if status.HasField("lag_us") else None,
+            rows=_int64(status.rows),
+            transactions=_int64(status.transactions),
+            read_bytes=_int64(status.read_bytes),
+            sent_bytes=_int64(status.sent_bytes),
+            credit_wait_us=_int64(status.credit_wait_us),
+            problem=problem_from(status.error, at_us) if status.HasField("error") else None,
+        )
+        for status in heartbeat.sources
+    ]
+
+
+def tables_effective(state: EffectiveState, at_us: int) -> list[TableEffective]:
+    known = TableState.State.DESCRIPTOR.values_by_number
+    return [
+        TableEffective(
+            *_table_name(table.table),
+            state=known[table.state].name if table.state in known else "STATE_UNSPECIFIED",
+            problem=optional_problem(table, at_us),
+            ignored_columns=tuple(_text(column, MAX_NAME_CHARS) for column in table.ignored_columns),
+        )
+        for table in state.tables
+    ]
+
+
+def tables_seen(part: Cartography) -> list[TableSeen]:
+    _flavor(part.flavor)
+    return [_table_seen(card) for card in part.tables]
+
+
+def _table_seen(card: TableCard) -> TableSeen:
+    return TableSeen(
+        *_table_name(card.table),
+        engine=_text(card.engine, MAX_NAME_CHARS),
+        collation=_text(card.collation, MAX_NAME_CHARS),
+        estimated_rows=_int64(card.estimated_rows) if card.HasField("estimated_rows") else None,
+        size_bytes=_int64(card.size_bytes) if card.HasField("size_bytes") else None,
+        columns=tuple(
+            ColumnSeen(
+                _text(column.name, MAX_NAME_CHARS),
+                _text(column.column_type),
+                column.nullable,
+                _text(column.charset, MAX_NAME_CHARS),
+                column.ignored,
+                column.generated,
+            )
+            for column in card.columns
+        ),
+        keys=tuple(
+            KeySeen(
+                _text(key.name, MAX_NAME_CHARS), key.unique, tuple(_text(name, MAX_NAME_CHARS) for name in key.columns)
+            )
+            for key in card.keys
+        ),
+        denied=card.denied,
+    )
+
+
+def _table_name(name: TableName) -> tuple[str, str]:
+    for part in (name.database, name.table):
+        if not 0 < len(part) <= MAX_NAME_CHARS or "\0" in part:
+            raise PayloadInvalid("reading a table's name", f"one of {len(part)} characters, or with a NUL")
+    return name.database, name.table
+
+
+def landed_position(position: Position) -> LandedPosition:
+    if position.offset > MAX_INT64 or any(
+        "\0" in text for text in (position.gtid_set, position.server_uuid, position.file)
+    ):
+        raise PayloadInvalid("reading a position", "a position that no server has")
+    return LandedPosition(position.gtid_set, position.server_uuid, position.file, position.offset)
+
+
+def landed_ahead(ahead: Iterable[Ahead]) -> tuple[LandedAhead, ...]:
+    return tuple(
+        LandedAhead(landed_position(part.position), tuple(_table_name(table) for table in part.tables))
+        for part in ahead
+    )
+
+
+def landed_starts(end: CutEnd) -> tuple[LandedStart, ...]:
+    return tuple(
+        LandedStart(*_table_name(start.table), landed_position(start.position), _text(start.earlier_rows_missing))
+        for start in end.started
+    )
+
+
+def landed_stops(end: CutEnd, at_us: int) -> tuple[LandedStop, ...]:
+    stops = []
+    for stop in end.stopped:
+        problem = problem_from(stop.error, at_us)
+        stops.append(
+            LandedStop(*_table_name(stop.table), landed_position(stop.position), problem.code, problem.message)
+        )
+    return tuple(stops)
+
+
+def wire_position(position: LandedPosition) -> Position:
+    return Position(
+        gtid_set=position.gtid_set, server_uuid=position.server_uuid, file=position.file, offset=position.offset
+    )
+
+
+def replicate(
+    desired: SourceDesired, committed: SourceCommitted, epoch: int, cut_interval_ms: int, cut_bytes: int
+) -> Replicate:
+    """Where and what to read, from what is committed and desired."""
+    return Replicate(
+        generation=desired.generation,
+        lease_epoch=epoch,
+        next_cut=committed.cut + 1,
+        next_gsn=committed.last_gsn + 1,
+        next_transaction_id=committed.last_transaction_id + 1,
+        position=wire_position(committed.position) if committed.position is not None else None,
+        ahead=[
+            Ahead(
+                position=wire_position(part.position),
+                tables=[TableName(database=database, table=table) for database, table in part.tables],
+            )
+            for part in committed.ahead
+        ],
+        tables=[_table_sync(table) for table in desired.tables],
+        cut_interval_ms=cut_interval_ms,
+        cut_bytes=cut_bytes,
+    )
+
+
+def _table_sync(table: TableDesired) -> TableSync:
+    sync = TableSync(table=TableName(database=table.database, table=table.table))
+    if table.start_position is not None:
+        sync.position.CopyFrom(wire_position(table.start_position))
+    elif table.start_text:
+        sync.position_text = table.start_text
+    elif table.start_oldest:
+        sync.oldest = True
+    elif table.start_now:
+        sync.now = True
+    return sync

@@ -1,0 +1,158 @@
+"""The registry seam in memory, as strict as the real one, with switches for tests."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from menura.landing import LogEntry
+
+from gateway.registry import (
+    AgentSeen,
+    LeaseHeld,
+    Problem,
+    RegistryUnavailable,
+    SourceCommitted,
+    SourceDesired,
+    SourceHealth,
+    SourceKey,
+    TableDesired,
+    TableEffective,
+    TableSeen,
+)
+
+
+class MemoryRegistry:
+    def __init__(self) -> None:
+        self.away = False
+        self.fail_apply = 0
+        self.lock = threading.Lock()
+        self.agents: dict[tuple[str, str], AgentSeen] = {}
+        self.gone: list[tuple[str, str, str]] = []
+        self.heartbeats: list[tuple[str, str, tuple[SourceHealth, ...]]] = []
+        self.cartography: dict[SourceKey, tuple[TableSeen, ...]] = {}
+        self.effective: dict[SourceKey, tuple[int, tuple[TableEffective, ...]]] = {}
+        self.problems: dict[SourceKey, Problem | None] = {}
+        self.wanted: dict[SourceKey, SourceDesired] = {}
+        self.leases: dict[SourceKey, tuple[str, int]] = {}
+        self.epochs: dict[SourceKey, int] = defaultdict(int)
+        self.applied: dict[str, int] = defaultdict(int)
+        self.entries: list[LogEntry] = []
+        self.positions: dict[SourceKey, SourceCommitted] = {}
+
+    def want(self, tenant: str, source: str, *tables: str, oldest: bool = False) -> int:
+        """Set the desired tables; the new generation."""
+        key = SourceKey(tenant, source)
+        generation = self.wanted[key].generation + 1 if key in self.wanted else 1
+        wanted = tuple(TableDesired("shop", table, start_oldest=oldest) for table in tables)
+        self.wanted[key] = SourceDesired(source, generation, wanted)
+        return generation
+
+    def _check(self) -> None:
+        if self.away:
+            raise RegistryUnavailable("the test took it away")
+
+    def record_agent(self, agent: AgentSeen) -> None:
+        self._check()
+        self.agents[agent.tenant, agent.agent] = agent
+        for source in agent.sources:
+            self.wanted.setdefault(SourceKey(agent.tenant, source.source), SourceDesired(source.source, 0, ()))
+
+    def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
+        self._check()
+        self.gone.append((tenant, agent, session))
+
+    def record_heartbeat(
+        self,
+        tenant: str,
+        agent: str,
+        resident_memory_bytes: int,
+        cpu_us: int,
+        sources: Sequence[SourceHealth],
+        at_us: int,
+    ) -> None:
+        self._check()
+        self.heartbeats.append((tenant, agent, tuple(sources)))
+
+    def record_cartography(
+        self,
+        key: SourceKey,
+        flavor: str,
+        server_version: str,
+        server_uuid: str,
+        tables: Sequence[TableSeen],
+        at_us: int,
+    ) -> None:
+        self._check()
+        self.cartography[key] = tuple(tables)
+
+    def record_effective(
+        self, key: SourceKey, generation: int, tables: Sequence[TableEffective], problem: Problem | None, at_us: int
+    ) -> None:
+        self._check()
+        self.effective[key] = generation, tuple(tables)
+
+    def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None:
+        self._check()
+        self.problems[key] = problem
+
+    def desired(self, key: SourceKey) -> SourceDesired:
+        self._check()
+        return self.wanted[key]
+
+    def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
+        self._check()
+        return {key: self.wanted[key].generation for key in tenants_sources if key in self.wanted}
+
+    def acquire_lease(self, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
+        self._check()
+        with self.lock:
+            if key in self.leases:
+                holder, epoch = self.leases[key]
+                if holder != gateway:
+                    raise LeaseHeld(f"gateway {holder} holds it")
+                return epoch
+            self.epochs[key] += 1
+            self.leases[key] = gateway, self.epochs[key]
+            return self.epochs[key]
+
+    def renew_lease(self, key: SourceKey, gateway: str, epoch: int, ttl_seconds: float) -> None:
+        self._check()
+        if self.leases.get(key) != (gateway, epoch):
+            raise LeaseHeld("another one has it")
+
+    def release_lease(self, key: SourceKey, gateway: str, epoch: int) -> None:
+        self._check()
+        if self.leases.get(key) == (gateway, epoch):
+            del self.leases[key]
+
+    def applied_entry(self, landing: str) -> int:
+        self._check()
+        return self.applied[landing]
+
+    def apply_entry(self, landing: str, entry: LogEntry) -> None:
+        self._check()
+        if self.fail_apply:
+            self.fail_apply -= 1
+            raise RegistryUnavailable("the test refuses")
+        if entry.entry <= self.applied[landing]:
+            return
+        assert entry.entry == self.applied[landing] + 1
+        for cut in entry.cuts:
+            key = SourceKey(cut.tenant, cut.source)
+            assert cut.cut == self.positions.get(key, SourceCommitted()).cut + 1
+            self.epochs[key] = max(self.epochs[key], cut.epoch)
+            self.positions[key] = SourceCommitted(
+                cut.epoch, cut.cut, cut.last_gsn, cut.last_transaction_id, cut.position, cut.ahead
+            )
+            if cut.stopped and key in self.wanted:
+                stopped = {(stop.database, stop.table) for stop in cut.stopped}
+                wanted = self.wanted[key]
+                left = tuple(table for table in wanted.tables if (table.database, table.table) not in stopped)
+                self.wanted[key] = replace(wanted, generation=wanted.generation + 1, tables=left)
+        self.applied[landing] = entry.entry
+        self.entries.append(entry)
+
+    def committed(self, key: SourceKey) -> SourceCommitted:
+        self._check()
+        return self.positions.get(key, SourceCommitted())

@@ -1,0 +1,217 @@
+"""An agent by script: opens streams, builds change batches as the contract says, waits for answers."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pyarrow as pa
+from menura.v1.config_pb2 import Hello, SourceHello, TableName
+from menura.v1.mysql_binlog_pb2 import ChangeBatch, CutEnd, Position, Replicate
+from menura.v1.stream_pb2 import Header, RequestType, StreamResponse
+from menura.v1.stream_pb2_grpc import GatewayStub
+
+SCHEMA_ID = "00112233aabbccdd"
+ANSWER_SECONDS = 15.0
+OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+ROW_FIELDS = [pa.field("_change_type", pa.int8()), pa.field("_gsn", pa.int64()), pa.field("_transaction", pa.int32())]
+TABLE_FIELDS = [
+    pa.field("id", pa.int64(), metadata={"menura.source_type": "bigint", "menura.key": "1"}),
+    pa.field("note", pa.string(), metadata={"menura.source_type": "varchar charset utf8mb4"}),
+]
+UNREPRESENTABLE = pa.field("_unrepresentable", pa.string())
+
+
+def frame(batch: pa.RecordBatch, **options: Any) -> tuple[bytes, int]:
+    """An Arrow IPC stream in a zstd frame, and its size before compression."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_batch(batch)
+    raw = sink.getvalue()
+    return pa.compress(raw, codec="zstd", asbytes=True), raw.size
+
+
+def rows_batch(gsns: Sequence[int], change_type: int = 0, note: str = "note") -> pa.RecordBatch:
+    """One transaction for every ten rows."""
+    count = len(gsns)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([change_type] * count, pa.int8()),
+            pa.array(gsns, pa.int64()),
+            pa.array([index // 10 for index in range(count)], pa.int32()),
+            pa.array([gsn * 100 for gsn in gsns], pa.int64()),
+            pa.array([f"{note} {gsn}" for gsn in gsns]),
+            pa.nulls(count, pa.string()),
+        ],
+        schema=pa.schema([*ROW_FIELDS, *TABLE_FIELDS, UNREPRESENTABLE]),
+    )
+
+
+def transactions_batch(count: int, first: int = 1) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "_transaction_id": pa.array(range(first, first + count), pa.int64()),
+            "_commit_timestamp_us": pa.array([1_700_000_000_000_000 + first + index for index in range(count)]),
+            "_position": pa.array([f"uuid:{first + index}" for index in range(count)]),
+        }
+    )
+
+
+def change_batch(
+    run: Replicate,
+    cut: int,
+    table: str,
+    rows: pa.RecordBatch,
+    transactions: pa.RecordBatch | None = None,
+    **changes: Any,
+) -> ChangeBatch:
+    transactions = transactions or transactions_batch((rows.num_rows + 9) // 10)
+    rows_frame, rows_bytes = frame(rows)
+    transactions_frame, transactions_bytes = frame(transactions)
+    batch = ChangeBatch(
+        generation=run.generation,
+        lease_epoch=run.lease_epoch,
+        cut=cut,
+        table=TableName(database="shop", table=table),
+        schema_id=SCHEMA_ID,
+        row_count=rows.num_rows,
+        first_gsn=rows.column("_gsn")[0].as_py(),
+        last_gsn=rows.column("_gsn")[-1].as_py(),
+        rows=rows_frame,
+        rows_bytes=rows_bytes,
+        transactions=transactions_frame,
+        transactions_bytes=transactions_bytes,
+    )
+    batch.MergeFrom(ChangeBatch(**changes))
+    return batch
+
+
+def cut_end(run: Replicate, cut: int, last_gsn: int, **changes: Any) -> CutEnd:
+    facts = {
+        "generation": run.generation,
+        "lease_epoch": run.lease_epoch,
+        "cut": cut,
+        "position": Position(gtid_set=f"uuid:1-{last_gsn}", server_uuid="uuid", file="binlog.000001", offset=last_gsn),
+        "last_gsn": last_gsn,
+        "last_transaction_id": last_gsn,
+        "transaction_count": 1,
+        **changes,
+    }
+    return CutEnd(**facts)
+
+
+@dataclass
+class AgentStream:
+    call: Any
+    header: Header
+    credit: int = 0
+    received: int = 0
+    unread: list[Any] = field(default_factory=list)
+
+    async def send(self, header: dict[str, Any] | None = None, **payload: Any) -> None:
+        self.header.sequence += 1
+        message = StreamResponse(header=self.header, **payload)
+        for name, value in (header or {}).items():
+            setattr(message.header, name, value)
+        if batch := payload.get("change_batch"):
+            self.credit -= len(batch.rows) + len(batch.transactions)
+        await self.call.write(message)
+
+    async def send_batch(self, batch: ChangeBatch) -> None:
+        """Under credit, as an agent does."""
+        while self.credit <= 0:
+            await self._receive()
+        await self.send(change_batch=batch)
+
+    async def expect(self, payload: str, seconds: float = ANSWER_SECONDS) -> Any:
+        """The next message of that kind; others stay for later, credits are counted."""
+        async with asyncio.timeout(seconds):
+            while True:
+                for message in self.unread:
+                    if message.WhichOneof("payload") == payload:
+                        self.unread.remove(message)
+                        return getattr(message, payload)
+                await self._receive()
+
+    async def _receive(self) -> None:
+        message = await self.call.read()
+        if message is grpc.aio.EOF:
+            raise EOFError(f"the gateway ended the stream: {await self.call.code()} {[str(m) for m in self.unread]}")
+        self.received += 1
+        assert message.header.sequence == self.received
+        if message.WhichOneof("payload") == "credit":
+            self.credit += message.credit.bytes
+        else:
+            self.unread.append(message)
+
+    async def expect_error(self, seconds: float = ANSWER_SECONDS) -> Any:
+        """The gateway's error; the stream has ended after it."""
+        error = await self.expect("error", seconds)
+        async with asyncio.timeout(seconds):
+            await self.call.code()
+        return error
+
+    async def close(self) -> None:
+        self.call.cancel()
+
+
+@dataclass
+class ScriptedAgent:
+    channel: grpc.aio.Channel
+    tenant: str
+    agent: str
+    sources: tuple[str, ...]
+    session: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    async def open(self, request_type: str, source: str = "", **hello: Any) -> AgentStream:
+        call = GatewayStub(self.channel).Stream()
+        header = Header(
+            tenant=self.tenant,
+            agent=self.agent,
+            source=source,
+            request_type=RequestType.Value(request_type),
+            session=self.session,
+            sent_at_us=time.time_ns() // 1000,
+        )
+        stream = AgentStream(call, header)
+        facts = {
+            "protocol": 1,
+            "version": "test",
+            "sources": [SourceHello(source=name, flavor="mysql") for name in self.sources],
+            **hello,
+        }
+        await stream.send(hello=Hello(**facts))
+        return stream
+
+    async def open_binlog(self, source: str) -> tuple[AgentStream, Replicate]:
+        stream = await self.open("MySQLBinlog", source)
+        return stream, await stream.expect("replicate")
+
+
+@asynccontextmanager
+async def scripted_agent(
+    address: str, *sources: str, tenant: str = "acme", agent: str = "agent-1"
+) -> AsyncIterator[ScriptedAgent]:
+    """An agent whose Control_Config stream is open."""
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        running = ScriptedAgent(channel, tenant, agent, sources)
+        control = await running.open("Control_Config")
+        await control.expect("hello_ack")
+        try:
+            yield running
+        finally:
+            await control.close()
+
+
+async def eventually(what: str, probe: Any, seconds: float = ANSWER_SECONDS) -> Any:
+    """Wait for the first truthy answer."""
+    deadline = time.monotonic() + seconds
+    while not (answer := probe()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        await asyncio.sleep(0.02)
+    return answer
