@@ -1,0 +1,75 @@
+"""The Spark session of the sink: settings and nothing else.
+
+Local by default: the driver and its workers on one machine, everything bound to loopback. With another
+`--master` the address is Spark's own affair, and the two pure packages travel to the executors as a zip
+(pyarrow and deltalake have to be installed there).
+"""
+
+import os
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import menura
+from pyspark.sql import SparkSession
+
+from spark_sink.cut_log_source import CutLogSource
+from spark_sink.jars import find_jars
+
+DRIVER_MEMORY = "1g"
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": DRIVER_MEMORY,
+    # A second copy of a task would commit beside the first one.
+    "spark.speculation": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.worker.reuse": "true",
+    "spark.log.level": "ERROR",
+    "spark.sql.streaming.stopTimeout": "8s",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
+    """A session that knows Delta and the cut log; `settings` have '_' for '.'. Raises `JarsMissing`."""
+    jars = find_jars()
+    # Workers must be this interpreter: it has pyarrow and deltalake.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName("menura-sink").master(master)
+    chosen = {
+        **_SETTINGS,
+        **_DELTA,
+        **(_LOOPBACK if is_local(master) else {}),
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    if not is_local(master):
+        session.sparkContext.addPyFile(str(pack_code(Path(tempfile.mkdtemp(prefix="menura-code-")))))
+    session.dataSource.register(CutLogSource)
+    return session
+
+
+def pack_code(folder: Path) -> Path:
+    """A zip of `menura` (without the wire) and `spark_sink`, as executors import it."""
+    archive = folder / "menura_sink.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for package in (Path(menura.__file__).parent, Path(__file__).parent):
+            for module in sorted(package.glob("*.py")):
+                packed.write(module, f"{package.name}/{module.name}")
+    return archive
