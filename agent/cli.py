@@ -1,0 +1,62 @@
+"""`menura agent run` and `menura agent check`."""
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from agent import logs
+from agent.config import AgentConfig, load
+from agent.errors import ConfigError, GatewayError
+from agent.pipeline import Agent, default_registry
+
+
+def main() -> int:
+    """Entry point; returns the exit code (see agent.errors)."""
+    arguments = _parser().parse_args()
+    logs.start(arguments.log_level)
+    try:
+        config = load(arguments.config)
+    except (ConfigError, GatewayError) as error:
+        print(f"menura agent: {error}", file=sys.stderr)
+        return error.exit_code
+    return _check(config) if arguments.command == "check" else _run(config)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="menura agent", description="Change data capture beside the database.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{run,check}")
+    for name, what in (
+        ("run", "stream changes to the gateway"),
+        ("check", "check every source and print one line each"),
+    ):
+        command = commands.add_parser(name, help=what, description=what)
+        command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's YAML file")
+        levels = ("debug", "info", "warning", "error")
+        command.add_argument("--log-level", choices=levels, default="info" if name == "run" else "error")
+    return parser
+
+
+def _check(config: AgentConfig) -> int:
+    """One line per source; the exit code is that of the first error."""
+    checked = Agent(config, default_registry()).check()
+    for result in checked:
+        print(f"{result.source}: {result.error or 'ok, ' + '; '.join(result.found)}")
+    return next((result.error.exit_code for result in checked if result.error is not None), 0)
+
+
+def _run(config: AgentConfig) -> int:
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    return Agent(config, default_registry()).run(stopping)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,349 @@
+"""The agent's configuration file, read strictly.
+
+Comes in: the YAML file that the database's owner wrote. Goes out: frozen values. An unknown key, a wrong
+type or a missing value is one line that names file, line, key and fix. Secrets show as '***'.
+"""
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from menura.naming import is_identity
+
+from agent.errors import ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
+from agent.filter import Filter, Policy
+
+Value = TypeVar("Value")
+
+DEFAULT_MYSQL_PORT = 3306
+
+
+class TlsMode(StrEnum):
+    """MySQL's own words (--ssl-mode)."""
+
+    DISABLED = "disabled"
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+    VERIFY_CA = "verify_ca"
+    VERIFY_IDENTITY = "verify_identity"
+
+
+class Secret:
+    """A value that no repr, log or error shows."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    mode: TlsMode = TlsMode.PREFERRED
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How to reach one database server."""
+
+    host: str
+    user: str
+    port: int = DEFAULT_MYSQL_PORT
+    password: Secret = field(default_factory=lambda: Secret(""))
+    tls: ServerTls = field(default_factory=ServerTls)
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfig:
+    name: str
+    client: ServerConfig
+    #: where the replication stream is read; often the same server
+    binlog: ServerConfig
+    #: replica server id; 0: derived from (tenant, agent, source)
+    server_id: int
+    filter: Filter
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTls:
+    ca: bytes | None
+    certificate: bytes | None
+    key: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    address: str
+    tls: GatewayTls | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    tenant: str
+    agent: str
+    gateway: GatewayConfig
+    sources: tuple[SourceConfig, ...]
+    state_folder: str = ""
+
+
+def load(path: Path) -> AgentConfig:
+    """Read and check the file; raises `ConfigError`, one line."""
+    doing = f"reading the configuration {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as broken:
+        raise ConfigUnreadable(
+            doing,
+            f"{broken.strerror if isinstance(broken, OSError) else 'it is not UTF-8'}",
+            remedy="Pass --config FILE",
+        ) from broken
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as broken:
+        mark = broken.problem_mark
+        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ConfigMalformed(
+            doing,
+            f"{line}this is not YAML: {broken.problem or broken.context}",
+            remedy="Correct that line: two spaces per level, 'key: value', quotes around text with ':' or '#'",
+        ) from broken
+    except yaml.YAMLError as broken:
+        raise ConfigMalformed(
+            doing, "this is not YAML: a forbidden character", remedy="Save it as plain UTF-8"
+        ) from broken
+    if root is None:
+        raise ConfigMalformed(doing, "the file is empty", remedy="Write tenant, gateway and sources into it")
+    return _agent(_Entry(path, "", root))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A YAML node, its place in the file and its path of keys."""
+
+    file: Path
+    path: str
+    node: yaml.Node
+
+    def error(self, found: str, remedy: str) -> ConfigError:
+        where = f"line {self.node.start_mark.line + 1}: {self.path or 'the file'}"
+        return ConfigError(f"reading the configuration {self.file}", f"{where} {found}", remedy=remedy)
+
+    def is_empty(self) -> bool:
+        return isinstance(self.node, yaml.ScalarNode) and self.node.tag == "tag:yaml.org,2002:null"
+
+    def mapping(self, allowed: tuple[str, ...] | None = None) -> dict[str, "_Entry"]:
+        """Its keys; only the `allowed` ones, or any when None."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.error("is not a mapping", f"Write {self.path or 'the file'} as 'key: value' lines")
+        entries: dict[str, _Entry] = {}
+        for key_node, value_node in self.node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else ""
+            entry = _Entry(self.file, f"{self.path}.{key}" if self.path else key, value_node)
+            here = _Entry(self.file, entry.path, key_node)
+            if allowed is not None and key not in allowed:
+                raise here.error("is not a known key", f"Remove it, or use one of {', '.join(allowed)}")
+            if key in entries:
+                raise here.error("is given twice", "Keep one of them")
+            entries[key] = entry
+        return entries
+
+    def text(self) -> str:
+        if (
+            not isinstance(self.node, yaml.ScalarNode)
+            or self.node.tag != "tag:yaml.org,2002:str"
+            or not self.node.value
+        ):
+            raise self.error("is not a text", f'Write {self.path}: "..." with quotes')
+        return str(self.node.value)
+
+    def whole_number(self, least: int, most: int) -> int:
+        node = self.node
+        if (
+            not isinstance(node, yaml.ScalarNode)
+            or re.fullmatch(r"[0-9]{1,10}", node.value) is None
+            or not least <= int(node.value) <= most
+        ):
+            raise self.error(
+                f"is not a whole number from {least} to {most}", f"Write {self.path}: {most}, or leave it out"
+            )
+        return int(node.value)
+
+    def texts(self) -> tuple[str, ...]:
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.error("is not a list", f"Write {self.path}: [name, name]")
+        return tuple(_Entry(self.file, f"{self.path}[{i}]", node).text() for i, node in enumerate(self.node.value))
+
+    def one_of(self, kind: Callable[[str], Value], words: tuple[str, ...]) -> Value:
+        word = self.text() if not self.is_empty() else ""
+        if word not in words:
+            raise self.error(f"is not one of {', '.join(words)}", f"Write {self.path}: {words[0]}")
+        return kind(word)
+
+    def required(self, entries: Mapping[str, "_Entry"], key: str) -> "_Entry":
+        if key not in entries or entries[key].is_empty():
+            path = f"{self.path}.{key}" if self.path else key
+            raise self.error(f"lacks {key}", f"Add {path}: ...")
+        return entries[key]
+
+
+def _agent(root: _Entry) -> AgentConfig:
+    entries = root.mapping(("tenant", "agent", "gateway", "state_folder", "sources"))
+    tenant = _identity(root.required(entries, "tenant"))
+    agent = _identity(entries["agent"]) if "agent" in entries else _host_identity(root)
+    gateway = _gateway(root.required(entries, "gateway"))
+    listed = root.required(entries, "sources")
+    sources = tuple(_source(name, entry) for name, entry in listed.mapping().items())
+    if not sources:
+        raise listed.error("is empty", "Add a source: 'shop: {client: {host: ..., user: ...}}'")
+    state_folder = entries["state_folder"].text() if "state_folder" in entries else ""
+    return AgentConfig(tenant, agent, gateway, sources, state_folder)
+
+
+def _identity(entry: _Entry) -> str:
+    name = entry.text()
+    if not is_identity(name):
+        raise entry.error(
+            "is not a plain name", "Use 1 to 63 of a-z, 0-9, '-' and '_', with a letter or digit at both ends"
+        )
+    return name
+
+
+def _host_identity(root: _Entry) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:63].strip("-")
+    if not is_identity(plain):
+        raise root.error("lacks agent, and the host's name makes no plain one", "Add agent: NAME")
+    return plain
+
+
+def _gateway(entry: _Entry) -> GatewayConfig:
+    entries = entry.mapping(("address", "tls"))
+    address_entry = entry.required(entries, "address")
+    address = address_entry.text()
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise address_entry.error("is not HOST:PORT", 'Write gateway.address: "127.0.0.1:7070"')
+    if "tls" in entries and not entries["tls"].is_empty():
+        return GatewayConfig(address, _gateway_tls(entries["tls"]))
+    if not _is_loopback(host):
+        raise GatewayInsecure(
+            f"reading the configuration {entry.file}",
+            f"line {address_entry.node.start_mark.line + 1}: gateway.address {address} is not on this host, and there is no gateway.tls",
+            data="Nothing was sent",
+            remedy="Add gateway.tls: {ca: FILE, certificate: FILE, key: FILE}, or use 127.0.0.1 through a tunnel",
+        )
+    return GatewayConfig(address, None)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _gateway_tls(entry: _Entry) -> GatewayTls:
+    entries = entry.mapping(("ca", "certificate", "key"))
+    files = {key: _file(entries[key]) if key in entries else None for key in ("ca", "certificate", "key")}
+    if (files["certificate"] is None) != (files["key"] is None):
+        raise entry.error("has one of certificate and key", "Give both or none")
+    return GatewayTls(files["ca"], files["certificate"], files["key"])
+
+
+def _file(entry: _Entry) -> bytes:
+    name = entry.text()
+    try:
+        return Path(name).read_bytes()
+    except OSError as broken:
+        raise entry.error(f"names {name}: {broken.strerror}", f"Make {entry.path} name a readable file") from broken
+
+
+def _source(name: str, entry: _Entry) -> SourceConfig:
+    if not is_identity(name):
+        raise entry.error("is not a plain name", "Use 1 to 63 of a-z, 0-9, '-' and '_'")
+    entries = entry.mapping(("client", "binlog", "server_id", "filter_policy", "filter"))
+    client = _server(entry.required(entries, "client"))
+    binlog = _server(entries["binlog"]) if "binlog" in entries else client
+    server_id = entries["server_id"].whole_number(0, 2**32 - 1) if "server_id" in entries else 0
+    policy = Policy.ACCEPT
+    if "filter_policy" in entries:
+        policy = entries["filter_policy"].one_of(Policy, tuple(Policy))
+    rules: dict[str, tuple[str, ...] | None] = {}
+    if "filter" in entries and not entries["filter"].is_empty():
+        rules = {table: _rule(rule) for table, rule in entries["filter"].mapping().items()}
+    return SourceConfig(name, client, binlog, server_id, Filter(policy, rules))
+
+
+def _rule(entry: _Entry) -> tuple[str, ...] | None:
+    if entry.is_empty():
+        return None
+    entries = entry.mapping(("ignored_columns",))
+    return entries["ignored_columns"].texts() if "ignored_columns" in entries else None
+
+
+def _server(entry: _Entry) -> ServerConfig:
+    entries = entry.mapping(("host", "port", "user", "password", "password_file", "password_env", "tls"))
+    return ServerConfig(
+        host=entry.required(entries, "host").text(),
+        user=entry.required(entries, "user").text(),
+        port=entries["port"].whole_number(1, 65535) if "port" in entries else DEFAULT_MYSQL_PORT,
+        password=_password(entry, entries),
+        tls=_server_tls(entries["tls"]) if "tls" in entries else ServerTls(),
+    )
+
+
+def _password(entry: _Entry, entries: Mapping[str, _Entry]) -> Secret:
+    given = [key for key in ("password", "password_file", "password_env") if key in entries]
+    if len(given) > 1:
+        raise entry.error(f"has {' and '.join(given)}", "Keep one of them")
+    if not given or entries[given[0]].is_empty():
+        return Secret("")
+    chosen = entries[given[0]]
+    if given[0] == "password":
+        node = chosen.node
+        return Secret("" if isinstance(node, yaml.ScalarNode) and node.value == "" else chosen.text())
+    if given[0] == "password_file":
+        return Secret(_file(chosen).decode("utf-8").rstrip("\r\n"))
+    variable = chosen.text()
+    if variable not in os.environ:
+        raise chosen.error(
+            f"names the environment variable {variable}, which is not set", f"Set {variable} or use password_file"
+        )
+    return Secret(os.environ[variable])
+
+
+def _server_tls(entry: _Entry) -> ServerTls:
+    entries = entry.mapping(("mode", "ca", "certificate", "key"))
+    mode = entries["mode"].one_of(TlsMode, tuple(TlsMode)) if "mode" in entries else TlsMode.PREFERRED
+    for key in ("ca", "certificate", "key"):
+        if key in entries:
+            _file(entries[key])
+    files = {key: entries[key].text() if key in entries else "" for key in ("ca", "certificate", "key")}
+    if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY) and not files["ca"]:
+        raise entry.error(
+            f"has mode {mode} and no ca", f"Add {entry.path}.ca: FILE, the certificate of the server's CA"
+        )
+    if bool(files["certificate"]) != bool(files["key"]):
+        raise entry.error("has one of certificate and key", "Give both or none")
+    return ServerTls(mode, files["ca"], files["certificate"], files["key"])

@@ -1,0 +1,40 @@
+"""Log lines: `time level message key=value ...`. Fields come in `extra={"fields": {...}}`; never a row's value."""
+
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+
+class LineFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """One line, whatever the fields hold."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields: Mapping[str, object] = getattr(record, "fields", {})
+        parts = [
+            at,
+            record.levelname.lower(),
+            record.getMessage(),
+            *(f"{key}={_plain(value)}" for key, value in fields.items()),
+        ]
+        line = " ".join(parts)
+        if record.exc_info:
+            line += " exception=" + _plain(self.formatException(record.exc_info))
+        return line
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    if text and not any(sign.isspace() or sign in '"=\\' for sign in text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def start(level: str) -> None:
+    """Log to standard error from `level` on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    root = logging.getLogger("menura")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False

@@ -1,0 +1,115 @@
+"""The MySQLClient plugin: answers the gateway's questions about what exists. Dumps will be its further commands.
+
+Comes in: CartographyRequest. Goes out: the cartography in parts, or an Error. Nothing is durable: the gateway
+asks again.
+"""
+
+import logging
+import threading
+from contextlib import closing
+from random import Random
+
+from menura.errors import MenuraError
+from menura.v1 import config_pb2, stream_pb2
+
+from agent.backoff import Backoff
+from agent.mysql.cartography import read_cartography
+from agent.mysql.checks import check_client
+from agent.mysql.connection import connect, server_errors
+from agent.plugins import Context
+from agent.session import Outlet, StreamClosed
+
+log = logging.getLogger("menura.client")
+
+RETRY_FIRST_SECONDS = 2.0
+RETRY_MOST_SECONDS = 60.0
+STOP_SECONDS = 5.0
+#: of a source, as its state names it
+PART = "client"
+
+
+class ClientPlugin:
+    """One source's client connection."""
+
+    request_type = stream_pb2.MySQLClient
+
+    def __init__(self, context: Context) -> None:
+        self.source = context.source.name
+        self._config = context.source
+        self._state = context.state
+        self._backoff = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
+        self._changed = threading.Condition()
+        self._wanted: Outlet | None = None
+        self._outlet: Outlet | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"{self.source}/client", daemon=True)
+
+    def preflight(self) -> str:
+        facts = check_client(self._config)
+        self._state.seen(facts.flavor, facts.version)
+        return f"client {self._config.client.address} {facts.flavor} {facts.version}"
+
+    def hello(self) -> config_pb2.Hello:
+        return config_pb2.Hello(protocol=1)
+
+    def opened(self, outlet: Outlet, ack: config_pb2.HelloAck) -> None:
+        self._outlet = outlet
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def received(self, request: stream_pb2.StreamRequest) -> None:
+        if request.WhichOneof("payload") == "cartography_request":
+            self._want(self._outlet)
+
+    def closed(self) -> None:
+        self._want(None)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+        self._want(None)
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
+
+    def _want(self, outlet: Outlet | None) -> None:
+        with self._changed:
+            self._wanted = outlet
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._wanted is not None)
+                if self._stopping:
+                    return
+                outlet, self._wanted = self._wanted, None
+            assert outlet is not None
+            try:
+                self._send_cartography(outlet)
+            except StreamClosed:
+                continue
+            except MenuraError as error:
+                self._retry_later(outlet, error)
+            else:
+                self._backoff.succeeded()
+                self._state.recovered(PART)
+
+    def _send_cartography(self, outlet: Outlet) -> None:
+        facts = check_client(self._config)
+        self._state.seen(facts.flavor, facts.version)
+        server = self._config.client
+        with (
+            closing(connect(server, self.source)) as connection,
+            server_errors("reading what tables exist", server, self.source, "SELECT"),
+        ):
+            for part in read_cartography(connection, self._config, facts):
+                outlet.send(stream_pb2.StreamResponse(cartography=part))
+
+    def _retry_later(self, outlet: Outlet, error: MenuraError) -> None:
+        """Report once, and answer the same question again after a while."""
+        if self._state.failed(PART, error):
+            log.error("source failed", extra={"fields": {"source": self.source, "error": str(error)}})
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._wanted is not None, self._backoff.next_seconds())
+            if self._outlet is outlet and self._wanted is None:
+                self._wanted = outlet

@@ -1,0 +1,343 @@
+"""The MySQLBinlog plugin: works on the gateway's newest Replicate, in a thread of its own.
+
+Comes in: Replicate, Credit and CutCommitted. Goes out: the start cut, batches under credit, cuts. After any
+failure everything read is dropped and the stream opens anew: the next Replicate names the last committed
+cut, and the log is read again from there. Nothing here is durable.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from random import Random
+
+from menura.errors import MenuraError
+from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
+
+from agent import batch as change_batch
+from agent.backoff import Backoff
+from agent.credit import Credit, CreditCancelled
+from agent.errors import SourceError, SourceFailed, as_message
+from agent.mysql.binlog import BinlogReader, CutSettings, ServerRefused, TableFailed
+from agent.mysql.checks import check_binlog, check_binlog_on, duplicate_id
+from agent.mysql.connection import Facts, connect
+from agent.mysql.positions import Position, Scheme
+from agent.mysql.progress import Progress, Stop, Table
+from agent.mysql.replication import (
+    SILENCE_SECONDS,
+    ReplicationStream,
+    identity_of,
+    open_stream,
+    other_replica_has_our_id,
+)
+from agent.mysql.schema import TablePlanner
+from agent.mysql.server_log import ServerLog, natural_scheme
+from agent.mysql.starts import resolve, scheme_of
+from agent.mysql.watch import LogEndWatch
+from agent.native.decoder import BinlogDecoder, TableBatch
+from agent.plugins import Context
+from agent.session import Outlet, StreamClosed
+from agent.state import SourceState
+
+log = logging.getLogger("menura.replicator")
+
+RETRY_FIRST_SECONDS = 0.5
+RETRY_MOST_SECONDS = 30.0
+#: a terminal error waits for somebody: look again this often
+TERMINAL_FIRST_SECONDS = 5.0
+TERMINAL_MOST_SECONDS = 60.0
+STOP_SECONDS = 5.0
+
+#: of a source, as its state names it
+PART = "binlog"
+
+
+class TaskCancelled(Exception):
+    """A newer Replicate has come, or the stream has closed."""
+
+
+@dataclass(slots=True)
+class Task:
+    """Work on one Replicate."""
+
+    replicate: mysql_binlog_pb2.Replicate
+    outlet: Outlet
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    stream: ReplicationStream | None = None
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+        if self.stream is not None:
+            self.stream.interrupt()
+
+    def check(self) -> None:
+        if self.cancelled.is_set():
+            raise TaskCancelled
+
+
+class BinlogPlugin:
+    """One source's replication."""
+
+    request_type = stream_pb2.MySQLBinlog
+
+    def __init__(self, context: Context) -> None:
+        self.source = context.source.name
+        self._config = context.source
+        self._state = context.state
+        self._replica = identity_of(context.tenant, context.agent, self.source, context.source.server_id)
+        self._credit = Credit()
+        self._watch = LogEndWatch(self._config.binlog, self.source, self._state.end_is)
+        self._changed = threading.Condition()
+        self._outlet: Outlet | None = None
+        self._task: Task | None = None
+        self._is_new = False
+        self._stopping = False
+        self._doomed: dict[Table, Stop] = {}
+        self._transient = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
+        self._terminal = Backoff(TERMINAL_FIRST_SECONDS, TERMINAL_MOST_SECONDS, Random())  # noqa: S311
+        self._thread = threading.Thread(target=self._run, name=f"{self.source}/binlog", daemon=True)
+
+    # --- the stream's side
+
+    def preflight(self) -> str:
+        facts = check_binlog(self._config, self._replica)
+        self._state.seen(facts.flavor, facts.version)
+        gtids = "with GTIDs" if facts.has_gtids else "by file and offset"
+        return f"binlog {self._config.binlog.address} {facts.flavor} {facts.version} {gtids}"
+
+    def hello(self) -> config_pb2.Hello:
+        return config_pb2.Hello(protocol=1)
+
+    def opened(self, outlet: Outlet, ack: config_pb2.HelloAck) -> None:
+        self._credit.reset()
+        self._outlet = outlet
+        if not self._thread.is_alive():
+            self._thread.start()
+            self._watch.start()
+
+    def received(self, request: stream_pb2.StreamRequest) -> None:
+        match request.WhichOneof("payload"):
+            case "replicate":
+                assert self._outlet is not None
+                self._assign(Task(request.replicate, self._outlet))
+            case "credit":
+                self._credit.grant(request.credit.bytes)
+            case "cut_committed":
+                committed = request.cut_committed
+                task = self._task
+                if task is not None and committed.cut > task.replicate.next_cut:
+                    self._transient.succeeded()
+                    self._terminal.succeeded()
+                log.debug("cut committed", extra={"fields": {"source": self.source, "cut": committed.cut}})
+
+    def closed(self) -> None:
+        self._assign(None)
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+        self._assign(None)
+        self._watch.stop()
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
+
+    def _assign(self, task: Task | None) -> None:
+        with self._changed:
+            previous, self._task, self._is_new = self._task, task, True
+            self._changed.notify_all()
+        if previous is not None:
+            previous.cancel()
+        self._credit.wake()
+
+    # --- the worker's side
+
+    def _run(self) -> None:
+        while (task := self._next_task()) is not None:
+            try:
+                self._work(task)
+            except (StreamClosed, TaskCancelled, CreditCancelled):
+                continue
+            except TableFailed as failed:
+                self._doom(failed.stop)
+                task.outlet.abort()
+            except MenuraError as error:
+                if not task.cancelled.is_set():
+                    self._retry_later(task, error)
+
+    def _next_task(self) -> Task | None:
+        with self._changed:
+            while True:
+                if self._stopping:
+                    return None
+                if self._task is not None and self._is_new:
+                    self._is_new = False
+                    return self._task
+                self._changed.wait()
+
+    def _doom(self, stop: Stop) -> None:
+        fields = {"source": self.source, "error": str(stop.error)}
+        log.warning("table can't be read on: it is read again up to the transaction before", extra={"fields": fields})
+        self._doomed[stop.table] = stop
+
+    def _retry_later(self, task: Task, error: MenuraError) -> None:
+        """Report once, wait, and let the stream open anew."""
+        if self._state.failed(PART, error):
+            log.error("source failed", extra={"fields": {"source": self.source, "error": str(error)}})
+            try:
+                task.outlet.send(stream_pb2.StreamResponse(error=as_message(error)))
+            except StreamClosed:
+                return
+        backoff = self._terminal if error.terminal else self._transient
+        if not task.cancelled.wait(backoff.next_seconds()):
+            task.outlet.abort()
+
+    def _work(self, task: Task) -> None:
+        """Read the log for this Replicate; returns only by an exception, or when there is no table."""
+        replicate = task.replicate
+        kept = {
+            (sync.table.database, sync.table.table) for sync in replicate.tables if sync.WhichOneof("start") is None
+        }
+        self._doomed = {table: stop for table, stop in self._doomed.items() if table in kept}
+        with closing(connect(self._config.binlog, self.source)) as connection:
+            facts = check_binlog_on(connection, self._config, self._replica)
+            self._state.seen(facts.flavor, facts.version)
+            scheme = scheme_of(replicate, natural_scheme(facts))
+            server_log = ServerLog(connection, self._config.binlog, self.source, facts, scheme)
+            starts = resolve(replicate, server_log, scheme, self._config.filter, self.source)
+            progress = Progress(starts.positions, server_log.end())
+            if starts.positions:
+                server_log.check_readable(progress.start)
+        self._watch.follow(facts, scheme)
+        task.check()
+        planner = TablePlanner(self._config, facts)
+        decoder = BinlogDecoder(
+            mariadb=facts.flavor == "mariadb",
+            checksum=True,
+            next_gsn=replicate.next_gsn,
+            next_transaction_id=replicate.next_transaction_id,
+        )
+        reader = self._reader(task, progress, decoder, planner)
+        log.info(
+            "replication starts",
+            extra={
+                "fields": {"source": self.source, "generation": replicate.generation, "position": str(progress.start)}
+            },
+        )
+        reader.send_start(starts.started, starts.stopped)
+        if not starts.positions:
+            self._state.recovered(PART)
+            return
+        stream = open_stream(self._config.binlog, self.source, facts, self._replica, progress.start, scheme)
+        with closing(stream):
+            task.stream = stream
+            task.check()  # a cancellation before the line above has not seen the stream
+            decoder.checksum = stream.checksum
+            try:
+                reader.run(stream)
+            except ServerRefused as refused:
+                raise self._explain(refused, facts, scheme, progress.start) from refused
+
+    def _reader(self, task: Task, progress: Progress, decoder: BinlogDecoder, planner: TablePlanner) -> BinlogReader:
+        replicate = task.replicate
+        return BinlogReader(
+            self.source,
+            decoder,
+            planner,
+            progress,
+            self._doomed,
+            _TaskSink(task, decoder, self._credit, self._state, progress),
+            CutSettings(replicate.next_cut, replicate.cut_interval_ms / 1000, replicate.cut_bytes, SILENCE_SECONDS),
+            time.monotonic,
+        )
+
+    def _explain(self, refused: ServerRefused, facts: Facts, scheme: Scheme, start: Position) -> SourceError:
+        """What the server's error packet means, found out by asking it; its text is only shown."""
+        with closing(connect(self._config.binlog, self.source)) as connection:
+            if other_replica_has_our_id(connection, facts, self._replica):
+                return duplicate_id(self.source, self._replica, "another replica reads the log under this id")
+            try:
+                ServerLog(connection, self._config.binlog, self.source, facts, scheme).check_readable(start)
+            except SourceError as error:
+                return error
+        return SourceFailed(
+            "reading the binary log",
+            f"the server ended the stream with code {refused.code}: {refused.message}",
+            data="Nothing is lost: the log is read again from the last committed cut",
+            remedy="See the server's log",
+            source=self.source,
+            position=str(start),
+        )
+
+
+class _TaskSink:
+    """Sends a task's batches and cuts, numbered with its generation and epoch, and tells the state how far it is."""
+
+    def __init__(
+        self, task: Task, decoder: BinlogDecoder, credit: Credit, state: SourceState, progress: Progress
+    ) -> None:
+        self._task = task
+        self._decoder = decoder
+        self._credit = credit
+        self._state = state
+        self._progress = progress
+        self._failed: dict[Table, Stop] = {}
+        self._counted_rows = 0
+        self._counted_transactions = 0
+
+    def send_batch(self, batch: TableBatch, cut: int) -> None:
+        self._credit.wait(self._task.cancelled)
+        encoded = change_batch.encode(batch)
+        response = stream_pb2.StreamResponse()
+        message = response.change_batch
+        message.generation = self._task.replicate.generation
+        message.lease_epoch = self._task.replicate.lease_epoch
+        message.cut = cut
+        message.table.database, message.table.table = batch.plan.database, batch.plan.table
+        message.schema_id = batch.plan.schema_id
+        message.row_count = batch.row_count
+        message.first_gsn = batch.first_gsn
+        message.last_gsn = batch.last_gsn
+        message.rows = encoded.rows
+        message.transactions = encoded.transactions
+        message.rows_bytes = encoded.rows_bytes
+        message.transactions_bytes = encoded.transactions_bytes
+        size = len(encoded.rows) + len(encoded.transactions)
+        self._credit.spend(size)
+        self._task.outlet.send(response)
+        self._state.counters.sent_bytes += size
+        log.debug(
+            "batch sent",
+            extra={"fields": {"source": self._state.name, "cut": cut, "rows": batch.row_count, "bytes": size}},
+        )
+
+    def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None:
+        end.generation = self._task.replicate.generation
+        end.lease_epoch = self._task.replicate.lease_epoch
+        self._task.outlet.send(stream_pb2.StreamResponse(cut_end=end))
+
+    def received(self, size: int) -> None:
+        self._task.check()
+        self._state.counters.read_bytes += size
+        self._state.recovered(PART)
+
+    def position_is(self, position: Position, commit_us: int) -> None:
+        counters = self._state.counters
+        counters.rows += self._decoder.rows - self._counted_rows
+        counters.transactions += self._decoder.transactions - self._counted_transactions
+        self._counted_rows, self._counted_transactions = self._decoder.rows, self._decoder.transactions
+        counters.credit_wait_us = self._credit.waited_us
+        self._state.read_is(position, commit_us)
+
+    def tables_are(self, stopped: Iterable[Stop]) -> None:
+        """Tables stopped, caught up or began."""
+        self._failed |= {stop.table: stop for stop in stopped}
+        behind = self._progress.any_ahead
+        states: dict[Table, tuple[config_pb2.TableState.State, MenuraError | None]] = {}
+        for table in self._progress.synced():
+            is_late = behind and not self._progress.is_ahead(table)
+            states[table] = (config_pb2.TableState.CATCHING_UP if is_late else config_pb2.TableState.STREAMING, None)
+        for table, stop in self._failed.items():
+            states[table] = (config_pb2.TableState.FAILED, stop.error)
+        self._state.tables_are(states)

@@ -1,0 +1,150 @@
+"""What a statement in the log means for the rows of a table: no SQL parser, a reader of words.
+
+Pure. It errs on one side only: a statement that might concern a table is taken to concern it.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from agent.filter import SYSTEM_DATABASES
+
+#: quoted name, quoted text, comment, word, or any other sign
+_TOKEN = re.compile(
+    r"""
+    `(?P<name>(?:[^`]|``)*)`
+    | "(?P<double>(?:[^"\\]|\\.|"")*)"
+    | '(?:[^'\\]|\\.|'')*'
+    | (?P<comment>/\*(?!M?!).*?\*/ | --(?=[\s]|$)[^\n]* | \#[^\n]*)
+    | /\*M?!\d*                      # what is inside such a comment is executed
+    | \*/
+    | (?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)
+    | (?P<sign>\S)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_ROW_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER", "IMPORT"})
+#: a partial rollback of what stands before it in the same transaction
+_ROLLBACK_WORDS = frozenset({"ROLLBACK"})
+_TRANSACTION_WORDS = frozenset({"BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "START"})
+#: of an ALTER TABLE: takes rows away or brings them in without row events
+_PARTITION_ACTIONS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"})
+#: between the verb and what it is about
+_BETWEEN = frozenset({"TEMPORARY", "ONLINE", "OFFLINE", "IGNORE", "OR", "REPLACE"})
+
+
+class Kind(Enum):
+    #: rows changed, as text: they are missing from the row events
+    ROWS = auto()
+    #: rows vanish or appear without row events
+    ROWS_REMOVED = auto()
+    #: the definition of a table, or anything else that moves no rows
+    DEFINITION = auto()
+    #: undoes a part of its own transaction
+    ROLLBACK = auto()
+    #: XA: the rows of a prepared transaction count only once it is committed
+    XA = auto()
+    #: BEGIN, SAVEPOINT and their like
+    TRANSACTION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    kind: Kind
+    #: first two words in upper case, for messages
+    words: str
+    #: CREATE TABLE ... START TRANSACTION: its rows and its commit follow
+    opens_transaction: bool
+    default_database: str
+    #: lower-cased (database or '', name) of all that may be a name
+    _names: frozenset[tuple[str, str]]
+
+    def mentions(self, database: str, table: str) -> bool:
+        """Whether the statement may concern that table."""
+        wanted = table.lower()
+        here = database.lower()
+        if (here, wanted) in self._names:
+            return True
+        if ("", wanted) in self._names and self.default_database.lower() in (here, ""):
+            return True
+        return self.words.endswith(("DATABASE", "SCHEMA")) and ("", here) in self._names
+
+    def changes_columns(self) -> bool:
+        """Whether a table may have other columns afterwards."""
+        return self.words in ("ALTER TABLE", "CREATE TABLE")
+
+    def is_system_only(self) -> bool:
+        """Whether every qualified name, or else the default database, is the server's own."""
+        qualifiers = {database for database, _ in self._names if database}
+        return bool(qualifiers) and qualifiers <= SYSTEM_DATABASES
+
+
+def read(text: str, default_database: str) -> Statement:
+    """What the statement is; never fails.
+
+    >>> read("/* app */ ALTER TABLE `a b` ADD c INT", "shop").mentions("shop", "A B")
+    True
+    >>> read("TRUNCATE TABLE orders", "shop").kind
+    <Kind.ROWS_REMOVED: 2>
+    """
+    tokens = list(_tokens(text))
+    words = [token.upper() for token, is_word in tokens if is_word]
+    first = words[0] if words else ""
+    second = next((word for word in words[1:5] if word not in _BETWEEN), "")
+    opens = first == "CREATE" and words[-2:] == ["START", "TRANSACTION"]
+    return Statement(_kind(first, second, words), f"{first} {second}".strip(), opens, default_database, _names(tokens))
+
+
+def _tokens(text: str) -> Iterable[tuple[str, bool]]:
+    """(text, whether it can be a name or keyword)"""
+    for match in _TOKEN.finditer(text):
+        if match["name"] is not None:
+            yield match["name"].replace("``", "`"), True
+        elif match["double"] is not None:  # a name under ANSI_QUOTES
+            yield match["double"].replace('""', '"'), True
+        elif match["word"] is not None:
+            yield match["word"], True
+        elif match["sign"] is not None:
+            yield match["sign"], False
+
+
+def _names(tokens: list[tuple[str, bool]]) -> frozenset[tuple[str, str]]:
+    names: set[tuple[str, str]] = set()
+    for at, (token, is_word) in enumerate(tokens):
+        if not is_word:
+            continue
+        qualified = at >= 2 and tokens[at - 1] == (".", False) and tokens[at - 2][1]
+        names.add((tokens[at - 2][0].lower() if qualified else "", token.lower()))
+    return frozenset(names)
+
+
+def _kind(first: str, second: str, words: list[str]) -> Kind:
+    if first in _ROW_WORDS:
+        return Kind.ROWS
+    if first in _ROLLBACK_WORDS:
+        return Kind.ROLLBACK
+    if first == "XA":
+        return Kind.XA
+    if first in _TRANSACTION_WORDS:
+        return Kind.TRANSACTION
+    if first == "TRUNCATE" or (first == "DROP" and second in ("TABLE", "TABLES", "DATABASE", "SCHEMA")):
+        return Kind.ROWS_REMOVED if "TEMPORARY" not in words[:3] else Kind.DEFINITION
+    if first == "RENAME" or (first == "CREATE" and words[1:3] == ["OR", "REPLACE"] and "TABLE" in words[3:5]):
+        return Kind.ROWS_REMOVED
+    if first == "ALTER" and second == "TABLE" and _moves_rows(words):
+        return Kind.ROWS_REMOVED
+    return Kind.DEFINITION
+
+
+def _moves_rows(words: list[str]) -> bool:
+    """ALTER TABLE that drops, swaps or empties partitions or tablespaces, or renames the table."""
+    pairs = set(zip(words, words[1:], strict=False))
+    partition = any((action, "PARTITION") in pairs or (action, "TABLESPACE") in pairs for action in _PARTITION_ACTIONS)
+    renames = any((("RENAME", to) in pairs) for to in ("TO", "AS")) or ("RENAME" in words and not _renames_part(pairs))
+    return partition or renames
+
+
+def _renames_part(pairs: set[tuple[str, str]]) -> bool:
+    return any(("RENAME", part) in pairs for part in ("COLUMN", "INDEX", "KEY"))

@@ -1,0 +1,120 @@
+"""The agent's process, read first. In the order in which data flows:
+
+::
+
+    server ──▶ mysql.replication      asks for the log after a position
+           ──▶ native.decoder         bytes to column buffers; stops for what Python decides
+               mysql.binlog           the state machine: tables, positions, cuts
+               mysql.schema + filter  how a table's rows are read, and which columns leave the host
+           ──▶ batch                  Arrow IPC, zstd
+           ──▶ mysql.replicator       under byte credit
+           ──▶ session ──▶ gateway
+
+Threads: per stream one that receives and one of gRPC's that sends; per source one worker for the binlog, one
+for the client's questions, one that watches the log's end; one each for configuration and heartbeat. The
+process keeps nothing on disk: a kill at any point costs a read of the log from the last committed cut.
+"""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from menura.errors import MenuraError
+
+from agent.config import AgentConfig
+from agent.control import ConfigPlugin, HeartbeatPlugin
+from agent.errors import SourceUnreachable
+from agent.mysql import plugin as mysql
+from agent.plugins import Context, Registry, SourcePlugin
+from agent.session import Link, Stream
+from agent.state import START, SourceState
+
+log = logging.getLogger("menura.pipeline")
+
+#: how long a start that failed waits for the gateway to hear of it
+REPORT_SECONDS = 5.0
+STOP_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the preflight of one source found: lines, or the first error."""
+
+    source: str
+    found: tuple[str, ...]
+    error: MenuraError | None
+
+
+class Agent:
+    """All sources of one configuration."""
+
+    def __init__(self, config: AgentConfig, registry: Registry) -> None:
+        self._config = config
+        self._states = {source.name: SourceState(source) for source in config.sources}
+        self._plugins = {
+            source.name: registry.make(Context(config.tenant, config.agent, source, self._states[source.name]))
+            for source in config.sources
+        }
+
+    def check(self) -> list[Checked]:
+        """Preflight of every source, side by side; one that fails stops no other."""
+        with ThreadPoolExecutor(max_workers=min(16, len(self._plugins))) as pool:
+            return list(pool.map(self._check, self._plugins.items()))
+
+    def _check(self, named: tuple[str, list[SourcePlugin]]) -> Checked:
+        source, plugins = named
+        found: list[str] = []
+        for plugin in plugins:
+            try:
+                found.append(plugin.preflight())
+            except MenuraError as error:
+                return Checked(source, tuple(found), error)
+        return Checked(source, tuple(found), None)
+
+    def run(self, stopping: threading.Event) -> int:
+        """Work until `stopping`; returns the exit code, 0 after a clean stop."""
+        checked = self.check()
+        for result in checked:
+            if result.error is not None:
+                self._states[result.source].failed(START, result.error)
+                log.error("source failed", extra={"fields": {"source": result.source, "error": str(result.error)}})
+            else:
+                log.info("source ready", extra={"fields": {"source": result.source, "found": "; ".join(result.found)}})
+        errors = [result.error for result in checked if result.error is not None]
+        hopeless = len(errors) == len(checked) and all(_is_terminal_at_start(error) for error in errors)
+        link = Link(self._config)
+        config, heartbeat = ConfigPlugin(self._states), HeartbeatPlugin(self._states)
+        streams = [Stream(link, config), Stream(link, heartbeat)]
+        if not hopeless:
+            streams += [Stream(link, plugin) for plugins in self._plugins.values() for plugin in plugins]
+        for stream in streams:
+            stream.start()
+        if hopeless:
+            heartbeat.acknowledged.wait(REPORT_SECONDS)
+        else:
+            stopping.wait()
+            log.info("stopping")
+        self._stop(streams, config, heartbeat)
+        link.close()
+        return errors[0].exit_code if hopeless else 0
+
+    def _stop(self, streams: list[Stream], config: ConfigPlugin, heartbeat: HeartbeatPlugin) -> None:
+        """Every part at the same time, so that the whole takes as long as the slowest."""
+        parts = [plugin.stop for plugins in self._plugins.values() for plugin in plugins]
+        with ThreadPoolExecutor(max_workers=32) as pool:
+            stopped = [pool.submit(stream.stop, STOP_SECONDS) for stream in streams]
+            stopped += [pool.submit(part) for part in (*parts, config.stop, heartbeat.stop)]
+        for part in stopped:
+            part.result()
+
+
+def _is_terminal_at_start(error: MenuraError) -> bool:
+    return error.terminal or isinstance(error, SourceUnreachable)
+
+
+def default_registry() -> Registry:
+    """Every source kind of this version."""
+    registry = Registry()
+    mysql.register(registry)
+    return registry

@@ -1,0 +1,255 @@
+"""The gRPC streams to the gateway: one per (source, RequestType) over one connection.
+
+Comes in: what a plugin wants to say, and the gateway's requests. Goes out: numbered messages, in order,
+through a bounded queue: a plugin that is faster than the network waits in `Outlet.send`. Nothing here is
+durable: after a break the stream opens anew with Hello, and both sides say their whole state again.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from random import Random
+from typing import Protocol
+from uuid import uuid4
+
+import grpc
+from menura.v1 import config_pb2, stream_pb2, stream_pb2_grpc
+
+from agent.backoff import Backoff
+from agent.config import AgentConfig, GatewayConfig
+from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, StreamOutOfSequence
+
+log = logging.getLogger("menura.session")
+
+#: in protobuf's and gRPC's own limits, above menura.change_batch.MAX_BATCH_BYTES
+MAX_MESSAGE_BYTES = 300 << 20
+#: messages waiting in one stream; a batch is already compressed
+QUEUE_MESSAGES = 4
+RECONNECT_FIRST_SECONDS = 0.2
+RECONNECT_MOST_SECONDS = 15.0
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+
+
+class StreamClosed(Exception):
+    """The stream that this was sent on is over; its plugin hears of it through `closed`."""
+
+
+class Plugin(Protocol):
+    """What works on one stream. `received`, `opened` and `closed` come from the stream's thread and MUST NOT block."""
+
+    source: str
+    request_type: stream_pb2.RequestType
+
+    def hello(self) -> config_pb2.Hello: ...
+    def opened(self, outlet: "Outlet", ack: config_pb2.HelloAck) -> None: ...
+    def received(self, request: stream_pb2.StreamRequest) -> None: ...
+    def closed(self) -> None: ...
+
+
+class Outlet:
+    """The agent's side of one open stream; safe to use from several threads."""
+
+    def __init__(self, header: stream_pb2.Header) -> None:
+        self._header = header
+        self._queue: deque[stream_pb2.StreamResponse] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._call: grpc.Call | None = None
+
+    def send(self, response: stream_pb2.StreamResponse) -> None:
+        """Queue one message, waiting while the queue is full; raises `StreamClosed`."""
+        with self._changed:
+            while len(self._queue) >= QUEUE_MESSAGES and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                raise StreamClosed
+            self._header.sequence += 1
+            self._header.sent_at_us = time.time_ns() // 1000
+            response.header.CopyFrom(self._header)
+            self._queue.append(response)
+            self._changed.notify_all()
+
+    def messages(self) -> Iterator[stream_pb2.StreamResponse]:
+        """For gRPC's sending thread: it takes the next message when the transport has room."""
+        while True:
+            with self._changed:
+                while not self._queue and not self._closed:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+                response = self._queue.popleft()
+                self._changed.notify_all()
+            yield response
+
+    def started(self, call: grpc.Call) -> None:
+        self._call = call
+
+    def close(self) -> None:
+        """No more messages; what is queued still goes out while the call lives."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def abort(self) -> None:
+        """End the stream now, both ways; it is opened anew."""
+        with self._changed:
+            self._queue.clear()
+        self.close()
+        if self._call is not None:
+            self._call.cancel()
+
+
+class Link:
+    """The one connection to the gateway."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._session = str(uuid4())
+        self._channel = _channel(config.gateway)
+        self._stub = stream_pb2_grpc.GatewayStub(self._channel)
+
+    @property
+    def address(self) -> str:
+        return self._config.gateway.address
+
+    def header(self, source: str, request_type: stream_pb2.RequestType) -> stream_pb2.Header:
+        return stream_pb2.Header(
+            tenant=self._config.tenant,
+            agent=self._config.agent,
+            source=source,
+            request_type=request_type,
+            session=self._session,
+        )
+
+    def open(self, outlet: Outlet) -> Iterator[stream_pb2.StreamRequest]:
+        call = self._stub.Stream(outlet.messages(), wait_for_ready=False)
+        outlet.started(call)
+        return call  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class Stream:
+    """Keeps one plugin's stream open, in a thread of its own."""
+
+    def __init__(self, link: Link, plugin: Plugin) -> None:
+        self._link = link
+        self._plugin = plugin
+        self._stopping = threading.Event()
+        self._outlet: Outlet | None = None
+        self._backoff = Backoff(RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, Random())  # noqa: S311
+        self._last_error = ""
+        name = stream_pb2.RequestType.Name(plugin.request_type)
+        self._thread = threading.Thread(target=self._run, name=f"{plugin.source}/{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        self._stopping.set()
+        outlet = self._outlet
+        if outlet is not None:
+            outlet.abort()
+        self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._one_session()
+            except GatewayError as error:
+                self._report(error)
+            if not self._stopping.is_set():
+                self._stopping.wait(self._backoff.next_seconds())
+
+    def _report(self, error: GatewayError) -> None:
+        """Each failure once: a repeated one stays silent until the stream has been open again."""
+        if self._stopping.is_set():
+            return
+        level = logging.DEBUG if error.code == self._last_error else logging.WARNING
+        self._last_error = error.code
+        log.log(level, "stream closed", extra={"fields": {"stream": self._thread.name, "error": str(error)}})
+
+    def _one_session(self) -> None:
+        header = self._link.header(self._plugin.source, self._plugin.request_type)
+        outlet = Outlet(stream_pb2.Header.FromString(header.SerializeToString()))
+        self._outlet = outlet
+        if self._stopping.is_set():
+            return
+        outlet.send(stream_pb2.StreamResponse(hello=self._plugin.hello()))
+        opened = False
+        try:
+            for number, request in enumerate(self._link.open(outlet), start=1):
+                _check(header, request.header, number, self._link.address)
+                kind = request.WhichOneof("payload")
+                if kind == "error":
+                    raise _refused(request, self._link.address)
+                if kind == "hello_ack":
+                    opened = True
+                    self._opened(outlet, request)
+                else:
+                    self._plugin.received(request)
+        except grpc.RpcError as broken:
+            raise _unreachable(broken, self._link.address) from broken
+        finally:
+            outlet.abort()
+            if opened:
+                self._plugin.closed()
+
+    def _opened(self, outlet: Outlet, request: stream_pb2.StreamRequest) -> None:
+        self._backoff.succeeded()
+        self._last_error = ""
+        log.info("stream open", extra={"fields": {"stream": self._thread.name, "gateway": request.hello_ack.gateway}})
+        self._plugin.opened(outlet, request.hello_ack)
+
+
+def _channel(gateway: GatewayConfig) -> grpc.Channel:
+    if gateway.tls is None:
+        return grpc.insecure_channel(gateway.address, options=_CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(gateway.tls.ca, gateway.tls.key, gateway.tls.certificate)
+    return grpc.secure_channel(gateway.address, credentials, options=_CHANNEL_OPTIONS)
+
+
+def _check(ours: stream_pb2.Header, theirs: stream_pb2.Header, number: int, address: str) -> None:
+    found = (theirs.tenant, theirs.agent, theirs.source, theirs.request_type, theirs.sequence)
+    expected = (ours.tenant, ours.agent, ours.source, ours.request_type, number)
+    if found != expected:
+        raise StreamOutOfSequence(
+            f"receiving from the gateway {address}",
+            f"a header of {found}, expected {expected}",
+            data="Nothing is lost: the stream opens anew",
+            remedy="If it repeats, gateway and agent are of versions that don't fit",
+            source=ours.source,
+        )
+
+
+def _refused(request: stream_pb2.StreamRequest, address: str) -> GatewayRefused:
+    error = request.error
+    return GatewayRefused(
+        f"talking to the gateway {address}",
+        f"it ended the stream with {error.code}: {error.doing}: {error.found}",
+        data=error.data or "Nothing is lost: the stream opens anew",
+        remedy=error.remedy,
+        source=request.header.source,
+    )
+
+
+def _unreachable(broken: grpc.RpcError, address: str) -> GatewayUnreachable:
+    status = broken.code().name if isinstance(broken, grpc.Call) else "UNKNOWN"
+    return GatewayUnreachable(
+        f"talking to the gateway {address}",
+        f"the stream ended with gRPC status {status}",
+        data="Nothing is lost: the log is read again from the last committed cut",
+        remedy="Start the gateway, or correct gateway.address and gateway.tls",
+    )

@@ -1,0 +1,298 @@
+"""A gateway for protocol tests: records what an agent sends, grants credit, and does what the test tells it.
+
+It checks sequences and headers as the real one must, lands nothing, and commits cuts by remembering them: a
+stream that opens again gets a Replicate from the last committed cut.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+import grpc
+import pyarrow as pa
+from backports import zstd
+from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2, stream_pb2, stream_pb2_grpc
+
+WINDOW_BYTES = 64 << 20
+
+Table = tuple[str, str]
+
+
+@dataclass
+class Batch:
+    cut: int
+    table: Table
+    schema_id: str
+    rows: pa.Table
+    transactions: pa.Table
+    raw: mysql_binlog_pb2.ChangeBatch
+
+
+@dataclass
+class SourceRecord:
+    """All that is known of one source; `committed` is what survives a broken stream."""
+
+    hello: config_pb2.SourceHello | None = None
+    effective: list[config_pb2.EffectiveState] = field(default_factory=list)
+    status: config_pb2.SourceStatus | None = None
+    cartography: list[mysql_client_pb2.Cartography] = field(default_factory=list)
+    errors: list[stream_pb2.StreamResponse] = field(default_factory=list)
+    committed: list[mysql_binlog_pb2.CutEnd] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    parked: list[Batch] = field(default_factory=list)
+    tables: dict[Table, mysql_binlog_pb2.TableSync] = field(default_factory=dict)
+    generation: int = 1
+    streams: dict[int, "_Stream"] = field(default_factory=dict)
+    replicates: int = 0
+
+
+class _Stream:
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self.context = context
+        self.out: SimpleQueue[stream_pb2.StreamRequest | None] = SimpleQueue()
+
+
+class GatewayDouble(stream_pb2_grpc.GatewayServicer):
+    def __init__(
+        self, *, window_bytes: int = WINDOW_BYTES, cut_interval_ms: int = 50, cut_bytes: int = 8 << 20
+    ) -> None:
+        self.window_bytes = window_bytes
+        self.cut_interval_ms = cut_interval_ms
+        self.cut_bytes = cut_bytes
+        self.grants_credit = True
+        self.sources: dict[str, SourceRecord] = {}
+        self.heartbeats: list[config_pb2.Heartbeat] = []
+        self.messages: list[bytes] = []
+        self.changed = threading.Condition()
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(64),
+            options=[("grpc.max_receive_message_length", 300 << 20), ("grpc.max_send_message_length", 300 << 20)],
+        )
+        stream_pb2_grpc.add_GatewayServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        for record in self.sources.values():
+            for stream in record.streams.values():
+                stream.out.put(None)
+        self._server.stop(0).wait()
+
+    # --- what tests say
+
+    def source(self, name: str) -> SourceRecord:
+        with self.changed:
+            return self.sources.setdefault(name, SourceRecord())
+
+    def sync(self, source: str, *tables: Table, **start: object) -> None:
+        """Desire these tables too, beginning as `start` says, e.g. oldest=True."""
+        record = self.source(source)
+        with self.changed:
+            record.generation += 1
+            for table in tables:
+                name = config_pb2.TableName(database=table[0], table=table[1])
+                record.tables[table] = mysql_binlog_pb2.TableSync(table=name, **start)
+        self._push(source)
+
+    def unsync(self, source: str, *tables: Table) -> None:
+        record = self.source(source)
+        with self.changed:
+            record.generation += 1
+            for table in tables:
+                del record.tables[table]
+        self._push(source)
+
+    def drop(self, source: str, request_type: int) -> None:
+        """End a stream as a broken network would."""
+        self.source(source).streams[request_type].out.put(None)
+
+    def grant(self, source: str, size: int) -> None:
+        self._send(source, stream_pb2.MySQLBinlog, stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size)))
+
+    def ask_cartography(self, source: str) -> None:
+        request = stream_pb2.StreamRequest(cartography_request=mysql_client_pb2.CartographyRequest())
+        self._send(source, stream_pb2.MySQLClient, request)
+
+    def wait(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        with self.changed:
+            while not condition():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise AssertionError("the condition did not come true in time")
+                self.changed.wait(min(left, 0.2))
+
+    def rows(self, source: str, table: Table) -> list[dict[str, object]]:
+        """Committed rows in the order of their numbers."""
+        rows = [row for batch in self.source(source).batches if batch.table == table for row in batch.rows.to_pylist()]
+        return sorted(rows, key=lambda row: row["_gsn"])
+
+    # --- the protocol
+
+    def Stream(
+        self, request_iterator: Iterator[stream_pb2.StreamResponse], context: grpc.ServicerContext
+    ) -> Iterator[stream_pb2.StreamRequest]:
+        first = next(request_iterator, None)
+        if first is None:
+            return
+        assert first.WhichOneof("payload") == "hello" and first.header.sequence == 1
+        stream = _Stream(context)
+        key = first.header
+        with self.changed:
+            record = self.sources.setdefault(key.source, SourceRecord()) if key.source else None
+            if record is not None:
+                record.streams[key.request_type] = stream
+        reader = threading.Thread(target=self._read, args=(request_iterator, stream, key), daemon=True)
+        ack = config_pb2.HelloAck(gateway="double", heartbeat_interval_ms=200)
+        stream.out.put(stream_pb2.StreamRequest(hello_ack=ack))
+        self._opened(first, stream, record)
+        reader.start()
+        sequence = 0
+        while context.is_active():
+            try:
+                request = stream.out.get(timeout=0.5)
+            except Empty:
+                continue
+            if request is None:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "dropped by the test")
+            sequence += 1
+            request.header.CopyFrom(key)
+            request.header.sequence = sequence
+            yield request
+
+    def _opened(self, first: stream_pb2.StreamResponse, stream: _Stream, record: SourceRecord | None) -> None:
+        kind = first.header.request_type
+        if kind == stream_pb2.Control_Config:
+            for hello in first.hello.sources:
+                self.source(hello.source).hello = hello
+                stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(hello.source)))
+            self._config_stream = stream
+        elif kind == stream_pb2.MySQLClient:
+            stream.out.put(stream_pb2.StreamRequest(cartography_request=mysql_client_pb2.CartographyRequest()))
+        elif kind == stream_pb2.MySQLBinlog:
+            assert record is not None
+            if self.grants_credit:
+                stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=self.window_bytes)))
+            if record.tables:
+                stream.out.put(stream_pb2.StreamRequest(replicate=self._replicate(first.header.source)))
+
+    def _desired(self, source: str) -> config_pb2.DesiredState:
+        record = self.source(source)
+        names = [config_pb2.TableName(database=d, table=t) for d, t in record.tables]
+        return config_pb2.DesiredState(source=source, generation=record.generation, tables=names)
+
+    def _replicate(self, source: str) -> mysql_binlog_pb2.Replicate:
+        record = self.source(source)
+        last = record.committed[-1] if record.committed else None
+        record.parked.clear()
+        record.replicates += 1
+        return mysql_binlog_pb2.Replicate(
+            generation=record.generation,
+            lease_epoch=1,
+            next_cut=last.cut + 1 if last else 1,
+            next_gsn=last.last_gsn + 1 if last else 1,
+            next_transaction_id=last.last_transaction_id + 1 if last else 1,
+            position=last.position if last else None,
+            ahead=last.ahead if last else (),
+            tables=record.tables.values(),
+            cut_interval_ms=self.cut_interval_ms,
+            cut_bytes=self.cut_bytes,
+        )
+
+    def _push(self, source: str) -> None:
+        record = self.source(source)
+        stream = getattr(self, "_config_stream", None)
+        if stream is not None:
+            stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(source)))
+        if stream_pb2.MySQLBinlog in record.streams:
+            self._send(source, stream_pb2.MySQLBinlog, stream_pb2.StreamRequest(replicate=self._replicate(source)))
+
+    def _send(self, source: str, request_type: int, request: stream_pb2.StreamRequest) -> None:
+        self.source(source).streams[request_type].out.put(request)
+
+    def _read(self, responses: Iterator[stream_pb2.StreamResponse], stream: _Stream, key: stream_pb2.Header) -> None:
+        expected = 1
+        try:
+            for response in responses:
+                expected += 1
+                assert response.header.sequence == expected
+                assert (response.header.source, response.header.request_type) == (key.source, key.request_type)
+                self._received(response, stream)
+        except grpc.RpcError:
+            return
+
+    def _received(self, response: stream_pb2.StreamResponse, stream: _Stream) -> None:
+        with self.changed:
+            self.messages.append(response.SerializeToString())
+            kind = response.WhichOneof("payload")
+            if kind == "heartbeat":
+                self.heartbeats.append(response.heartbeat)
+                for status in response.heartbeat.sources:
+                    self.source(status.source).status = status
+                stream.out.put(stream_pb2.StreamRequest(heartbeat_ack=config_pb2.HeartbeatAck(received_at_us=1)))
+            elif kind == "effective_state":
+                self.source(response.effective_state.source).effective.append(response.effective_state)
+            elif kind == "cartography":
+                self.source(response.header.source).cartography.append(response.cartography)
+            elif kind == "error":
+                self.source(response.header.source).errors.append(response)
+            elif kind == "change_batch":
+                self._batch(response, stream)
+            elif kind == "cut_end":
+                self._cut(response, stream)
+            self.changed.notify_all()
+
+    def _batch(self, response: stream_pb2.StreamResponse, stream: _Stream) -> None:
+        record = self.source(response.header.source)
+        message = response.change_batch
+        if self.grants_credit:
+            size = len(message.rows) + len(message.transactions)
+            stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size)))
+        if message.generation != record.generation:
+            return
+        rows, transactions = zstd.decompress(message.rows), zstd.decompress(message.transactions)
+        assert (len(rows), len(transactions)) == (message.rows_bytes, message.transactions_bytes)
+        batch = Batch(
+            message.cut,
+            (message.table.database, message.table.table),
+            message.schema_id,
+            pa.ipc.open_stream(rows).read_all(),
+            pa.ipc.open_stream(transactions).read_all(),
+            message,
+        )
+        assert batch.rows.num_rows == message.row_count
+        record.parked.append(batch)
+
+    def _cut(self, response: stream_pb2.StreamResponse, stream: _Stream) -> None:
+        record = self.source(response.header.source)
+        end = response.cut_end
+        if end.generation != record.generation:
+            return
+        expected = record.committed[-1].cut + 1 if record.committed else 1
+        assert end.cut == expected, (end.cut, expected)
+        assert all(batch.cut == end.cut for batch in record.parked)
+        record.batches += record.parked
+        record.parked = []
+        record.committed.append(end)
+        for started in end.started:
+            sync = record.tables.get((started.table.database, started.table.table))
+            if sync is not None:
+                record.tables[started.table.database, started.table.table] = mysql_binlog_pb2.TableSync(
+                    table=sync.table
+                )
+        stopped = [(stop.table.database, stop.table.table) for stop in end.stopped]
+        stream.out.put(
+            stream_pb2.StreamRequest(cut_committed=mysql_binlog_pb2.CutCommitted(cut=end.cut, log_entry=end.cut))
+        )
+        if stopped:
+            record.generation += 1
+            for table in stopped:
+                record.tables.pop(table, None)
+            self._push(response.header.source)
