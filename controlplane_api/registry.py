@@ -48,6 +48,8 @@ from gateway.registry import (
 )
 from gateway.registry import SourceHealth as SourceHealthSeen
 
+AnyRow = Row[*tuple[Any, ...]]
+
 MAX_INT64 = 2**63 - 1
 #: what the agent's states are called here
 _STATES = {
@@ -321,7 +323,7 @@ def _agent_is(tenant: str, agent: str) -> ColumnElement[bool]:
 
 def _health_before(
     connection: Connection, tenant: str, sources: Sequence[str]
-) -> tuple[dict[str, int], dict[int, Row[Any]]]:
+) -> tuple[dict[str, int], dict[int, AnyRow]]:
     """Ids of the sources by name, and the last heartbeat's counters by id."""
     rows = connection.execute(
         select(Source.id, Source.name, SourceHealth.at_us, SourceHealth.rows, SourceHealth.read_bytes)
@@ -329,11 +331,10 @@ def _health_before(
         .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
         .where(Tenant.name == tenant, Source.name.in_(sources))
     ).all()
-    before: dict[int, Row[Any]] = {row.id: row for row in rows if row.at_us is not None}  # type: ignore[misc]
-    return {row.name: row.id for row in rows}, before
+    return {row.name: row.id for row in rows}, {row.id: row for row in rows if row.at_us is not None}
 
 
-def _health_row(source_id: int, health: SourceHealthSeen, before: Row[Any] | None, at_us: int) -> dict[str, Any]:
+def _health_row(source_id: int, health: SourceHealthSeen, before: AnyRow | None, at_us: int) -> dict[str, Any]:
     return {
         "source_id": source_id,
         "at_us": at_us,
@@ -401,7 +402,7 @@ def _card(table: TableSeen) -> dict[str, Any]:
     return {**card, "digest": hashlib.sha256(json.dumps(card).encode()).hexdigest()[:32]}
 
 
-def _effective_change(row: Row[Any], table: TableEffective) -> dict[str, Any] | None:
+def _effective_change(row: AnyRow, table: TableEffective) -> dict[str, Any] | None:
     """What to write, or None where the database says the same already."""
     state = _STATES.get(table.state)
     if state is None:  # a newer agent's word: what is known stays
@@ -412,7 +413,7 @@ def _effective_change(row: Row[Any], table: TableEffective) -> dict[str, Any] | 
     return {"of_table": row.table_id, "to_state": to[0], "to_problem": to[1], "to_ignored_columns": to[2]}
 
 
-def _desired_table(row: Row[Any]) -> TableDesired:
+def _desired_table(row: AnyRow) -> TableDesired:
     position = position_from(row.position) if row.start == StartKind.RESUME else None
     return TableDesired(
         database=row.database,

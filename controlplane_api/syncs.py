@@ -16,6 +16,7 @@ from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, Ta
 from controlplane_api.models import CommittedPosition, Desired, Source, SourceTable, StartKind, State, Sync
 
 TableName = tuple[str, str]
+AnyRow = Row[*tuple[Any, ...]]
 
 LOOKUP_TABLES = 5_000
 MAX_POSITION_CHARS = 65_536
@@ -123,7 +124,7 @@ def _lock(connection: Connection, source_id: int) -> int:
     ).scalar_one()
 
 
-def _rows(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, Row[Any]]:
+def _rows(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
     statement = (
         select(
             SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.denied, SourceTable.gone,
@@ -168,7 +169,7 @@ _UPDATE_STOPPED = (
 )
 
 
-def _start_outcome(name: TableName, row: Row[Any] | None, start: Start) -> Outcome:
+def _start_outcome(name: TableName, row: AnyRow | None, start: Start) -> Outcome:
     refused = _refusal(name, row, start)
     runs = row is not None and row.desired == Desired.SYNCING and not row.failed
     if row is None or refused or runs:
@@ -176,7 +177,7 @@ def _start_outcome(name: TableName, row: Row[Any] | None, start: Start) -> Outco
     return Outcome(*name, changed=True, notice=_notice(row, start))
 
 
-def _refusal(name: TableName, row: Row[Any] | None, start: Start) -> MenuraError | None:
+def _refusal(name: TableName, row: AnyRow | None, start: Start) -> MenuraError | None:
     database, table = name
     if row is None:
         return _unknown(name)
@@ -213,7 +214,7 @@ def _unknown(name: TableName) -> TableUnknown:
     )
 
 
-def _notice(row: Row[Any], start: Start) -> str:
+def _notice(row: AnyRow, start: Start) -> str:
     had_before = row.position is not None
     match start.kind:
         case StartKind.NOW:

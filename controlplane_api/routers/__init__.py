@@ -1,0 +1,1 @@
+"""The REST paths, one module per thing they are about."""
