@@ -10,7 +10,7 @@
         │   └── DatabaseTooNew               exit 22   written by a newer Menura
         ├── EntryOutOfOrder                            cut log entries were applied with a gap
         ├── RequestError                               what a caller of the API did wrong
-        │   ├── RequestInvalid          422
+        │   ├── RequestInvalid          422, exit 2
         │   ├── SourceUnknown           404
         │   ├── TableUnknown            404
         │   ├── PathUnknown             404 or 405
@@ -65,6 +65,7 @@ class RequestError(ControlPlaneError):
 class RequestInvalid(RequestError):
     code = "REQUEST_INVALID"
     status = 422
+    exit_code = 2
 
 
 class SourceUnknown(RequestError):

@@ -1,0 +1,42 @@
+"""`menura gateway | api | up | agents | sources | tables | sync | status`: finds the word's command and runs it.
+
+An error is one line on standard error; each kind has an exit code of its own (see the `errors` modules).
+"""
+
+import importlib
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from menura.errors import MenuraError
+
+if TYPE_CHECKING:
+    import typer
+
+#: word, and the module and app that serve it; imported only when asked for
+COMMANDS = {
+    "gateway": ("controlplane_api.commands.gateway", "app"),
+    "api": ("controlplane_api.commands.api", "app"),
+    "up": ("controlplane_api.commands.up", "app"),
+    "agents": ("controlplane_api.commands.show", "agents_app"),
+    "sources": ("controlplane_api.commands.show", "sources_app"),
+    "tables": ("controlplane_api.commands.show", "tables_app"),
+    "status": ("controlplane_api.commands.show", "status_app"),
+    "sync": ("controlplane_api.commands.sync", "app"),
+}
+
+
+def main() -> int:
+    """Run `sys.argv`, whose first element is "menura WORD"; returns or exits with the command's exit code."""
+    program = sys.argv[0]
+    module, name = COMMANDS[program.rpartition(" ")[2]]
+    app: typer.Typer = getattr(importlib.import_module(module), name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    try:
+        app(prog_name=program)
+    except MenuraError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0

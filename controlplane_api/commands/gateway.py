@@ -1,0 +1,75 @@
+"""`menura gateway run`: the gateway over the control plane's database, in one process."""
+
+import asyncio
+import hashlib
+import re
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from controlplane_api.commands.options import DATABASE_HELP, forced_group
+from controlplane_api.database import open_database
+from controlplane_api.errors import ListenRefused
+from controlplane_api.registry import SqlRegistry
+from gateway.config import GatewayConfig, TlsFiles
+from gateway.registry import Registry
+from gateway.server import serve
+
+app = forced_group("Take agents' changes in and land them.")
+
+
+@app.command()
+def run(
+    database: Annotated[str, typer.Option(envvar="MENURA_DATABASE", help=DATABASE_HELP)],
+    landing: Annotated[str, typer.Option(help="Folder or URL of this gateway's cut log and data files.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT; beyond loopback only with TLS.")] = "127.0.0.1:7070",
+    name: Annotated[str, typer.Option(help="Unique among live gateways; default: from host and landing.")] = "",
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file of the gateway's certificate.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file of its key.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="PEM file of the CA that agents must show.")] = None,
+    cut_interval_ms: Annotated[int, typer.Option(min=10, help="A cut ends after this time...")] = 500,
+    cut_bytes: Annotated[int, typer.Option(min=1 << 16, help="...or this size, at a transaction's end.")] = 16 << 20,
+) -> None:
+    """Serve agents until SIGTERM or Ctrl-C."""
+    config = GatewayConfig(
+        landing=landing,
+        name=name or _default_name(landing),
+        listen=listen,
+        tls=_tls(tls_certificate, tls_key, tls_client_ca),
+        cut_interval_ms=cut_interval_ms,
+        cut_bytes=cut_bytes,
+    )
+    opened = open_database(database)
+    try:
+        asyncio.run(_serve(config, SqlRegistry(opened)))
+    finally:
+        opened.close()
+
+
+async def _serve(config: GatewayConfig, registry: Registry) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve(config, registry, stop, lambda address: typer.echo(f"gateway listens on {address}"))
+
+
+def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
+    if certificate is None and key is None and client_ca is None:
+        return None
+    if certificate is None or key is None:
+        raise ListenRefused(
+            "reading the gateway's TLS settings",
+            "the certificate and its key come together, one is missing",
+            remedy="Give both --tls-certificate and --tls-key.",
+        )
+    return TlsFiles(certificate, key, client_ca)
+
+
+def _default_name(landing: str) -> str:
+    """The same after a restart, so that it takes its own leases up again at once; another for another landing."""
+    host = re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower())[:48].strip("-") or "gateway"
+    where = str(Path(landing).resolve()) if "://" not in landing else landing
+    return f"{host}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"

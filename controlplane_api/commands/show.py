@@ -1,0 +1,200 @@
+"""`menura agents | sources | tables | status`: what the API says, as tables or as its JSON."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from controlplane_api.client import ApiClient
+from controlplane_api.commands.options import (
+    DEFAULT_API,
+    DEFAULT_TENANT,
+    Api,
+    AsJson,
+    Tenant,
+    count,
+    duration,
+    plain,
+    single_command,
+    size,
+)
+from controlplane_api.models import State
+from controlplane_api.queries import now_us
+from controlplane_api.views import Agents, AgentView, Fleet, Sources, SourceView, Tables, TableView
+
+agents_app, sources_app, tables_app, status_app = (single_command() for _ in range(4))
+
+STATE_STYLES = {
+    State.STREAMING: "green",
+    State.CATCHING_UP: "cyan",
+    State.DUMPING: "cyan",
+    State.PENDING: "yellow",
+    State.DENIED: "magenta",
+    State.FAILED: "bold red",
+}
+WATCH_SECONDS = 1.0
+#: in a status; `menura tables` shows all
+STATUS_TABLES = 50
+
+
+@agents_app.command()
+def agents(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+    """The tenant's agents."""
+    with ApiClient(api, tenant) as client:
+        fleet = client.fleet()
+    if as_json:
+        typer.echo(Agents(agents=fleet.agents).model_dump_json(indent=2))
+    else:
+        Console().print(_agents_table(fleet.agents))
+
+
+@sources_app.command()
+def sources(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+    """The tenant's sources, with their lag and what has landed."""
+    with ApiClient(api, tenant) as client:
+        fleet = client.fleet()
+    if as_json:
+        typer.echo(Sources(sources=fleet.sources).model_dump_json(indent=2))
+    else:
+        Console().print(_sources_table(fleet.sources), *_problems(fleet.sources, []))
+
+
+@tables_app.command()
+def tables(
+    source: str,
+    text: Annotated[str, typer.Option("--text", help="Part of DATABASE.TABLE.")] = "",
+    state: Annotated[State | None, typer.Option("--state", help="Only tables in this state.")] = None,
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """The tables of a source."""
+    with ApiClient(api, tenant) as client:
+        found = client.tables(source, text=text, state=state.value if state else "")
+    if as_json:
+        typer.echo(Tables(tables=found, total=len(found), next_cursor=None).model_dump_json(indent=2))
+    else:
+        Console().print(_tables_table((source, table) for table in found), *_problems([], found))
+
+
+@status_app.command()
+def status(
+    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it until Ctrl-C.")] = False,
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Sources and the tables that are synced: state, lag, freshness, rows."""
+    with ApiClient(api, tenant) as client:
+        if as_json:
+            typer.echo(client.fleet().model_dump_json(indent=2))
+            return
+        if not watch:
+            Console().print(_status(client))
+            return
+        with Live(_status(client), auto_refresh=False, screen=True) as live:
+            try:
+                while True:
+                    time.sleep(WATCH_SECONDS)
+                    live.update(_status(client), refresh=True)
+            except KeyboardInterrupt:
+                return
+
+
+def _status(client: ApiClient) -> Group:
+    fleet: Fleet = client.fleet()
+    synced = [(each.source, table) for each in fleet.sources for table in client.tables(each.source, synced=True)]
+    synced.sort(key=lambda named: named[1].state != State.FAILED)
+    more = len(synced) - STATUS_TABLES
+    parts: list[RenderableType] = [
+        _sources_table(fleet.sources),
+        _tables_table(synced[:STATUS_TABLES]),
+        *_problems(fleet.sources, [table for _, table in synced[:STATUS_TABLES]]),
+    ]
+    if more > 0:
+        parts.append(Text(f"and {more} more tables: menura tables SOURCE", style="dim"))
+    return Group(*parts)
+
+
+def _grid(*columns: str, right: Sequence[str] = ()) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _agents_table(found: Iterable[AgentView]) -> Table:
+    table = _grid("AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES", right=["SEEN", "MEMORY"])
+    now = now_us()
+    for agent in found:
+        table.add_row(
+            Text(agent.agent, style="bold"),
+            Text("yes", style="green") if agent.connected else Text("no", style="red"),
+            Text(plain(agent.hostname)),
+            Text(plain(agent.version)),
+            f"{duration(max(0, now - agent.seen_at_us))} ago",
+            size(agent.resident_memory_bytes),
+            Text(", ".join(agent.sources)),
+        )
+    return table
+
+
+def _sources_table(found: Iterable[SourceView]) -> Table:
+    right = ["SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S"]
+    table = _grid("SOURCE", "AGENT", "SERVER", "SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S", "POSITION", right=right)
+    for source in found:
+        total = sum(source.tables.values())
+        synced = total - source.tables.get(State.NOT_SYNCED, 0) - source.tables.get(State.STOPPED, 0)
+        style = "green" if source.connected else "red"
+        table.add_row(
+            Text(source.source, style="bold"),
+            Text(source.agent or "", style=style),
+            Text(plain(f"{source.flavor} {source.server_version}")),
+            f"{synced}/{total}",
+            duration(source.lag_us),
+            duration(source.freshness_us),
+            count(source.rows),
+            count(source.rows_per_second),
+            Text(plain(source.committed_position[-48:])),
+        )
+    return table
+
+
+def _tables_table(found: Iterable[tuple[str, TableView]]) -> Table:
+    right = ["ROWS", "FRESHNESS", "ABOUT", "SIZE"]
+    table = _grid("SOURCE", "TABLE", "STATE", "ROWS", "FRESHNESS", "ABOUT", "SIZE", "NOTE", right=right)
+    for source, row in found:
+        table.add_row(
+            Text(source),
+            Text(plain(f"{row.database}.{row.table}"), style="bold"),
+            Text(row.state.replace("_", " "), style=STATE_STYLES.get(row.state, "dim")),
+            count(row.rows),
+            duration(row.freshness_us),
+            count(row.estimated_rows),
+            size(row.size_bytes),
+            Text(plain(_note(row))),
+        )
+    return table
+
+
+def _note(row: TableView) -> str:
+    notes = [
+        "refused by the agent's policy" if row.denied else "",
+        "gone from the server" if row.gone else "",
+        f"earlier rows missing: {row.earlier_rows_missing}" if row.earlier_rows_missing else "",
+        f"without {', '.join(row.ignored_columns)}" if row.ignored_columns else "",
+        f"begins: {row.start}" if row.start else "",
+    ]
+    return "; ".join(note for note in notes if note)
+
+
+def _problems(of_sources: Iterable[SourceView], of_tables: Iterable[TableView]) -> list[Text]:
+    told = [(source.source, source.problem) for source in of_sources]
+    told += [(f"{table.database}.{table.table}", table.problem) for table in of_tables]
+    return [Text(plain(f"{name}: {problem.message}"), style="red") for name, problem in told if problem is not None]
