@@ -12,7 +12,7 @@ class Backoff:
 
     def next_seconds(self) -> float:
         """The wait after one more failure: between half and all of first * 2^failures, at most the cap."""
-        whole = min(self._most_seconds, self._first_seconds * 2 ** min(self._failures, 30))
+        whole = min(self._most_seconds, self._first_seconds * float(1 << min(self._failures, 30)))
         self._failures += 1
         return whole * self._random.uniform(0.5, 1.0)
 

@@ -249,7 +249,8 @@ def _gateway(entry: _Entry) -> GatewayConfig:
     if not _is_loopback(host):
         raise GatewayInsecure(
             f"reading the configuration {entry.file}",
-            f"line {address_entry.node.start_mark.line + 1}: gateway.address {address} is not on this host, and there is no gateway.tls",
+            f"line {address_entry.node.start_mark.line + 1}: gateway.address {address} is not on this host, and"
+            " there is no gateway.tls",
             data="Nothing was sent",
             remedy="Add gateway.tls: {ca: FILE, certificate: FILE, key: FILE}, or use 127.0.0.1 through a tunnel",
         )

@@ -84,14 +84,16 @@ class Filter:
     def check(self, tables: Iterable[KnownTable], source: str) -> None:
         """Raise for a key that no table answers to, an ignored column that a table lacks, or one in its primary key."""
         rules = dict(self.rules or {})
+        answering: set[str] = set()
         by_key: dict[str, list[KnownTable]] = {}
         for known in tables:
-            for key in (f"{known.database}.{known.table}", known.table):
-                if key in rules:
-                    by_key.setdefault(key, []).append(known)
+            keys = [key for key in (f"{known.database}.{known.table}", known.table) if key in rules]
+            answering.update(keys)
+            if keys:  # the first one wins
+                by_key.setdefault(keys[0], []).append(known)
         for key, ignored in rules.items():
             doing = "checking the filter"
-            if key not in by_key:
+            if key not in answering:
                 raise FilterTableUnknown(
                     doing,
                     f"sources.{source}.filter names the table {key!r}, which the server does not show to this user",
@@ -99,7 +101,7 @@ class Filter:
                     remedy=f"Correct or remove sources.{source}.filter.{key}, or grant SELECT on that table",
                     source=source,
                 )
-            for known in by_key[key]:
+            for known in by_key.get(key, ()):
                 for column in ignored or ():
                     _check_column(known, column, key, source)
 

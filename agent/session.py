@@ -117,7 +117,7 @@ class Link:
         self._config = config
         self._session = str(uuid4())
         self._channel = _channel(config.gateway)
-        self._stub = stream_pb2_grpc.GatewayStub(self._channel)
+        self._stub = stream_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
 
     @property
     def address(self) -> str:

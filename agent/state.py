@@ -187,7 +187,7 @@ class SourceState:
         return status
 
     def _lag_us(self) -> int | None:
-        """0 at the log's end; else the age of what may be unread: since it was last caught up, or the last commit read."""
+        """0 at the log's end; else since it was last caught up or the last commit read, whichever is later."""
         if self._read is None or self._end is None:
             return None
         if self._read.covers(self._end) and self._end.covers(self._read):
@@ -201,7 +201,7 @@ def denied(source: str, database: str, table: str) -> TableDenied:
         "starting a table's sync",
         "this agent's own filter policy drops the table",
         data="No row of it leaves the database's host",
-        remedy=f"Allow it in sources.{source}.filter of the agent's configuration and restart the agent, or stop its sync",
+        remedy=f"Allow it in sources.{source}.filter of the agent's configuration and restart it, or stop the sync",
         source=source,
         database=database,
         table=table,

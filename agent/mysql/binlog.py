@@ -16,18 +16,19 @@ from typing import NoReturn, Protocol
 from menura.errors import MenuraError
 from menura.v1 import mysql_binlog_pb2
 
-from agent.errors import (
-    EventUnknown,
-    EventUnreadable,
-    SourceConnectionLost,
-    TableError,
-    TableRowsRemoved,
-    TableRowUnreadable,
-    TableStatementLogged,
-    as_message,
-)
+from agent.errors import TableError, as_message
 from agent.mysql import constants as binlog
 from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
+from agent.mysql.failures import (
+    Place,
+    connection_lost,
+    event_unknown,
+    event_unreadable,
+    partial_rollback,
+    row_unreadable,
+    rows_removed,
+    statement_logged,
+)
 from agent.mysql.positions import Position, moved
 from agent.mysql.progress import Progress, Stop, Table, name_message
 from agent.mysql.schema import TablePlanner
@@ -76,7 +77,7 @@ class ByteStream(Protocol):
 
 
 class Sink(Protocol):
-    """Where batches and cuts go. Sending may wait, for credit or for the network; each call may raise when it is over."""
+    """Where batches and cuts go. Sending may wait, for credit or the network; each call raises when it is over."""
 
     def send_batch(self, batch: TableBatch, cut: int) -> None: ...
     def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None: ...
@@ -170,10 +171,12 @@ class BinlogReader:
             except TimeoutError:
                 self._check_silence()
             except OSError as broken:
-                raise self._lost(f"the connection broke ({broken.strerror or type(broken).__name__})") from broken
+                raise connection_lost(
+                    self._place(), f"the connection broke ({broken.strerror or type(broken).__name__})"
+                ) from broken
             else:
                 if not size:
-                    raise self._lost("the server closed the connection")
+                    raise connection_lost(self._place(), "the server closed the connection")
                 self._heard_at = self._clock()
                 self._sink.received(size)
                 self._decoder.received(size)
@@ -210,7 +213,7 @@ class BinlogReader:
                 code, _, message = decoder.error_packet
                 raise ServerRefused(code, message)
             else:
-                raise self._lost("the server ended the stream")
+                raise connection_lost(self._place(), "the server ended the stream")
 
     # --- cuts
 
@@ -310,7 +313,7 @@ class BinlogReader:
         self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
 
     def _note_passed(self) -> None:
-        if not self._progress.any_ahead or not self._progress.passed(self._position):
+        if not self._progress.passed(self._position):
             return
         if not self._progress.any_ahead:
             self._skipped = set()
@@ -350,7 +353,7 @@ class BinlogReader:
         try:
             self._handle(event)
         except EventBodyError as broken:
-            raise self._unreadable(event.type, event.log_pos, str(broken)) from broken
+            raise event_unreadable(self._place(), event.type, event.log_pos, str(broken)) from broken
 
     def _handle(self, event: Event) -> None:
         if event.type == binlog.TABLE_MAP_EVENT:
@@ -372,14 +375,7 @@ class BinlogReader:
         elif event.type in _SILENT_EVENTS or event.flags & binlog.LOG_EVENT_IGNORABLE_F:
             self._passed_event(event)
         else:
-            raise EventUnknown(
-                "reading the binary log",
-                f"event type {event.type} that ends at {self._file}:{event.log_pos} is not known to this version",
-                data="The log is read no further than the transaction before it; nothing is lost while the server keeps it",
-                remedy=f"Look at it: mysqlbinlog --verbose --stop-position={event.log_pos} {self._file}; upgrade Menura",
-                source=self._source,
-                position=str(self._position),
-            )
+            raise event_unknown(self._place(), event.type, event.log_pos)
 
     def _passed_event(self, event: Event) -> None:
         """An event that belongs to no transaction moves the offset."""
@@ -417,15 +413,7 @@ class BinlogReader:
         elif kind is Kind.DEFINITION:
             self._definition(statement)
         elif kind in (Kind.ROLLBACK, Kind.XA):
-            raise EventUnknown(
-                "reading the binary log",
-                f"{statement.words} that ends at {self._file}:{event.log_pos}: rows before it may not count",
-                data="The log is read no further than the transaction before it; nothing is lost while the server keeps it",
-                remedy="Start the sync of the source's tables anew after it, and keep XA transactions and partial rollbacks over"
-                " non-transactional tables away from this server",
-                source=self._source,
-                position=str(self._position),
-            )
+            raise partial_rollback(self._place(), statement.words, event.log_pos)
         if kind is not Kind.TRANSACTION and not statement.opens_transaction:
             self._decoder.transaction_finished()
 
@@ -438,34 +426,11 @@ class BinlogReader:
         live = self._live_tables()
         mentioned = [table for table in live if statement.mentions(*table)]
         for table in mentioned or live:  # without a name a trigger, a view or a routine may have written any table
-            self._stop_here(
-                table,
-                TableStatementLogged(
-                    "reading the binary log",
-                    f"a {statement.words.split(' ')[0]} was logged as a statement, so its rows are not in the log",
-                    data="The table is complete up to the transaction before it",
-                    remedy="Run on the server: SET GLOBAL binlog_format = 'ROW', keep its clients from changing it, and start"
-                    " the table's sync anew",
-                    source=self._source,
-                    database=table[0],
-                    table=table[1],
-                ),
-            )
+            self._stop_here(table, statement_logged(self._place(), table, statement.words.partition(" ")[0]))
 
     def _rows_removed(self, statement: Statement) -> None:
         for table in [table for table in self._live_tables() if statement.mentions(*table)]:
-            self._stop_here(
-                table,
-                TableRowsRemoved(
-                    "reading the binary log",
-                    f"{statement.words} changed the table's rows without row events",
-                    data="The lake holds the table as it was before that",
-                    remedy="Drop its rows in the lake and start the table's sync anew",
-                    source=self._source,
-                    database=table[0],
-                    table=table[1],
-                ),
-            )
+            self._stop_here(table, rows_removed(self._place(), table, statement.words))
 
     def _definition(self, statement: Statement) -> None:
         if not statement.changes_columns():
@@ -479,46 +444,22 @@ class BinlogReader:
 
     # --- failures
 
+    def _place(self) -> Place:
+        return Place(self._source, self._file, self._position)
+
     def _check_silence(self) -> None:
-        if self._clock() - self._heard_at > self._settings.silence_seconds:
-            raise self._lost(f"no byte for {self._settings.silence_seconds:.0f} s, not even a heartbeat")
-
-    def _lost(self, found: str) -> SourceConnectionLost:
-        return SourceConnectionLost(
-            "reading the binary log",
-            found,
-            data="Nothing is lost: the log is read again from the last committed cut",
-            remedy="See the server's log if it repeats",
-            source=self._source,
-            position=str(self._position),
-        )
-
-    def _unreadable(self, event_type: int, log_pos: int, why: str) -> EventUnreadable:
-        return EventUnreadable(
-            "reading the binary log",
-            f"the event of type {event_type} that ends at {self._file}:{log_pos} can't be read: {why}",
-            data="The log is read no further than the transaction before it; nothing is lost while the server keeps it",
-            remedy=f"Look at it: mysqlbinlog --verbose --stop-position={log_pos} {self._file}; report it if that reads it",
-            source=self._source,
-            position=str(self._position),
-        )
+        seconds = self._settings.silence_seconds
+        if self._clock() - self._heard_at > seconds:
+            raise connection_lost(self._place(), f"no byte for {seconds:.0f} s, not even a heartbeat")
 
     def _undecodable(self, broken: DecodeError) -> Exception:
         """What a DecodeError becomes: a table's failure where the table is known, else the source's."""
         self._publish_position()
         table = self._tables_by_id.get(broken.table_id)
         if table is None or not self._progress.is_synced(table):
-            return self._unreadable(broken.event_type, broken.log_pos, str(broken))
+            return event_unreadable(self._place(), broken.event_type, broken.log_pos, str(broken))
         column = self._planner.column_name(table, broken.column)
-        error = TableRowUnreadable(
-            "reading a row",
-            f"{f'column {column} of ' if column else ''}the event that ends at {self._file}:{broken.log_pos} can't be read: {broken}",
-            data="The table is complete up to the transaction before it",
-            remedy=f"Look at it: mysqlbinlog --verbose --stop-position={broken.log_pos} {self._file}; then start the table's sync anew",
-            source=self._source,
-            database=table[0],
-            table=table[1],
-        )
+        error = row_unreadable(self._place(), table, column, broken.log_pos, str(broken))
         return TableFailed(Stop(table, self._position, error))
 
 

@@ -111,19 +111,22 @@ _SETTINGS = (
         "binlog_format",
         "ROW",
         BinlogFormatNotRow,
-        "Run on the server: SET GLOBAL binlog_format = 'ROW'; add binlog_format=ROW to [mysqld] in my.cnf and reconnect its clients",
+        "Run on the server: SET GLOBAL binlog_format = 'ROW'; add binlog_format=ROW to [mysqld] in my.cnf and reconnect"
+        " its clients",
     ),
     _Setting(
         "binlog_row_image",
         "FULL",
         BinlogRowImageNotFull,
-        "Run on the server: SET GLOBAL binlog_row_image = 'FULL'; add binlog_row_image=FULL to [mysqld] in my.cnf and reconnect its clients",
+        "Run on the server: SET GLOBAL binlog_row_image = 'FULL'; add binlog_row_image=FULL to [mysqld] in my.cnf and"
+        " reconnect its clients",
     ),
     _Setting(
         "binlog_row_value_options",
         "",
         BinlogRowValuePartial,
-        "Run on the server: SET GLOBAL binlog_row_value_options = ''; remove the line from my.cnf and reconnect its clients",
+        "Run on the server: SET GLOBAL binlog_row_value_options = ''; remove the line from my.cnf and reconnect its"
+        " clients",
     ),
 )
 

@@ -141,7 +141,8 @@ def _connect_error(refused: pymysql.err.MySQLError, server: ServerConfig, source
             doing,
             f"the server refused this user and password (code {code})",
             data=untouched,
-            remedy=f"Correct sources.{source}.client.user and password, or run: ALTER USER '{server.user}'@'%' IDENTIFIED BY '...'",
+            remedy=f"Correct sources.{source}.client.user and password, or run: ALTER USER '{server.user}'@'%'"
+            " IDENTIFIED BY '...'",
             source=source,
         )
     if code in (CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_LOST):
@@ -211,7 +212,7 @@ def facts_of(connection: "Connection[Any]", source: str) -> Facts:
     """Which server this is; raises `SourceVersionUnsupported`. Statements inside `server_errors`."""
     version = str(rows(connection, "SELECT VERSION()")[0][0])
     is_mariadb = "mariadb" in version.lower()
-    numbers = version.split("-")[0].split(".")
+    numbers = version.partition("-")[0].split(".")
     release = (
         (int(numbers[0]), int(numbers[1])) if len(numbers) > 1 and all(n.isdigit() for n in numbers[:2]) else (0, 0)
     )

@@ -128,7 +128,7 @@ def register(connection: "Connection[Any]", replica: ReplicaIdentity) -> None:
     host = b"menura-agent"
     payload = struct.pack("<IB", replica.server_id, len(host)) + host + struct.pack("<BBHII", 0, 0, 0, 0, 0)
     connection._execute_command(COMMAND.COM_REGISTER_SLAVE, payload)  # type: ignore[attr-defined]
-    connection._read_packet()
+    connection._read_packet()  # type: ignore[no-untyped-call]
 
 
 def _dump_command(source: str, replica: ReplicaIdentity, start: Position, scheme: Scheme) -> tuple[int, bytes]:

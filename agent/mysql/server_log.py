@@ -82,10 +82,7 @@ class ServerLog:
         file_offset = parse_file_offset(text)
         try:
             if file_offset is None:
-                if self._scheme is Scheme.FILE:
-                    raise PositionSyntaxError("this server has no GTIDs, so FILE:OFFSET is needed")
-                mysql = self._scheme is Scheme.MYSQL_GTID
-                return self._position(MysqlGtids.parse(text) if mysql else MariadbGtids.parse(text), "", 0)
+                return self._position(_parse_gtids(text, self._scheme), "", 0)
         except PositionSyntaxError as wrong:
             raise PositionInvalid(
                 "reading the position where a sync begins",
@@ -168,8 +165,8 @@ class ServerLog:
             "going on from a position",
             found,
             data="The changes between are gone from this server's log and are not in the lake",
-            remedy="Start the sync of the source's tables anew, or name a server that still has these logs; keep logs longer"
-            " with: SET GLOBAL binlog_expire_logs_seconds = 604800",
+            remedy="Start the sync of the source's tables anew, or name a server that still has these logs; keep logs"
+            " longer with: SET GLOBAL binlog_expire_logs_seconds = 604800",
             source=self._source,
             position=str(position),
         )
@@ -183,6 +180,12 @@ class ServerLog:
             source=self._source,
             position=str(position),
         )
+
+
+def _parse_gtids(text: str, scheme: Scheme) -> Gtids:
+    if scheme is Scheme.FILE:
+        raise PositionSyntaxError("this server has no GTIDs, so FILE:OFFSET is needed")
+    return MysqlGtids.parse(text) if scheme is Scheme.MYSQL_GTID else MariadbGtids.parse(text)
 
 
 def status_statement(facts: Facts) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import pairwise
 
 from agent.filter import SYSTEM_DATABASES
 
@@ -140,7 +141,7 @@ def _kind(first: str, second: str, words: list[str]) -> Kind:
 
 def _moves_rows(words: list[str]) -> bool:
     """ALTER TABLE that drops, swaps or empties partitions or tablespaces, or renames the table."""
-    pairs = set(zip(words, words[1:], strict=False))
+    pairs = set(pairwise(words))
     partition = any((action, "PARTITION") in pairs or (action, "TABLESPACE") in pairs for action in _PARTITION_ACTIONS)
     renames = any((("RENAME", to) in pairs) for to in ("TO", "AS")) or ("RENAME" in words and not _renames_part(pairs))
     return partition or renames

@@ -1,0 +1,117 @@
+"""The words of what can go wrong while the log is read. Pure: values in, errors out."""
+
+from dataclasses import dataclass
+
+from agent.errors import (
+    EventUnknown,
+    EventUnreadable,
+    SourceConnectionLost,
+    TableRowsRemoved,
+    TableRowUnreadable,
+    TableStatementLogged,
+)
+from agent.mysql.positions import Position
+
+DOING = "reading the binary log"
+SOURCE_STANDS = (
+    "The log is read no further than the transaction before it; nothing is lost while the server keeps its log"
+)
+TABLE_COMPLETE = "The table is complete up to the transaction before it"
+
+Table = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the stream is."""
+
+    source: str
+    file: str
+    #: after the last finished transaction
+    position: Position
+
+    def look(self, end_offset: int) -> str:
+        return f"mysqlbinlog --verbose --stop-position={end_offset} {self.file}"
+
+
+def connection_lost(place: Place, found: str) -> SourceConnectionLost:
+    return SourceConnectionLost(
+        DOING,
+        found,
+        data="Nothing is lost: the log is read again from the last committed cut",
+        remedy="See the server's log if it repeats",
+        source=place.source,
+        position=str(place.position),
+    )
+
+
+def event_unknown(place: Place, event_type: int, end_offset: int) -> EventUnknown:
+    return EventUnknown(
+        DOING,
+        f"event type {event_type} that ends at {place.file}:{end_offset} is not known to this version",
+        data=SOURCE_STANDS,
+        remedy=f"Upgrade Menura; look at the event: {place.look(end_offset)}",
+        source=place.source,
+        position=str(place.position),
+    )
+
+
+def partial_rollback(place: Place, words: str, end_offset: int) -> EventUnknown:
+    return EventUnknown(
+        DOING,
+        f"{words} that ends at {place.file}:{end_offset}: rows before it may not count",
+        data=SOURCE_STANDS,
+        remedy="Start the sync of the source's tables anew after it, and keep XA transactions and rollbacks over"
+        " non-transactional tables away from this server",
+        source=place.source,
+        position=str(place.position),
+    )
+
+
+def event_unreadable(place: Place, event_type: int, end_offset: int, why: str) -> EventUnreadable:
+    return EventUnreadable(
+        DOING,
+        f"the event of type {event_type} that ends at {place.file}:{end_offset} can't be read: {why}",
+        data=SOURCE_STANDS,
+        remedy=f"Report it if this reads it: {place.look(end_offset)}",
+        source=place.source,
+        position=str(place.position),
+    )
+
+
+def row_unreadable(place: Place, table: Table, column: str, end_offset: int, why: str) -> TableRowUnreadable:
+    what = f"column {column} of the event" if column else "the event"
+    return TableRowUnreadable(
+        "reading a row",
+        f"{what} that ends at {place.file}:{end_offset} can't be read: {why}",
+        data=TABLE_COMPLETE,
+        remedy=f"Look at it: {place.look(end_offset)}; then start the table's sync anew",
+        source=place.source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def statement_logged(place: Place, table: Table, word: str) -> TableStatementLogged:
+    return TableStatementLogged(
+        DOING,
+        f"{word} was logged as a statement, so its rows are not in the log",
+        data=TABLE_COMPLETE,
+        remedy="Run on the server: SET GLOBAL binlog_format = 'ROW', keep its clients from changing it, and start the"
+        " table's sync anew",
+        source=place.source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def rows_removed(place: Place, table: Table, words: str) -> TableRowsRemoved:
+    return TableRowsRemoved(
+        DOING,
+        f"{words} changed the table's rows without row events",
+        data="The lake holds the table as it was before that",
+        remedy="Drop its rows in the lake and start the table's sync anew",
+        source=place.source,
+        database=table[0],
+        table=table[1],
+    )

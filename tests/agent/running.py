@@ -1,0 +1,68 @@
+"""Agents as processes for tests: their configuration, their start and what they print."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from tests.servers import ROOT, Server
+
+END_SECONDS = 15
+
+
+def client(server: Server, **changes: object) -> dict[str, object]:
+    """The `client` part of a source that reads `server` as the user menura."""
+    return {"host": server.host, "port": server.port, "user": "menura", "password": "menura-secret"} | changes
+
+
+def write_config(folder: Path, gateway: str, sources: dict[str, object]) -> Path:
+    path = folder / "agent.yaml"
+    config = {"tenant": "acme", "agent": "db-1", "gateway": {"address": gateway}, "sources": sources}
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def agent(command: str, config: Path) -> subprocess.CompletedProcess[str]:
+    """Run `menura agent COMMAND` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "agent.cli", command, "--config", str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=_environment(),
+    )
+
+
+@contextmanager
+def running_agent(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`menura agent run` in the background; it must end with 0 when told to stop, unless the test killed it."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "agent.cli", "run", "--config", str(config), "--log-level", "debug"],
+            stdout=out,
+            stderr=out,
+            env=_environment(),
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+    assert code in (0, -signal.SIGKILL), log.read_text()[-4000:]
+    assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])}

@@ -1,0 +1,179 @@
+"""What goes wrong at a database: one line that names the setting and the fix, and an exit code of its own."""
+
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.agent.gateway_double import GatewayDouble
+from tests.agent.running import agent, client, running_agent, write_config
+from tests.servers import Flavor, Server, free_port, server
+
+NO_GATEWAY = "127.0.0.1:1"
+FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+
+
+@pytest.fixture(scope="module", params=FLAVORS)
+def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server(request.param, tmp_path_factory.mktemp(request.param)) as running:
+        running.create_replication_user()
+        running.run(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.orders (id INT PRIMARY KEY, note VARCHAR(20))",
+            "CREATE USER bare IDENTIFIED BY 'bare-secret'",
+            "CREATE USER reader IDENTIFIED BY 'reader-secret'",
+            "GRANT SELECT ON *.* TO reader",
+            "CREATE USER watcher IDENTIFIED BY 'watcher-secret'",
+            "GRANT SELECT, REPLICATION CLIENT ON *.* TO watcher",
+        )
+        yield running
+
+
+def check(folder: Path, source: dict[str, object]) -> tuple[int, str]:
+    """Exit code and the source's line of `menura agent check`."""
+    ended = agent("check", write_config(folder, NO_GATEWAY, {"shop": source}))
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 1, ended
+    assert "secret" not in ended.stdout + ended.stderr
+    return ended.returncode, lines[0]
+
+
+def test_check_when_all_is_well_then_says_what_it_found(healthy: Server, tmp_path: Path) -> None:
+    code, line = check(tmp_path, {"client": client(healthy)})
+    assert code == 0
+    assert line.startswith("shop: ok, client ")
+    assert healthy.flavor in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "exit_code", "said"),
+    [
+        ({"password": "wrong-secret"}, 21, ["SOURCE_ACCESS_DENIED", "ALTER USER 'menura'"]),
+        ({"user": "nobody"}, 21, ["SOURCE_ACCESS_DENIED", "nobody"]),
+        ({"user": "bare", "password": "bare-secret"}, 22, ["SOURCE_GRANT_MISSING", "GRANT SELECT ON *.* TO 'bare'"]),
+        ({"user": "reader", "password": "reader-secret"}, 22, ["GRANT REPLICATION CLIENT ON *.* TO 'reader'"]),
+        ({"user": "watcher", "password": "watcher-secret"}, 22, ["GRANT REPLICATION SLAVE ON *.* TO 'watcher'"]),
+        ({"port": 1}, 20, ["SOURCE_UNREACHABLE", "127.0.0.1:1", "Connection refused"]),
+    ],
+)
+def test_check_when_the_connection_is_refused_then_names_the_fix(
+    healthy: Server, tmp_path: Path, changes: dict[str, object], exit_code: int, said: list[str]
+) -> None:
+    code, line = check(tmp_path, {"client": client(healthy, **changes)})
+    assert code == exit_code, line
+    for words in said:
+        assert words in line
+
+
+@pytest.mark.parametrize(
+    ("filter_", "exit_code", "said"),
+    [
+        ({"ordres": None}, 13, "'ordres'"),
+        ({"orders": {"ignored_columns": ["nota"]}}, 14, "'nota'"),
+        ({"shop.orders": {"ignored_columns": ["id"]}}, 15, "primary key"),
+    ],
+)
+def test_check_when_the_filter_names_what_is_not_there_then_names_it(
+    healthy: Server, tmp_path: Path, filter_: dict[str, object], exit_code: int, said: str
+) -> None:
+    code, line = check(tmp_path, {"client": client(healthy), "filter": filter_})
+    assert code == exit_code, line
+    assert said in line
+
+
+def test_check_when_the_server_id_is_the_servers_own_then_says_so(healthy: Server, tmp_path: Path) -> None:
+    code, line = check(tmp_path, {"client": client(healthy), "server_id": 1})
+    assert code == 32, line
+    assert "sources.shop.server_id" in line
+
+
+def test_check_when_tls_can_not_be_verified_then_says_so(healthy: Server, tmp_path: Path) -> None:
+    stranger = tmp_path / "ca.pem"
+    stranger.write_bytes(_certificate_of_a_stranger())
+    code, line = check(tmp_path, {"client": client(healthy, tls={"mode": "verify_ca", "ca": str(stranger)})})
+    assert code == 23, line
+    assert "SOURCE_TLS_FAILED" in line
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize(
+    ("settings", "exit_code", "said"),
+    [
+        ({"log_bin": None}, 25, "log_bin"),
+        ({"binlog_format": "MIXED"}, 26, "SET GLOBAL binlog_format = 'ROW'"),
+        ({"binlog_row_image": "MINIMAL"}, 27, "SET GLOBAL binlog_row_image = 'FULL'"),
+    ],
+)
+def test_check_when_a_setting_is_wrong_then_names_setting_and_fix(
+    flavor: Flavor, settings: dict[str, str | None], exit_code: int, said: str, tmp_path: Path
+) -> None:
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "log_bin" in settings:
+        given = {"skip_log_bin": ""}
+    with server(flavor, tmp_path / "server", **given) as running:
+        running.create_replication_user()
+        code, line = check(tmp_path, {"client": client(running)})
+    assert code == exit_code, line
+    assert said in line
+
+
+def test_run_when_every_source_is_terminal_then_reports_and_ends_with_its_code(healthy: Server, tmp_path: Path) -> None:
+    gateway = GatewayDouble()
+    try:
+        sources = {
+            "shop": {"client": client(healthy, password="wrong-secret")},
+            "away": {"client": client(healthy, port=free_port())},
+        }
+        ended = agent("run", write_config(tmp_path, gateway.address, sources))
+        assert ended.returncode == 21, ended
+        assert "Traceback" not in ended.stderr
+        assert ended.stderr.count("SOURCE_ACCESS_DENIED") == 1
+        assert gateway.source("shop").status is not None
+        assert gateway.source("shop").status.error.code == "SOURCE_ACCESS_DENIED"
+        assert gateway.source("away").status.error.code == "SOURCE_UNREACHABLE"
+    finally:
+        gateway.stop()
+
+
+def test_run_when_the_gateway_is_away_and_every_source_terminal_then_still_ends(
+    healthy: Server, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, NO_GATEWAY, {"shop": {"client": client(healthy, password="wrong-secret")}})
+    began = time.monotonic()
+    assert agent("run", config).returncode == 21
+    assert time.monotonic() - began < 20
+
+
+def test_run_when_one_source_fails_then_the_other_works(healthy: Server, tmp_path: Path) -> None:
+    gateway = GatewayDouble()
+    try:
+        sources = {
+            "shop": {"client": client(healthy)},
+            "broken": {"client": client(healthy, password="wrong-secret")},
+        }
+        config = write_config(tmp_path, gateway.address, sources)
+        with running_agent(config, tmp_path / "log") as process:
+            gateway.wait(lambda: gateway.source("shop").cartography and gateway.source("broken").status)
+            assert gateway.source("broken").status.error.code == "SOURCE_ACCESS_DENIED"
+            tables = [card.table.table for part in gateway.source("shop").cartography for card in part.tables]
+            assert "orders" in tables
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+    finally:
+        gateway.stop()
+
+
+def _certificate_of_a_stranger() -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a stranger")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
