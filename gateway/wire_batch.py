@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -121,22 +122,18 @@ def read_batch(message: ChangeBatch, after_gsn: int) -> LandedBatch | None:
 def _read_stream(frame: bytes, size_bytes: int, check_columns: Callable[[pa.Schema], None]) -> pa.RecordBatch:
     """One Arrow IPC stream of exactly one record batch without buffer compression, validated in full."""
     data = pa.decompress(frame, decompressed_size=size_bytes, codec="zstd")
-    messages = pa.ipc.MessageReader.open_stream(data)
-    head = messages.read_next_message()
-    if head.type != "schema":
-        raise BatchInvalid("reading a change batch", f"an Arrow stream that begins with a {head.type}")
+    # A list, since a StopIteration must not leave a worker thread: its future would never be done.
+    messages = list(islice(pa.ipc.MessageReader.open_stream(data), 3))
+    if [message.type for message in messages] != ["schema", "record batch"]:
+        raise BatchInvalid("reading a change batch", "an Arrow stream of other than one schema and one record batch")
+    head, body = messages
+    if _is_compressed(body.metadata.to_pybytes()):
+        raise BatchInvalid("reading a change batch", "Arrow buffers with a compression of their own")
     schema = pa.ipc.read_schema(head)
     check_columns(schema)
-    body = messages.read_next_message()
-    if body.type != "record batch" or _is_compressed(body.metadata.to_pybytes()):
-        raise BatchInvalid("reading a change batch", "an Arrow stream without one plain record batch")
     batch = pa.ipc.read_record_batch(body, schema)
     batch.validate(full=True)
-    try:
-        messages.read_next_message()
-    except StopIteration:
-        return batch
-    raise BatchInvalid("reading a change batch", "an Arrow stream of more than one record batch")
+    return batch
 
 
 def _is_compressed(metadata: bytes) -> bool:

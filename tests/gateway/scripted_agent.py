@@ -91,8 +91,8 @@ def change_batch(
     return batch
 
 
-def cut_end(run: Replicate, cut: int, last_gsn: int, **changes: Any) -> CutEnd:
-    facts = {
+def cut_end(run: Replicate, cut: int, last_gsn: int, /, **changes: Any) -> CutEnd:
+    facts: dict[str, Any] = {
         "generation": run.generation,
         "lease_epoch": run.lease_epoch,
         "cut": cut,
@@ -168,8 +168,8 @@ class ScriptedAgent:
     sources: tuple[str, ...]
     session: str = field(default_factory=lambda: str(uuid.uuid4()))
 
-    async def open(self, request_type: str, source: str = "", **hello: Any) -> AgentStream:
-        call = GatewayStub(self.channel).Stream()
+    def dial(self, request_type: str, source: str = "") -> AgentStream:
+        """A stream on which nothing was sent yet."""
         header = Header(
             tenant=self.tenant,
             agent=self.agent,
@@ -178,14 +178,12 @@ class ScriptedAgent:
             session=self.session,
             sent_at_us=time.time_ns() // 1000,
         )
-        stream = AgentStream(call, header)
-        facts = {
-            "protocol": 1,
-            "version": "test",
-            "sources": [SourceHello(source=name, flavor="mysql") for name in self.sources],
-            **hello,
-        }
-        await stream.send(hello=Hello(**facts))
+        return AgentStream(GatewayStub(self.channel).Stream(), header)
+
+    async def open(self, request_type: str, source: str = "", **hello: Any) -> AgentStream:
+        stream = self.dial(request_type, source)
+        sources = [SourceHello(source=name, flavor="mysql") for name in self.sources]
+        await stream.send(hello=Hello(**{"protocol": 1, "version": "test", "sources": sources, **hello}))
         return stream
 
     async def open_binlog(self, source: str) -> tuple[AgentStream, Replicate]:
@@ -215,3 +213,12 @@ async def eventually(what: str, probe: Any, seconds: float = ANSWER_SECONDS) -> 
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         await asyncio.sleep(0.02)
     return answer
+
+
+async def commit_cut(stream: AgentStream, run: Replicate, cut: int, gsns: Sequence[int], table: str = "orders") -> int:
+    """Send a cut of one batch and wait until it is committed; its log entry."""
+    await stream.send_batch(change_batch(run, cut, table, rows_batch(gsns)))
+    await stream.send(cut_end=cut_end(run, cut, gsns[-1]))
+    while (committed := await stream.expect("cut_committed")).cut < cut:
+        pass
+    return int(committed.log_entry)

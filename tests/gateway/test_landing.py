@@ -3,29 +3,19 @@
 import asyncio
 from pathlib import Path
 
+import fsspec
 import pyarrow.parquet as pq
-from menura.landing import LogEntry, decode_entry, entry_path
+import pytest
+from menura.landing import decode_entry, entry_path
+from menura.v1.config_pb2 import TableName
+from menura.v1.error_pb2 import Error
+from menura.v1.mysql_binlog_pb2 import Position, TableStopped
 
-from tests.gateway.conftest import running_gateway
+from gateway import parquet
+from gateway.metrics import GatewayMetrics
+from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
-from tests.gateway.scripted_agent import change_batch, cut_end, rows_batch, scripted_agent
-
-
-def read_log(landing: Path) -> list[LogEntry]:
-    entries = []
-    while (path := landing / entry_path(len(entries) + 1)).exists():
-        entries.append(decode_entry(path.read_bytes()))
-    return entries
-
-
-def read_rows(landing: Path, entries: list[LogEntry]) -> list[dict]:
-    return [
-        row
-        for entry in entries
-        for cut in entry.cuts
-        for file in cut.files
-        for row in pq.read_table(landing / file.path).to_pylist()
-    ]
+from tests.gateway.scripted_agent import change_batch, commit_cut, cut_end, rows_batch, scripted_agent
 
 
 def test_batches_of_a_cut_when_it_ends_land_row_for_row(tmp_path: Path) -> None:
@@ -62,3 +52,256 @@ def test_batches_of_a_cut_when_it_ends_land_row_for_row(tmp_path: Path) -> None:
     schema = pq.read_schema(tmp_path / cut.files[0].path)
     assert schema.field("id").metadata == {b"menura.source_type": b"bigint", b"menura.key": b"1"}
     assert registry.entries == entries
+
+
+def test_rows_at_or_below_the_committed_number_when_they_are_resent_are_dropped(tmp_path: Path) -> None:
+    registry, metrics = MemoryRegistry(), GatewayMetrics()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, metrics) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream, run = await agent.open_binlog("shop")
+            await commit_cut(stream, run, 1, range(1, 11))
+            await stream.send_batch(change_batch(run, 2, "orders", rows_batch(range(1, 9))))
+            await commit_cut(stream, run, 2, range(5, 21))
+
+    asyncio.run(scenario())
+    assert landed_gsns(tmp_path) == list(range(1, 21))
+    assert metrics.menura_landing_resent_rows_total == 8 + 6
+    assert metrics.menura_landing_rows_total == 20
+
+
+def test_a_committed_cut_when_it_is_ended_again_is_acknowledged_again(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await commit_cut(stream, run, 1, range(1, 11))
+            await commit_cut(stream, run, 2, range(11, 21))
+            await stream.send(cut_end=cut_end(run, 1, 10))
+            again = await stream.expect("cut_committed")
+            assert (again.cut, again.log_entry) == (1, 1)
+
+    asyncio.run(scenario())
+    assert len(read_log(tmp_path)) == 2
+
+
+def test_a_cut_out_of_turn_when_it_comes_ends_the_stream(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await stream.send(cut_end=cut_end(run, 3, 10))
+            assert (await stream.expect_error()).code == "OUT_OF_SEQUENCE"
+            stream, run = await agent.open_binlog("shop")
+            await stream.send_batch(change_batch(run, 2, "orders", rows_batch(range(1, 9))))
+            assert (await stream.expect_error()).code == "OUT_OF_SEQUENCE"
+            stream, run = await agent.open_binlog("shop")
+            await stream.send_batch(change_batch(run, 1, "orders", rows_batch(range(1, 9))))
+            await stream.send(cut_end=cut_end(run, 1, 7))
+            assert (await stream.expect_error()).code == "OUT_OF_SEQUENCE"
+
+    asyncio.run(scenario())
+    assert read_log(tmp_path) == []
+    assert data_files(tmp_path) == []
+
+
+def test_a_newer_stream_of_a_source_when_it_opens_drops_what_the_older_had_not_committed(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            older, first = await agent.open_binlog("shop")
+            await commit_cut(older, first, 1, range(1, 11))
+            await older.send_batch(change_batch(first, 2, "orders", rows_batch(range(11, 70_000))))
+            newer, second = await agent.open_binlog("shop")
+            assert (await older.expect_error()).code == "STREAM_SUPERSEDED"
+            assert second.lease_epoch > first.lease_epoch
+            assert (second.next_cut, second.next_gsn, second.position.offset) == (2, 11, 10)
+            await commit_cut(newer, second, 2, range(11, 16))
+
+    asyncio.run(scenario())
+    assert landed_gsns(tmp_path) == list(range(1, 16))
+    assert len(data_files(tmp_path)) == 2
+
+
+def test_the_desired_tables_when_they_change_begin_a_new_run(tmp_path: Path) -> None:
+    registry, metrics = MemoryRegistry(), GatewayMetrics()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, metrics) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream, first = await agent.open_binlog("shop")
+            await stream.send_batch(change_batch(first, 1, "orders", rows_batch(range(1, 11))))
+            await stream.send(cut_end=cut_end(first, 1, 10))
+            await stream.send_batch(change_batch(first, 2, "orders", rows_batch(range(11, 21))))
+            registry.want("acme", "shop", "orders", "items")
+            second = await stream.expect("replicate")
+            assert (await stream.expect("cut_committed")).cut == 1
+            assert (second.generation, second.next_cut, second.next_gsn) == (first.generation + 1, 2, 11)
+            credit = stream.credit
+            stale = change_batch(first, 2, "orders", rows_batch(range(11, 21)))
+            await stream.send_batch(stale)
+            await commit_cut(stream, second, 2, range(11, 31), table="items")
+            assert stream.credit >= credit
+
+    asyncio.run(scenario())
+    assert landed_gsns(tmp_path) == list(range(1, 31))
+    assert metrics.menura_landing_fenced_batches_total == 1
+
+
+def test_a_table_that_the_agent_stopped_when_the_cut_commits_leaves_the_next_run(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders", "items")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            stop = TableStopped(
+                table=TableName(database="shop", table="items"),
+                position=Position(offset=5),
+                error=Error(code="EVENT_UNKNOWN", doing="reading", found="event 99", terminal=True),
+            )
+            await stream.send(cut_end=cut_end(run, 1, 0, stopped=[stop]))
+            assert [sync.table.table for sync in (await stream.expect("replicate")).tables] == ["orders"]
+
+    asyncio.run(scenario())
+    stopped = read_log(tmp_path)[0].cuts[0].stopped
+    assert [(stop.table, stop.code, stop.message) for stop in stopped] == [
+        ("items", "EVENT_UNKNOWN", "reading: event 99.")
+    ]
+
+
+def test_cuts_of_two_sources_when_they_end_together_share_an_entry(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    for source in ("shop", "crm"):
+        registry.want("acme", source, "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, commit_spacing_ms=400) as address,
+            scripted_agent(address, "shop", "crm") as agent,
+        ):
+            shop, shop_run = await agent.open_binlog("shop")
+            crm, crm_run = await agent.open_binlog("crm")
+            await commit_cut(shop, shop_run, 1, range(1, 3))
+            for cut in (2, 3):
+                await shop.send(cut_end=cut_end(shop_run, cut, 2))
+            await crm.send(cut_end=cut_end(crm_run, 1, 0))
+            assert (await crm.expect("cut_committed")).log_entry == 2
+            assert [(await shop.expect("cut_committed")).log_entry for _ in range(2)] == [2, 2]
+
+    asyncio.run(scenario())
+    assert [sorted((cut.source, cut.cut) for cut in entry.cuts) for entry in read_log(tmp_path)] == [
+        [("shop", 1)],
+        [("crm", 1), ("shop", 2), ("shop", 3)],
+    ]
+
+
+def test_a_transaction_beyond_the_credit_window_when_it_ends_appears_at_once(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders", "items")
+    window = 256 << 10
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, credit_window_bytes=window) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream, run = await agent.open_binlog("shop")
+            sent_bytes = 0
+            for first in range(1, 100_001, 10_000):
+                table = "orders" if first % 20_000 == 1 else "items"
+                batch = change_batch(run, 1, table, rows_batch(range(first, first + 10_000)))
+                sent_bytes += len(batch.rows)
+                await stream.send_batch(batch)
+            assert sent_bytes > 2 * window
+            assert read_log(tmp_path) == []
+            await stream.send(cut_end=cut_end(run, 1, 100_000))
+            await stream.expect("cut_committed")
+            while stream.credit < window:
+                await stream._receive()
+
+    asyncio.run(scenario())
+    files = read_log(tmp_path)[0].cuts[0].files
+    assert sorted((file.table, file.rows) for file in files) == [("items", 50_000), ("orders", 50_000)]
+    assert landed_gsns(tmp_path) == list(range(1, 100_001))
+
+
+def test_more_tables_than_open_files_when_they_outgrow_memory_go_on_in_further_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MAX_OPEN_FILES", 2)
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 1)
+    registry = MemoryRegistry()
+    tables = [f"table {number}/..%" for number in range(4)]
+    registry.want("acme", "shop", *tables)
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            for number in range(12):
+                await stream.send_batch(change_batch(run, 1, tables[number % 4], rows_batch([number + 1])))
+            await stream.send(cut_end=cut_end(run, 1, 12))
+            await stream.expect("cut_committed")
+
+    asyncio.run(scenario())
+    files = read_log(tmp_path)[0].cuts[0].files
+    assert len({file.path for file in files}) == len(files) == 12
+    assert landed_gsns(tmp_path) == list(range(1, 13))
+
+
+def test_two_tenants_with_a_source_of_the_same_name_stay_apart(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    for tenant in ("acme", "umbrella"):
+        registry.want(tenant, "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry) as address,
+            scripted_agent(address, "shop") as acme,
+            scripted_agent(address, "shop", tenant="umbrella") as umbrella,
+        ):
+            for agent, rows in ((acme, 3), (umbrella, 5)):
+                stream, run = await agent.open_binlog("shop")
+                await commit_cut(stream, run, 1, range(1, rows + 1))
+
+    asyncio.run(scenario())
+    cuts = {cut.tenant: cut for entry in read_log(tmp_path) for cut in entry.cuts}
+    assert {tenant: cut.files[0].rows for tenant, cut in cuts.items()} == {"acme": 3, "umbrella": 5}
+    assert all(cut.files[0].path.startswith(f"data/{tenant}/shop/") for tenant, cut in cuts.items())
+
+
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_a_landing_url_when_it_names_a_file_system_holds_log_and_rows(tmp_path: Path, scheme: str) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+    url = f"{scheme}://{tmp_path}/landing"
+
+    async def scenario() -> None:
+        for cut in (1, 2):
+            async with running_gateway(url, registry) as address, scripted_agent(address, "shop") as agent:
+                stream, run = await agent.open_binlog("shop")
+                await commit_cut(stream, run, cut, range(cut * 10 - 9, cut * 10 + 1))
+
+    asyncio.run(scenario())
+    file_system, root = fsspec.core.url_to_fs(url)
+    gsns = []
+    for number in (1, 2):
+        entry = decode_entry(file_system.cat_file(f"{root}/{entry_path(number)}"))
+        file = entry.cuts[0].files[0]
+        with file_system.open(f"{root}/{file.path}") as data:
+            gsns += pq.read_table(data).column("_gsn").to_pylist()
+        assert file.bytes == file_system.size(f"{root}/{file.path}")
+    assert gsns == list(range(1, 21))

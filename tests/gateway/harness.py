@@ -1,18 +1,18 @@
-"""A gateway in this process."""
+"""A gateway in this process, and what it has landed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
+import pyarrow.parquet as pq
+from menura.landing import LogEntry, decode_entry, entry_path
+
 from gateway.config import GatewayConfig
 from gateway.metrics import GatewayMetrics
 from gateway.registry import Registry
 from gateway.server import serve
-
-Gateway = Callable[..., AbstractAsyncContextManager[str]]
 
 
 @asynccontextmanager
@@ -36,6 +36,27 @@ async def running_gateway(
             await task
 
 
-@pytest.fixture
-def gateway() -> Gateway:
-    return running_gateway
+def read_log(landing: Path) -> list[LogEntry]:
+    entries = []
+    while (path := landing / entry_path(len(entries) + 1)).exists():
+        entries.append(decode_entry(path.read_bytes()))
+    return entries
+
+
+def read_rows(landing: Path, entries: list[LogEntry]) -> list[dict]:
+    return [
+        row
+        for entry in entries
+        for cut in entry.cuts
+        for file in cut.files
+        for row in pq.read_table(landing / file.path).to_pylist()
+    ]
+
+
+def landed_gsns(landing: Path) -> list[int]:
+    """Row numbers of the whole log, sorted."""
+    return sorted(row["_gsn"] for row in read_rows(landing, read_log(landing)))
+
+
+def data_files(landing: Path) -> list[Path]:
+    return sorted(landing.glob("data/**/*.parquet"))
