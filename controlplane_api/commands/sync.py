@@ -1,6 +1,5 @@
 """`menura sync start | stop SOURCE TABLE...`: commands about tables, as the API takes them."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -113,7 +112,7 @@ def _show(outcomes: Outcomes, done: str, unchanged: str, *, as_json: bool) -> No
                 word = done if outcome.changed else unchanged
                 console.print(Text(f"{name}: {word}. {outcome.notice}".rstrip()))
             else:
-                print(f"{name}: {outcome.refused.found}. {outcome.refused.remedy}", file=sys.stderr)
+                typer.echo(f"{name}: {outcome.refused.found}. {outcome.refused.remedy}", err=True)
     if refused:
         raise ApiFailed(
             "asking for tables",

@@ -1,0 +1,269 @@
+// The dashboard: asks the API every two seconds while it is looked at, and shows what it says.
+// Every text from outside goes in as textContent; nothing is ever parsed as HTML.
+
+const POLL_MS = 2000;
+const TYPING_MS = 200;
+const PAGE_TABLES = 100;
+const RUNNING = new Set(["pending", "catching_up", "streaming", "dumping", "denied"]);
+const STATE_ORDER = ["failed", "denied", "pending", "catching_up", "dumping", "streaming", "stopped", "not_synced"];
+
+const $ = (id) => document.getElementById(id);
+const view = {
+  tenant: new URLSearchParams(location.search).get("tenant") ?? "",
+  source: new URLSearchParams(location.search).get("source") ?? "",
+  cursors: [""], // of the pages up to the shown one
+  next: null,
+  tables: new Map(), // row elements by name, kept so that focus and selection survive
+  round: 0,
+};
+
+function element(name, className, ...children) {
+  const made = document.createElement(name);
+  if (className) made.className = className;
+  made.append(...children.filter((child) => child !== null && child !== ""));
+  return made;
+}
+
+const pill = (state, text = state.replace("_", " ")) => element("span", `pill ${state}`, text);
+const count = (number) => (number === null ? "–" : number.toLocaleString("en"));
+
+function duration(us) {
+  if (us === null) return "–";
+  for (const [unit, size] of [["d", 864e8], ["h", 36e8], ["min", 6e7], ["s", 1e6]]) {
+    if (us >= size) return `${(us / size).toFixed(us >= 10 * size ? 0 : 1)} ${unit}`;
+  }
+  return `${Math.round(us / 1000)} ms`;
+}
+
+function bytes(number) {
+  if (number === null) return "–";
+  for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
+    if (number < 1024) return `${number.toFixed(unit === "B" ? 0 : 1)} ${unit}`;
+    number /= 1024;
+  }
+  return `${number.toFixed(1)} PiB`;
+}
+
+class Refused extends Error {}
+
+async function ask(path, body) {
+  const options = body === undefined ? {} : {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+  };
+  const answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+  const facts = await answer.json();
+  if (!answer.ok) throw new Refused([facts.found, facts.remedy].filter(Boolean).join(". "));
+  return facts;
+}
+
+const tenantPath = () => `/v1/tenants/${encodeURIComponent(view.tenant)}`;
+const sourcePath = () => `${tenantPath()}/sources/${encodeURIComponent(view.source)}`;
+
+function showTenants(tenants) {
+  const names = tenants.map((each) => each.tenant);
+  if (!view.tenant) view.tenant = names[0] ?? "default";
+  if (!names.includes(view.tenant)) names.unshift(view.tenant);
+  const select = $("tenant");
+  if ([...select.options].map((option) => option.value).join("\n") === names.join("\n")) return;
+  select.replaceChildren(...names.map((name) => new Option(name, name, false, name === view.tenant)));
+}
+
+function showOverview(fleet) {
+  const tables = new Map();
+  for (const source of fleet.sources) {
+    for (const [state, number] of Object.entries(source.tables)) tables.set(state, (tables.get(state) ?? 0) + number);
+  }
+  const lags = fleet.sources.map((source) => source.lag_us).filter((lag) => lag !== null);
+  const failed = (tables.get("failed") ?? 0) + fleet.sources.filter((source) => source.problem).length;
+  const connected = fleet.agents.filter((agent) => agent.connected).length;
+  const facts = [
+    ["Agents connected", `${connected} of ${fleet.agents.length}`, connected < fleet.agents.length],
+    ["Sources", count(fleet.sources.length), false],
+    ["Tables streaming", count(tables.get("streaming") ?? 0), false],
+    ["Failures", count(failed), failed > 0],
+    ["Largest lag", lags.length ? duration(Math.max(...lags)) : "–", false],
+    ["Rows landed", count(fleet.sources.reduce((sum, source) => sum + source.rows, 0)), false],
+  ];
+  $("overview").replaceChildren(...facts.map(([name, value, alarm]) =>
+    element("div", alarm ? "alarm" : "", element("dt", "", name), element("dd", "", value))));
+}
+
+function sourceCard(source) {
+  const figures = [["Lag", duration(source.lag_us)], ["Freshness", duration(source.freshness_us)],
+    ["Rows/s", count(source.rows_per_second === null ? null : Math.round(source.rows_per_second))]];
+  const states = STATE_ORDER.filter((state) => source.tables[state])
+    .map((state) => pill(state, `${count(source.tables[state])} ${state.replace("_", " ")}`));
+  const server = [`${source.flavor} ${source.server_version}`.trim(), source.address, source.agent && `agent ${source.agent}`];
+  const position = element("span", "position mono", source.committed_position);
+  position.title = source.committed_position;
+  return [
+    element("span", "source-head", element("span", "source-name", source.source),
+      source.connected ? pill("connected") : pill("gone", "not connected")),
+    element("span", "source-server", server.filter(Boolean).join(" · ")),
+    element("span", "figures", ...figures.map(([label, value]) =>
+      element("span", "", element("span", "label", label), element("span", "value", value)))),
+    element("span", "states", ...states),
+    source.problem ? element("span", "problem", source.problem.message) : "",
+    source.committed_position ? position : "",
+  ];
+}
+
+function showSources(sources) {
+  if (!sources.some((source) => source.source === view.source)) view.source = sources[0]?.source ?? "";
+  const box = $("sources");
+  const buttons = new Map([...box.children].map((button) => [button.dataset.source, button]));
+  box.replaceChildren(...sources.map((source) => {
+    const button = buttons.get(source.source) ?? element("button", "source");
+    if (!buttons.has(source.source)) {
+      button.type = "button";
+      button.dataset.source = source.source;
+      button.addEventListener("click", () => choose({ source: source.source }));
+    }
+    button.setAttribute("aria-pressed", String(source.source === view.source));
+    button.replaceChildren(...sourceCard(source).filter(Boolean));
+    return button;
+  }));
+}
+
+function numberCell(label, value) {
+  const cell = element("td", value === "–" ? "number unknown" : "number", value);
+  cell.dataset.label = label;
+  return cell;
+}
+
+function commandButton(table) {
+  const name = `${table.database}.${table.table}`;
+  const runs = RUNNING.has(table.state) && table.desired === "syncing";
+  if (!runs && table.denied) return "";
+  const button = element("button", runs ? "stop" : "start", runs ? "Stop" : "Start");
+  button.type = "button";
+  button.setAttribute("aria-label", `${runs ? "Stop" : "Start"} ${name}`);
+  button.addEventListener("click", () => command(runs ? "stop" : "start", table, button));
+  return button;
+}
+
+function fillRow(row, table) {
+  const seen = JSON.stringify({ ...table, freshness_us: duration(table.freshness_us) });
+  if (row.dataset.seen === seen) return;
+  row.dataset.seen = seen;
+  const notes = [
+    table.problem && element("span", "problem", table.problem.message),
+    table.earlier_rows_missing && element("span", "notice", `Earlier rows are missing: ${table.earlier_rows_missing}`),
+    table.denied && element("span", "notice", "Refused by the agent's local policy."),
+    table.gone && element("span", "notice", "No longer on the server."),
+    table.ignored_columns.length && element("span", "muted", `Without ${table.ignored_columns.join(", ")}`),
+  ].filter(Boolean);
+  const about = table.estimated_rows === null ? bytes(table.size_bytes)
+    : `${count(table.estimated_rows)} rows, ${bytes(table.size_bytes)}`;
+  const focused = row.contains(document.activeElement);
+  row.replaceChildren(
+    element("td", "name", element("span", "", element("span", "muted", `${table.database}.`), element("b", "", table.table)),
+      ...notes),
+    element("td", "state", pill(table.state)),
+    numberCell("Rows landed", table.rows || table.state !== "not_synced" ? count(table.rows) : "–"),
+    numberCell("Freshness", duration(table.freshness_us)),
+    numberCell("At the source", about),
+    element("td", "command", commandButton(table)),
+  );
+  if (focused) row.querySelector("button")?.focus();
+}
+
+function showTables(page) {
+  const kept = new Map();
+  for (const table of page.tables) {
+    const name = JSON.stringify([table.database, table.table]);
+    const row = view.tables.get(name) ?? element("tr", "");
+    fillRow(row, table);
+    kept.set(name, row);
+  }
+  const body = $("tables");
+  const rows = [...kept.values()];
+  if (rows.length !== body.children.length || rows.some((row, at) => body.children[at] !== row)) body.replaceChildren(...rows);
+  view.tables = kept;
+  view.next = page.next_cursor;
+  const pages = Math.max(1, Math.ceil(page.total / PAGE_TABLES));
+  $("tables-title").textContent = `Tables of ${view.source}`;
+  $("tables-total").textContent = page.total === 1 ? "1 table" : `${count(page.total)} tables`;
+  $("none").hidden = page.total > 0;
+  $("page").textContent = `Page ${view.cursors.length} of ${pages}`;
+  $("previous").disabled = view.cursors.length === 1;
+  $("next").disabled = view.next === null;
+  document.querySelector(".pages").hidden = pages === 1;
+}
+
+async function refresh() {
+  const round = ++view.round; // an answer that was overtaken is not shown
+  try {
+    showTenants((await ask("/v1/fleet")).tenants);
+    const fleet = await ask(`${tenantPath()}/fleet`);
+    if (round !== view.round) return;
+    showOverview(fleet);
+    showSources(fleet.sources);
+    $("empty").hidden = fleet.agents.length + fleet.sources.length > 0;
+    $("sources-section").hidden = !fleet.sources.length;
+    $("tables-section").hidden = !view.source;
+    if (view.source) {
+      const query = new URLSearchParams({ text: $("text").value, limit: PAGE_TABLES, cursor: view.cursors.at(-1) });
+      if ($("state").value) query.append("state", $("state").value);
+      const page = await ask(`${sourcePath()}/tables?${query}`);
+      if (round !== view.round) return;
+      showTables(page);
+    }
+    $("failure").hidden = true;
+    $("connection").textContent = "live";
+    $("connection").classList.remove("lost");
+  } catch (failure) {
+    if (round !== view.round) return;
+    $("connection").textContent = "no answer";
+    $("connection").classList.add("lost");
+    $("failure").hidden = !(failure instanceof Refused);
+    $("failure").textContent = failure.message;
+  }
+}
+
+async function command(word, table, button) {
+  button.disabled = true;
+  const named = { tables: [{ database: table.database, table: table.table }] };
+  const body = word === "start" ? { ...named, start: $("begin").value } : named;
+  const outcome = $("outcome");
+  try {
+    const [told] = (await ask(`${sourcePath()}/${word}`, body)).tables;
+    const done = told.refused ? [told.refused.found, told.refused.remedy].filter(Boolean).join(". ")
+      : `${word === "start" ? "Started" : "Stopped"}. ${told.notice}`;
+    outcome.textContent = `${table.database}.${table.table}: ${done}`;
+    outcome.classList.toggle("refused", told.refused !== null);
+  } catch (failure) {
+    outcome.textContent = `${table.database}.${table.table}: ${failure.message}`;
+    outcome.classList.add("refused");
+  }
+  button.disabled = false;
+  await refresh();
+}
+
+function choose(chosen) {
+  Object.assign(view, { cursors: [""] }, chosen);
+  const query = new URLSearchParams({ tenant: view.tenant, source: view.source });
+  history.replaceState(null, "", `?${query}`);
+  $("outcome").textContent = "";
+  refresh();
+}
+
+let typing = 0;
+$("text").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => choose({}), TYPING_MS);
+});
+$("state").addEventListener("change", () => choose({}));
+$("filter").addEventListener("submit", (event) => event.preventDefault());
+$("tenant").addEventListener("change", (event) => choose({ tenant: event.target.value, source: "" }));
+$("previous").addEventListener("click", () => { view.cursors.pop(); refresh(); });
+$("next").addEventListener("click", () => { view.cursors.push(view.next); refresh(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+
+async function live() {
+  if (!document.hidden) await refresh();
+  setTimeout(live, POLL_MS);
+}
+live();
