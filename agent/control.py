@@ -15,12 +15,11 @@ from pathlib import Path
 
 from menura.v1 import config_pb2, stream_pb2
 
-from agent.session import Outlet, StreamClosed
+from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
 from agent.state import SourceState
 
 log = logging.getLogger("menura.control")
 
-PROTOCOL_VERSION = 1
 DEFAULT_HEARTBEAT_SECONDS = 5.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -4,6 +4,7 @@
 
     MenuraError
     └── AgentError
+        ├── Defect                 1   terminal: an exception that nothing here expects
         ├── ConfigError                10  the file: unknown key, wrong type, missing value
         │   ├── ConfigUnreadable       11
         │   ├── ConfigMalformed        12  not YAML
@@ -55,6 +56,13 @@ from menura.v1 import error_pb2
 
 class AgentError(MenuraError):
     """Base of the agent's errors."""
+
+
+class Defect(AgentError):
+    """An exception that nothing here expects; the log has its traceback."""
+
+    code: ClassVar[str] = "INTERNAL"
+    exit_code: ClassVar[int] = 1
 
 
 class ConfigError(AgentError):
@@ -247,6 +255,16 @@ class StreamOutOfSequence(GatewayError):
 class GatewayInsecure(GatewayError):
     code = "GATEWAY_INSECURE"
     exit_code = 53
+
+
+def defect(doing: str, found: Exception, source: str) -> Defect:
+    return Defect(
+        doing,
+        f"a {type(found).__name__} that Menura did not expect",
+        data="Nothing is lost: what was not committed is read again",
+        remedy="Report it with the traceback in the agent's log",
+        source=source,
+    )
 
 
 def as_message(error: MenuraError) -> error_pb2.Error:

@@ -23,12 +23,16 @@ from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, Strea
 
 log = logging.getLogger("menura.session")
 
+#: of menura.v1
+PROTOCOL_VERSION = 1
 #: in protobuf's and gRPC's own limits, above menura.change_batch.MAX_BATCH_BYTES
 MAX_MESSAGE_BYTES = 300 << 20
 #: messages waiting in one stream; a batch is already compressed
 QUEUE_MESSAGES = 4
 RECONNECT_FIRST_SECONDS = 0.2
 RECONNECT_MOST_SECONDS = 15.0
+#: a stream that was open for so long counts as a success
+STABLE_SECONDS = 10.0
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -64,15 +68,15 @@ class Outlet:
         self._header = header
         self._queue: deque[stream_pb2.StreamResponse] = deque()
         self._changed = threading.Condition()
-        self._closed = False
+        self.is_closed = False
         self._call: grpc.Call | None = None
 
     def send(self, response: stream_pb2.StreamResponse) -> None:
         """Queue one message, waiting while the queue is full; raises `StreamClosed`."""
         with self._changed:
-            while len(self._queue) >= QUEUE_MESSAGES and not self._closed:
+            while len(self._queue) >= QUEUE_MESSAGES and not self.is_closed:
                 self._changed.wait()
-            if self._closed:
+            if self.is_closed:
                 raise StreamClosed
             self._header.sequence += 1
             self._header.sent_at_us = time.time_ns() // 1000
@@ -84,7 +88,7 @@ class Outlet:
         """For gRPC's sending thread: it takes the next message when the transport has room."""
         while True:
             with self._changed:
-                while not self._queue and not self._closed:
+                while not self._queue and not self.is_closed:
                     self._changed.wait()
                 if not self._queue:
                     return
@@ -98,7 +102,7 @@ class Outlet:
     def close(self) -> None:
         """No more messages; what is queued still goes out while the call lives."""
         with self._changed:
-            self._closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
     def abort(self) -> None:
@@ -151,6 +155,7 @@ class Stream:
         self._outlet: Outlet | None = None
         self._backoff = Backoff(RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, Random())  # noqa: S311
         self._last_error = ""
+        self._opened_at = 0.0
         name = stream_pb2.RequestType.Name(plugin.request_type)
         self._thread = threading.Thread(target=self._run, name=f"{plugin.source}/{name}", daemon=True)
 
@@ -170,6 +175,8 @@ class Stream:
                 self._one_session()
             except GatewayError as error:
                 self._report(error)
+            except Exception:
+                log.exception("defect", extra={"fields": {"stream": self._thread.name}})
             if not self._stopping.is_set():
                 self._stopping.wait(self._backoff.next_seconds())
 
@@ -177,9 +184,9 @@ class Stream:
         """Each failure once: a repeated one stays silent until the stream has been open again."""
         if self._stopping.is_set():
             return
-        level = logging.DEBUG if error.code == self._last_error else logging.WARNING
-        self._last_error = error.code
-        log.log(level, "stream closed", extra={"fields": {"stream": self._thread.name, "error": str(error)}})
+        level = logging.DEBUG if str(error) == self._last_error else logging.WARNING
+        self._last_error = str(error)
+        log.log(level, "stream failed", extra={"fields": {"stream": self._thread.name, "error": str(error)}})
 
     def _one_session(self) -> None:
         header = self._link.header(self._plugin.source, self._plugin.request_type)
@@ -189,27 +196,33 @@ class Stream:
             return
         outlet.send(stream_pb2.StreamResponse(hello=self._plugin.hello()))
         opened = False
+        refused: GatewayRefused | None = None
         try:
             for number, request in enumerate(self._link.open(outlet), start=1):
                 _check(header, request.header, number, self._link.address)
                 kind = request.WhichOneof("payload")
                 if kind == "error":
-                    raise _refused(request, self._link.address)
-                if kind == "hello_ack":
+                    refused = _refused(request, self._link.address)
+                    self._report(refused)  # the gateway ends the stream, or goes on without what the error names
+                elif kind == "hello_ack":
                     opened = True
                     self._opened(outlet, request)
                 else:
                     self._plugin.received(request)
         except grpc.RpcError as broken:
+            if refused is not None or outlet.is_closed:  # said above, or our own wish
+                return
             raise _unreachable(broken, self._link.address) from broken
         finally:
             outlet.abort()
             if opened:
                 self._plugin.closed()
+                if time.monotonic() - self._opened_at >= STABLE_SECONDS:
+                    self._backoff.succeeded()
+                    self._last_error = ""
 
     def _opened(self, outlet: Outlet, request: stream_pb2.StreamRequest) -> None:
-        self._backoff.succeeded()
-        self._last_error = ""
+        self._opened_at = time.monotonic()
         log.info("stream open", extra={"fields": {"stream": self._thread.name, "gateway": request.hello_ack.gateway}})
         self._plugin.opened(outlet, request.hello_ack)
 

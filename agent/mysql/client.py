@@ -13,11 +13,12 @@ from menura.errors import MenuraError
 from menura.v1 import config_pb2, stream_pb2
 
 from agent.backoff import Backoff
+from agent.errors import defect
 from agent.mysql.cartography import read_cartography
 from agent.mysql.checks import check_client
 from agent.mysql.connection import connect, server_errors
 from agent.plugins import Context
-from agent.session import Outlet, StreamClosed
+from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
 
 log = logging.getLogger("menura.client")
 
@@ -50,7 +51,7 @@ class ClientPlugin:
         return f"client {self._config.client.address} {facts.flavor} {facts.version}"
 
     def hello(self) -> config_pb2.Hello:
-        return config_pb2.Hello(protocol=1)
+        return config_pb2.Hello(protocol=PROTOCOL_VERSION)
 
     def opened(self, outlet: Outlet, ack: config_pb2.HelloAck) -> None:
         self._outlet = outlet
@@ -90,6 +91,9 @@ class ClientPlugin:
                 continue
             except MenuraError as error:
                 self._retry_later(outlet, error)
+            except Exception as broken:
+                log.exception("defect", extra={"fields": {"source": self.source}})
+                self._retry_later(outlet, defect("reading what tables exist", broken, self.source))
             else:
                 self._backoff.succeeded()
                 self._state.recovered(PART)

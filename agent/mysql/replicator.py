@@ -19,7 +19,7 @@ from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 from agent import batch as change_batch
 from agent.backoff import Backoff
 from agent.credit import Credit, CreditCancelled
-from agent.errors import SourceError, SourceFailed, as_message
+from agent.errors import SourceError, SourceFailed, as_message, defect
 from agent.mysql.binlog import BinlogReader, CutSettings, ServerRefused, TableFailed
 from agent.mysql.checks import check_binlog, check_binlog_on, duplicate_id
 from agent.mysql.connection import Facts, connect
@@ -38,7 +38,7 @@ from agent.mysql.starts import resolve, scheme_of
 from agent.mysql.watch import LogEndWatch
 from agent.native.decoder import BinlogDecoder, TableBatch
 from agent.plugins import Context
-from agent.session import Outlet, StreamClosed
+from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
 from agent.state import SourceState
 
 log = logging.getLogger("menura.replicator")
@@ -108,7 +108,7 @@ class BinlogPlugin:
         return f"binlog {self._config.binlog.address} {facts.flavor} {facts.version} {gtids}"
 
     def hello(self) -> config_pb2.Hello:
-        return config_pb2.Hello(protocol=1)
+        return config_pb2.Hello(protocol=PROTOCOL_VERSION, sources=[self._state.hello()])
 
     def opened(self, outlet: Outlet, ack: config_pb2.HelloAck) -> None:
         self._credit.reset()
@@ -165,6 +165,9 @@ class BinlogPlugin:
             except MenuraError as error:
                 if not task.cancelled.is_set():
                     self._retry_later(task, error)
+            except Exception as broken:
+                log.exception("defect", extra={"fields": {"source": self.source}})
+                self._retry_later(task, defect("reading the binary log", broken, self.source))
 
     def _next_task(self) -> Task | None:
         with self._changed:
@@ -225,7 +228,8 @@ class BinlogPlugin:
                 "fields": {"source": self.source, "generation": replicate.generation, "position": str(progress.start)}
             },
         )
-        reader.send_start(starts.started, starts.stopped)
+        if starts.positions or starts.stopped:
+            reader.send_start(starts.started, starts.stopped)
         if not starts.positions:
             self._state.recovered(PART)
             return

@@ -62,6 +62,10 @@ class LogEndWatch:
                 self._on_end(None)
                 log.debug("the log's end is not known", extra={"fields": {"source": self._source, "error": str(error)}})
                 self._stopping.wait(RECONNECT_SECONDS)
+            except Exception:
+                self._on_end(None)
+                log.exception("defect", extra={"fields": {"source": self._source}})
+                self._stopping.wait(RECONNECT_SECONDS)
 
     def _watch(self) -> None:
         followed = self._followed

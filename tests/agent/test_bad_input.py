@@ -124,6 +124,14 @@ def test_check_when_a_setting_is_wrong_then_names_setting_and_fix(
     assert said in line
 
 
+def test_check_when_the_server_is_too_old_then_says_so(tmp_path: Path) -> None:
+    with server("mariadb", tmp_path / "server", version="10.4.34-MariaDB") as running:
+        running.create_replication_user()
+        code, line = check(tmp_path, {"client": client(running)})
+    assert code == 24, line
+    assert "MySQL 8.0 or MariaDB 10.5" in line
+
+
 def test_run_when_every_source_is_terminal_then_reports_and_ends_with_its_code(healthy: Server, tmp_path: Path) -> None:
     gateway = GatewayDouble()
     try:

@@ -1,0 +1,85 @@
+"""What exists on a server, as it is reported."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from menura.v1 import mysql_client_pb2
+
+from agent.config import Secret, ServerConfig, SourceConfig
+from agent.filter import Filter, Policy
+from agent.mysql.cartography import PART_BYTES, read_cartography
+from agent.mysql.connection import connect, facts_of
+from tests.servers import Flavor, Server, server
+
+FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+
+
+@pytest.fixture(scope="module", params=FLAVORS)
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server(request.param, tmp_path_factory.mktemp(request.param), innodb_flush_log_at_trx_commit="0") as running:
+        running.create_replication_user()
+        running.run(
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+            "CREATE TABLE shop.orders (id INT UNSIGNED PRIMARY KEY, note VARCHAR(20) NOT NULL DEFAULT 'x%y',"
+            " price DECIMAL(10,2), twice DECIMAL(11,2) GENERATED ALWAYS AS (price * 2) STORED,"
+            " UNIQUE KEY by_note (note, price), KEY by_price (price)) ENGINE=InnoDB",
+            "CREATE TABLE shop.`odd name` (a INT) ENGINE=MyISAM",
+            "CREATE TABLE shop.hidden (id INT PRIMARY KEY)",
+            "CREATE VIEW shop.v AS SELECT * FROM shop.orders",
+            "INSERT INTO shop.orders (id, note, price) VALUES (1, 'a', 1), (2, 'b', 2)",
+        )
+        yield running
+
+
+def read(database: Server) -> list[mysql_client_pb2.Cartography]:
+    config = ServerConfig(database.host, "menura", database.port, Secret("menura-secret"))
+    filter_ = Filter(Policy.ACCEPT, {"hidden": None, "orders": ("NOTE",)})
+    source = SourceConfig("shop", config, config, 0, filter_)
+    with closing(connect(config, "shop")) as connection:
+        return list(read_cartography(connection, source, facts_of(connection, "shop")))
+
+
+def test_cartography_when_read_then_describes_every_table(database: Server) -> None:
+    (part,) = read(database)
+    assert part.last
+    assert (part.source, part.flavor) == ("shop", database.flavor)
+    cards = {(card.table.database, card.table.table): card for card in part.tables}
+    assert set(cards) == {("shop", "orders"), ("shop", "odd name"), ("shop", "hidden")}
+    orders = cards["shop", "orders"]
+    assert [(c.name, c.nullable, c.ignored, c.generated) for c in orders.columns] == [
+        ("id", False, False, False),
+        ("note", False, True, False),
+        ("price", True, False, False),
+        ("twice", True, False, True),
+    ]
+    assert orders.columns[0].column_type.replace("(10)", "") == "int unsigned"
+    assert orders.columns[1].charset == "utf8mb4"
+    assert {(k.name, k.unique, tuple(k.columns)) for k in orders.keys} == {
+        ("PRIMARY", True, ("id",)),
+        ("by_note", True, ("note", "price")),
+        ("by_price", False, ("price",)),
+    }
+    assert (orders.engine, cards["shop", "odd name"].engine) == ("InnoDB", "MyISAM")
+    assert orders.HasField("estimated_rows")
+    assert orders.size_bytes > 0
+    assert cards["shop", "hidden"].denied
+    assert not orders.denied
+
+
+@pytest.mark.parametrize("tables", [2000])
+def test_cartography_when_there_are_many_tables_then_is_fast_and_in_parts(
+    database: Server, tables: int, tmp_path: Path
+) -> None:
+    columns = ", ".join(f"a_rather_long_column_name_{number} INT" for number in range(20))
+    database.run(
+        "CREATE DATABASE many", *[f"CREATE TABLE many.t{n} (id INT PRIMARY KEY, {columns})" for n in range(tables)]
+    )
+    began = time.monotonic()
+    parts = read(database)
+    assert time.monotonic() - began < 10
+    assert sum(len(part.tables) for part in parts) == tables + 3
+    assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert max(part.ByteSize() for part in parts) < 2 * PART_BYTES
