@@ -1,0 +1,31 @@
+"""The real registry over an SQLite file, with tables of a source wanted."""
+
+from pathlib import Path
+
+from controlplane_api.database import Database, open_database
+from controlplane_api.models import StartKind
+from controlplane_api.registry import SqlRegistry
+from controlplane_api.syncs import Start, start_tables
+from gateway.registry import AgentSeen, SourceKey, SourceSeen, TableSeen
+
+
+def open_registry(file: Path) -> tuple[Database, SqlRegistry]:
+    database = open_database(f"sqlite:///{file}")
+    return database, SqlRegistry(database)
+
+
+def want(database: Database, key: SourceKey, *tables: str) -> None:
+    """Start these tables' syncs, as a user does."""
+    registry = SqlRegistry(database)
+    seen = SourceSeen(key.source, "mysql", "9.7.0", "db:3306", "00ff")
+    registry.record_agent(AgentSeen(key.tenant, "agent-1", "none", "0.1.0", "db", (seen,), 1))
+    cards = [TableSeen("shop", table, "InnoDB", "utf8mb4_bin", None, None, (), (), denied=False) for table in tables]
+    registry.record_cartography(key, "mysql", "9.7.0", "uuid", cards, 1)
+    with database.write() as connection:
+        source_id = connection.exec_driver_sql(
+            "SELECT source.id FROM source JOIN tenant ON tenant.id = source.tenant_id "
+            "WHERE tenant.name = ? AND source.name = ?",
+            (key.tenant, key.source),
+        ).scalar_one()
+        outcomes = start_tables(connection, source_id, None, Start(StartKind.OLDEST))
+    assert not [outcome.refused for outcome in outcomes if outcome.refused]
