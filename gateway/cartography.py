@@ -11,7 +11,7 @@ from menura.v1.mysql_client_pb2 import Cartography, CartographyRequest
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid
-from gateway.registry import SourceKey, TableSeen
+from gateway.registry import Problem, SourceKey, TableSeen
 from gateway.replication import LandingParts
 from gateway.stream import AgentStream
 from gateway.tasks import report, run_until_first
@@ -36,19 +36,18 @@ class Cartographer:
             await asyncio.sleep(self._parts.config.cartography_seconds)
 
     async def _receive(self) -> None:
-        registry = self._parts.registry
         while (message := await self._stream.read()) is not None:
             at_us = time.time_ns() // 1000
             if message.WhichOneof("payload") == "cartography":
                 await self._take(message.cartography, at_us)
                 continue
-            problem = problem_from(message.error, at_us)
-            await report(
-                self._parts.metrics,
-                lambda problem=problem, at_us=at_us: registry.record_source_problem(  # type: ignore[misc]
-                    self._key, problem, at_us
-                ),
-            )
+            await self._record_problem(problem_from(message.error, at_us))
+
+    async def _record_problem(self, problem: Problem) -> None:
+        await report(
+            self._parts.metrics,
+            lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us),
+        )
 
     async def _take(self, part: Cartography, at_us: int) -> None:
         if part.source != self._key.source:

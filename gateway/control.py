@@ -5,7 +5,6 @@ of each source that the agent holds, whenever its generation moves. What is reco
 begins anew with the next stream.
 """
 
-import asyncio
 import logging
 import time
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, SourceHeld, as_message
 from gateway.presence import AgentSession, Presence
-from gateway.registry import AgentSeen, SourceKey
+from gateway.registry import AgentSeen, Problem, SourceKey
 from gateway.replication import LandingParts
 from gateway.stream import AgentStream
 from gateway.tasks import ask_registry, report, run_until_first
@@ -106,7 +105,12 @@ class Control:
             logger.warning("agent reports: %s: %s", self._stream.key, problem.message)
             if message.error.source in self._sent:
                 key = self._key(message.error.source)
-                await asyncio.to_thread(self._parts.registry.record_source_problem, key, problem, _now_us())
+                await self._record_problem(key, problem)
+
+    async def _record_problem(self, key: SourceKey, problem: Problem) -> None:
+        await report(
+            self._parts.metrics, lambda: self._parts.registry.record_source_problem(key, problem, problem.at_us)
+        )
 
     async def _record_effective(self, state: EffectiveState) -> None:
         if state.source not in self._sent:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from menura.errors import MenuraError
 from menura.landing import LandedCut
+from menura.v1.error_pb2 import Error
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
 from menura.v1.stream_pb2 import StreamRequest, StreamResponse
 
@@ -35,17 +36,18 @@ from gateway.errors import (
     LandingFailed,
     LogUnsettled,
     OutOfSequence,
-    StreamSuperseded,
     TableNotDesired,
+    as_message,
 )
 from gateway.lease import Lease
 from gateway.metrics import GatewayMetrics
 from gateway.parquet import CutFiles
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, RegistryUnavailable, SourceKey
+from gateway.slots import SourceSlots, superseded
 from gateway.storage import Storage
 from gateway.stream import AgentStream
-from gateway.tasks import ask_registry, finish, run_until_first
+from gateway.tasks import ask_registry, finish, report, run_until_first
 from gateway.translation import (
     MAX_INT64,
     landed_ahead,
@@ -79,46 +81,9 @@ class LandingParts:
     generations: Generations
     metrics: GatewayMetrics
     threads: Executor
-    slots: "SourceSlots"
-
-
-class SourceSlots:
-    """One landing stream per source: a newer one asks the older one to leave and waits until it has."""
-
-    def __init__(self) -> None:
-        self._newest: dict[SourceKey, Replication] = {}
-        self._locks: dict[SourceKey, asyncio.Lock] = {}
-
-    async def enter(self, key: SourceKey, stream: "Replication") -> None:
-        older = self._newest.get(key)
-        if older is not None:
-            older.superseded.set()
-        self._newest[key] = stream
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        try:
-            await lock.acquire()
-        except asyncio.CancelledError:
-            if self._newest.get(key) is stream:
-                del self._newest[key]
-            raise
-        if stream.superseded.is_set():
-            lock.release()
-            raise _superseded(key)
-
-    def leave(self, key: SourceKey, stream: "Replication") -> None:
-        self._locks[key].release()
-        if self._newest.get(key) is stream:
-            del self._newest[key]
-            del self._locks[key]
-
-
-def _superseded(key: SourceKey) -> StreamSuperseded:
-    return StreamSuperseded(
-        "landing a source",
-        "a newer stream of it was opened",
-        data="The newer stream reads again from the last committed position",
-        source=str(key),
-    )
+    slots: SourceSlots
+    #: sources whose last landing failed, as the registry was told
+    troubled: set[SourceKey]
 
 
 @dataclass(slots=True)
@@ -171,6 +136,10 @@ class Replication:
                     self._follow_desired(),
                     self._leave_when_superseded(),
                 )
+        except LandingFailed as failed:
+            self.parts.troubled.add(self.key)
+            await self._record_problem(as_message(failed))
+            raise
         finally:
             await finish(self._close())
 
@@ -204,7 +173,7 @@ class Replication:
             elif payload == "cut_end":
                 await self._end_cut(message.cut_end)
             else:
-                await self._record_problem(message)
+                await self._record_problem(message.error)
 
     async def _begin_run(self) -> None:
         """Settle the run before, then tell the agent where to go on."""
@@ -330,6 +299,9 @@ class Replication:
             async with self._moved:
                 self._uncommitted.popleft()
                 self._moved.notify_all()
+            if self.key in self.parts.troubled:
+                self.parts.troubled.discard(self.key)
+                await self._record_problem(None)
 
     async def _acknowledge_again(self, cut: int) -> None:
         """A cut that was committed before; one that is still on its way is acknowledged when it is."""
@@ -362,16 +334,18 @@ class Replication:
 
     async def _leave_when_superseded(self) -> None:
         await self.superseded.wait()
-        raise _superseded(self.key)
+        raise superseded(self.key)
 
     async def _grant(self, credit_bytes: int) -> None:
         if credit_bytes:
             self._credit_bytes += credit_bytes
             await self.stream.send(StreamRequest(credit=Credit(bytes=credit_bytes)))
 
-    async def _record_problem(self, message: StreamResponse) -> None:
-        problem = problem_from(message.error, _now_us())
-        await ask_registry(self.parts.registry.record_source_problem, self.key, problem, _now_us())
+    async def _record_problem(self, error: Error | None) -> None:
+        """What an operator reads of this source; None takes it back."""
+        at_us = _now_us()
+        problem = None if error is None else problem_from(error, at_us)
+        await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Blocking work of this source, one call at a time; what the storage refuses ends the stream for a while."""

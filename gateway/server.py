@@ -24,8 +24,9 @@ from gateway.metrics import GatewayMetrics
 from gateway.presence import Presence
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, RegistryUnavailable
-from gateway.replication import LandingParts, SourceSlots
+from gateway.replication import LandingParts
 from gateway.session import Session
+from gateway.slots import SourceSlots
 from gateway.storage import landing_name, open_storage
 from gateway.stream import AgentStream
 from gateway.tasks import run_until_first
@@ -43,7 +44,8 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    # An agent may ask as often whether the gateway is there.
+    ("grpc.http2.max_ping_strikes", 0),
     # Two gateways must not share a port in silence.
     ("grpc.so_reuseport", 0),
 )
@@ -68,7 +70,7 @@ async def serve(
     committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics)
     generations = Generations(registry, config.poll_seconds, metrics)
     with ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads:
-        parts = LandingParts(config, registry, storage, committer, generations, metrics, threads, SourceSlots())
+        parts = LandingParts(config, registry, storage, committer, generations, metrics, threads, SourceSlots(), set())
         streams = _Streams(parts, stop)
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((streams.handler(),))

@@ -63,7 +63,6 @@ class Session:
             await self._serve_heartbeats()
         else:
             source = SourceKey(key.tenant, key.source)
-            self.presence.hold(agent, [key.source])
             self.presence.check_holds(agent, source)
             if key.request_type == RequestType.MySQLClient:
                 await Cartographer(self.stream, self.parts, source).serve()
