@@ -96,7 +96,14 @@ def rewrite(table: DeltaTable, schema: pa.Schema, change: Callable[[pa.Table], p
 
 def scan(table: DeltaTable, query: str) -> pa.RecordBatchReader:
     """Run `query` over the table, known as t."""
-    return pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(query))
+    found = pa.RecordBatchReader.from_stream(QueryBuilder().register("t", table).execute(query))
+    return found.cast(pa.schema([pa.field(field.name, _plain(field.type)) for field in found.schema]))
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    """The engine's string views have few kernels in Arrow."""
+    views = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    return views.get(type_, type_)
 
 
 def commit_properties(*transactions: tuple[str, int]) -> CommitProperties:

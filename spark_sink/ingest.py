@@ -22,12 +22,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_sink.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, divide, entry_rows
 from spark_sink.errors import SinkError
 from spark_sink.landing_log import LandingLog, log_entry_unreadable
+from spark_sink.large_merge import LargeMerger
 from spark_sink.records import Records, StoppedTable, now_us
-from spark_sink.table_task import TaskSettings, table_task
+from spark_sink.table_task import TaskSettings, TaskSize, table_task, warm_up
 from spark_sink.work import CutSeen, EntryProblem, Outcome, Result, TableId, decode
 
-LARGE_ROWS = 4_000_000
-LARGE_BYTES = 256 << 20
 RETRY_SECONDS = 60.0
 PARTITIONS_PER_CORE = 4
 
@@ -42,8 +41,7 @@ class SinkSettings:
     trigger_seconds: float = 1.0
     available_now: bool = False
     limits: Limits = field(default_factory=Limits)
-    large_rows: int = LARGE_ROWS
-    large_bytes: int = LARGE_BYTES
+    size: TaskSize = field(default_factory=TaskSize)
 
 
 class Sink:
@@ -54,6 +52,7 @@ class Sink:
         self.settings = settings
         self.log = LandingLog(settings.landing)
         self.records = Records(settings.lake)
+        self.large = LargeMerger(session, self.log, settings.lake)
         self.failure: SinkError | None = None
         self.partitions = session.sparkContext.defaultParallelism * PARTITIONS_PER_CORE
         self._stopped: dict[TableId, StoppedTable] = {}
@@ -160,8 +159,7 @@ class Sink:
             self.settings.landing,
             self.settings.lake,
             frozenset(self._stopped),
-            self.settings.large_rows,
-            self.settings.large_bytes,
+            self.settings.size,
         )
         done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
         for message in done:
@@ -169,7 +167,7 @@ class Sink:
                 raise log_entry_unreadable(message.entry, message.problem)
         cuts = [message for message in done if isinstance(message, CutSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
-        return cuts, outcomes
+        return cuts, [self.large.apply(o) if o.result is Result.LARGE else o for o in outcomes]
 
     def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome], stopped: Sequence[Outcome]) -> None:
         self.records.record_batch(cuts, outcomes)
@@ -184,5 +182,4 @@ class Sink:
     def _warm_up(self) -> None:
         """Start the Python workers and import what they need, before the first change waits for it."""
         cores = self.partitions // PARTITIONS_PER_CORE
-        settings = TaskSettings(self.settings.landing, self.settings.lake, frozenset(), 0, 0)
-        self.session.sparkContext.parallelize([], cores).mapPartitions(table_task(settings)).collect()
+        self.session.sparkContext.parallelize(range(cores), cores).mapPartitions(warm_up).collect()

@@ -4,7 +4,9 @@ Comes in: a file that an entry of the cut log names. Goes out: `LandedRows`. Eve
 `DataFileUnreadable`, which stops its table alone; a fault of the storage is a `LakeStorageFailed`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,35 +31,75 @@ class LandedShape:
     key: tuple[str, ...]
 
 
+class LandedPart(Protocol):
+    """A landed file, in memory or still to be read."""
+
+    @property
+    def file(self) -> TableFile: ...
+
+    @property
+    def shape(self) -> LandedShape: ...
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Its rows with the lake's names and types, in order. Raises `TableStopped`."""
+
+
 @dataclass(frozen=True, slots=True)
 class LandedRows:
+    """A file that was read whole."""
+
     file: TableFile
     shape: LandedShape
     rows: pa.Table
 
+    def tables(self) -> Iterator[pa.Table]:
+        yield self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class LandedStream:
+    """A file that is read by row groups, each time anew: for what is too large for memory."""
+
+    log: LandingLog
+    table: TableId
+    file: TableFile
+    shape: LandedShape
+
+    def tables(self) -> Iterator[pa.Table]:
+        with open_parquet(self.log, self.table, self.file) as parquet:
+            for group in range(parquet.num_row_groups):
+                try:
+                    rows = parquet.read_row_group(group, use_threads=False)
+                except (OSError, pa.ArrowException) as broken:
+                    raise unreadable(self.table, self.file, broken) from broken
+                yield with_lake_types(rows, self.shape)
+
 
 def read_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedRows:
     """The whole file. Raises `TableStopped`."""
+    stream = open_landed(log, table, file)
+    return LandedRows(file, stream.shape, pa.concat_tables([stream.shape.schema.empty_table(), *stream.tables()]))
+
+
+def open_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedStream:
+    """Check what the file's footer says. Raises `TableStopped`."""
     with open_parquet(log, table, file) as parquet:
         shape = landed_shape(table, file, parquet.schema_arrow)
-        try:
-            rows = parquet.read(use_threads=False)
-        except (OSError, pa.ArrowException) as broken:
-            raise unreadable(table, file, broken) from broken
-    if rows.num_rows != file.rows:
+        rows = parquet.metadata.num_rows
+    if rows != file.rows:
         raise DataFileUnreadable(
             "reading a landed file",
-            f"{file.path} has {rows.num_rows} rows, its entry says {file.rows}",
+            f"{file.path} has {rows} rows, its entry says {file.rows}",
             data="The table stays at its last version; other tables go on",
             remedy="Restore the file, then start the sink again",
             **table.where(file.cut),
         )
-    return LandedRows(file, shape, with_lake_types(rows, shape))
+    return LandedStream(log, table, file, shape)
 
 
 def open_parquet(log: LandingLog, table: TableId, file: TableFile) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(log.open_data(file.path))
+        return pq.ParquetFile(log.open_data(file.path), page_checksum_verification=True)
     except (OSError, pa.ArrowException) as broken:
         raise unreadable(table, file, broken) from broken
 

@@ -5,13 +5,13 @@ Spark nor Delta, and keeps nothing but the opened file system.
 """
 
 from functools import cached_property
-from pathlib import Path
 
 import pyarrow as pa
 from menura.landing import LandingFormatError, LogEntry, decode_entry, entry_path
 from pyarrow import fs
 
-from spark_sink.errors import LogEntryUnreadable, SinkSettingInvalid
+from spark_sink.errors import LogEntryUnreadable
+from spark_sink.storage import open_storage
 
 LARGEST_ENTRY_BYTES = 256 << 20
 
@@ -27,13 +27,7 @@ class LandingLog:
 
     @cached_property
     def _opened(self) -> tuple[fs.FileSystem, str]:
-        if "://" not in self.url:
-            return fs.LocalFileSystem(), str(Path(self.url).absolute())
-        try:
-            filesystem, root = fs.FileSystem.from_uri(self.url)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            filesystem, root = _open_with_fsspec(self.url)
-        return filesystem, root.rstrip("/")
+        return open_storage(self.url)
 
     def read_entry(self, entry: int) -> LogEntry | None:
         """Entry number `entry`, or None when it is not written yet. Raises `LogEntryUnreadable`."""
@@ -72,18 +66,6 @@ class LandingLog:
         """A data file, `path` as an entry names it. Raises OSError."""
         filesystem, root = self._opened
         return filesystem.open_input_file(f"{root}/{path}")
-
-
-def _open_with_fsspec(url: str) -> tuple[fs.FileSystem, str]:
-    import fsspec  # noqa: PLC0415  (only for what Arrow can't open)
-
-    try:
-        filesystem, root = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError) as refused:
-        raise SinkSettingInvalid(
-            "opening the landing", f"{url} can't be opened: {refused}", remedy="Check --landing"
-        ) from refused
-    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), root
 
 
 def log_entry_unreadable(entry: int, found: str) -> LogEntryUnreadable:

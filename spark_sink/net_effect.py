@@ -37,10 +37,13 @@ def unknown_change_type(rows: pa.Table) -> bool:
     return bool(pc.any(pc.invert(pc.is_in(rows[CHANGE_TYPE], _KNOWN))).as_py())
 
 
+def with_deleted(rows: pa.Table) -> pa.Table:
+    """Rows with `_menura_deleted`: whether the change takes the row away."""
+    return rows.append_column(DELETED, pc.invert(pc.is_in(rows[CHANGE_TYPE], _PUTS)))
+
+
 def in_order(rows: pa.Table) -> pa.Table:
-    """Rows by `_gsn`, a postimage after its preimage, with `_menura_deleted`: whether the change takes the row away."""
-    deleted = pc.invert(pc.is_in(rows[CHANGE_TYPE], _PUTS))
-    rows = rows.append_column(DELETED, deleted)
+    """Rows by `_gsn`, a postimage after its preimage."""
     return rows.sort_by([(GSN, "ascending"), (DELETED, "descending")])
 
 
@@ -52,8 +55,9 @@ def keyed_effect(ordered: pa.Table, key: list[str]) -> pa.Table:
 
 
 def keyless_effect(ordered: pa.Table, held: Counter[bytes]) -> pa.Table:
-    """Copies to add and to take away; `ordered` has `_menura_row` and a `_menura_copy` to fill, `held` counts the copies in the lake.
+    """Copies to add and to take away.
 
+    `ordered` has `_menura_row`, and a `_menura_copy` that is filled here; `held` counts the copies in the lake.
     A delete of a row that the lake does not hold (a sync that began after the row) changes nothing.
     """
     hashes = ordered[ROW_HASH].to_pylist()

@@ -79,7 +79,7 @@ class Outcome:
 
     table: TableId
     result: Result
-    #: first entry and last cut of the batch's files
+    #: first entry and last cut of the batch's files; of a stopped table the first of both
     entry: int
     cut: int
     rows: int = 0

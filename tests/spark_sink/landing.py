@@ -1,6 +1,8 @@
 """Writes landing folders as the gateway does, from changes given as plain rows."""
 
 import itertools
+import random
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, UNREPRESENTABLE
 from menura.landing import LandedCut, LandedFile, LandedPosition, LogEntry, data_path, encode_entry, entry_path
+from menura.naming import lake_column
+
+from spark_sink.cut_log_source import entry_rows
+from spark_sink.landing_log import LandingLog
+from spark_sink.reading import current_state
+from spark_sink.table_task import TaskSettings, TaskSize, apply_tables
+from spark_sink.work import Outcome, TableId, split_rows
 
 Values = Mapping[str, object]
 Change = tuple[str, Values]
@@ -112,9 +121,105 @@ class Writer:
         path = data_path(tenant, source, table.database, table.name, 1, cut, table.schema_id)
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema=table.landed_schema()), target, compression="zstd")
+        pq.write_table(
+            pa.Table.from_pylist(rows, schema=table.landed_schema()),
+            target,
+            compression="zstd",
+            write_page_checksum=True,
+        )
         first, last = rows[0]["_gsn"], rows[-1]["_gsn"]
         assert isinstance(first, int) and isinstance(last, int)
         return LandedFile(
             table.database, table.name, table.schema_id, path, len(rows), target.stat().st_size, first, last
         )
+
+
+def apply_entries(landing: Path, lake: Path, size: TaskSize | None = None, first: int = 1) -> list[Outcome]:
+    """Do without Spark what a task does with the log from entry `first` on, as one batch."""
+    log = LandingLog(str(landing))
+    rows = [row for number in range(first, log.last_entry() + 1) for row in entry_rows(log.read_entry(number))]
+    settings = TaskSettings(str(landing), str(lake), frozenset(), size or TaskSize())
+    return list(apply_tables(settings, split_rows(rows)[1].items()))
+
+
+def table_id(table: Table, tenant: str = "acme", source: str = "shop") -> TableId:
+    return TableId(tenant, source, table.database, table.name)
+
+
+def lake_rows(lake: Path, table: Table, tenant: str = "acme", source: str = "shop") -> list[dict[str, object]]:
+    """The current state's rows in the table's own columns, in a stable order."""
+    rows = current_state(str(lake), table_id(table, tenant, source)).to_pylist()
+    names = [lake_column(name) for name in table.columns]
+    return sorted(({name: row[name] for name in names} for row in rows), key=repr)
+
+
+class Model:
+    """What a table must hold after a run of changes."""
+
+    def __init__(self) -> None:
+        self.rows: Counter[str] = Counter()
+        self.values: dict[str, Values] = {}
+
+    def follow(self, changes: Iterable[list[Change]]) -> list[list[Change]]:
+        """Apply the changes; gives them back as they are."""
+        kept = list(changes)
+        for kind, values in itertools.chain.from_iterable(kept):
+            self.values[repr(values)] = values
+            self.rows[repr(values)] += 1 if kind in ("insert", "update_postimage") else -1
+        return kept
+
+    def expected(self) -> list[Values]:
+        return sorted((self.values[row] for row in self.rows.elements()), key=repr)
+
+
+class Workload:
+    """Random changes of a keyed table `orders` and a keyless table `events`, with a model of each."""
+
+    ORDERS = Table("orders", {"id": pa.int32(), "amount": pa.uint64(), "note": pa.string()})
+    EVENTS = Table("events", {"kind": pa.string(), "value": pa.float64()}, key=())
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.orders, self.events = Model(), Model()
+        self.changes = 0
+
+    def cut(self, writer: Writer, tenant: str = "acme") -> None:
+        orders = self.orders.follow(self._order_changes())
+        events = self.events.follow(self._event_changes())
+        batches = [(table, changes) for table, changes in ((self.ORDERS, orders), (self.EVENTS, events)) if changes]
+        self.changes += sum(len(change) for _, changes in batches for change in changes)
+        writer.cut(*batches, tenant=tenant)
+
+    def _order_changes(self) -> list[list[Change]]:
+        held = {values["id"]: values for values in self.orders.expected()}
+        changes: list[list[Change]] = []
+        for _ in range(self.random.randrange(12)):
+            identity = self.random.randrange(60)
+            row = {"id": identity, "amount": 2**64 - 1 - self.random.randrange(5), "note": self.random.choice("ab")}
+            if identity not in held:
+                changes.append(insert(**row))
+            elif self.random.random() < 0.3:
+                changes.append(delete(**held.pop(identity)))
+                continue
+            else:
+                moved = self.random.choice([identity, *(set(range(60)) - set(held))])
+                row["id"] = moved
+                changes.append(update(held.pop(identity), row))
+            held[row["id"]] = row
+        return changes
+
+    def _event_changes(self) -> list[list[Change]]:
+        held = list(self.events.expected())
+        changes: list[list[Change]] = []
+        for _ in range(self.random.randrange(12)):
+            row = {"kind": self.random.choice(["x", "", None]), "value": self.random.choice([None, 0.0, -0.0, 1.5])}
+            if held and self.random.random() < 0.45:
+                gone = held.pop(self.random.randrange(len(held)))
+                if self.random.random() < 0.5:
+                    changes.append(delete(**gone))
+                    continue
+                changes.append(update(gone, row))
+            else:
+                changes.append(insert(**row))
+            held.append(row)
+        return changes

@@ -1,0 +1,196 @@
+"""The streaming query over the cut log, on a real session: batches, replays, stopped tables, Spark's own MERGE."""
+
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from menura.landing import entry_path
+from pyspark.sql import SparkSession
+
+from spark_sink.cli import run
+from spark_sink.cut_log_source import Limits
+from spark_sink.delta_table import open_table, scan
+from spark_sink.errors import LogEntryUnreadable
+from spark_sink.ingest import SinkSettings
+from spark_sink.reading import (
+    changelog,
+    changelog_frame,
+    current_state,
+    current_state_frame,
+    list_tables,
+    stopped_tables,
+)
+from spark_sink.table_task import TaskSize
+from tests.spark_sink.landing import Table, Workload, Writer, delete, insert, lake_rows, table_id, update
+
+pytestmark = pytest.mark.spark
+
+ORDERS, EVENTS = Workload.ORDERS, Workload.EVENTS
+Follow = Callable[..., None]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    return Writer(tmp_path / "landing")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def follow(session: SparkSession, writer: Writer, lake: Path) -> Follow:
+    """Run the sink over what the log holds now, to its end."""
+
+    def until_done(size: TaskSize | None = None, limits: Limits | None = None) -> None:
+        settings = SinkSettings(
+            str(writer.folder),
+            str(lake),
+            str(lake / "_menura" / "checkpoint"),
+            available_now=True,
+            size=size or TaskSize(),
+            limits=limits or Limits(),
+        )
+        run(session, settings, threading.Event())
+
+    return until_done
+
+
+def boundaries(lake: Path, tenant: str = "acme") -> list[tuple[int, str, int]]:
+    cuts = open_table(f"{lake}/_menura/cuts")
+    assert cuts is not None
+    rows = scan(cuts, "SELECT * FROM t").read_all().to_pylist()
+    return sorted((row["cut"], row["table"], row["current_version"]) for row in rows if row["tenant"] == tenant)
+
+
+def test_a_log_of_two_tenants_when_followed_in_small_batches_then_all_tables_equal_their_models(
+    writer: Writer, lake: Path, follow: Follow, session: SparkSession
+) -> None:
+    workloads = {"acme": Workload(1), "globex": Workload(2)}
+    for _ in range(6):
+        for tenant, workload in workloads.items():
+            workload.cut(writer, tenant)
+    follow(limits=Limits(cuts=4))
+    for tenant, workload in workloads.items():
+        assert lake_rows(lake, ORDERS, tenant) == workload.orders.expected()
+        assert lake_rows(lake, EVENTS, tenant) == workload.events.expected()
+    assert {cut for cut, _, _ in boundaries(lake)} == {2, 4, 6}
+    assert len(list_tables(str(lake))) == 4
+    frame = current_state_frame(session, str(lake), table_id(ORDERS))
+    assert sorted(row["id"] for row in frame.collect()) == sorted(
+        row["id"] for row in workloads["acme"].orders.expected()
+    )
+    logged = changelog_frame(session, str(lake), table_id(ORDERS)).count()
+    assert logged == changelog(str(lake), table_id(ORDERS)).num_rows
+
+
+def test_a_lost_checkpoint_when_the_sink_starts_again_then_nothing_is_written_twice(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    workload = Workload(5)
+    for _ in range(4):
+        workload.cut(writer)
+    follow()
+    shutil.rmtree(lake / "_menura" / "checkpoint")
+    workload.cut(writer)
+    follow(limits=Limits(cuts=3))
+    assert lake_rows(lake, EVENTS) == workload.events.expected()
+    logged = sum(changelog(str(lake), table_id(table)).num_rows for table in (ORDERS, EVENTS))
+    assert logged == workload.changes
+
+
+def test_two_hundred_tables_in_one_cut_when_followed_then_each_is_there(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    tables = [Table(f"t{number}", {"id": pa.int32()}) for number in range(200)]
+    writer.cut(*((table, [insert(id=number)]) for number, table in enumerate(tables)))
+    follow()
+    assert [lake_rows(lake, table) for table in tables] == [[{"id": number}] for number in range(200)]
+
+
+def test_a_table_whose_file_is_missing_when_it_comes_back_then_the_table_catches_up(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    workload = Workload(6)
+    workload.cut(writer)
+    follow()
+    workload.cut(writer)
+    (missing,) = (writer.folder / "data/acme/shop/shop/events").glob(f"*-{2:020d}-*")
+    missing.rename(writer.folder / "kept")
+    follow()
+    workload.cut(writer)
+    follow()
+    (stop,) = stopped_tables(str(lake))
+    assert (stop.table, stop.cut, stop.code) == (table_id(EVENTS), 2, "DATA_FILE_UNREADABLE")
+    assert lake_rows(lake, ORDERS) == workload.orders.expected()
+    (writer.folder / "kept").rename(missing)
+    follow()
+    assert stopped_tables(str(lake)) == []
+    assert lake_rows(lake, EVENTS) == workload.events.expected()
+
+
+def test_an_entry_of_an_unknown_format_when_met_then_the_sink_stops_before_it_and_says_so(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    for number in (1, 2):
+        writer.cut((ORDERS, [insert(id=number, amount=1, note="n")]))
+    entry = writer.folder / entry_path(2)
+    written = entry.read_bytes()
+    entry.write_bytes(written.replace(b'"format":1', b'"format":99'))
+    with pytest.raises(LogEntryUnreadable, match="format 99, this version reads 1"):
+        follow()
+    assert [row["id"] for row in lake_rows(lake, ORDERS)] == [1]
+    entry.write_bytes(written)
+    follow()
+    assert [row["id"] for row in lake_rows(lake, ORDERS)] == [1, 2]
+
+
+def test_cuts_with_a_gap_when_met_then_the_sink_stops_before_them(writer: Writer, lake: Path, follow: Follow) -> None:
+    writer.cut((ORDERS, [insert(id=1, amount=1, note="n")]))
+    writer.cuts["acme", "shop"] += 1
+    writer.cut((ORDERS, [insert(id=2, amount=1, note="n")]))
+    with pytest.raises(LogEntryUnreadable, match="goes from cut 1 of epoch 1 to cut 3"):
+        follow()
+    assert [row["id"] for row in lake_rows(lake, ORDERS)] == [1]
+
+
+def test_random_changes_when_merged_by_spark_then_the_tables_equal_the_model(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    workload = Workload(8)
+    for size in (TaskSize(), TaskSize(rows=1), TaskSize(rows=1), TaskSize()):
+        for _ in range(3):
+            workload.cut(writer)
+        follow(size)
+        assert lake_rows(lake, ORDERS) == workload.orders.expected()
+        assert lake_rows(lake, EVENTS) == workload.events.expected()
+    logged = sum(changelog(str(lake), table_id(table)).num_rows for table in (ORDERS, EVENTS))
+    assert logged == workload.changes
+    versions = boundaries(lake)
+    shutil.rmtree(lake / "_menura" / "checkpoint")
+    follow(TaskSize(rows=1))
+    assert boundaries(lake)[-1] == versions[-1]
+    assert lake_rows(lake, EVENTS) == workload.events.expected()
+    assert not (lake / "_menura" / "staging" / "acme" / "shop" / "shop" / "events").exists()
+
+
+def test_every_kind_of_key_when_merged_by_spark_then_rows_equal_those_of_a_worker(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    columns = {"id": pa.uint64(), "unit price": pa.decimal128(10, 2), "at": pa.timestamp("us"), "raw": pa.binary()}
+    table = Table("T `x", columns, key=("id", "at"))
+    near = [{"id": 2**64 - 1 - n, "unit price": None, "at": None, "raw": b"\0"} for n in range(3)]
+    first = [insert(**{**row, "_unrepresentable": '{"at":"0000-00-00 00:00:00"}'}) for row in near]
+    writer.cut((table, first))
+    follow(TaskSize(rows=1))
+    gone = {**near[0], "_unrepresentable": '{"at":"0000-00-00 00:00:00"}'}
+    other = {**near[1], "_unrepresentable": '{"at":"2024-00-00 00:00:00"}'}
+    writer.cut((table, [delete(**gone), insert(**other), update(near[2], near[2])]))
+    follow(TaskSize(rows=1))
+    rows = current_state(str(lake), table_id(table))
+    assert rows.num_rows == 4
+    assert set(rows["id"].to_pylist()) == {2**64 - 2, 2**64 - 3}
