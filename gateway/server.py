@@ -82,9 +82,11 @@ async def serve(
 
         async def wait_for_stop() -> None:
             await stop.wait()
-            # Streams see `stop` too, so all there is to do is to let them end while the committer still runs.
-            await server.stop(STOP_SECONDS)
-            await streams.ended()
+            # Streams see `stop` too; the committer still runs, so that what is being committed can end. Where the
+            # registry is away it can't, and the next start heals that.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await streams.ended()
 
         try:
             await run_until_first(committer.run(), generations.run(), wait_for_stop())
@@ -119,8 +121,8 @@ def _open_port(server: grpc.aio.Server, config: GatewayConfig) -> str:
     except RuntimeError as refused:
         raise ListenRefused(
             "opening the gateway's port",
-            f"{config.listen} can't be bound",
-            remedy="Stop what listens there, or set another listen address",
+            f"{config.listen} can't be bound{' with these TLS files' if config.tls else ''}",
+            remedy="Stop what listens there, set another listen address, or give a PEM certificate and its key",
         ) from refused
     return f"{config.listen.rpartition(':')[0]}:{port}"
 

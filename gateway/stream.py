@@ -28,6 +28,7 @@ from gateway.errors import (
 PROTOCOL = 1
 #: largest message that is not a change batch
 MAX_CONTROL_BYTES = 16 << 20
+MAX_HEADER_BYTES = 1 << 10
 
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WITHOUT_SOURCE = (RequestType.Control_Config, RequestType.Control_Heartbeat)
@@ -62,6 +63,7 @@ class AgentStream:
         self._received = 0
         self._sent = 0
         self._sending = asyncio.Lock()
+        self._header = Header()
         self.key: StreamKey | None = None
 
     async def open(self) -> Hello | None:
@@ -69,6 +71,8 @@ class AgentStream:
         message = await self._next()
         if message is None:
             return None
+        if message.header.ByteSize() <= MAX_HEADER_BYTES:
+            self._header = message.header  # also where it is refused: the agent knows its stream by it
         self.key = _read_key(message.header)
         self._check_sequence(message.header)
         if message.WhichOneof("payload") != "hello":
@@ -103,11 +107,8 @@ class AgentStream:
         """Send one message; its header is made here."""
         async with self._sending:
             self._sent += 1
-            header = message.header
-            header.sequence, header.sent_at_us = self._sent, time.time_ns() // 1000
-            if self.key is not None:
-                header.tenant, header.agent, header.source = self.key.tenant, self.key.agent, self.key.source
-                header.session, header.request_type = self.key.session, self.key.request_type
+            message.header.CopyFrom(self._header)
+            message.header.sequence, message.header.sent_at_us = self._sent, time.time_ns() // 1000
             await self._context.write(message)
 
     async def fail(self, error: MenuraError) -> None:

@@ -144,6 +144,8 @@ class AgentStream:
             raise EOFError(f"the gateway ended the stream: {await self.call.code()} {[str(m) for m in self.unread]}")
         self.received += 1
         assert message.header.sequence == self.received
+        ours = (self.header.tenant, self.header.agent, self.header.source)
+        assert (message.header.tenant, message.header.agent, message.header.source) == ours
         if message.WhichOneof("payload") == "credit":
             self.credit += message.credit.bytes
         else:

@@ -124,6 +124,24 @@ def test_the_registry_when_it_is_away_delays_the_acknowledgement_and_loses_nothi
     assert landed_gsns(tmp_path) == list(range(1, 21))
 
 
+def test_the_registry_when_it_stays_away_does_not_keep_the_gateway_from_stopping(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            registry.away = True
+            await stream.send(cut_end=cut_end(run, 1, 0))
+            await eventually("the log entry", lambda: read_log(tmp_path))
+        registry.away = False
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            _, run = await agent.open_binlog("shop")
+            assert run.next_cut == 2
+
+    asyncio.run(scenario())
+
+
 def test_a_gateway_when_it_starts_applies_the_entries_that_the_registry_lacks(tmp_path: Path) -> None:
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")

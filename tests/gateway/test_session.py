@@ -1,18 +1,33 @@
 """Sessions: who may speak for a source, what is told to the agent, what is recorded of it."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 
+import grpc
+import pytest
 from menura.v1.config_pb2 import EffectiveState, Heartbeat, SourceStatus, TableName, TableState
 from menura.v1.error_pb2 import Error
+from menura.v1.mysql_binlog_pb2 import Position, TableStarted, TableStopped
 from menura.v1.mysql_client_pb2 import Cartography, ColumnCard, KeyCard, TableCard
 
-from gateway.config import GatewayConfig
+from gateway.config import GatewayConfig, TlsFiles
+from gateway.errors import ListenRefused
 from gateway.registry import SourceKey
 from gateway.server import serve
-from tests.gateway.harness import read_log, running_gateway
+from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
-from tests.gateway.scripted_agent import commit_cut, eventually, scripted_agent
+from tests.gateway.scripted_agent import (
+    OPTIONS,
+    ScriptedAgent,
+    change_batch,
+    commit_cut,
+    cut_end,
+    eventually,
+    rows_batch,
+    scripted_agent,
+)
+from tests.gateway.sql_registry import open_registry, want
 
 SHOP = SourceKey("acme", "shop")
 
@@ -182,3 +197,95 @@ def test_a_gateway_when_it_is_asked_to_stop_commits_what_is_complete_and_frees_i
     assert registry.leases == {}
     assert registry.gone
     assert [cut.cut for entry in read_log(tmp_path) for cut in entry.cuts] == [1]
+
+
+def test_an_agent_whose_connection_breaks_when_a_cut_is_open_leaves_nothing_behind(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address:
+            async with scripted_agent(address, "shop") as agent:
+                stream, run = await agent.open_binlog("shop")
+                for first in (1, 100_001):
+                    await stream.send_batch(change_batch(run, 1, "orders", rows_batch(range(first, first + 100_000))))
+                await eventually("the open file", lambda: data_files(tmp_path))
+            await eventually("its file to go", lambda: not data_files(tmp_path))
+            await eventually("its lease to be free", lambda: not registry.leases)
+            await eventually("it to be gone", lambda: registry.gone)
+
+    asyncio.run(scenario())
+    assert read_log(tmp_path) == []
+
+
+def make_certificates(folder: Path) -> None:
+    """`ca.pem`, and a certificate with its key for localhost that it signed."""
+    (folder / "v3.cnf").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for command in (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -subj /CN=ca -days 2",
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout end.key -out end.csr -subj /CN=localhost",
+        "x509 -req -in end.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out end.pem -days 2 -extfile v3.cnf",
+    ):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_gateway_when_it_has_tls_files_takes_agents_with_a_certificate_alone(tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+    ca, key, certificate = ((tmp_path / name).read_bytes() for name in ("ca.pem", "end.key", "end.pem"))
+    tls = TlsFiles(tmp_path / "end.pem", tmp_path / "end.key", tmp_path / "ca.pem")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path / "landing", registry, listen="0.0.0.0:0", tls=tls) as address:
+            target = f"localhost:{address.rpartition(':')[2]}"
+            known = grpc.ssl_channel_credentials(ca, key, certificate)
+            async with grpc.aio.secure_channel(target, known, options=OPTIONS) as channel:
+                agent = ScriptedAgent(channel, "acme", "agent-1", ("shop",))
+                await agent.open("Control_Config")
+                stream, run = await agent.open_binlog("shop")
+                await commit_cut(stream, run, 1, range(1, 11))
+            async with grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(ca)) as channel:
+                with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+                    await ScriptedAgent(channel, "acme", "agent-2", ()).open("Control_Config")
+
+    asyncio.run(scenario())
+
+
+def test_tls_files_that_can_not_be_read_when_the_gateway_starts_are_named(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tls = TlsFiles(tmp_path / "no.pem", tmp_path / "no.key")
+        async with running_gateway(tmp_path / "landing", MemoryRegistry(), tls=tls):
+            pytest.fail("it serves")
+
+    with pytest.raises(ListenRefused, match=r"no\.key: No such file"):
+        asyncio.run(scenario())
+
+
+def test_the_control_planes_own_registry_when_it_is_behind_the_gateway_follows_it(tmp_path: Path) -> None:
+    database, registry = open_registry(tmp_path / "control.db")
+    want(database, SHOP, "orders", "items")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path / "landing", registry) as address, scripted_agent(address, "shop") as agent:
+            stream, first = await agent.open_binlog("shop")
+            assert [(sync.table.table, sync.oldest) for sync in first.tables] == [("items", True), ("orders", True)]
+            start = TableStarted(table=TableName(database="shop", table="orders"), position=Position(offset=4))
+            stop = TableStopped(
+                table=TableName(database="shop", table="items"),
+                position=Position(offset=5),
+                error=Error(code="EVENT_UNKNOWN", doing="reading", found="event 99", terminal=True),
+            )
+            await stream.send(cut_end=cut_end(first, 1, 0, started=[start], stopped=[stop]))
+            second = await stream.expect("replicate")
+            assert second.lease_epoch > first.lease_epoch
+            assert [(sync.table.table, sync.WhichOneof("start")) for sync in second.tables] == [("orders", None)]
+            await commit_cut(stream, second, 2, range(1, 11))
+            await stream.close()
+            again, third = await agent.open_binlog("shop")
+            assert (third.next_cut, third.next_gsn, third.next_transaction_id) == (3, 11, 11)
+            await commit_cut(again, third, 3, range(11, 21))
+
+    asyncio.run(scenario())
+    assert registry.committed(SHOP).cut == 3
+    database.close()
