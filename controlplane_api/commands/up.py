@@ -18,7 +18,7 @@ import typer
 from controlplane_api.app import parse_listen
 from controlplane_api.commands.options import single_command
 from controlplane_api.database import open_database
-from controlplane_api.errors import ComponentFailed
+from controlplane_api.errors import ComponentFailed, ListenRefused
 from controlplane_api.supervisor import Component, Supervisor
 
 app = single_command()
@@ -40,6 +40,8 @@ def up(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     with _locked(folder):
+        for listen in (gateway_listen, api_listen):
+            _check_free(listen)
         # Once, before two processes would: a failure is then said here.
         open_database(_database_url(folder)).close()
         supervisor = Supervisor(_components(folder, gateway_listen, api_listen, with_sink=sink), stop)
@@ -77,9 +79,20 @@ def _accepts(listen: str) -> bool:
     host, _, port = listen.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
-    except OSError:
+    except (OSError, ValueError):
         return False
     return True
+
+
+def _check_free(listen: str) -> None:
+    """Another's answer would be taken for our component's. A port that we can't even name is the component's to say."""
+    if _accepts(listen):
+        raise ListenRefused(
+            f"starting on {listen}",
+            "something listens there already",
+            data="Nothing was started.",
+            remedy="Stop it, or give --gateway-listen and --api-listen other ports.",
+        )
 
 
 def _answers(listen: str) -> bool:

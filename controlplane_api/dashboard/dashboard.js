@@ -10,6 +10,7 @@ const STATE_ORDER = ["failed", "denied", "pending", "catching_up", "dumping", "s
 const $ = (id) => document.getElementById(id);
 const view = {
   tenant: new URLSearchParams(location.search).get("tenant") ?? "",
+  tenantChosen: new URLSearchParams(location.search).has("tenant"),
   source: new URLSearchParams(location.search).get("source") ?? "",
   cursors: [""], // of the pages up to the shown one
   next: null,
@@ -63,7 +64,7 @@ const sourcePath = () => `${tenantPath()}/sources/${encodeURIComponent(view.sour
 
 function showTenants(tenants) {
   const names = tenants.map((each) => each.tenant);
-  if (!view.tenant) view.tenant = names[0] ?? "default";
+  if (!view.tenantChosen && !names.includes(view.tenant)) view.tenant = names[0] ?? "default";
   if (!names.includes(view.tenant)) names.unshift(view.tenant);
   const select = $("tenant");
   if ([...select.options].map((option) => option.value).join("\n") === names.join("\n")) return;
@@ -257,7 +258,7 @@ $("text").addEventListener("input", () => {
 });
 $("state").addEventListener("change", () => choose({}));
 $("filter").addEventListener("submit", (event) => event.preventDefault());
-$("tenant").addEventListener("change", (event) => choose({ tenant: event.target.value, source: "" }));
+$("tenant").addEventListener("change", (event) => choose({ tenant: event.target.value, tenantChosen: true, source: "" }));
 $("previous").addEventListener("click", () => { view.cursors.pop(); refresh(); });
 $("next").addEventListener("click", () => { view.cursors.push(view.next); refresh(); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });

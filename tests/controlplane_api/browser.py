@@ -1,0 +1,92 @@
+"""A headless Chromium for tests, driven over WebDriver's plain HTTP (https://www.w3.org/TR/webdriver2/)."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.servers import ServerMissing, free_port
+from tests.stack import wait_for
+
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+class Browser:
+    def __init__(self, http: httpx.Client, session: str) -> None:
+        self._http = http
+        self._base = f"/session/{session}"
+
+    def open(self, url: str) -> None:
+        self._do("POST", "/url", {"url": url})
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """The value that the script, a function's body, returns."""
+        return self._do("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+
+    def click(self, css: str) -> None:
+        """A real click in the middle of the element."""
+        found = self._do("POST", "/element", {"using": "css selector", "value": css})
+        self._do("POST", f"/element/{found[_ELEMENT]}/click", {})
+
+    def text(self, css: str) -> str:
+        return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", css)
+
+    def wait_for_text(self, css: str, text: str) -> None:
+        wait_for(f"{text!r} in {css}", lambda: text in self.text(css), 20, every=0.05)
+
+    def resize(self, width: int, height: int) -> None:
+        self._do("POST", "/window/rect", {"width": width, "height": height})
+
+    def complaints(self) -> list[str]:
+        """What the page's console says at level SEVERE, e.g. a breach of its content policy."""
+        entries = self._do("POST", "/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+
+    def _do(self, method: str, path: str, body: Any = None) -> Any:
+        answer = self._http.request(method, self._base + path, json=body)
+        if not answer.is_success:
+            raise RuntimeError(f"WebDriver {path}: {answer.text[:500]}")
+        return answer.json()["value"]
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[Browser]:
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
+    if driver is None or chromium is None:
+        raise ServerMissing("no chromium or no chromedriver: run .ci/setup chromium as root")
+    port = free_port()
+    options = {
+        "binary": chromium,
+        "args": [
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
+            f"--user-data-dir={folder / 'profile'}",
+        ],
+    }  # fmt: skip
+    capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+    with (folder / "chromedriver.log").open("wb") as log:
+        process = subprocess.Popen([driver, f"--port={port}"], stdout=log, stderr=log)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            wait_for("chromedriver", lambda: _is_ready(http), 30, every=0.05)
+            made = http.post("/session", json={"capabilities": {"alwaysMatch": capabilities}})
+            if not made.is_success:
+                raise ServerMissing(f"chromium does not start: {made.text[:500]}")
+            session = made.json()["value"]["sessionId"]
+            try:
+                yield Browser(http, session)
+            finally:
+                http.delete(f"/session/{session}")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _is_ready(http: httpx.Client) -> bool:
+    try:
+        return http.get("/status").is_success
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,207 @@
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from controlplane_api.commands.sync import parse_table
+from controlplane_api.database import Database, open_database
+from controlplane_api.errors import RequestInvalid
+from controlplane_api.registry import SqlRegistry
+from gateway.registry import SourceKey
+from tests.controlplane_api import facts
+from tests.controlplane_api.conftest import serving
+from tests.controlplane_api.facts import KEY, LANDING, cut, entry, file, started, stopped
+from tests.servers import free_port
+from tests.stack import MENURA, Process, wait_for
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{tmp_path}/control.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def api(database: Database) -> Iterator[str]:
+    with serving(database) as url:
+        yield url
+
+
+def menura(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*MENURA, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+def test_clients_when_tables_start_and_stop_then_show_it(api: str, registry: SqlRegistry):
+    facts.record_shop(registry)
+    here = {"MENURA_API": api, "MENURA_TENANT": "acme"}
+    begun = menura("sync", "start", "shop", "shop.orders", "shop.items", "--from", "now", **here)
+    assert begun.returncode == 0, begun.stderr
+    assert "shop.orders: started. Rows written before" in begun.stdout
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 1234), start=[started("orders", 0, "purged")])))
+    registry.apply_entry(LANDING, entry(2, cut(2, stop=[stopped("items", 2)])))
+    status = menura("status", **here).stdout
+    for words in ("shop.orders", "1,234", "earlier rows missing: purged", "failed", "An event that can't be read."):
+        assert words in status
+    assert "db1.example" in menura("agents", **here).stdout
+    assert "mysql 9.7.0" in menura("sources", **here).stdout
+    listed = json.loads(menura("tables", "shop", "--json", **here).stdout)
+    assert [table["state"] for table in listed["tables"]] == ["failed", "not_synced", "pending"]
+    assert menura("sync", "stop", "shop", "--all", **here).returncode == 0
+    assert registry.desired(KEY).tables == ()
+    assert json.loads(menura("sources", "--json", "--api", api, "--tenant", "globex").stdout) == {"sources": []}
+
+
+def test_clients_when_something_is_wrong_then_one_line_and_distinct_exit_codes(api: str, registry: SqlRegistry):
+    facts.record_shop(registry)
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    cases = {
+        20: ("gateway", "run", "--database", "sqlite:////nowhere/control.db", "--landing", "x"),
+        21: ("api", "run", "--database", "oracle://x"),
+        23: ("api", "run", "--database", "sqlite:////tmp/x.db", "--listen", "0.0.0.0:7080"),
+        24: ("agents", "--api", nowhere),
+        25: ("tables", "nowhere", "--api", api, "--tenant", "acme"),
+        2: ("sync", "start", "shop", "orders", "--api", api, "--tenant", "acme"),
+    }
+    for code, arguments in cases.items():
+        done = menura(*arguments)
+        assert (done.returncode, done.stdout) == (code, ""), done
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith(f"menura {arguments[0]}: "), done.stderr
+
+
+def test_sync_when_one_table_is_refused_then_others_start_and_exit_code_says_so(api: str, registry: SqlRegistry):
+    facts.record_shop(registry)
+    done = menura("sync", "start", "shop", "shop.orders", "shop.nowhere", "--api", api, "--tenant", "acme")
+    assert done.returncode == 25
+    assert "1 of 2 were refused: TABLE_UNKNOWN" in done.stderr
+    assert [table.table for table in registry.desired(KEY).tables] == ["orders"]
+
+
+def test_clients_when_a_name_has_control_characters_then_the_terminal_gets_none(api: str, registry: SqlRegistry):
+    registry.record_agent(facts.agent_seen())
+    registry.record_cartography(KEY, "mysql", "9\x1b[2J", facts.UUID, [facts.table_seen("a\x1b[31mb[red]")], 0)
+    for words in (("tables", "shop"), ("sources",), ("sync", "start", "shop", "--all"), ("status",)):
+        done = menura(*words, "--api", api, "--tenant", "acme")
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout
+    assert "[red]" in menura("tables", "shop", "--api", api, "--tenant", "acme").stdout
+
+
+@pytest.mark.parametrize(
+    "word", ["orders", "a.b.c", "shop.", ".orders", "`shop`", "`shop.orders", "`a`b.c", "a.`b`c", ""]
+)
+def test_table_when_it_is_not_database_and_table_then_refused(word: str):
+    with pytest.raises(RequestInvalid):
+        parse_table(word)
+
+
+def test_table_when_quoted_then_dots_and_backticks_are_its_own():
+    assert parse_table("`a.b`.c") == ("a.b", "c")
+    assert parse_table("`a``b`.`c.d`") == ("a`b", "c.d")
+
+
+class Up:
+    """`menura up` over a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.gateway, self.api = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        listen = ("--gateway-listen", self.gateway, "--api-listen", self.api)
+        self.process = Process(["up", "--data", str(folder / "data"), "--no-sink", *listen], folder / "up.log")
+
+    def start(self) -> list[psutil.Process]:
+        """Its processes, itself first, once it says that all are up."""
+        self.process.start()
+        wait_for("menura up", lambda: self.says("dashboard  http://") or not self.process.is_running(), 60)
+        assert self.process.is_running(), self.process.tail()
+        assert self.process.running is not None
+        parent = psutil.Process(self.process.running.pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def says(self, words: str) -> bool:
+        return words in self.process.log.read_text()
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    made = Up(tmp_path)
+    yield made
+    if made.process.running is not None:
+        made.process.stop()
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, number: signal.Signals):
+    processes = up.start()
+    assert len(processes) == 3
+    processes[0].send_signal(number)
+    assert up.process.running is not None
+    assert up.process.running.wait(15) == 0
+    assert all_gone(processes)
+    database = open_database(f"sqlite:///{up.folder}/data/control.db")
+    assert SqlRegistry(database).generations([SourceKey("a", "b")]) == {}
+    database.close()
+
+
+def test_up_when_killed_then_leaves_no_process(up: Up):
+    processes = up.start()
+    up.process.kill()
+    wait_for("its processes to end", lambda: all_gone(processes), 15)
+
+
+def test_up_when_a_component_is_killed_then_it_is_restarted(up: Up):
+    processes = up.start()
+    api = next(process for process in processes[1:] if "api" in process.cmdline())
+    api.kill()
+    wait_for("the restart", lambda: up.says("component restarted: component=API"), 20)
+    assert up.says("component died, restarting: component=API exit_code=-9")
+
+    def answers() -> bool:
+        try:
+            return httpx.get(f"http://{up.api}/healthz").is_success
+        except httpx.TransportError:
+            return False
+
+    wait_for("the API to answer again", answers, 20)
+
+
+def test_up_when_a_port_is_taken_then_says_which_and_leaves_no_process(up: Up, tmp_path: Path):
+    processes = up.start()
+    data = str(tmp_path / "second")
+    done = menura("up", "--data", data, "--no-sink", "--gateway-listen", up.gateway, "--api-listen", up.api)
+    assert (done.returncode, done.stdout) == (23, ""), done
+    assert up.gateway in done.stderr
+    assert not all_gone(processes)
+
+
+def test_up_when_a_component_cannot_start_then_says_its_last_words(tmp_path: Path):
+    data = tmp_path / "data"
+    listen = ("--gateway-listen", f"192.0.2.1:{free_port()}", "--api-listen", f"127.0.0.1:{free_port()}")
+    done = menura("up", "--data", str(data), "--no-sink", *listen)
+    assert done.returncode in (23, 26), done
+    assert "192.0.2.1" in done.stderr
+
+
+def test_up_when_another_runs_in_the_folder_then_refused(up: Up):
+    up.start()
+    done = menura("up", "--data", str(up.folder / "data"), "--no-sink")
+    assert (done.returncode, done.stderr.count("\n")) == (26, 1)
+    assert "another menura up runs in it" in done.stderr

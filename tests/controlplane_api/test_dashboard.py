@@ -1,0 +1,155 @@
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane_api.database import Database, open_database
+from controlplane_api.registry import SqlRegistry
+from gateway.registry import SourceKey, TableEffective
+from tests.controlplane_api import facts
+from tests.controlplane_api.browser import Browser, browser
+from tests.controlplane_api.conftest import serving
+from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, file, started, stopped
+from tests.servers import ServerMissing
+from tests.stack import wait_for
+
+HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    try:
+        with browser(tmp_path_factory.mktemp("chromium")) as running:
+            yield running
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = open_database(f"sqlite:///{tmp_path}/control.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(chromium: Browser, database: Database) -> Iterator[Browser]:
+    with serving(database) as url:
+        chromium.resize(1280, 1000)
+        chromium.open(url)
+        yield chromium
+        assert chromium.complaints() == []
+        chromium.open("about:blank")
+
+
+def button(word: str, table: str) -> str:
+    return f"button[aria-label='{word} shop.{table}']"
+
+
+def test_dashboard_when_there_is_no_agent_then_says_how_to_begin(page: Browser):
+    page.wait_for_text("#empty", "No agent has called yet")
+    assert page.run("return document.querySelector('#tables-section').hidden")
+
+
+def test_dashboard_when_an_agent_calls_then_shows_it_by_itself(page: Browser, registry: SqlRegistry):
+    page.wait_for_text("#empty", "No agent")
+    facts.record_shop(registry)
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1_500_000)], time.time_ns() // 1000)
+    page.wait_for_text("#sources", "connected")
+    page.wait_for_text("#sources", "1.5 s")
+    page.wait_for_text("#tables", "shop.orders")
+
+
+def test_dashboard_when_start_and_stop_are_clicked_then_desired_state_follows(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry)
+    page.wait_for_text("#tables", "orders")
+    page.click(button("Start", "orders"))
+    page.wait_for_text("#outcome", "shop.orders: Started.")
+    page.wait_for_text("#tables", "pending")
+    assert [table.table for table in registry.desired(KEY).tables] == ["orders"]
+    registry.record_effective(KEY, 1, [TableEffective("shop", "orders", "STREAMING")], None, T0)
+    page.wait_for_text("#tables", "streaming")
+    page.click(button("Stop", "orders"))
+    page.wait_for_text("#tables", "stopped")
+    assert registry.desired(KEY).tables == ()
+    page.run("document.querySelector('#begin').value = 'now'")
+    page.click(button("Start", "items"))
+    page.wait_for_text("#outcome", "will be missing")
+    assert registry.desired(KEY).tables[0].start_now
+
+
+def test_dashboard_when_a_table_failed_then_says_why(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry)
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 1234), start=[started("orders", 0, "purged")])))
+    registry.apply_entry(LANDING, entry(2, cut(2, stop=[stopped("orders", 2)])))
+    page.wait_for_text("#tables", "An event that can't be read.")
+    page.wait_for_text("#tables", "Earlier rows are missing: purged")
+    page.wait_for_text("#tables", "1,234")
+    page.wait_for_text("#overview", "Failures\n1")
+
+
+def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(page: Browser, registry: SqlRegistry):
+    registry.record_agent(facts.agent_seen())
+    tables = [facts.table_seen(HOSTILE, database=".."), facts.table_seen("a/b", database="%2F")]
+    registry.record_cartography(KEY, HOSTILE, HOSTILE, HOSTILE, tables, T0)
+    page.wait_for_text("#tables", HOSTILE)
+    page.wait_for_text("#sources", HOSTILE)
+    for number in range(2):
+        page.click("#tables button.start")
+        wait_for("the start", lambda number=number: len(registry.desired(KEY).tables) == number + 1, 20)
+        page.wait_for_text("#outcome", "Started.")
+    named = [(table.database, table.table) for table in registry.desired(KEY).tables]
+    assert sorted(named) == [("%2F", "a/b"), ("..", HOSTILE)]
+    assert page.run("return [window.hacked ?? null, document.querySelectorAll('main img, main script').length]") == [
+        None,
+        0,
+    ]
+
+
+def test_dashboard_when_there_are_500_tables_then_pages_and_filters(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry, *(f"table_{number:03}" for number in range(500)))
+    page.wait_for_text("#tables-total", "500 tables")
+    page.wait_for_text("#page", "Page 1 of 5")
+    page.click("#next")
+    page.wait_for_text("#tables", "table_100")
+    page.wait_for_text("#page", "Page 2 of 5")
+    page.run(
+        "const text = document.querySelector('#text'); text.value = '499'; text.dispatchEvent(new InputEvent('input'))"
+    )
+    page.wait_for_text("#tables-total", "1 table")
+    page.wait_for_text("#tables", "table_499")
+
+
+def test_dashboard_when_another_tenant_is_chosen_then_shows_only_its_sources(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry, "orders")
+    facts.record_shop(registry, "plans", key=SourceKey("globex", "factory"))
+    page.wait_for_text("#sources", "shop")
+    wait_for("both tenants", lambda: page.run("return document.querySelector('#tenant').options.length") == 2, 20)
+    page.run(
+        "const list = document.querySelector('#tenant'); list.value = 'globex'; list.dispatchEvent(new Event('change'))"
+    )
+    page.wait_for_text("#tables", "plans")
+    assert "orders" not in page.text("main")
+    assert "shop" not in page.text("#sources")
+
+
+def test_dashboard_when_on_a_phone_then_nothing_is_wider_than_the_screen(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry, "orders", "x" * 64, "a_rather_long_name" * 3)
+    page.resize(400, 800)
+    page.wait_for_text("#tables", "orders")
+    assert page.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
+    page.click(button("Start", "orders"))
+    page.wait_for_text("#tables", "pending")
+
+
+def test_dashboard_when_read_by_a_screen_reader_then_controls_have_names(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry)
+    page.wait_for_text("#tables", "orders")
+    nameless = """
+        return [...document.querySelectorAll('button, input, select')].filter((each) => each.checkVisibility()
+            && !(each.ariaLabel || each.innerText?.trim() && each.tagName === 'BUTTON' || each.labels?.length))
+            .map((each) => each.outerHTML)
+    """
+    assert page.run(nameless) == []
+    assert page.run("return document.documentElement.lang") == "en"
