@@ -17,17 +17,8 @@ from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 from controlplane_api import leases
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document
 from controlplane_api.errors import EntryOutOfOrder
-from controlplane_api.models import (
-    CommittedPosition,
-    Desired,
-    Landing,
-    Source,
-    SourceTable,
-    StartKind,
-    State,
-    Sync,
-    Tenant,
-)
+from controlplane_api.models import CommittedPosition, Landing, Source, SourceTable, Sync, Tenant
+from controlplane_api.states import Desired, StartKind, State
 from gateway.registry import Problem, SourceKey
 
 #: tables looked up in one statement; SQLite takes 32,766 parameters

@@ -8,7 +8,6 @@ Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.re
 keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fields.
 """
 
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, Text, UniqueConstraint
@@ -16,37 +15,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Id = BigInteger().with_variant(Integer, "sqlite")
 Document = JSON(none_as_null=True)
-
-
-class Desired(StrEnum):
-    """What the user asked for."""
-
-    SYNCING = "syncing"
-    STOPPED = "stopped"
-
-
-class StartKind(StrEnum):
-    """Where a sync that has not begun yet shall begin."""
-
-    OLDEST = "oldest"
-    NOW = "now"
-    POSITION = "position"
-    #: where it stopped; the log's oldest transaction when it never began
-    RESUME = "resume"
-
-
-class State(StrEnum):
-    """What a table's sync is doing: menura.v1.TableState.State, and what only the control plane knows."""
-
-    PENDING = "pending"
-    CATCHING_UP = "catching_up"
-    STREAMING = "streaming"
-    DENIED = "denied"
-    FAILED = "failed"
-    DUMPING = "dumping"
-    STOPPED = "stopped"
-    #: no sync was ever asked for; never stored
-    NOT_SYNCED = "not_synced"
 
 
 class Base(DeclarativeBase):

@@ -12,18 +12,8 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, 
 
 from controlplane_api.documents import position_text
 from controlplane_api.errors import RequestInvalid, SourceUnknown, TableUnknown
-from controlplane_api.models import (
-    Agent,
-    CommittedPosition,
-    Desired,
-    Lease,
-    Source,
-    SourceHealth,
-    SourceTable,
-    State,
-    Sync,
-    Tenant,
-)
+from controlplane_api.models import Agent, CommittedPosition, Lease, Source, SourceHealth, SourceTable, Sync, Tenant
+from controlplane_api.states import Desired, State
 from controlplane_api.views import AgentView, SourceView, TableDetail, TableView, TenantView
 
 #: an agent that says nothing for longer is not connected, whatever its last gateway wrote before it died

@@ -23,18 +23,8 @@ from controlplane_api import cut_log, leases
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, insert_into, position_from, problem_document
 from controlplane_api.errors import DatabaseUnavailable
-from controlplane_api.models import (
-    Agent,
-    CommittedPosition,
-    Desired,
-    Source,
-    SourceHealth,
-    SourceTable,
-    StartKind,
-    State,
-    Sync,
-    Tenant,
-)
+from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync, Tenant
+from controlplane_api.states import Desired, StartKind, State
 from gateway.registry import (
     AgentSeen,
     Problem,

@@ -13,7 +13,8 @@ from menura.errors import MenuraError
 from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
 
 from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, TableUnknown
-from controlplane_api.models import CommittedPosition, Desired, Source, SourceTable, StartKind, State, Sync
+from controlplane_api.models import CommittedPosition, Source, SourceTable, Sync
+from controlplane_api.states import Desired, StartKind, State
 
 TableName = tuple[str, str]
 AnyRow = Row[*tuple[Any, ...]]

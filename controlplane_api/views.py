@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.models import Desired, StartKind, State
+from controlplane_api.states import Desired, StartKind, State
 
 MAX_NAMED_TABLES = 100_000
 

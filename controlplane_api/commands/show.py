@@ -24,8 +24,7 @@ from controlplane_api.commands.options import (
     single_command,
     size,
 )
-from controlplane_api.models import State
-from controlplane_api.queries import now_us
+from controlplane_api.states import State
 from controlplane_api.views import Agents, AgentView, Fleet, Sources, SourceView, Tables, TableView
 
 agents_app, sources_app, tables_app, status_app = (single_command() for _ in range(4))
@@ -131,7 +130,7 @@ def _grid(*columns: str, right: Sequence[str] = ()) -> Table:
 
 def _agents_table(found: Iterable[AgentView]) -> Table:
     table = _grid("AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES", right=["SEEN", "MEMORY"])
-    now = now_us()
+    now = time.time_ns() // 1000
     for agent in found:
         table.add_row(
             Text(agent.agent, style="bold"),

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from starlette.responses import PlainTextResponse, Response
 
 from controlplane_api import queries
-from controlplane_api.models import State
 from controlplane_api.paths import ControlDatabase
+from controlplane_api.states import State
 from controlplane_api.views import SourceView
 
 router = APIRouter()

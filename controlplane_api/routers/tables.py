@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
 from controlplane_api import queries, syncs
-from controlplane_api.models import StartKind, State
 from controlplane_api.paths import ControlDatabase, SourceName, TableName, TenantName
+from controlplane_api.states import StartKind, State
 from controlplane_api.views import (
     NamedTable,
     Outcomes,

@@ -8,8 +8,9 @@ from sqlalchemy import select
 
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import EntryOutOfOrder
-from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, StartKind, Sync
+from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync
 from controlplane_api.registry import SqlRegistry
+from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables, stop_tables
 from gateway.registry import (
     LeaseHeld,

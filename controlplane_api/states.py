@@ -1,0 +1,34 @@
+"""The closed sets of a sync's life, for the database, the API and the commands alike."""
+
+from enum import StrEnum
+
+
+class Desired(StrEnum):
+    """What the user asked for."""
+
+    SYNCING = "syncing"
+    STOPPED = "stopped"
+
+
+class StartKind(StrEnum):
+    """Where a sync that has not begun yet shall begin."""
+
+    OLDEST = "oldest"
+    NOW = "now"
+    POSITION = "position"
+    #: where it stopped; the log's oldest transaction when it never began
+    RESUME = "resume"
+
+
+class State(StrEnum):
+    """What a table's sync is doing: menura.v1.TableState.State, and what only the control plane knows."""
+
+    PENDING = "pending"
+    CATCHING_UP = "catching_up"
+    STREAMING = "streaming"
+    DENIED = "denied"
+    FAILED = "failed"
+    DUMPING = "dumping"
+    STOPPED = "stopped"
+    #: no sync was ever asked for; never stored
+    NOT_SYNCED = "not_synced"
