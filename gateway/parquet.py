@@ -119,8 +119,8 @@ class CutFiles:
         self._storage.make_durable(file.path for file in self._finished)
         return tuple(self._finished), released
 
-    def discard(self) -> None:
-        """Delete what was written; only before an entry could name it."""
+    def discard(self) -> int:
+        """Delete what was written; only before an entry could name it. Returns the credit that was held."""
         for table in self._open.values():
             assert table.open_file is not None
             with suppress(OSError, pa.ArrowException):  # the disk that refused the rows refuses the footer too
@@ -131,6 +131,8 @@ class CutFiles:
         self._open.clear()
         self._tables.clear()
         self._finished.clear()
+        released, self._gathered_bytes, self._credit_bytes = self._credit_bytes, 0, 0
+        return released
 
     def _write_largest(self) -> int:
         """Halve what is in memory, largest tables first, so that the small ones can go on gathering."""

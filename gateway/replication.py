@@ -179,7 +179,7 @@ class Replication:
         """Settle the run before, then tell the agent where to go on."""
         await self._wait_until_committed(0)
         if self._run is not None:
-            await self._in_thread(self._run.files.discard)
+            await self._grant(await self._in_thread(self._run.files.discard))
             self._run = None
         config, registry = self.parts.config, self.parts.registry
         async with self._leasing:

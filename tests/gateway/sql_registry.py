@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from controlplane_api.database import Database, open_database
-from controlplane_api.models import StartKind
 from controlplane_api.registry import SqlRegistry
+from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
 from gateway.registry import AgentSeen, SourceKey, SourceSeen, TableSeen
 
