@@ -1,0 +1,51 @@
+"""Encoding: a table's collected rows to the two byte strings of a ChangeBatch.
+
+Comes in: a `TableBatch` of Arrow columns. Goes out: two Arrow IPC streams, each a zstd frame, and their sizes before
+compression. Nothing is durable here.
+"""
+
+import io
+import sys
+from dataclasses import dataclass
+from typing import Protocol
+
+from nanoarrow.ipc import StreamWriter
+
+from agent.native.decoder import TableBatch
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+COMPRESSION_LEVEL = 1
+
+
+class ArrowExporter(Protocol):
+    """What follows the Arrow PyCapsule protocol."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    rows: bytes
+    transactions: bytes
+    #: sizes before compression
+    rows_bytes: int
+    transactions_bytes: int
+
+
+def encode(batch: TableBatch) -> EncodedBatch:
+    """The rows and the transactions of a batch as they travel."""
+    rows, rows_bytes = _encode_stream(batch.rows)
+    transactions, transactions_bytes = _encode_stream(batch.transactions)
+    return EncodedBatch(rows, transactions, rows_bytes, transactions_bytes)
+
+
+def _encode_stream(columns: ArrowExporter) -> tuple[bytes, int]:
+    stream = io.BytesIO()
+    with StreamWriter.from_writable(stream) as writer:
+        writer.write_array(columns)
+    encoded = stream.getbuffer()
+    return zstd.compress(encoded, COMPRESSION_LEVEL), len(encoded)

@@ -1,0 +1,386 @@
+"""TABLE_MAP events: which table the rows that follow belong to, and what its columns are in the log.
+
+Pure: an event's body in, a frozen `TableMap` out. A body that is too short or contradicts itself raises
+`TableMapError`. What the server leaves out at `binlog_row_metadata=MINIMAL` is None; whoever asks for a column's
+type then brings a fallback from the table's definition. Knows neither files nor positions.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from menura.types import ColumnType, Kind
+
+from agent.mysql import constants as binlog
+from agent.mysql.charsets import CharsetUnknown, charset_of_collation, decode_text
+
+BINARY_COLLATION = 63
+MOST_COLUMNS = 4096
+
+_INTEGERS = {
+    binlog.MYSQL_TYPE_TINY: Kind.TINYINT,
+    binlog.MYSQL_TYPE_SHORT: Kind.SMALLINT,
+    binlog.MYSQL_TYPE_INT24: Kind.MEDIUMINT,
+    binlog.MYSQL_TYPE_LONG: Kind.INT,
+    binlog.MYSQL_TYPE_LONGLONG: Kind.BIGINT,
+}
+_REALS = {binlog.MYSQL_TYPE_FLOAT: Kind.FLOAT, binlog.MYSQL_TYPE_DOUBLE: Kind.DOUBLE}
+_FRACTIONAL = {
+    binlog.MYSQL_TYPE_TIME2: Kind.TIME,
+    binlog.MYSQL_TYPE_DATETIME2: Kind.DATETIME,
+    binlog.MYSQL_TYPE_TIMESTAMP2: Kind.TIMESTAMP,
+}
+_PLAIN = {
+    binlog.MYSQL_TYPE_DATE: Kind.DATE,
+    binlog.MYSQL_TYPE_YEAR: Kind.YEAR,
+    binlog.MYSQL_TYPE_JSON: Kind.JSON,
+}
+_STRINGS = {
+    binlog.MYSQL_TYPE_STRING: (Kind.CHAR, Kind.BINARY),
+    binlog.MYSQL_TYPE_VARCHAR: (Kind.VARCHAR, Kind.VARBINARY),
+    binlog.MYSQL_TYPE_VAR_STRING: (Kind.VARCHAR, Kind.VARBINARY),
+    binlog.MYSQL_TYPE_BLOB: (Kind.TEXT, Kind.BLOB),
+}
+_LABELLED = {binlog.MYSQL_TYPE_ENUM: Kind.ENUM, binlog.MYSQL_TYPE_SET: Kind.SET}
+
+#: columns that have a bit in SIGNEDNESS
+_NUMERIC = frozenset({*_INTEGERS, *_REALS, binlog.MYSQL_TYPE_NEWDECIMAL})
+#: columns that have a collation in DEFAULT_CHARSET and COLUMN_CHARSET
+_CHARACTER = frozenset(
+    {*_STRINGS, binlog.MYSQL_TYPE_BLOB_COMPRESSED, binlog.MYSQL_TYPE_VARCHAR_COMPRESSED},
+)
+
+#: bytes of metadata of a type; none for the others
+_METADATA_BYTES = {
+    binlog.MYSQL_TYPE_FLOAT: 1,
+    binlog.MYSQL_TYPE_DOUBLE: 1,
+    binlog.MYSQL_TYPE_BLOB: 1,
+    binlog.MYSQL_TYPE_BLOB_COMPRESSED: 1,
+    binlog.MYSQL_TYPE_GEOMETRY: 1,
+    binlog.MYSQL_TYPE_VECTOR: 1,
+    binlog.MYSQL_TYPE_JSON: 1,
+    binlog.MYSQL_TYPE_TIME2: 1,
+    binlog.MYSQL_TYPE_DATETIME2: 1,
+    binlog.MYSQL_TYPE_TIMESTAMP2: 1,
+    binlog.MYSQL_TYPE_BIT: 2,
+    binlog.MYSQL_TYPE_VARCHAR: 2,
+    binlog.MYSQL_TYPE_VAR_STRING: 2,
+    binlog.MYSQL_TYPE_VARCHAR_COMPRESSED: 2,
+    binlog.MYSQL_TYPE_NEWDECIMAL: 2,
+    binlog.MYSQL_TYPE_STRING: 2,
+    binlog.MYSQL_TYPE_ENUM: 2,
+    binlog.MYSQL_TYPE_SET: 2,
+}
+_WITHOUT_METADATA = frozenset(
+    {
+        *_INTEGERS,
+        *(binlog.MYSQL_TYPE_NULL, binlog.MYSQL_TYPE_DATE, binlog.MYSQL_TYPE_NEWDATE, binlog.MYSQL_TYPE_YEAR),
+        *(binlog.MYSQL_TYPE_TIMESTAMP, binlog.MYSQL_TYPE_DATETIME, binlog.MYSQL_TYPE_TIME, binlog.MYSQL_TYPE_DECIMAL),
+    }
+)
+
+# optional metadata: Optional_metadata_field_type
+_SIGNEDNESS = 1
+_DEFAULT_CHARSET = 2
+_COLUMN_CHARSET = 3
+_COLUMN_NAME = 4
+_SET_STR_VALUE = 5
+_ENUM_STR_VALUE = 6
+_SIMPLE_PRIMARY_KEY = 8
+_PRIMARY_KEY_WITH_PREFIX = 9
+_ENUM_AND_SET_DEFAULT_CHARSET = 10
+_ENUM_AND_SET_COLUMN_CHARSET = 11
+_COLUMN_VISIBILITY = 12
+
+
+class TableMapError(ValueError):
+    """The body can't be that of a TABLE_MAP event."""
+
+
+class ColumnTypeUnknown(ValueError):
+    """A column's type can't be told from the log, or this version has no form for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MappedColumn:
+    """A column as the log has it. None: the server did not say."""
+
+    #: the real type: ENUM and SET are not STRING here
+    type: int
+    #: fraction digits, bytes of a length, most bytes of a string; decimal: precision + 256 * scale;
+    #: bit: bits % 8 + 256 * bytes; ENUM and SET: bytes of a value
+    metadata: int
+    nullable: bool
+    name: str | None = None
+    unsigned: bool | None = None
+    collation_id: int | None = None
+    #: ENUM and SET: in the column's charset
+    labels: tuple[bytes, ...] | None = None
+    visible: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableMap:
+    table_id: int
+    database: str
+    table: str
+    columns: tuple[MappedColumn, ...]
+    #: (column, characters of its prefix; 0: the whole) in the key's order; None: no key, or the server did not say
+    primary_key: tuple[tuple[int, int], ...] | None = None
+
+
+class _Reader:
+    """Bytes with a place; every read is checked against what is left."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise TableMapError(f"{len(self._data)} bytes, {size} more expected after {self._at}")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "little")
+
+    def packed(self) -> int:
+        """A length-encoded integer."""
+        first = self.number(1)
+        if first < 251:
+            return first
+        if first in (251, 255):
+            raise TableMapError(f"{first} where a length was expected")
+        return self.number({252: 2, 253: 3, 254: 8}[first])
+
+    def text(self) -> bytes:
+        return self.take(self.packed())
+
+    def rest(self) -> bytes:
+        return self.take(len(self._data) - self._at)
+
+
+def parse_table_map(body: bytes) -> TableMap:
+    """
+    ::
+
+        6 table id   2 flags   1 length, database, 0   1 length, table, 0
+        packed: number of columns   1 type each
+        packed: length of the metadata; by type (see _METADATA_BYTES)
+        a bit per column, least significant first: may be NULL
+        optional: 1 field   packed: its length   its value
+
+    A packed number is one byte below 251, or 252, 253, 254 and 2, 3, 8 bytes. Source: libs/mysql/binlog/event/rows_event.h.
+    """
+    reader = _Reader(body)
+    table_id, database, table = _head(reader)
+    count = reader.packed()
+    if not 0 < count <= MOST_COLUMNS:
+        raise TableMapError(f"{count} columns, a table has 1 to {MOST_COLUMNS}")
+    types = reader.take(count)
+    metadata = _Reader(reader.text())
+    described = [_with_metadata(type_, metadata) for type_ in types]
+    if metadata:
+        raise TableMapError("more metadata than its columns have")
+    nullable = list(_bits(reader.take((count + 7) // 8), count, most_significant_first=False))
+    columns = [MappedColumn(type_, meta, null) for (type_, meta), null in zip(described, nullable, strict=True)]
+    primary_key = _read_optional(reader, columns)
+    return TableMap(table_id, database, table, tuple(columns), primary_key)
+
+
+def table_of(body: bytes) -> tuple[int, str, str]:
+    """Table id, database and table alone: enough for a table whose rows are not wanted."""
+    return _head(_Reader(body))
+
+
+def _head(reader: _Reader) -> tuple[int, str, str]:
+    table_id = reader.number(6)
+    reader.number(2)
+    names = []
+    for _ in range(2):
+        names.append(reader.take(reader.number(1)))
+        if reader.number(1) != 0:
+            raise TableMapError("a name that does not end where it should")
+    return table_id, _name(names[0]), _name(names[1])
+
+
+def _name(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as broken:
+        raise TableMapError("a name that is not UTF-8") from broken
+
+
+def _with_metadata(type_: int, metadata: _Reader) -> tuple[int, int]:
+    """The real type of a column and its metadata as one number.
+
+    STRING: 1 real type, 1 length; bits 4 and 5 of the first byte are inverted bits 8 and 9 of the length.
+    """
+    if type_ in _WITHOUT_METADATA:
+        return type_, 0
+    size = _METADATA_BYTES.get(type_)
+    if size is None:
+        raise TableMapError(f"a column of type {type_}, which this version does not know")
+    if type_ in (binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_ENUM, binlog.MYSQL_TYPE_SET):
+        first, second = metadata.take(2)
+        return first | 0x30, second | ((first & 0x30) ^ 0x30) << 4
+    return type_, metadata.number(size)
+
+
+def _bits(data: bytes, count: int, *, most_significant_first: bool) -> Iterator[bool]:
+    if len(data) < (count + 7) // 8:
+        raise TableMapError(f"{len(data)} bytes for the bits of {count} columns")
+    for index in range(count):
+        shift = 7 - index % 8 if most_significant_first else index % 8
+        yield bool(data[index // 8] >> shift & 1)
+
+
+def _read_optional(reader: _Reader, columns: list[MappedColumn]) -> tuple[tuple[int, int], ...] | None:
+    """Fill what the optional fields say into `columns`; returns the primary key. A field that is not known says nothing."""
+    primary_key = None
+
+    def chosen(types: frozenset[int]) -> list[int]:
+        return [index for index, column in enumerate(columns) if column.type in types]
+
+    labelled = frozenset(_LABELLED)
+    while reader:
+        field = reader.number(1)
+        value = _Reader(reader.text())
+        if field == _SIGNEDNESS:
+            numeric = chosen(_NUMERIC)
+            for index, unsigned in zip(numeric, _flags(value, len(numeric)), strict=True):
+                columns[index] = replace(columns[index], unsigned=unsigned)
+        elif field == _COLUMN_VISIBILITY:
+            for index, visible in enumerate(_flags(value, len(columns))):
+                columns[index] = replace(columns[index], visible=visible)
+        elif field in (_DEFAULT_CHARSET, _ENUM_AND_SET_DEFAULT_CHARSET):
+            _default_collations(value, columns, chosen(_CHARACTER if field == _DEFAULT_CHARSET else labelled))
+        elif field in (_COLUMN_CHARSET, _ENUM_AND_SET_COLUMN_CHARSET):
+            for index in chosen(_CHARACTER if field == _COLUMN_CHARSET else labelled):
+                columns[index] = replace(columns[index], collation_id=value.packed())
+        elif field == _COLUMN_NAME:
+            for index, column in enumerate(columns):
+                columns[index] = replace(column, name=_name(value.text()))
+        elif field in (_SET_STR_VALUE, _ENUM_STR_VALUE):
+            type_ = binlog.MYSQL_TYPE_SET if field == _SET_STR_VALUE else binlog.MYSQL_TYPE_ENUM
+            for index in chosen(frozenset({type_})):
+                columns[index] = replace(columns[index], labels=tuple(value.text() for _ in range(value.packed())))
+        elif field in (_SIMPLE_PRIMARY_KEY, _PRIMARY_KEY_WITH_PREFIX):
+            primary_key = _key(value, len(columns), has_prefix=field == _PRIMARY_KEY_WITH_PREFIX)
+    return primary_key
+
+
+def _flags(value: _Reader, count: int) -> list[bool]:
+    return list(_bits(value.rest(), count, most_significant_first=True))
+
+
+def _default_collations(value: _Reader, columns: list[MappedColumn], chosen: list[int]) -> None:
+    """packed: collation of most; then pairs of column (counted among the chosen) and its collation"""
+    default = value.packed()
+    others = {}
+    while value:
+        place = value.packed()
+        others[place] = value.packed()
+    if any(place >= len(chosen) for place in others):
+        raise TableMapError("the collation of a column that is not there")
+    for place, index in enumerate(chosen):
+        columns[index] = replace(columns[index], collation_id=others.get(place, default))
+
+
+def _key(value: _Reader, count: int, *, has_prefix: bool) -> tuple[tuple[int, int], ...]:
+    parts = []
+    while value:
+        index = value.packed()
+        if index >= count:
+            raise TableMapError("a primary key over a column that is not there")
+        parts.append((index, value.packed() if has_prefix else 0))
+    return tuple(parts)
+
+
+def column_type(column: MappedColumn, *, mariadb: bool, fallback: ColumnType | None = None) -> ColumnType:
+    """A column's type as the log tells it, else `fallback`; raises `ColumnTypeUnknown`.
+
+    The fallback also tells MariaDB's JSON from the LONGTEXT that it is.
+
+    >>> str(column_type(MappedColumn(246, 10 + 256 * 2, True, unsigned=False), mariadb=False))
+    'decimal(10,2)'
+    """
+    if fallback is not None and fallback.kind is Kind.JSON and column.type == binlog.MYSQL_TYPE_BLOB:
+        return fallback
+    for types, tell in _TELLERS:
+        if column.type in types:
+            told = tell(column, mariadb)
+            if told is not None:
+                return told
+            if fallback is not None:
+                return fallback
+            raise ColumnTypeUnknown(f"the log does not say enough about a column of type {column.type}")
+    raise ColumnTypeUnknown(f"a column of type {column.type}, which this version has no form for")
+
+
+def _tell_number(column: MappedColumn, mariadb: bool) -> ColumnType | None:
+    if column.unsigned is None:
+        return None
+    if column.type == binlog.MYSQL_TYPE_NEWDECIMAL:
+        precision, scale = column.metadata & 0xFF, column.metadata >> 8
+        return ColumnType(Kind.DECIMAL, unsigned=column.unsigned, precision=precision, scale=scale)
+    return ColumnType(_INTEGERS[column.type], unsigned=column.unsigned)
+
+
+def _tell_real(column: MappedColumn, mariadb: bool) -> ColumnType | None:
+    if column.unsigned is None:
+        return None
+    return ColumnType(_REALS[column.type], unsigned=column.unsigned)
+
+
+def _tell_time(column: MappedColumn, mariadb: bool) -> ColumnType | None:
+    return ColumnType(_FRACTIONAL[column.type], precision=column.metadata)
+
+
+def _tell_plain(column: MappedColumn, mariadb: bool) -> ColumnType | None:
+    return ColumnType(_PLAIN[column.type])
+
+
+def _tell_bit(column: MappedColumn, mariadb: bool) -> ColumnType | None:
+    return ColumnType(Kind.BIT, precision=(column.metadata >> 8) * 8 + (column.metadata & 0xFF))
+
+
+def _tell_string(column: MappedColumn, mariadb: bool) -> ColumnType | None:
+    text, binary = _STRINGS[column.type]
+    if column.collation_id is None:
+        return None
+    if column.collation_id == BINARY_COLLATION:
+        return ColumnType(binary, length_bytes=column.metadata if binary is Kind.BINARY else 0)
+    return ColumnType(text, charset=_charset(column.collation_id, mariadb))
+
+
+def _tell_labelled(column: MappedColumn, mariadb: bool) -> ColumnType | None:
+    if column.collation_id is None or column.labels is None:
+        return None
+    charset = _charset(column.collation_id, mariadb)
+    try:
+        labels = tuple(decode_text(charset, label) for label in column.labels)
+    except ValueError as broken:  # UnicodeDecodeError, CharsetUnknown
+        raise ColumnTypeUnknown(f"a label that is no {charset} text") from broken
+    return ColumnType(_LABELLED[column.type], charset=charset, labels=labels)
+
+
+def _charset(collation_id: int, mariadb: bool) -> str:
+    try:
+        return charset_of_collation(collation_id, mariadb=mariadb)
+    except CharsetUnknown as unknown:
+        raise ColumnTypeUnknown(str(unknown)) from unknown
+
+
+_TELLERS: tuple[tuple[frozenset[int], Callable[[MappedColumn, bool], ColumnType | None]], ...] = (
+    (frozenset({*_INTEGERS, binlog.MYSQL_TYPE_NEWDECIMAL}), _tell_number),
+    (frozenset(_REALS), _tell_real),
+    (frozenset(_FRACTIONAL), _tell_time),
+    (frozenset(_PLAIN), _tell_plain),
+    (frozenset({binlog.MYSQL_TYPE_BIT}), _tell_bit),
+    (frozenset(_STRINGS), _tell_string),
+    (frozenset(_LABELLED), _tell_labelled),
+)

@@ -1,0 +1,46 @@
+from libc.stdint cimport int32_t
+
+from agent.native.batch cimport Batch
+from agent.native.values cimport Text, Value
+
+
+# The part of a TablePlan that the loop without the GIL uses.
+cdef struct Plan:
+    Value* values
+    int32_t column_count
+    # widths of the batch's columns, as `begin_batch` takes them
+    int32_t* widths
+    int32_t batch_columns
+    # room for so many rows is made at once: as many as the last batch had
+    size_t expected_rows
+    bint active
+    # its batch has rows, and the decoder holds a reference
+    bint is_pending
+    Batch batch
+    # the TablePlan itself
+    void* owner
+
+
+cdef class PlannedColumn:
+    cdef readonly object column
+    cdef readonly int binlog_type
+    cdef readonly int metadata
+    cdef readonly bint sent
+
+
+cdef class TablePlan:
+    cdef readonly str database
+    cdef readonly str table
+    cdef readonly str schema_id
+    cdef readonly tuple columns
+    cdef Plan plan
+    # what `plan` points to
+    cdef list kept
+    # Arrow name, format and metadata of the batch's columns, as bytes
+    cdef list fields
+
+    cdef int compile(self) except -1
+    cdef int compile_column(self, PlannedColumn planned, Value* value) except -1
+    cdef Text keep_text(self, str text)
+    cdef int keep_labels(self, tuple labels, Value* value) except -1
+    cdef int keep_codec(self, column, Value* value) except -1

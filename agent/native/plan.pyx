@@ -1,0 +1,307 @@
+"""How the rows of one table are read: compiled once per version of its TABLE_MAP.
+
+Comes in: the columns in the order of the row events, their types and metadata in the log, and which of them are
+sent. Goes out: a `Plan` for the loop without the GIL. A type that can't be read raises `UnsupportedColumn`; a column
+that is not sent is only stepped over, which needs no more than the size of its values.
+"""
+
+import json
+
+from cpython.bytes cimport PyBytes_AS_STRING
+from libc.stdint cimport int32_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from agent.native.batch cimport FIRST_ROWS, HEAD_COLUMNS, begin_batch, release_batch
+from agent.native.decimals cimport decimal_size
+from agent.native.values cimport (
+    READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES,
+    READS_CODEC, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON,
+    READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP, READS_UTF8MB3,
+    READS_UTF8MB4, READS_YEAR, Text, Value
+)
+
+from menura.change_batch import METADATA_KEY, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS
+from menura.types import MAX_DECIMAL128_PRECISION, INTEGER_KINDS, Kind, arrow_format
+
+from agent.mysql import constants as binlog
+from agent.mysql.charsets import CharsetUnknown, Way, codec_of
+from agent.native.arrow import field
+
+# kind: the types that the log has for it
+_TYPES = {
+    Kind.TINYINT: (binlog.MYSQL_TYPE_TINY,),
+    Kind.SMALLINT: (binlog.MYSQL_TYPE_SHORT,),
+    Kind.MEDIUMINT: (binlog.MYSQL_TYPE_INT24,),
+    Kind.INT: (binlog.MYSQL_TYPE_LONG,),
+    Kind.BIGINT: (binlog.MYSQL_TYPE_LONGLONG,),
+    Kind.DECIMAL: (binlog.MYSQL_TYPE_NEWDECIMAL,),
+    Kind.FLOAT: (binlog.MYSQL_TYPE_FLOAT,),
+    Kind.DOUBLE: (binlog.MYSQL_TYPE_DOUBLE,),
+    Kind.CHAR: (binlog.MYSQL_TYPE_STRING,),
+    Kind.VARCHAR: (binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING),
+    Kind.TEXT: (binlog.MYSQL_TYPE_BLOB,),
+    Kind.BINARY: (binlog.MYSQL_TYPE_STRING,),
+    Kind.VARBINARY: (binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING),
+    Kind.BLOB: (binlog.MYSQL_TYPE_BLOB,),
+    Kind.DATE: (binlog.MYSQL_TYPE_DATE,),
+    Kind.TIME: (binlog.MYSQL_TYPE_TIME2,),
+    Kind.DATETIME: (binlog.MYSQL_TYPE_DATETIME2,),
+    Kind.TIMESTAMP: (binlog.MYSQL_TYPE_TIMESTAMP2,),
+    Kind.YEAR: (binlog.MYSQL_TYPE_YEAR,),
+    Kind.ENUM: (binlog.MYSQL_TYPE_ENUM,),
+    Kind.SET: (binlog.MYSQL_TYPE_SET,),
+    Kind.BIT: (binlog.MYSQL_TYPE_BIT,),
+    Kind.JSON: (binlog.MYSQL_TYPE_JSON, binlog.MYSQL_TYPE_BLOB),
+}
+
+_FIXED_SIZES = {
+    binlog.MYSQL_TYPE_TINY: 1,
+    binlog.MYSQL_TYPE_SHORT: 2,
+    binlog.MYSQL_TYPE_INT24: 3,
+    binlog.MYSQL_TYPE_LONG: 4,
+    binlog.MYSQL_TYPE_LONGLONG: 8,
+    binlog.MYSQL_TYPE_FLOAT: 4,
+    binlog.MYSQL_TYPE_DOUBLE: 8,
+    binlog.MYSQL_TYPE_NULL: 0,
+    binlog.MYSQL_TYPE_YEAR: 1,
+    binlog.MYSQL_TYPE_DATE: 3,
+    binlog.MYSQL_TYPE_NEWDATE: 3,
+    binlog.MYSQL_TYPE_TIME: 3,
+    binlog.MYSQL_TYPE_TIMESTAMP: 4,
+    binlog.MYSQL_TYPE_DATETIME: 8,
+}
+_FRACTIONAL_SIZES = {
+    binlog.MYSQL_TYPE_TIME2: 3,
+    binlog.MYSQL_TYPE_DATETIME2: 5,
+    binlog.MYSQL_TYPE_TIMESTAMP2: 4,
+}
+_PREFIXED_TYPES = (
+    binlog.MYSQL_TYPE_BLOB,
+    binlog.MYSQL_TYPE_JSON,
+    binlog.MYSQL_TYPE_GEOMETRY,
+    binlog.MYSQL_TYPE_VECTOR,
+    binlog.MYSQL_TYPE_BLOB_COMPRESSED,
+)
+
+_COPIES = {1: READS_1_BYTE, 2: READS_2_BYTES, 4: READS_4_BYTES, 8: READS_8_BYTES}
+_TEMPORAL_READS = {
+    Kind.DATE: READS_DATE,
+    Kind.DATETIME: READS_DATETIME,
+    Kind.TIMESTAMP: READS_TIMESTAMP,
+    Kind.TIME: READS_TIME,
+    Kind.YEAR: READS_YEAR,
+}
+_WAY_READS = {
+    Way.UTF8MB4: READS_UTF8MB4,
+    Way.UTF8MB3: READS_UTF8MB3,
+    Way.ASCII: READS_ASCII,
+    Way.BINARY: READS_BYTES,
+    Way.SINGLE_BYTE: READS_SINGLE_BYTE,
+    Way.PYTHON: READS_CODEC,
+}
+_WIDTHS = {"c": 1, "C": 1, "s": 2, "S": 2, "i": 4, "I": 4, "l": 8, "L": 8, "f": 4, "g": 8, "tdD": 4, "u": 0, "z": 0}
+_DECIMAL_WIDTH = 16
+_TIMESTAMP_WIDTH = 8
+
+MAX_COLUMNS = 4096
+
+
+class UnsupportedColumn(Exception):
+    """A column whose values can't be read; `column` is its name."""
+
+    def __init__(self, column, found):
+        self.column = column
+        super().__init__(f"column {column}: {found}")
+
+
+cdef class PlannedColumn:
+    """One column as the log has it. `metadata` is that of the TABLE_MAP, as `agent.mysql.table_map` gives it."""
+
+    def __init__(self, column, int binlog_type, int metadata, bint sent):
+        self.column = column
+        self.binlog_type = binlog_type
+        self.metadata = metadata
+        self.sent = sent
+
+
+cdef class TablePlan:
+    """Compiled columns of one table version, and the batch that its rows are collected in."""
+
+    def __init__(self, str database, str table, str schema_id, columns):
+        self.database = database
+        self.table = table
+        self.schema_id = schema_id
+        self.columns = tuple(columns)
+        if not 0 < len(self.columns) <= MAX_COLUMNS:
+            raise UnsupportedColumn("", f"{len(self.columns)} columns, a table has 1 to {MAX_COLUMNS}")
+        self.compile()
+
+    def __dealloc__(self):
+        release_batch(&self.plan.batch)
+        free(self.plan.values)
+        free(self.plan.widths)
+
+    @property
+    def active(self):
+        """False: rows are stepped over, e.g. while the table is ahead of the stream."""
+        return self.plan.active
+
+    @active.setter
+    def active(self, bint active):
+        self.plan.active = active
+
+    cdef int compile(self) except -1:
+        cdef int32_t i
+        sent = [planned.column for planned in self.columns if planned.sent]
+        self.kept = []
+        self.plan.owner = <void*> self
+        self.plan.active = True
+        self.plan.expected_rows = FIRST_ROWS
+        self.plan.column_count = <int32_t> len(self.columns)
+        self.plan.values = <Value*> calloc(len(self.columns), sizeof(Value))
+        self.plan.batch_columns = <int32_t> len(sent) + HEAD_COLUMNS + 1
+        self.plan.widths = <int32_t*> calloc(self.plan.batch_columns, sizeof(int32_t))
+        if self.plan.values == NULL or self.plan.widths == NULL:
+            raise MemoryError
+        for i in range(self.plan.column_count):
+            self.compile_column(self.columns[i], &self.plan.values[i])
+        self.fields = [field(name, format_, False) for name, format_ in WIRE_ROW_COLUMNS]
+        formats = [format_ for _, format_ in WIRE_ROW_COLUMNS]
+        for column in sent:
+            facts = {METADATA_SOURCE_TYPE: str(column.type)}
+            if column.key:
+                facts[METADATA_KEY] = str(column.key)
+            formats.append(arrow_format(column.type))
+            self.fields.append(field(column.name, arrow_format(column.type), True, facts))
+        self.fields.append(field(UNREPRESENTABLE, "u", True))
+        formats.append("u")
+        for i in range(self.plan.batch_columns):
+            self.plan.widths[i] = _width(formats[i])
+        if not begin_batch(&self.plan.batch, self.plan.widths, self.plan.batch_columns):
+            raise MemoryError
+        return 0
+
+    cdef int compile_column(self, PlannedColumn planned, Value* value) except -1:
+        column, type_ = planned.column, planned.column.type
+        memset(value, 0, sizeof(Value))
+        value.size, value.prefix = _size(planned)
+        value.sent = planned.sent
+        if not planned.sent:
+            return 0
+        if planned.binlog_type not in _TYPES[type_.kind]:
+            raise UnsupportedColumn(column.name, f"{type_} is of type {planned.binlog_type} in the log")
+        _check_metadata(planned)
+        value.precision, value.scale = type_.precision, type_.scale
+        value.digits = type_.precision
+        value.padded = type_.length_bytes
+        value.reads = _reads(planned)
+        if type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
+            self.keep_codec(column, value)
+        if type_.kind in (Kind.ENUM, Kind.SET):
+            self.keep_labels(type_.labels, value)
+        value.key = self.keep_text(json.dumps(column.name, ensure_ascii=False))
+        return 0
+
+    cdef Text keep_text(self, str text):
+        cdef Text kept
+        encoded = text.encode()
+        self.kept.append(encoded)
+        kept.text = PyBytes_AS_STRING(encoded)
+        kept.size = len(encoded)
+        return kept
+
+    cdef int keep_labels(self, tuple labels, Value* value) except -1:
+        memory = bytes(sizeof(Text) * len(labels))
+        self.kept.append(memory)
+        value.labels = <Text*> PyBytes_AS_STRING(memory)
+        value.label_count = len(labels)
+        for i, label in enumerate(labels):
+            value.labels[i] = self.keep_text(label)
+        return 0
+
+    cdef int keep_codec(self, column, Value* value) except -1:
+        try:
+            codec = codec_of(column.type.charset)
+        except CharsetUnknown as unknown:
+            raise UnsupportedColumn(column.name, str(unknown)) from unknown
+        self.kept.append(codec)
+        value.reads = _WAY_READS[codec.way]
+        if codec.way is Way.SINGLE_BYTE:
+            value.characters = <const uint32_t*> PyBytes_AS_STRING(codec.characters)
+        elif codec.way is Way.PYTHON:
+            value.codec = <void*> codec.decode
+        return 0
+
+
+def _size(PlannedColumn planned):
+    """(bytes of a value, bytes of its length prefix), of which one is 0."""
+    cdef int type_ = planned.binlog_type, metadata = planned.metadata
+    if type_ in _FIXED_SIZES:
+        return _FIXED_SIZES[type_], 0
+    if type_ in _FRACTIONAL_SIZES and 0 <= metadata <= 6:
+        return _FRACTIONAL_SIZES[type_] + (metadata + 1) // 2, 0
+    if type_ in (binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING, binlog.MYSQL_TYPE_STRING) or (
+        type_ == binlog.MYSQL_TYPE_VARCHAR_COMPRESSED
+    ):
+        return 0, 1 if metadata < 256 else 2
+    if type_ in _PREFIXED_TYPES and 1 <= metadata <= 4:
+        return 0, metadata
+    if type_ in (binlog.MYSQL_TYPE_ENUM, binlog.MYSQL_TYPE_SET) and 1 <= metadata <= 8:
+        return metadata, 0
+    if type_ == binlog.MYSQL_TYPE_BIT and 0 < _bits(metadata) <= 64:
+        return (_bits(metadata) + 7) // 8, 0
+    if type_ == binlog.MYSQL_TYPE_NEWDECIMAL and 0 < metadata & 0xFF <= 65 and metadata >> 8 <= metadata & 0xFF:
+        return decimal_size(metadata & 0xFF, metadata >> 8), 0
+    raise UnsupportedColumn(planned.column.name, f"type {type_} of the log with metadata {metadata} is not known")
+
+
+def _bits(int metadata):
+    return (metadata >> 8) * 8 + (metadata & 0xFF)
+
+
+def _check_metadata(PlannedColumn planned):
+    """The definition and the TABLE_MAP must say the same."""
+    type_ = planned.column.type
+    expected = found = 0
+    if type_.kind is Kind.DECIMAL:
+        expected, found = (type_.precision, type_.scale), (planned.metadata & 0xFF, planned.metadata >> 8)
+    elif type_.kind is Kind.BIT:
+        expected, found = type_.precision, _bits(planned.metadata)
+    elif type_.kind in (Kind.TIME, Kind.DATETIME, Kind.TIMESTAMP):
+        expected, found = type_.precision, planned.metadata
+    elif type_.kind is Kind.BINARY:
+        expected, found = type_.length_bytes, planned.metadata
+    elif type_.kind is Kind.FLOAT or type_.kind is Kind.DOUBLE:
+        expected, found = 4 if type_.kind is Kind.FLOAT else 8, planned.metadata
+    elif type_.kind is Kind.ENUM:
+        expected, found = 1 if len(type_.labels) < 256 else 2, planned.metadata
+    elif type_.kind is Kind.SET:
+        size = (len(type_.labels) + 7) // 8
+        expected, found = size if size <= 4 else 8, planned.metadata
+    if expected != found:
+        raise UnsupportedColumn(planned.column.name, f"{type_} is not what its metadata in the log says ({found})")
+
+
+def _reads(PlannedColumn planned):
+    """The decoder of a column that is sent; text of a charset gets its own later."""
+    type_ = planned.column.type
+    kind = type_.kind
+    if kind is Kind.MEDIUMINT:
+        return READS_MEDIUM_UNSIGNED if type_.unsigned else READS_MEDIUM_SIGNED
+    if kind in INTEGER_KINDS or kind in (Kind.FLOAT, Kind.DOUBLE):
+        return _COPIES[_FIXED_SIZES[planned.binlog_type]]
+    if kind is Kind.DECIMAL:
+        return READS_DECIMAL if type_.precision <= MAX_DECIMAL128_PRECISION else READS_DECIMAL_TEXT
+    if kind is Kind.JSON:
+        return READS_JSON if planned.binlog_type == binlog.MYSQL_TYPE_JSON else READS_UTF8MB4
+    if kind in _TEMPORAL_READS:
+        return _TEMPORAL_READS[kind]
+    simple = {Kind.ENUM: READS_ENUM, Kind.SET: READS_SET, Kind.BIT: READS_BIT, Kind.BINARY: READS_BINARY}
+    return simple.get(kind, READS_BYTES)
+
+
+def _width(format_):
+    if format_.startswith("d:"):
+        return _DECIMAL_WIDTH
+    return _TIMESTAMP_WIDTH if format_.startswith("ts") else _WIDTHS[format_]

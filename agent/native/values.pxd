@@ -1,0 +1,131 @@
+"""How one column's value is read: the compiled form of a `PlannedColumn`, and what all type families share.
+
+A decoder gets bytes whose presence has been checked. It returns 0 when it has appended a value, 1 when the
+value is to become null, -1 when the bytes can't be read; then `Row.failure` says why, without any value.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy
+
+from agent.native.column cimport Column, Row, append_text, mark_valid
+
+
+# `Value.reads`: which decoder a value goes to
+cdef enum Reads:
+    READS_1_BYTE
+    READS_2_BYTES
+    READS_4_BYTES
+    READS_8_BYTES
+    READS_MEDIUM_SIGNED
+    READS_MEDIUM_UNSIGNED
+    READS_DECIMAL
+    READS_DECIMAL_TEXT
+    READS_DATE
+    READS_DATETIME
+    READS_TIMESTAMP
+    READS_TIME
+    READS_YEAR
+    READS_ENUM
+    READS_SET
+    READS_BIT
+    READS_UTF8MB4
+    READS_UTF8MB3
+    READS_ASCII
+    READS_SINGLE_BYTE
+    READS_CODEC
+    READS_BYTES
+    READS_BINARY
+    READS_JSON
+
+
+# One label of an ENUM or SET, or a piece of text in UTF-8.
+cdef struct Text:
+    const char* text
+    size_t size
+
+
+cdef struct Value:
+    Reads reads
+    # False: stepped over
+    bint sent
+    # bytes of a value in the event; with a prefix: bytes of its length, and `size` is not used
+    int32_t size
+    int32_t prefix
+    # precision, scale of a decimal; fraction digits of a time
+    int32_t precision
+    int32_t scale
+    int32_t digits
+    # BINARY(n): n
+    size_t padded
+    # ENUM, SET
+    Text* labels
+    size_t label_count
+    # single-byte charsets: per byte its UTF-8 bytes, their count in the lowest byte; 0: no character
+    const uint32_t* characters
+    # other charsets: a Python callable from bytes to str, owned by the plan
+    void* codec
+    # the column's name as a JSON string, for `_unrepresentable`
+    Text key
+
+
+cdef inline int fail(Row* row, const char* why) noexcept nogil:
+    snprintf(row.failure, sizeof(row.failure), b"%s", why)
+    return -1
+
+
+cdef inline uint32_t le16(const uint8_t* at) noexcept nogil:
+    cdef uint16_t number
+    memcpy(&number, at, 2)
+    return number
+
+
+cdef inline uint32_t le24(const uint8_t* at) noexcept nogil:
+    return at[0] | (<uint32_t> at[1] << 8) | (<uint32_t> at[2] << 16)
+
+
+cdef inline uint32_t le32(const uint8_t* at) noexcept nogil:
+    cdef uint32_t number
+    memcpy(&number, at, 4)
+    return number
+
+
+cdef inline uint64_t le48(const uint8_t* at) noexcept nogil:
+    return le32(at) | (<uint64_t> le16(at + 4) << 32)
+
+
+cdef inline uint64_t le64(const uint8_t* at) noexcept nogil:
+    cdef uint64_t number
+    memcpy(&number, at, 8)
+    return number
+
+
+cdef inline uint64_t le_bytes(const uint8_t* at, int size) noexcept nogil:
+    """A little-endian number of up to 8 bytes."""
+    cdef uint64_t number = 0
+    memcpy(&number, at, size)
+    return number
+
+
+cdef inline uint32_t be24(const uint8_t* at) noexcept nogil:
+    return (<uint32_t> at[0] << 16) | (<uint32_t> at[1] << 8) | at[2]
+
+
+cdef inline uint32_t be32(const uint8_t* at) noexcept nogil:
+    return (<uint32_t> at[0] << 24) | be24(at + 1)
+
+
+cdef inline uint64_t be40(const uint8_t* at) noexcept nogil:
+    return (<uint64_t> at[0] << 32) | be32(at + 1)
+
+
+cdef inline int unrepresentable(const Value* value, Row* row, const char* text, size_t size) noexcept nogil:
+    """Note a value that its type can't hold: `"NAME":"TEXT"` in the row's JSON object."""
+    cdef Column* column = row.unrepresentable
+    cdef bint done = append_text(column, row, b"," if row.has_unrepresentable else b"{", 1)
+    done = done and append_text(column, row, value.key.text, value.key.size)
+    done = done and append_text(column, row, b":\"", 2)
+    done = done and append_text(column, row, text, size)
+    done = done and append_text(column, row, b"\"", 1)
+    row.has_unrepresentable = True
+    return 0 if done else fail(row, b"out of memory")

@@ -1,0 +1,124 @@
+"""What the decoder's tests share: a server's binlog as bytes, and those bytes as rows."""
+
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from menura.schema import Column, schema_id
+from menura.types import ColumnType
+from pymysql.constants import COMMAND
+
+from agent.mysql import constants as binlog
+from agent.mysql.table_map import column_type, parse_table_map
+from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
+from tests.servers import Server
+
+BINLOG_DUMP_NON_BLOCK = 1
+
+
+def dump(server: Server, file: str | None = None, offset: int = 4) -> bytes:
+    """Packets of the server's binlog from a place to its present end, as they came, the end of file included."""
+    file = file or str(server.run("SHOW BINARY LOGS")[0][0])
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        if server.flavor == "mariadb":
+            cursor.execute("SET @mariadb_slave_capability = 4")
+            cursor.execute("SET @master_binlog_checksum = 'CRC32'")
+        else:
+            cursor.execute("SET @source_binlog_checksum = 'CRC32'")
+        connection._execute_command(
+            COMMAND.COM_BINLOG_DUMP,
+            offset.to_bytes(4, "little")
+            + BINLOG_DUMP_NON_BLOCK.to_bytes(2, "little")
+            + (4711).to_bytes(4, "little")
+            + file.encode(),
+        )
+        received = bytearray()
+        while True:
+            head = connection._rfile.read(4)
+            size = int.from_bytes(head[:3], "little")
+            payload = connection._rfile.read(size)
+            received += head + payload
+            if payload[:1] == b"\xff" or (payload[:1] == b"\xfe" and size < 9):
+                return bytes(received)
+
+
+def plan_of(body: bytes, *, mariadb: bool, fallbacks: Iterable[ColumnType | None] = (), ignored: Iterable[str] = ()):
+    """A plan made of a TABLE_MAP with full metadata alone."""
+    mapped = parse_table_map(body)
+    keys = {index: place + 1 for place, (index, _) in enumerate(mapped.primary_key or ())}
+    planned = []
+    for index, column in enumerate(mapped.columns):
+        described = Column(
+            column.name or f"c{index}", column_type(column, mariadb=mariadb), column.nullable, keys.get(index, 0)
+        )
+        planned.append(
+            PlannedColumn(described, column.type, column.metadata, sent=described.name not in set(ignored))
+        )
+    sent = tuple(item.column for item in planned if item.sent)
+    return TablePlan(mapped.database, mapped.table, schema_id(sent), planned)
+
+
+@dataclass
+class Decoded:
+    """All that a decoder made of some bytes."""
+
+    batches: list[TableBatch] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    reasons: list[Reason] = field(default_factory=list)
+
+    def table(self, name: str) -> pa.Table:
+        """Every row of one table, over all of its batches."""
+        parts = [pa.record_batch(batch.rows) for batch in self.batches if batch.plan.table == name]
+        for part in parts:
+            part.validate(full=True)
+        return pa.Table.from_batches(parts)
+
+    def transactions(self, name: str) -> list[dict[str, object]]:
+        parts = [pa.record_batch(batch.transactions) for batch in self.batches if batch.plan.table == name]
+        return pa.Table.from_batches(parts).to_pylist()
+
+
+def decode_all(
+    data: bytes, *, mariadb: bool, chunk: int = 1 << 30, decoder: BinlogDecoder | None = None, database: str = "t",
+    ignored: Iterable[str] = (),
+) -> Decoded:
+    """Feed `data` in chunks; tables of `database` are planned, all others stepped over."""
+    decoder = decoder or BinlogDecoder(mariadb=mariadb, checksum=True, next_gsn=1, next_transaction_id=1)
+    decoded = Decoded()
+    at = 0
+    while at < len(data):
+        space = decoder.writable()
+        size = min(chunk, len(space), len(data) - at)
+        space[:size] = data[at : at + size]
+        decoder.received(size)
+        at += size
+        while (reason := decoder.decode()) is not Reason.NEED_BYTES:
+            decoded.reasons.append(reason)
+            if reason is Reason.END_OF_STREAM:
+                break
+            if reason is Reason.BATCH_FULL:
+                decoded.batches += decoder.take_batches()
+            elif reason is Reason.EVENT:
+                decoded.events.append(decoder.event)
+                handle(decoder, decoder.event, mariadb=mariadb, database=database, ignored=ignored)
+            else:
+                assert reason in (Reason.TRANSACTION_BEGIN, Reason.TRANSACTION_END), reason
+    decoded.batches += decoder.take_batches()
+    return decoded
+
+
+def handle(decoder: BinlogDecoder, event: Event, *, mariadb: bool, database: str = "t", ignored: Iterable[str] = ()) -> None:
+    """What the agent does with an event, without its policy."""
+    if event.type == binlog.TABLE_MAP_EVENT:
+        mapped = parse_table_map(event.body)
+        wanted = mapped.database == database
+        plan = plan_of(event.body, mariadb=mariadb, ignored=ignored) if wanted else None
+        decoder.define_table(mapped.table_id, event.body, plan)
+    elif event.type == binlog.QUERY_EVENT:
+        decoder.transaction_finished()
+    elif event.type == binlog.FORMAT_DESCRIPTION_EVENT:
+        decoder.checksum = event.body[-1] == 1
+        decoder.forget_tables()
+    elif event.type == binlog.ROTATE_EVENT:
+        decoder.set_file(event.body[8:].decode())
