@@ -11,6 +11,7 @@ from menura.v1.mysql_client_pb2 import Cartography, CartographyRequest
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid
+from gateway.presence import AgentSession
 from gateway.registry import Problem, SourceKey, TableSeen
 from gateway.replication import LandingParts
 from gateway.stream import AgentStream
@@ -21,9 +22,10 @@ MAX_TABLES = 500_000
 
 
 class Cartographer:
-    def __init__(self, stream: AgentStream, parts: LandingParts, key: SourceKey) -> None:
+    def __init__(self, stream: AgentStream, parts: LandingParts, agent: AgentSession, key: SourceKey) -> None:
         self._stream = stream
         self._parts = parts
+        self._agent = agent
         self._key = key
         self._tables: list[TableSeen] = []
 
@@ -58,6 +60,8 @@ class Cartographer:
         if not part.last:
             return
         tables, self._tables = self._tables, []
+        if part.flavor:
+            self._agent.flavors[self._key.source] = part.flavor
         await report(
             self._parts.metrics,
             lambda: self._parts.registry.record_cartography(

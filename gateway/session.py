@@ -65,7 +65,7 @@ class Session:
             source = SourceKey(key.tenant, key.source)
             self.presence.check_holds(agent, source)
             if key.request_type == RequestType.MySQLClient:
-                await Cartographer(self.stream, self.parts, source).serve()
+                await Cartographer(self.stream, self.parts, agent, source).serve()
             else:
                 said = source_seen(hello).get(key.source)
                 if said is not None and said.flavor:
