@@ -46,7 +46,8 @@ class SourceState:
         self._lock = threading.Lock()
         self._flavor = ""
         self._version = ""
-        self._generation = 0
+        #: None before a desired state of this session
+        self._generation: int | None = None
         self._desired: tuple[Table, ...] = ()
         self._tables: TableStates = {}
         self._errors: dict[str, MenuraError] = {}
@@ -80,12 +81,12 @@ class SourceState:
     def new_session(self) -> None:
         """Generations count anew with each session."""
         with self._lock:
-            self._generation = 0
+            self._generation = None
 
     def desire(self, state: config_pb2.DesiredState) -> None:
         """Take over a desired state; one of an older generation is ignored."""
         with self._lock:
-            if state.generation < self._generation:
+            if self._generation is not None and state.generation < self._generation:
                 return
             self._generation = state.generation
             self._desired = tuple((name.database, name.table) for name in state.tables)
@@ -121,7 +122,7 @@ class SourceState:
     def effective(self) -> config_pb2.EffectiveState | None:
         """The whole effective state; None before a desired one has come."""
         with self._lock:
-            if not self._generation:
+            if self._generation is None:
                 return None
             tables = [self._table_state(table) for table in self._desired]
             error = next(iter(self._errors.values()), None)

@@ -34,6 +34,7 @@ from agent.mysql.progress import Progress, Stop, Table, name_message
 from agent.mysql.schema import TablePlanner
 from agent.mysql.statements import Kind, Statement
 from agent.mysql.statements import read as read_statement
+from agent.mysql.table_map import TableMapError, table_of
 from agent.native.decoder import BinlogDecoder, DecodeError, Event, Reason, TableBatch, TablePlan
 
 log = logging.getLogger("menura.binlog")
@@ -219,7 +220,9 @@ class BinlogReader:
 
     def _wait_seconds(self) -> float:
         due_at = self._due_at()
-        left = LONGEST_WAIT_SECONDS if due_at is None else due_at - self._clock()
+        if due_at is None or self._decoder.stop_at_transaction_end:  # or the decoder itself says when
+            return LONGEST_WAIT_SECONDS
+        left = due_at - self._clock()
         return min(LONGEST_WAIT_SECONDS, max(SHORTEST_WAIT_SECONDS, left))
 
     def _due_at(self) -> float | None:
@@ -352,7 +355,7 @@ class BinlogReader:
     def _event(self, event: Event) -> None:
         try:
             self._handle(event)
-        except EventBodyError as broken:
+        except (EventBodyError, TableMapError) as broken:
             raise event_unreadable(self._place(), event.type, event.log_pos, str(broken)) from broken
 
     def _handle(self, event: Event) -> None:
@@ -384,7 +387,8 @@ class BinlogReader:
             self._offset = max(self._offset, event.log_pos)
 
     def _table_map(self, body: bytes) -> None:
-        table_id, table = self._planner.identify(body)
+        table_id, *names = table_of(body)
+        table = (names[0], names[1])
         self._tables_by_id[table_id] = table
         plan: TablePlan | None = None
         if self._progress.is_synced(table):
@@ -458,8 +462,7 @@ class BinlogReader:
         table = self._tables_by_id.get(broken.table_id)
         if table is None or not self._progress.is_synced(table):
             return event_unreadable(self._place(), broken.event_type, broken.log_pos, str(broken))
-        column = self._planner.column_name(table, broken.column)
-        error = row_unreadable(self._place(), table, column, broken.log_pos, str(broken))
+        error = row_unreadable(self._place(), table, broken.log_pos, str(broken))
         return TableFailed(Stop(table, self._position, error))
 
 

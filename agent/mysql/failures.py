@@ -79,11 +79,10 @@ def event_unreadable(place: Place, event_type: int, end_offset: int, why: str) -
     )
 
 
-def row_unreadable(place: Place, table: Table, column: str, end_offset: int, why: str) -> TableRowUnreadable:
-    what = f"column {column} of the event" if column else "the event"
+def row_unreadable(place: Place, table: Table, end_offset: int, why: str) -> TableRowUnreadable:
     return TableRowUnreadable(
         "reading a row",
-        f"{what} that ends at {place.file}:{end_offset} can't be read: {why}",
+        f"the event that ends at {place.file}:{end_offset} can't be read: {why}",
         data=TABLE_COMPLETE,
         remedy=f"Look at it: {place.look(end_offset)}; then start the table's sync anew",
         source=place.source,

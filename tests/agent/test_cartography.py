@@ -69,7 +69,7 @@ def test_cartography_when_read_then_describes_every_table(database: Server) -> N
     assert not orders.denied
 
 
-@pytest.mark.parametrize("tables", [2000])
+@pytest.mark.parametrize("tables", [1000])
 def test_cartography_when_there_are_many_tables_then_is_fast_and_in_parts(
     database: Server, tables: int, tmp_path: Path
 ) -> None:
