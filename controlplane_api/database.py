@@ -12,10 +12,10 @@ from importlib.resources import files
 
 from alembic import command
 from alembic.config import Config
-from alembic.script import ScriptDirectory
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -109,10 +109,6 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     command.upgrade(config, revision)
 
 
-def head_revision() -> str | None:
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()
-
-
 def _engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
@@ -156,9 +152,9 @@ def _sqlite(url: URL) -> Engine:
     return engine
 
 
-def _prepare_sqlite(connection: "object", _entry: ConnectionPoolEntry) -> None:
-    connection.isolation_level = None  # type: ignore[attr-defined]  # `_begin_sqlite` begins, nobody else
-    cursor = connection.cursor()  # type: ignore[attr-defined]
+def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # `_begin_sqlite` begins, nobody else
+    cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()

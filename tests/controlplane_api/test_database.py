@@ -40,6 +40,12 @@ def test_migrations_when_run_one_by_one_then_each_goes_up_and_down(database_url:
     database.close()
 
 
+def test_migrations_when_printed_as_sql_then_connect_nowhere(capsys: pytest.CaptureFixture[str]):
+    command.upgrade(alembic_config(), "head", sql=True)
+    printed = capsys.readouterr().out
+    assert all(f"CREATE TABLE {name} " in printed for name in Base.metadata.tables)
+
+
 def test_migration_when_it_fails_then_nothing_of_it_stays(database_url: str, monkeypatch: pytest.MonkeyPatch):
     database = _open_without_upgrade(database_url, monkeypatch)
     with pytest.raises(ZeroDivisionError), database.write() as connection:
