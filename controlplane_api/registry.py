@@ -9,19 +9,17 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 `desired` for a new one: only then is a resumed table's position the place where its rows in the lake end.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from menura.landing import LogEntry
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, tuple_, update
 
 from controlplane_api import cut_log, leases
+from controlplane_api.cartography import store_cartography
 from controlplane_api.database import Database
-from controlplane_api.documents import ahead_from, insert_into, position_from, problem_document
+from controlplane_api.documents import ahead_from, clean_int64, clean_text, insert_into, position_from, problem_document
 from controlplane_api.errors import DatabaseUnavailable
 from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, StartKind, State
@@ -40,7 +38,6 @@ from gateway.registry import SourceHealth as SourceHealthSeen
 
 AnyRow = Row[*tuple[Any, ...]]
 
-MAX_INT64 = 2**63 - 1
 #: what the agent's states are called here
 _STATES = {
     "PENDING": State.PENDING,
@@ -62,9 +59,9 @@ class SqlRegistry:
         with self._write() as connection:
             tenant_id = cut_log.ensure_tenants(connection, {agent.tenant}, agent.at_us)[agent.tenant]
             seen = {
-                "session": _text(agent.session),
-                "version": _text(agent.version),
-                "hostname": _text(agent.hostname),
+                "session": clean_text(agent.session),
+                "version": clean_text(agent.version),
+                "hostname": clean_text(agent.hostname),
                 "connected": True,
                 "connected_at_us": agent.at_us,
                 "seen_at_us": agent.at_us,
@@ -85,7 +82,7 @@ class SqlRegistry:
                     ),
                     [
                         {"tenant_id": tenant_id, "agent_id": agent_id, "name": source.source}
-                        | {name: _text(getattr(source, name)) for name in said}
+                        | {name: clean_text(getattr(source, name)) for name in said}
                         for source in sorted(agent.sources, key=lambda source: source.source)
                     ],
                 )
@@ -114,8 +111,8 @@ class SqlRegistry:
                 .values(
                     connected=True,
                     seen_at_us=at_us,
-                    resident_memory_bytes=_int64(resident_memory_bytes),
-                    cpu_us=_int64(cpu_us),
+                    resident_memory_bytes=clean_int64(resident_memory_bytes),
+                    cpu_us=clean_int64(cpu_us),
                 )
             )
             ids, before = _health_before(connection, tenant, [health.source for health in sources])
@@ -147,14 +144,14 @@ class SqlRegistry:
             source = _lock_source(connection, key)
             if source is None:
                 return
-            _store_cartography(connection, source.id, tables)
+            store_cartography(connection, source.id, tables)
             connection.execute(
                 update(Source)
                 .where(Source.id == source.id)
                 .values(
-                    flavor=_text(flavor),
-                    server_version=_text(server_version),
-                    server_uuid=_text(server_uuid),
+                    flavor=clean_text(flavor),
+                    server_version=clean_text(server_version),
+                    server_uuid=clean_text(server_uuid),
                     cartography_at_us=at_us,
                 )
             )
@@ -328,14 +325,14 @@ def _health_row(source_id: int, health: SourceHealthSeen, before: AnyRow | None,
     return {
         "source_id": source_id,
         "at_us": at_us,
-        "read_position": _text(health.read_position),
-        "source_position": _text(health.source_position),
-        "lag_us": None if health.lag_us is None else _int64(health.lag_us),
-        "rows": _int64(health.rows),
-        "transactions": _int64(health.transactions),
-        "read_bytes": _int64(health.read_bytes),
-        "sent_bytes": _int64(health.sent_bytes),
-        "credit_wait_us": _int64(health.credit_wait_us),
+        "read_position": clean_text(health.read_position),
+        "source_position": clean_text(health.source_position),
+        "lag_us": None if health.lag_us is None else clean_int64(health.lag_us),
+        "rows": clean_int64(health.rows),
+        "transactions": clean_int64(health.transactions),
+        "read_bytes": clean_int64(health.read_bytes),
+        "sent_bytes": clean_int64(health.sent_bytes),
+        "credit_wait_us": clean_int64(health.credit_wait_us),
         "rows_per_second": before and _rate(health.rows - before.rows, at_us - before.at_us),
         "read_bytes_per_second": before and _rate(health.read_bytes - before.read_bytes, at_us - before.at_us),
         "problem": problem_document(health.problem),
@@ -345,51 +342,6 @@ def _health_row(source_id: int, health: SourceHealthSeen, before: AnyRow | None,
 def _rate(grown: int, elapsed_us: int) -> float | None:
     """Per second; unknown when the counter began anew with the agent's process."""
     return grown * 1_000_000 / elapsed_us if grown >= 0 and elapsed_us > 0 else None
-
-
-def _store_cartography(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> None:
-    stored = {
-        (row.database, row.name): row
-        for row in connection.execute(
-            select(SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.digest, SourceTable.gone).where(
-                SourceTable.source_id == source_id
-            )
-        )
-    }
-    new, changed = [], []
-    seen = {(table.database, table.table): table for table in tables}
-    for (database, name), table in seen.items():
-        card = _card(table)
-        row = stored.get((database, name))
-        if row is None:
-            new.append({"source_id": source_id, "database": database, "name": name, **card})
-        elif row.gone or row.digest != card["digest"]:
-            changed.append({"of_table": row.id, **{f"to_{column}": value for column, value in card.items()}})
-    gone = [{"of_table": row.id} for named, row in stored.items() if named not in seen and not row.gone]
-    this = SourceTable.id == bindparam("of_table")
-    if new:
-        connection.execute(insert(SourceTable), new)
-    if changed:
-        columns = [name.removeprefix("to_") for name in changed[0] if name != "of_table"]
-        connection.execute(
-            update(SourceTable).where(this).values({name: bindparam(f"to_{name}") for name in columns}), changed
-        )
-    if gone:
-        connection.execute(update(SourceTable).where(this).values(gone=True), gone)
-
-
-def _card(table: TableSeen) -> dict[str, Any]:
-    card = {
-        "engine": _text(table.engine),
-        "table_collation": _text(table.collation),
-        "estimated_rows": None if table.estimated_rows is None else _int64(table.estimated_rows),
-        "size_bytes": None if table.size_bytes is None else _int64(table.size_bytes),
-        "columns": [asdict(column) for column in table.columns],
-        "keys": [{**asdict(key), "columns": list(key.columns)} for key in table.keys],
-        "denied": table.denied,
-        "gone": False,
-    }
-    return {**card, "digest": hashlib.sha256(json.dumps(card).encode()).hexdigest()[:32]}
 
 
 def _effective_change(row: AnyRow, table: TableEffective) -> dict[str, Any] | None:
@@ -413,13 +365,3 @@ def _desired_table(row: AnyRow) -> TableDesired:
         start_oldest=row.start == StartKind.OLDEST or (row.start == StartKind.RESUME and position is None),
         start_now=row.start == StartKind.NOW,
     )
-
-
-def _int64(number: int) -> int:
-    """The wire's unsigned numbers reach further than SQL's; such a one is nonsense, but no reason to fail."""
-    return max(0, min(number, MAX_INT64))
-
-
-def _text(text: str) -> str:
-    """PostgreSQL takes no NUL in a text."""
-    return text.replace("\x00", "\ufffd")
