@@ -58,6 +58,8 @@ from spark_sink.work import CHANGELOG, CURRENT, TableFile, TableId
 COMMIT_ATTEMPTS = 5
 #: a table's folder of small files is compacted each time its version is a multiple of this
 COMPACT_EVERY_VERSIONS = 64
+#: a MERGE writes each file anew that it touches, so they stay small
+COMPACT_FILE_BYTES = 32 << 20
 #: up to this many rows a MERGE prunes files by the batch's key range; above, that costs twice the memory
 #: (500,000 changes of a table of 2,000,000 rows: 2.1 GiB instead of 1.0)
 PRUNED_MERGE_ROWS = 100_000
@@ -365,4 +367,4 @@ def match_predicate(effect: pa.Table, match: list[str]) -> str:
 def compact_when_due(delta: DeltaTable) -> None:
     """Gather small files; a commit that changes no row."""
     if delta.version() % COMPACT_EVERY_VERSIONS == 0:
-        delta.optimize.compact(writer_properties=WRITER)
+        delta.optimize.compact(target_size=COMPACT_FILE_BYTES, writer_properties=WRITER)
