@@ -135,10 +135,11 @@ class Stack:
                 for source, server in sources.items()
             },
         }
-        path = self.folder / f"{name}.yaml"
+        process = f"agent-{config['tenant']}-{name}"
+        path = self.folder / f"{process}.yaml"
         path.write_text(yaml.safe_dump(config))
         path.chmod(0o600)
-        return self._process(name, "agent", "run", "--config", str(path))
+        return self._process(process, "agent", "run", "--config", str(path))
 
     def get(self, path: str, **parameters: Any) -> Any:
         answer = self.client.get(path, params=parameters)

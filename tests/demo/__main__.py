@@ -27,6 +27,8 @@ from tests.stack import Process, Stack, wait_for
 
 SOURCE = "shop"
 LIVE_SECONDS = 45
+#: the sink's session and its first merge, at most
+SPARK_SECONDS = 60
 CATCH_UP_SECONDS = 60
 #: business transactions per second, about
 PACE = 60
@@ -65,9 +67,13 @@ def _demo(console: Console, folder: Path, ends: ExitStack, seconds: int, *, keep
     console.print(f"{len(TABLES)} tables found and their syncs started from the log's oldest position")
     follower = Follower(stack, database, SOURCE)
     with _business(database), Live(console=console, refresh_per_second=4) as live:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + SPARK_SECONDS
+        has_arrived = False
         while time.monotonic() < deadline:
-            live.update(show(follower.look(), "live changes"))
+            looks = follower.look()
+            if not has_arrived and all(look.lake_rows for look in looks):  # Spark has started: the clock runs from here
+                has_arrived, deadline = True, time.monotonic() + seconds
+            live.update(show(looks, "live changes" if has_arrived else "live changes; Spark is starting"))
             _fail_if_dead(stack, agent)
             time.sleep(0.5)
     console.print("business has stopped; waiting until the lake has all of it")

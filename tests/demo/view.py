@@ -41,9 +41,9 @@ class Follower:
         self.connection = self.database.connect()
 
     def look(self) -> list[TableLook]:
-        status = self.stack.get(f"/v1/tenants/{self.stack.tenant}/sources/{self.source}/status")
-        tables = {table["table"]: table for table in status["tables"]}
-        lag_us = status.get("lag_us")
+        source = f"/v1/tenants/{self.stack.tenant}/sources/{self.source}"
+        tables = {table["table"]: table for table in self.stack.get(f"{source}/tables")["tables"]}
+        lag_us = self.stack.get(source)["lag_us"]
         with self.connection.cursor() as cursor:
             counted = {table: cursor_count(cursor, table) for table in TABLES}
         looks = []
