@@ -152,10 +152,14 @@ class Stack:
         return answer.json()
 
     def start_sync(self, source: str, database: str, table: str, start: object, tenant: str | None = None) -> None:
-        """Wait until the table is in the cartography, then start its sync."""
+        """Start a table's sync as soon as the cartography has it."""
+        self.post(f"{self.wait_for_table(source, database, table, tenant)}/start", {"start": start})
+
+    def wait_for_table(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
+        """Until the cartography has the table; its path in the API."""
         path = f"/v1/tenants/{tenant or self.tenant}/sources/{source}/tables/{quote(database, '')}/{quote(table, '')}"
-        wait_for(f"{source}'s cartography", lambda: self.client.get(path).is_success, 60)
-        self.post(f"{path}/start", {"start": start})
+        wait_for(f"{database}.{table} in {source}'s cartography", lambda: self.client.get(path).is_success, 60)
+        return path
 
     def api_answers(self) -> bool:
         try:

@@ -96,11 +96,11 @@ def menura(server: Server, case: Case) -> Measure:
     with tempfile.TemporaryDirectory() as folder, stack(Path(folder), sink=False, cut_interval_ms=500) as running:
         agent = running.agent("bench-agent", {"bench": server}).start()
         try:
-            tables = f"/v1/tenants/{running.tenant}/sources/bench/tables"
+            table = running.wait_for_table("bench", "bench", case.table)
             assert agent.running is not None
             process = psutil.Process(agent.running.pid)
             cpu_before, began_us = sum(process.cpu_times()[:2]), time.time_ns() // 1000
-            running.post(f"{tables}/bench/{case.table}/start", {"start": {"position": case.gtid_set}})
+            running.post(f"{table}/start", {"start": {"position": case.gtid_set}})
             rows, committed_at_us = 0, began_us
             entry = 1
             while rows < case.rows:
