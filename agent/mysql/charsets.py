@@ -4,11 +4,12 @@ The ids below are those of information_schema of MySQL 9.7 and MariaDB 10.11; th
 that is not here is an error: no other charset is tried in its place.
 """
 
+# ruff: noqa: RUF001  (the charsets' own characters)
 import codecs
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 
 
 class CharsetUnknown(ValueError):
@@ -34,6 +35,8 @@ class Codec:
     #: SINGLE_BYTE: 256 little-endian uint32: the character's UTF-8 bytes from the second byte on, how many they are
     #: in the first; 0: no character
     characters: bytes = b""
+    #: SINGLE_BYTE: bytes below 0x80 are ASCII
+    has_ascii: bool = False
     #: PYTHON: raises UnicodeDecodeError for what is no text
     decode: Callable[[bytes], str] | None = None
 
@@ -95,7 +98,7 @@ _MULTIBYTE = {
     "big5": "big5",
     "cp932": "cp932",
     "eucjpms": "euc_jp",
-    "euckr": "euc_kr",
+    "euckr": "cp949",
     "gb18030": "gb18030",
     "gb2312": "gb2312",
     "gbk": "gbk",
@@ -107,8 +110,19 @@ _MULTIBYTE = {
     "utf32": "utf_32_be",
 }
 
+#: where the server's tables have another character for the same bytes
+_REPLACEMENTS = {
+    "eucjpms": str.maketrans(
+        "\u301c\u2016\u2212\u00a2\u00a3\u00ac\u00a6", "\uff5e\u2225\uff0d\uffe0\uffe1\uffe2\uffe4"
+    ),
+    "sjis": str.maketrans("\uff3c", "\\"),
+    "ujis": str.maketrans("\uff3c", "\\"),
+}
+_EUCJPMS_TILDE = b"\x8f\xa2\xb7"
+
 #: Python's name of a charset with one byte per character
 _SINGLE_BYTE = {
+    "armscii8": "ascii",
     "cp1250": "cp1250",
     "cp1251": "cp1251",
     "cp1256": "cp1256",
@@ -116,8 +130,12 @@ _SINGLE_BYTE = {
     "cp850": "cp850",
     "cp852": "cp852",
     "cp866": "cp866",
+    "dec8": "latin-1",
+    "geostd8": "latin-1",
     "greek": "iso8859_7",
     "hebrew": "iso8859_8",
+    "hp8": "latin-1",
+    "keybcs2": "ascii",
     "koi8r": "koi8_r",
     "koi8u": "koi8_u",
     "latin1": "cp1252",
@@ -126,7 +144,60 @@ _SINGLE_BYTE = {
     "latin7": "iso8859_13",
     "macce": "mac_latin2",
     "macroman": "mac_roman",
+    "swe7": "ascii",
     "tis620": "tis_620",
+}
+
+#: where the server's tables (both servers') differ from Python's: first byte, characters from there; a space: none
+_DIFFERENCES: dict[str, tuple[tuple[int, str], ...]] = {
+    "armscii8": (
+        (
+            0x80,
+            "\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98\x99\x9a\x9b\x9c\x9d\x9e\x9f\xa0\u2741\xa7\u0589)(\xbb\xab\u2014.\u055d,-\u055f\u2026\u055c\u055b\u055e\u0531\u0561\u0532\u0562\u0533\u0563\u0534\u0564\u0535\u0565\u0536\u0566\u0537\u0567\u0538\u0568\u0539\u0569\u053a\u056a\u053b\u056b\u053c\u056c\u053d\u056d\u053e\u056e\u053f\u056f\u0540\u0570\u0541\u0571\u0542\u0572\u0543\u0573\u0544\u0574\u0545\u0575\u0546\u0576\u0547\u0577\u0548\u0578\u0549\u0579\u054a\u057a\u054b\u057b\u054c\u057c\u054d\u057d\u054e\u057e\u054f\u057f\u0550\u0580\u0551\u0581\u0552\u0582\u0553\u0583\u0554\u0584\u0555\u0585\u0556\u0586\u2019'",
+        ),
+    ),
+    "cp866": ((0xFC, "ⁿ²"),),
+    "dec8": (
+        (0xA4, " "),
+        (0xA6, " "),
+        (0xA8, "¤"),
+        (0xAC, "    "),
+        (0xB4, " "),
+        (0xB8, " "),
+        (0xBE, " "),
+        (0xD0, " "),
+        (0xD7, "Œ"),
+        (0xDD, "Ÿ "),
+        (0xF0, " "),
+        (0xF7, "œ"),
+        (0xFD, "ÿ  "),
+    ),
+    "geostd8": (
+        (0x80, "€ ‚ „…†‡ ‰ ‹     ‘’“”•–—   ›    "),
+        (0xC0, "აბგდევზჱთიკლმნჲოპჟრსტჳუფქღყშჩცძწჭხჴჯჰჵ                       №  "),
+    ),
+    "greek": ((0xA1, "ʽʼ"),),
+    "hebrew": ((0xAF, "‾"),),
+    "hp8": ((0xA1, "ÀÂÈÊËÎÏ´ˋˆ¨˜ÙÛ₤¯Ýý°ÇçÑñ¡¿¤£¥§ƒ¢âêôûáéóúàèòùäëöüÅîØÆåíøæÄìÖÜÉïßÔÁÃãÐðÍÌÓÒÕõŠšÚŸÿÞþ·µ¶¾—¼½ªº«■»± "),),
+    "keybcs2": (
+        (
+            0x80,
+            "\u010c\xfc\xe9\u010f\xe4\u010e\u0164\u010d\u011b\u011a\u0139\xcd\u013e\u013a\xc4\xc1\xc9\u017e\u017d\xf4\xf6\xd3\u016f\xda\xfd\xd6\xdc\u0160\u013d\xdd\u0158\u0165\xe1\xed\xf3\xfa\u0148\u0147\u016e\xd4\u0161\u0159\u0155\u0154\xbc\xa1\xab\xbb\u2591\u2592\u2593\u2502\u2524\u2561\u2562\u2556\u2555\u2563\u2551\u2557\u255d\u255c\u255b\u2510\u2514\u2534\u252c\u251c\u2500\u253c\u255e\u255f\u255a\u2554\u2569\u2566\u2560\u2550\u256c\u2567\u2568\u2564\u2565\u2559\u2558\u2552\u2553\u256b\u256a\u2518\u250c\u2588\u2584\u258c\u2590\u2580\u03b1\xdf\u0393\u03c0\u03a3\u03c3\xb5\u03c4\u03a6\u0398\u03a9\u03b4\u221e\u03c6\u03b5\u2229\u2261\xb1\u2265\u2264\u2320\u2321\xf7\u2248\xb0\u2219\xb7\u221a\u207f\xb2\u25a0\xa0",
+        ),
+    ),
+    "koi8u": ((0x95, "•"),),
+    "latin1": (
+        (0x81, "\x81"),
+        (0x8D, "\x8d"),
+        (0x8F, "\x8f\x90"),
+        (0x9D, "\x9d"),
+    ),
+    "swe7": (
+        (0x40, "É"),
+        (0x5B, "ÄÖÅÜ"),
+        (0x60, "é"),
+        (0x7B, "äöåü "),
+    ),
 }
 
 
@@ -136,18 +207,25 @@ def codec_of(charset: str) -> Codec:
     if charset in _WAYS:
         return Codec(_WAYS[charset])
     if charset in _SINGLE_BYTE:
-        return Codec(Way.SINGLE_BYTE, characters=b"".join(map(_packed, single_byte_characters(charset))))
+        characters = single_byte_characters(charset)
+        has_ascii = all(characters[byte] == chr(byte) for byte in range(128))
+        return Codec(Way.SINGLE_BYTE, b"".join(map(_packed, characters)), has_ascii)
     if charset in _MULTIBYTE:
-        decode = codecs.getdecoder(_MULTIBYTE[charset])
-        return Codec(Way.PYTHON, decode=lambda text: decode(text)[0])
+        return Codec(Way.PYTHON, decode=partial(_decode_multibyte, charset))
     raise CharsetUnknown(f"the charset {charset!r} is not known to this version")
+
+
+def _decode_multibyte(charset: str, text: bytes) -> str:
+    if charset == "eucjpms" and _EUCJPMS_TILDE in text:  # Python's euc_jp makes an ASCII tilde of it
+        raise UnicodeDecodeError(charset, text, 0, len(text), "a character that Python's euc_jp has another for")
+    return codecs.decode(text, _MULTIBYTE[charset]).translate(_REPLACEMENTS.get(charset, {}))
 
 
 def single_byte_characters(charset: str) -> list[str]:
     """The 256 characters of a charset; '' where a byte is none."""
     characters = [bytes([byte]).decode(_SINGLE_BYTE[charset], "ignore") for byte in range(256)]
-    if charset == "latin1":  # the server's latin1 is cp1252 with C1 controls where that has none
-        characters = [character or chr(byte) for byte, character in enumerate(characters)]
+    for first, others in _DIFFERENCES.get(charset, ()):
+        characters[first : first + len(others)] = [other.strip(" ") for other in others]
     return characters
 
 

@@ -7,6 +7,7 @@ type then brings a fallback from the table's definition. Knows neither files nor
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from menura.types import ColumnType, Kind
 
@@ -173,7 +174,8 @@ def parse_table_map(body: bytes) -> TableMap:
         a bit per column, least significant first: may be NULL
         optional: 1 field   packed: its length   its value
 
-    A packed number is one byte below 251, or 252, 253, 254 and 2, 3, 8 bytes. Source: libs/mysql/binlog/event/rows_event.h.
+    A packed number is one byte below 251, or 252, 253, 254 and 2, 3, 8 bytes.
+    Source: libs/mysql/binlog/event/rows_event.h.
     """
     reader = _Reader(body)
     table_id, database, table = _head(reader)
@@ -239,55 +241,66 @@ def _bits(data: bytes, count: int, *, most_significant_first: bool) -> Iterator[
 
 
 def _read_optional(reader: _Reader, columns: list[MappedColumn]) -> tuple[tuple[int, int], ...] | None:
-    """Fill what the optional fields say into `columns`; returns the primary key. A field that is not known says nothing."""
+    """Fill what the optional fields say into `columns`; returns the primary key. What is not known says nothing."""
     primary_key = None
-
-    def chosen(types: frozenset[int]) -> list[int]:
-        return [index for index, column in enumerate(columns) if column.type in types]
-
-    labelled = frozenset(_LABELLED)
     while reader:
         field = reader.number(1)
         value = _Reader(reader.text())
-        if field == _SIGNEDNESS:
-            numeric = chosen(_NUMERIC)
-            for index, unsigned in zip(numeric, _flags(value, len(numeric)), strict=True):
-                columns[index] = replace(columns[index], unsigned=unsigned)
-        elif field == _COLUMN_VISIBILITY:
-            for index, visible in enumerate(_flags(value, len(columns))):
-                columns[index] = replace(columns[index], visible=visible)
-        elif field in (_DEFAULT_CHARSET, _ENUM_AND_SET_DEFAULT_CHARSET):
-            _default_collations(value, columns, chosen(_CHARACTER if field == _DEFAULT_CHARSET else labelled))
-        elif field in (_COLUMN_CHARSET, _ENUM_AND_SET_COLUMN_CHARSET):
-            for index in chosen(_CHARACTER if field == _COLUMN_CHARSET else labelled):
-                columns[index] = replace(columns[index], collation_id=value.packed())
-        elif field == _COLUMN_NAME:
-            for index, column in enumerate(columns):
-                columns[index] = replace(column, name=_name(value.text()))
-        elif field in (_SET_STR_VALUE, _ENUM_STR_VALUE):
-            type_ = binlog.MYSQL_TYPE_SET if field == _SET_STR_VALUE else binlog.MYSQL_TYPE_ENUM
-            for index in chosen(frozenset({type_})):
-                columns[index] = replace(columns[index], labels=tuple(value.text() for _ in range(value.packed())))
-        elif field in (_SIMPLE_PRIMARY_KEY, _PRIMARY_KEY_WITH_PREFIX):
+        if field in (_SIMPLE_PRIMARY_KEY, _PRIMARY_KEY_WITH_PREFIX):
             primary_key = _key(value, len(columns), has_prefix=field == _PRIMARY_KEY_WITH_PREFIX)
+        elif field in _FIELDS:
+            read, types = _FIELDS[field]
+            chosen = [index for index, column in enumerate(columns) if types is None or column.type in types]
+            for index, facts in zip(chosen, read(value, len(chosen)), strict=True):
+                columns[index] = replace(columns[index], **facts)
     return primary_key
 
 
-def _flags(value: _Reader, count: int) -> list[bool]:
-    return list(_bits(value.rest(), count, most_significant_first=True))
+def _unsigned(value: _Reader, count: int) -> Iterator[dict[str, Any]]:
+    return ({"unsigned": flag} for flag in _bits(value.rest(), count, most_significant_first=True))
 
 
-def _default_collations(value: _Reader, columns: list[MappedColumn], chosen: list[int]) -> None:
+def _visible(value: _Reader, count: int) -> Iterator[dict[str, Any]]:
+    return ({"visible": flag} for flag in _bits(value.rest(), count, most_significant_first=True))
+
+
+def _names(value: _Reader, count: int) -> Iterator[dict[str, Any]]:
+    return ({"name": _name(value.text())} for _ in range(count))
+
+
+def _labels(value: _Reader, count: int) -> Iterator[dict[str, Any]]:
+    return ({"labels": tuple(value.text() for _ in range(value.packed()))} for _ in range(count))
+
+
+def _collations(value: _Reader, count: int) -> Iterator[dict[str, Any]]:
+    return ({"collation_id": value.packed()} for _ in range(count))
+
+
+def _default_collations(value: _Reader, count: int) -> Iterator[dict[str, Any]]:
     """packed: collation of most; then pairs of column (counted among the chosen) and its collation"""
     default = value.packed()
     others = {}
     while value:
         place = value.packed()
         others[place] = value.packed()
-    if any(place >= len(chosen) for place in others):
+    if any(place >= count for place in others):
         raise TableMapError("the collation of a column that is not there")
-    for place, index in enumerate(chosen):
-        columns[index] = replace(columns[index], collation_id=others.get(place, default))
+    return ({"collation_id": others.get(place, default)} for place in range(count))
+
+
+_LABELLED_TYPES = frozenset(_LABELLED)
+#: field: how it is read, and which columns it speaks of (None: all)
+_FIELDS: dict[int, tuple[Callable[[_Reader, int], Iterator[dict[str, Any]]], frozenset[int] | None]] = {
+    _SIGNEDNESS: (_unsigned, _NUMERIC),
+    _DEFAULT_CHARSET: (_default_collations, _CHARACTER),
+    _COLUMN_CHARSET: (_collations, _CHARACTER),
+    _COLUMN_NAME: (_names, None),
+    _SET_STR_VALUE: (_labels, frozenset({binlog.MYSQL_TYPE_SET})),
+    _ENUM_STR_VALUE: (_labels, frozenset({binlog.MYSQL_TYPE_ENUM})),
+    _ENUM_AND_SET_DEFAULT_CHARSET: (_default_collations, _LABELLED_TYPES),
+    _ENUM_AND_SET_COLUMN_CHARSET: (_collations, _LABELLED_TYPES),
+    _COLUMN_VISIBILITY: (_visible, None),
+}
 
 
 def _key(value: _Reader, count: int, *, has_prefix: bool) -> tuple[tuple[int, int], ...]:

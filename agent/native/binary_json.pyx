@@ -270,7 +270,7 @@ cdef int print_double(Printer* printer, const uint8_t* at) noexcept nogil:
 
 
 cdef int server_notation(const char* shortest, char* text) noexcept nogil:
-    """Rewrite Python's shortest decimal text: fixed from 1e-15 to 1e15, else D.DDDeN."""
+    """Rewrite Python's shortest decimal text: fixed from 1e-15 to 1e15 and wherever there is a fraction, else D.DDDeN."""
     cdef char digits[32]
     cdef int count = 0, point = 0, size = 0, exponent = 0, i
     cdef bint seen_point = False, is_negative = False, negative_exponent = False
@@ -302,7 +302,7 @@ cdef int server_notation(const char* shortest, char* text) noexcept nogil:
     if count == 0:
         memcpy(text + size, b"0.0", 3)
         return size + 3
-    if point < -14 or point > 15:
+    if point < -14 or (point > 15 and count <= point):
         text[size] = digits[0]
         size += 1
         if count > 1:
@@ -407,7 +407,7 @@ cdef int print_opaque_time(Printer* printer, uint8_t kind, const uint8_t* at, si
 
 
 cdef int print_base64(Printer* printer, uint8_t kind, const uint8_t* at, size_t size) noexcept nogil:
-    """"base64:typeN:..." with a newline after each 76 characters, as the server does."""
+    """"base64:typeN:..." with a newline, escaped, after each 76 characters, as the server does."""
     cdef const char* alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     cdef char text[32]
     cdef int printed = snprintf(text, sizeof(text), b"\"base64:type%d:", <int> kind)
@@ -427,7 +427,7 @@ cdef int print_base64(Printer* printer, uint8_t kind, const uint8_t* at, size_t 
         text[2] = alphabet[(group >> 6) & 63] if left > 1 else 61
         text[3] = alphabet[group & 63] if left > 2 else 61
         if line == 76:
-            if put(printer, b"\n", 1) < 0:
+            if put(printer, b"\\n", 2) < 0:
                 return -1
             line = 0
         if put(printer, text, 4) < 0:

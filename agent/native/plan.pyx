@@ -228,6 +228,7 @@ cdef class TablePlan:
         self.kept.append(codec)
         value.reads = _WAY_READS[codec.way]
         if codec.way is Way.SINGLE_BYTE:
+            value.has_ascii = codec.has_ascii
             value.characters = <const uint32_t*> PyBytes_AS_STRING(codec.characters)
         elif codec.way is Way.PYTHON:
             value.codec = <void*> codec.decode

@@ -81,7 +81,7 @@ cdef inline int decode_single_byte(
     """A charset of one byte per character, through the column's table."""
     cdef size_t i, written = column.text.size
     cdef uint32_t character
-    if ascii_prefix(at, size) == size and value.characters[0x5C] == 0x5C01:  # plain ASCII below 0x80
+    if value.has_ascii and ascii_prefix(at, size) == size:
         return append_value(column, row, at, size)
     if not reserve(&column.text, 3 * size + 4):
         return fail(row, b"out of memory")

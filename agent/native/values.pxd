@@ -63,6 +63,8 @@ cdef struct Value:
     size_t label_count
     # single-byte charsets: per byte its UTF-8 bytes, their count in the lowest byte; 0: no character
     const uint32_t* characters
+    # bytes below 0x80 are ASCII in that charset
+    bint has_ascii
     # other charsets: a Python callable from bytes to str, owned by the plan
     void* codec
     # the column's name as a JSON string, for `_unrepresentable`

@@ -142,7 +142,7 @@ def test_position_when_sent_and_read_then_is_itself() -> None:
 
 def test_moved_when_transactions_finished_then_holds_them() -> None:
     begin = Position(MysqlGtids({}), "", "binlog.000001", 4)
-    after = moved(begin, [(UUIDS[0], 1, 3), (UUIDS[0], 4, 4)], "binlog.000001", 700)
+    after = moved(begin, [(UUIDS[0], 1, 3), (UUIDS[0], 4, 4)], UUIDS[0], "binlog.000001", 700)
     assert str(after) == f"{UUIDS[0]}:1-4"
     assert after.offset == 700
 

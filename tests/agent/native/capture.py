@@ -52,9 +52,7 @@ def plan_of(body: bytes, *, mariadb: bool, fallbacks: Iterable[ColumnType | None
         described = Column(
             column.name or f"c{index}", column_type(column, mariadb=mariadb), column.nullable, keys.get(index, 0)
         )
-        planned.append(
-            PlannedColumn(described, column.type, column.metadata, sent=described.name not in set(ignored))
-        )
+        planned.append(PlannedColumn(described, column.type, column.metadata, sent=described.name not in set(ignored)))
     sent = tuple(item.column for item in planned if item.sent)
     return TablePlan(mapped.database, mapped.table, schema_id(sent), planned)
 
@@ -80,7 +78,12 @@ class Decoded:
 
 
 def decode_all(
-    data: bytes, *, mariadb: bool, chunk: int = 1 << 30, decoder: BinlogDecoder | None = None, database: str = "t",
+    data: bytes,
+    *,
+    mariadb: bool,
+    chunk: int = 1 << 30,
+    decoder: BinlogDecoder | None = None,
+    database: str = "t",
     ignored: Iterable[str] = (),
 ) -> Decoded:
     """Feed `data` in chunks; tables of `database` are planned, all others stepped over."""
@@ -108,7 +111,9 @@ def decode_all(
     return decoded
 
 
-def handle(decoder: BinlogDecoder, event: Event, *, mariadb: bool, database: str = "t", ignored: Iterable[str] = ()) -> None:
+def handle(
+    decoder: BinlogDecoder, event: Event, *, mariadb: bool, database: str = "t", ignored: Iterable[str] = ()
+) -> None:
     """What the agent does with an event, without its policy."""
     if event.type == binlog.TABLE_MAP_EVENT:
         mapped = parse_table_map(event.body)
@@ -122,3 +127,22 @@ def handle(decoder: BinlogDecoder, event: Event, *, mariadb: bool, database: str
         decoder.forget_tables()
     elif event.type == binlog.ROTATE_EVENT:
         decoder.set_file(event.body[8:].decode())
+
+
+def logged(server: Server, *statements: str, database: str = "t") -> bytes:
+    """What the statements, run on one connection, write to the log: a file of their own."""
+    server.run("FLUSH BINARY LOGS")
+    file = str(server.run("SHOW BINARY LOGS")[-1][0])
+    server.run(*statements, database=database)
+    return dump(server, file)
+
+
+def current_state(changes: pa.Table, key: str = "id") -> list[dict[str, object]]:
+    """The rows that the changes leave."""
+    rows: dict[object, dict[str, object]] = {}
+    for change in changes.to_pylist():
+        if change["_change_type"] in (1, 3):
+            del rows[change[key]]
+        else:
+            rows[change[key]] = change
+    return list(rows.values())

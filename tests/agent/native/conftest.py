@@ -1,0 +1,22 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Flavor, Server, server
+
+
+@pytest.fixture(scope="package", params=["mysql", "mariadb"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Each of the two servers, shared by this folder's tests; every test makes a log file and tables of its own."""
+    flavor: Flavor = request.param
+    with server(flavor, tmp_path_factory.mktemp(flavor) / "server", max_allowed_packet="128M") as running:
+        running.create_replication_user()
+        running.run("CREATE DATABASE t CHARACTER SET utf8mb4")
+        yield running
+
+
+@pytest.fixture
+def mysql(source: Server) -> Server:
+    if source.flavor != "mysql":
+        pytest.skip("MariaDB has no such thing")
+    return source
