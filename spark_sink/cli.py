@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
-from spark_sink.ingest import Sink, SinkSettings
+from spark_sink.ingest import Sink, SinkSettings, condition
 from spark_sink.records import FOLDER
 from spark_sink.spark import start_session
 
@@ -57,7 +57,7 @@ def run(session: SparkSession, settings: SinkSettings, stop: threading.Event) ->
         while not stop.is_set() and not _ended(query, sink):
             sink.retry_due()
     finally:
-        sink.wait_until_idle(STOP_GRACE_SECONDS)
+        sink.stop_batches(STOP_GRACE_SECONDS)
         query.stop()
     logger.info("sink stopped")
 
@@ -71,15 +71,10 @@ def _ended(query: StreamingQuery, sink: Sink) -> bool:
             raise sink.failure from failed
         raise QueryFailed(
             "running the streaming query",
-            f"Spark ended it: {_first_line(failed)}",
+            f"Spark ended it: {condition(failed)}",
             data="What was not checkpointed will be done again; nothing is written twice",
             remedy="Start the sink again; when it repeats, report it",
         ) from failed
-
-
-def _first_line(failed: StreamingQueryException) -> str:
-    """The error's class; its text may hold values."""
-    return str(failed.getCondition() or type(failed).__name__)
 
 
 def _settings(arguments: argparse.Namespace) -> SinkSettings:

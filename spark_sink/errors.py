@@ -5,6 +5,7 @@
     MenuraError
     └── SinkError
         ├── SinkSettingInvalid      an argument, or an address that nothing can open
+        ├── JavaMissing             no Java on this machine
         ├── JarsMissing             Delta's jars are not where the session looks
         ├── JarsNotFetched          the registry did not give them
         ├── LogEntryUnreadable      an entry of the cut log, or one whose cuts do not follow; stops the sink
@@ -29,6 +30,11 @@ class SinkError(MenuraError):
 
 class SinkSettingInvalid(SinkError):
     code = "SINK_SETTING_INVALID"
+    exit_code = 2
+
+
+class JavaMissing(SinkError):
+    code = "JAVA_MISSING"
     exit_code = 2
 
 

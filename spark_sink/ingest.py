@@ -16,11 +16,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, divide, entry_rows
-from spark_sink.errors import SinkError
+from spark_sink.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, entry_rows
+from spark_sink.errors import QueryFailed, SinkError
 from spark_sink.landing_log import LandingLog, log_entry_unreadable
 from spark_sink.large_merge import LargeMerger
 from spark_sink.records import Records, StoppedTable, now_us
@@ -44,6 +46,13 @@ class SinkSettings:
     size: TaskSize = field(default_factory=TaskSize)
 
 
+def condition(error: PySparkException | Py4JJavaError) -> str:
+    """The error's condition or class; its text may hold values."""
+    if isinstance(error, PySparkException):
+        return str(error.getCondition() or type(error).__name__)
+    return str(error.java_exception.getClass().getName())
+
+
 class Sink:
     """One running sink. `failure` is what ended a batch, for whoever awaits the query."""
 
@@ -56,8 +65,9 @@ class Sink:
         self.failure: SinkError | None = None
         self.partitions = session.sparkContext.defaultParallelism * PARTITIONS_PER_CORE
         self._stopped: dict[TableId, StoppedTable] = {}
-        #: held while tables are written, so that a stop waits for them and a retry does not run beside a batch
+        #: held while tables are written: a stop waits for them, a retry does not run beside a batch
         self._writing = threading.Lock()
+        self._stopping = False
         self._next_retry = 0.0
 
     def start(self) -> StreamingQuery:
@@ -77,12 +87,24 @@ class Sink:
         )
         writer = frame.writeStream.foreachBatch(self._guarded).option("checkpointLocation", self.settings.checkpoint)
         if self.settings.available_now:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{int(self.settings.trigger_seconds * 1000)} milliseconds").start()
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{int(self.settings.trigger_seconds * 1000)} milliseconds")
+        try:
+            return writer.start()
+        except (PySparkException, Py4JJavaError) as refused:
+            raise QueryFailed(
+                "starting the streaming query",
+                f"Spark refused it: {condition(refused)}",
+                data="Nothing was written",
+                remedy=f"Check that {self.settings.checkpoint} can be written and is this sink's own checkpoint",
+            ) from refused
 
-    def wait_until_idle(self, seconds: float) -> bool:
-        """Whether no batch is being written, after at most `seconds`; none begins afterwards if so."""
-        return self._writing.acquire(timeout=seconds)
+    def stop_batches(self, seconds: float) -> None:
+        """Wait for the batch in progress, at most `seconds`; a later one fails before it writes."""
+        self._stopping = True
+        if self._writing.acquire(timeout=seconds):
+            self._writing.release()
 
     def retry_due(self) -> None:
         """Try transiently stopped tables again, each `RETRY_SECONDS`."""
@@ -97,17 +119,15 @@ class Sink:
         with self._writing:
             self._next_retry = time.monotonic() + RETRY_SECONDS
             cuts, rows = self._missed_rows({table: self._stopped[table].entry for table in tables})
-            for table in tables:
-                del self._stopped[table]
-            parts = divide(rows, self.partitions)
-            frame = self.session.createDataFrame([row for part in parts for row in part], ROW_DDL)
-            outcomes = self._run(frame.coalesce(1))[1]
-            stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
+            frame = self.session.createDataFrame(rows, ROW_DDL).coalesce(1)
+            _, outcomes = self._run(frame, frozenset())
+            self._record(cuts, outcomes)
+            # Only what was really done goes on: a table whose entries are gone must not skip them.
             resumed = [outcome for outcome in outcomes if outcome.result is not Result.STOPPED]
             self.records.record_resumed(resumed)
-            self._record(cuts, outcomes, stopped)
-        for outcome in resumed:
-            logger.info("table resumed table=%s cut=%d", outcome.table, outcome.cut)
+            for outcome in resumed:
+                del self._stopped[outcome.table]
+                logger.info("table resumed table=%s cut=%d", outcome.table, outcome.cut)
 
     def _missed_rows(self, first_entries: dict[TableId, int]) -> tuple[list[CutSeen], list[Row]]:
         cuts: list[CutSeen] = []
@@ -127,6 +147,8 @@ class Sink:
     def _guarded(self, frame: DataFrame, batch: int) -> None:
         """Spark keeps of a batch's failure its text alone; this keeps the error itself."""
         with self._writing:
+            if self._stopping:
+                raise QueryFailed("beginning a batch", "the sink is stopping", data="The batch will be done again")
             try:
                 self._apply_batch(frame, batch)
             except SinkError as failure:
@@ -135,13 +157,13 @@ class Sink:
 
     def _apply_batch(self, frame: DataFrame, batch: int) -> None:
         began = time.monotonic()
-        cuts, outcomes = self._run(frame)
-        stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
-        self._record(cuts, outcomes, stopped)
+        cuts, outcomes = self._run(frame, frozenset(self._stopped))
+        stopped = self._record(cuts, outcomes)
         now = now_us()
+        committed_us = [cut.last_commit_timestamp_us for cut in cuts if cut.last_commit_timestamp_us]
         logger.info(
             "batch applied batch=%d entries=%d cuts=%d tables=%d stopped=%d rows=%d seconds=%.3f "
-            "since_landing_seconds=%.3f freshness_seconds=%.3f",
+            "since_landing_seconds=%.3f freshness_seconds=%s",
             batch,
             len({cut.entry for cut in cuts}),
             len(cuts),
@@ -150,17 +172,13 @@ class Sink:
             sum(outcome.rows for outcome in outcomes),
             time.monotonic() - began,
             (now - min((cut.committed_at_us for cut in cuts), default=now)) / 1e6,
-            (now - max((cut.last_commit_timestamp_us for cut in cuts), default=now)) / 1e6,
+            # Of the newest transaction in the lake; a batch without one says nothing of it.
+            f"{(now - max(committed_us)) / 1e6:.3f}" if committed_us else "unknown",
         )
 
-    def _run(self, frame: DataFrame) -> tuple[list[CutSeen], list[Outcome]]:
+    def _run(self, frame: DataFrame, left_alone: frozenset[TableId]) -> tuple[list[CutSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
-        settings = TaskSettings(
-            self.settings.landing,
-            self.settings.lake,
-            frozenset(self._stopped),
-            self.settings.size,
-        )
+        settings = TaskSettings(self.settings.landing, self.settings.lake, left_alone, self.settings.size)
         done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
         for message in done:
             if isinstance(message, EntryProblem):
@@ -169,7 +187,9 @@ class Sink:
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, [self.large.apply(o) if o.result is Result.LARGE else o for o in outcomes]
 
-    def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome], stopped: Sequence[Outcome]) -> None:
+    def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Write the batch's records; gives the outcomes of tables that stopped."""
+        stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
         self.records.record_batch(cuts, outcomes)
         self.records.record_stops(stopped)
         at_us = now_us()
@@ -178,6 +198,7 @@ class Sink:
                 stop.table, stop.entry, stop.cut, stop.code, stop.message, stop.terminal, at_us
             )
             logger.error("table stopped table=%s cut=%d error=%s", stop.table, stop.cut, stop.message)
+        return stopped
 
     def _warm_up(self) -> None:
         """Start the Python workers and import what they need, before the first change waits for it."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_sink.errors import JarsMissing, JarsNotFetched, SinkError
+from spark_sink.errors import JarsMissing, JarsNotFetched, JavaMissing, SinkError
 
 #: (organisation, module, revision): what PySpark 4.2.1 lacks, and nothing that it has
 MODULES = (("io.delta", "delta-spark_4.2_2.13", "4.4.0"), ("io.delta", "delta-storage", "4.4.0"))
@@ -49,11 +49,22 @@ def find_jars() -> list[Path]:
     )
 
 
+def find_java() -> str:
+    """The java that Spark would start: of JAVA_HOME, else of the PATH. Raises `JavaMissing`."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        raise JavaMissing(
+            "looking for Java",
+            f"no java in {f'{home}/bin (JAVA_HOME)' if home else 'any folder of PATH'}",
+            remedy="Install a Java 17 runtime, e.g. openjdk-17-jre-headless, or point JAVA_HOME at one",
+        )
+    return java
+
+
 def fetch_jars(folder: Path) -> list[Path]:
     """Download what is missing into `folder`; the paths. Raises `JarsNotFetched`."""
-    java = shutil.which("java")
-    if java is None:
-        raise JarsNotFetched("fetching Delta's jars", "no java on the PATH", remedy="Install a Java 17 runtime")
+    java = find_java()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="menura-ivy-") as scratch:
         settings = Path(scratch) / "settings.xml"

@@ -17,7 +17,7 @@ import menura
 from pyspark.sql import SparkSession
 
 from spark_sink.cut_log_source import CutLogSource
-from spark_sink.jars import find_jars
+from spark_sink.jars import find_jars, find_java
 
 DRIVER_MEMORY = "1g"
 _DELTA = {
@@ -51,7 +51,8 @@ def is_local(master: str) -> bool:
 
 
 def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
-    """A session that knows Delta and the cut log; `settings` have '_' for '.'. Raises `JarsMissing`."""
+    """A session that knows Delta and the cut log; `settings` have '_' for '.'. Raises `JavaMissing`, `JarsMissing`."""
+    find_java()
     jars = find_jars()
     # Workers must be this interpreter: it has pyarrow and deltalake.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -133,6 +133,23 @@ def test_a_table_whose_file_is_missing_when_it_comes_back_then_the_table_catches
     assert lake_rows(lake, EVENTS) == workload.events.expected()
 
 
+def test_a_stopped_table_whose_entries_are_gone_when_the_sink_starts_then_it_stays_stopped(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    workload = Workload(7)
+    for _ in range(2):
+        workload.cut(writer)
+    follow()
+    workload.cut(writer)
+    for path in (writer.folder / "data/acme/shop/shop/events").glob(f"*-{3:020d}-*"):
+        path.unlink()
+    follow()
+    (writer.folder / entry_path(3)).unlink()
+    workload.cut(writer)
+    follow()
+    assert [stop.table for stop in stopped_tables(str(lake))] == [table_id(EVENTS)]
+
+
 def test_an_entry_of_an_unknown_format_when_met_then_the_sink_stops_before_it_and_says_so(
     writer: Writer, lake: Path, follow: Follow
 ) -> None:

@@ -113,8 +113,9 @@ def test_a_running_sink_when_asked_to_stop_then_it_ends_soon_and_leaves_no_proce
         (["--trigger-seconds", "-1"], {}, 2, ("SINK_SETTING_INVALID", "--trigger-seconds")),
         (["--lake", "/tmp/a%20b"], {}, 2, ("SINK_SETTING_INVALID", "--lake")),
         ([], {"MENURA_JARS": "/nowhere"}, 2, ("JARS_MISSING", "python -m spark_sink.jars")),
+        ([], {"JAVA_HOME": "/nowhere"}, 2, ("JAVA_MISSING", "JAVA_HOME")),
     ],
-    ids=["trigger", "lake", "jars"],
+    ids=["trigger", "lake", "jars", "java"],
 )
 def test_a_setting_that_cannot_work_when_started_then_one_line_names_it_and_the_fix(
     tmp_path: Path, options: list[str], environment: dict[str, str], code: int, words: tuple[str, ...]

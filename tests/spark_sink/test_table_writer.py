@@ -110,6 +110,22 @@ def test_two_writers_of_one_cut_when_they_meet_then_one_finds_its_work_done(
     assert len(lake_rows(lake, EVENTS)) == 5
 
 
+def test_many_small_commits_when_compacted_then_rows_stay_and_files_are_few(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_writer, "COMPACT_EVERY_VERSIONS", 4)
+    workload = Workload(9)
+    for _ in range(12):
+        workload.cut(writer)
+        apply_entries(writer.folder, lake, first=writer.entry)
+    assert lake_rows(lake, ORDERS) == workload.orders.expected()
+    assert lake_rows(lake, EVENTS) == workload.events.expected()
+    for kind in ("changelog", "current"):
+        table = open_table(f"{table_id(ORDERS).folder(str(lake))}/{kind}")
+        assert table is not None and len(table.file_uris()) <= 4
+    assert {outcome.result for outcome in apply_entries(writer.folder, lake)} == {Result.SKIPPED}
+
+
 def test_keys_that_swap_in_one_batch_when_merged_then_each_row_has_its_last_key(writer: Writer, lake: Path) -> None:
     writer.cut((ORDERS, [insert(**order(1, 10)), insert(**order(2, 20))]))
     swap = [update(order(1, 10), order(3, 10)), update(order(2, 20), order(1, 20)), update(order(3, 10), order(2, 10))]
