@@ -37,7 +37,6 @@ class Counters:
     transactions: int = 0
     read_bytes: int = 0
     sent_bytes: int = 0
-    credit_wait_us: int = 0
 
 
 class SourceState:
@@ -57,6 +56,8 @@ class SourceState:
         self._end_seen_us = 0
         self._caught_up_us = 0
         self.counters = Counters()
+        #: waits for credit so far, the running one included, in microseconds
+        self.credit_wait_us: Callable[[], int] = lambda: 0
         #: called after each change of what `effective` says, from any thread
         self.on_change: Callable[[str], None] = lambda source: None
 
@@ -177,7 +178,7 @@ class SourceState:
                 transactions=self.counters.transactions,
                 read_bytes=self.counters.read_bytes,
                 sent_bytes=self.counters.sent_bytes,
-                credit_wait_us=self.counters.credit_wait_us,
+                credit_wait_us=self.credit_wait_us(),
             )
             lag_us = self._lag_us()
             error = next(iter(self._errors.values()), None)

@@ -131,6 +131,7 @@ class BinlogReader:
     def __init__(
         self,
         source: str,
+        server_uuid: str,
         decoder: BinlogDecoder,
         planner: TablePlanner,
         progress: Progress,
@@ -140,6 +141,7 @@ class BinlogReader:
         clock: Callable[[], float],
     ) -> None:
         self._source = source
+        self._server_uuid = server_uuid
         self._decoder = decoder
         self._planner = planner
         self._progress = progress
@@ -288,8 +290,13 @@ class BinlogReader:
         self._published_at = self._clock()
         offset = max(self._offset, self._decoder.transaction_end_offset)
         runs = self._decoder.take_gtids()
-        if runs or (self._file, offset) != (self._position.file, self._position.offset):
-            self._position = moved(self._position, runs, self._file, offset)
+        # With GTIDs, file and offset are those of the last transaction: they may serve where a table knows no GTID.
+        has_moved = self._position.gtids is None and (self._file, offset) != (
+            self._position.file,
+            self._position.offset,
+        )
+        if runs or has_moved:
+            self._position = moved(self._position, runs, self._server_uuid, self._file, offset)
         self._sink.position_is(self._position, self._last_commit_us)
 
     # --- tables that are not where the stream is

@@ -9,7 +9,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
 from uuid import UUID
@@ -254,9 +254,9 @@ class Position:
 
     def to_proto(self) -> mysql_binlog_pb2.Position:
         gtid_set = str(self.gtids) if self.gtids is not None else ""
-        return mysql_binlog_pb2.Position(
-            gtid_set=gtid_set, server_uuid=self.server_uuid, file=self.file, offset=self.offset
-        )
+        # An empty set without UUID is a log's beginning; with one it is a position without GTIDs.
+        server_uuid = self.server_uuid if gtid_set or self.gtids is None else ""
+        return mysql_binlog_pb2.Position(gtid_set=gtid_set, server_uuid=server_uuid, file=self.file, offset=self.offset)
 
 
 def from_proto(position: mysql_binlog_pb2.Position, scheme: Scheme) -> Position:
@@ -310,10 +310,10 @@ def _meet(left: Position, right: Position) -> Position:
     raise PositionsUnordered(f"{left} and {right}")
 
 
-def moved(position: Position, runs: Iterable[Run], file: str, offset: int) -> Position:
-    """The position after the transactions of `runs`."""
+def moved(position: Position, runs: Iterable[Run], server_uuid: str, file: str, offset: int) -> Position:
+    """The position after the transactions of `runs`, the last of which ends at `file`:`offset` of that server."""
     gtids = position.gtids.with_runs(runs) if position.gtids is not None else None
-    return replace(position, gtids=gtids, file=file, offset=offset)
+    return Position(gtids, server_uuid, file, offset)
 
 
 def _file_order(file: str, offset: int) -> tuple[str, int, int]:

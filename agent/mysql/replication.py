@@ -28,6 +28,9 @@ SILENCE_SECONDS = 20.0
 #: how long the server waits for us while we wait for credit before it drops the connection
 SERVER_WRITE_TIMEOUT_SECONDS = 3600
 
+#: MariaDB ends the older stream of two under one server id with this code; MySQL with 1236, like much else
+ER_SLAVE_SAME_ID = 4052
+
 _COM_BINLOG_DUMP_GTID = 0x1E
 _BINLOG_THROUGH_GTID = 0x04
 _MARIA_SLAVE_CAPABILITY_GTID = 4

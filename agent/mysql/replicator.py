@@ -26,6 +26,7 @@ from agent.mysql.connection import Facts, connect
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.replication import (
+    ER_SLAVE_SAME_ID,
     SILENCE_SECONDS,
     ReplicationStream,
     identity_of,
@@ -88,6 +89,7 @@ class BinlogPlugin:
         self._state = context.state
         self._replica = identity_of(context.tenant, context.agent, self.source, context.source.server_id)
         self._credit = Credit()
+        self._state.credit_wait_us = lambda: self._credit.waited_us
         self._watch = LogEndWatch(self._config.binlog, self.source, self._state.end_is)
         self._changed = threading.Condition()
         self._outlet: Outlet | None = None
@@ -221,7 +223,7 @@ class BinlogPlugin:
             next_gsn=replicate.next_gsn,
             next_transaction_id=replicate.next_transaction_id,
         )
-        reader = self._reader(task, progress, decoder, planner)
+        reader = self._reader(task, facts, progress, decoder, planner)
         log.info(
             "replication starts",
             extra={
@@ -243,10 +245,13 @@ class BinlogPlugin:
             except ServerRefused as refused:
                 raise self._explain(refused, facts, scheme, progress.start) from refused
 
-    def _reader(self, task: Task, progress: Progress, decoder: BinlogDecoder, planner: TablePlanner) -> BinlogReader:
+    def _reader(
+        self, task: Task, facts: Facts, progress: Progress, decoder: BinlogDecoder, planner: TablePlanner
+    ) -> BinlogReader:
         replicate = task.replicate
         return BinlogReader(
             self.source,
+            facts.server_uuid,
             decoder,
             planner,
             progress,
@@ -259,7 +264,7 @@ class BinlogPlugin:
     def _explain(self, refused: ServerRefused, facts: Facts, scheme: Scheme, start: Position) -> SourceError:
         """What the server's error packet means, found out by asking it; its text is only shown."""
         with closing(connect(self._config.binlog, self.source)) as connection:
-            if other_replica_has_our_id(connection, facts, self._replica):
+            if refused.code == ER_SLAVE_SAME_ID or other_replica_has_our_id(connection, facts, self._replica):
                 return duplicate_id(self.source, self._replica, "another replica reads the log under this id")
             try:
                 ServerLog(connection, self._config.binlog, self.source, facts, scheme).check_readable(start)
@@ -331,7 +336,6 @@ class _TaskSink:
         counters.rows += self._decoder.rows - self._counted_rows
         counters.transactions += self._decoder.transactions - self._counted_transactions
         self._counted_rows, self._counted_transactions = self._decoder.rows, self._decoder.transactions
-        counters.credit_wait_us = self._credit.waited_us
         self._state.read_is(position, commit_us)
 
     def tables_are(self, stopped: Iterable[Stop]) -> None:

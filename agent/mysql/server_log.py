@@ -81,7 +81,7 @@ class ServerLog:
         """A position in a user's words; raises `PositionInvalid`."""
         file_offset = parse_file_offset(text)
         try:
-            if file_offset is None:
+            if file_offset is None or self._scheme is Scheme.MYSQL_GTID:
                 return self._position(_parse_gtids(text, self._scheme), "", 0)
         except PositionSyntaxError as wrong:
             raise PositionInvalid(
@@ -114,6 +114,9 @@ class ServerLog:
                 first = self._mariadb_gtids_at(self._files()[0][0], FIRST_OFFSET)
                 if not position.gtids.covers(first):
                     raise self._purged(position, f"the server's first log begins after {first}")
+                last = MariadbGtids.parse(str(rows(self._connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
+                if not last.covers(position.gtids):
+                    raise self._rebuilt(position, f"the server's log ends at {last}")
             else:
                 self._check_file(position)
 
@@ -152,9 +155,7 @@ class ServerLog:
         return MariadbGtids.parse(text.decode() if isinstance(text, bytes) else str(text))
 
     def _position(self, gtids: Gtids | None, file: str, offset: int) -> Position:
-        # Without transactions the GTID set is empty; the empty UUID then tells it from a position without GTIDs.
-        server_uuid = "" if gtids is not None and not gtids else self._facts.server_uuid
-        return Position(gtids, server_uuid, file, offset)
+        return Position(gtids, self._facts.server_uuid, file, offset)
 
     def _no_gtids(self) -> Gtids | None:
         empty: dict[Scheme, Gtids] = {Scheme.MYSQL_GTID: MysqlGtids({}), Scheme.MARIADB_GTID: MariadbGtids({})}

@@ -41,8 +41,10 @@ def scheme_of(replicate: mysql_binlog_pb2.Replicate, natural: Scheme) -> Scheme:
     stored += [replicate.position] if replicate.HasField("position") else []
     stored += [sync.position for sync in replicate.tables if sync.WhichOneof("start") == "position"]
     texts = [sync.position_text for sync in replicate.tables if sync.WhichOneof("start") == "position_text"]
-    by_file = any(is_file_only(position) for position in stored) or any(parse_file_offset(text) for text in texts)
-    return Scheme.FILE if by_file else natural
+    wants_file = any(parse_file_offset(text) for text in texts)
+    can_file = all(position.file and position.server_uuid for position in stored)
+    is_needed = any(is_file_only(position) for position in stored)
+    return Scheme.FILE if is_needed or (wants_file and can_file) else natural
 
 
 def resolve(
