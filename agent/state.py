@@ -27,6 +27,7 @@ class Place(Protocol):
     """A source's position; its text is in the source's own words."""
 
     def covers(self, other: Self, /) -> bool: ...
+    def is_comparable(self, other: Self, /) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -166,7 +167,9 @@ class SourceState:
             self._caught_up_us = self._end_seen_us
 
     def _covers_end(self) -> bool:
-        return self._read is not None and self._end is not None and self._read.covers(self._end)
+        if self._read is None or self._end is None or not self._read.is_comparable(self._end):
+            return False  # the end is that of another way of keeping positions, until it is asked for again
+        return self._read.covers(self._end)
 
     def status(self) -> config_pb2.SourceStatus:
         with self._lock:
@@ -190,7 +193,7 @@ class SourceState:
 
     def _lag_us(self) -> int | None:
         """0 at the log's end; else since it was last caught up or the last commit read, whichever is later."""
-        if self._read is None or self._end is None:
+        if self._read is None or self._end is None or not self._read.is_comparable(self._end):
             return None
         if self._read.covers(self._end) and self._end.covers(self._read):
             return 0

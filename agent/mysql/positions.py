@@ -249,6 +249,12 @@ class Position:
             raise PositionsUnordered(f"{self} and {other} are positions of different kinds or servers")
         return _file_order(self.file, self.offset) >= _file_order(other.file, other.offset)
 
+    def is_comparable(self, other: "Position") -> bool:
+        """Whether `covers` can answer: both with GTIDs of one flavour, or both by file on one server."""
+        if self.gtids is None:
+            return other.gtids is None and self.server_uuid == other.server_uuid
+        return type(self.gtids) is type(other.gtids)
+
     def same_place(self, other: "Position") -> bool:
         return self.covers(other) and other.covers(self)
 

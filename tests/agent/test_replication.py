@@ -235,7 +235,8 @@ def test_credit_when_it_runs_out_then_reading_stops_and_memory_is_bounded(
 ) -> None:
     gateway.grants_credit = False
     wide = "SELECT NULL, CONCAT(MD5(RAND()), MD5(RAND())), CONCAT(MD5(RAND()), MD5(RAND())) FROM shop.orders"
-    database.run("INSERT INTO shop.orders (note) VALUES ('x')", *[f"INSERT INTO shop.orders {wide}"] * 18)
+    inserts = ["INSERT INTO orders (note) VALUES ('x')", *[f"INSERT INTO orders {wide}"] * 18]
+    database.run(*inserts, database="shop")
     gateway.sync("shop", ORDERS, oldest=True)
     with running_agent(config(tmp_path, gateway, database), tmp_path / "log") as process:
         record = gateway.source("shop")
