@@ -234,7 +234,7 @@ def test_credit_when_it_runs_out_then_reading_stops_and_memory_is_bounded(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     gateway.grants_credit = False
-    wide = "SELECT NULL, CONCAT(MD5(RAND()), MD5(RAND())), CONCAT(MD5(RAND()), MD5(RAND())) FROM shop.orders"
+    wide = "SELECT NULL, SHA2(RAND(), 256), SHA2(RAND(), 256) FROM orders"
     inserts = ["INSERT INTO orders (note) VALUES ('x')", *[f"INSERT INTO orders {wide}"] * 18]
     database.run(*inserts, database="shop")
     gateway.sync("shop", ORDERS, oldest=True)
