@@ -30,7 +30,7 @@ from agent.native.rows cimport append_row
 from agent.native.tables cimport Table, Tables, clear_tables, find_table, put_table
 from agent.native.transactions cimport (
     ANNOUNCED, MOST_FILE_BYTES, MOST_POSITION_BYTES, OPEN, OUTSIDE, Runs, Transaction, add_run, name_position,
-    print_uuid, read_gtid, read_mariadb_gtid
+    print_uuid, read_gtid, read_mariadb_gtid, read_tagged_gtid
 )
 from agent.native.values cimport le16, le32, le48
 
@@ -71,6 +71,7 @@ cdef enum:
     DELETE_ROWS_EVENT = 32
     GTID_LOG_EVENT = 33
     ANONYMOUS_GTID_LOG_EVENT = 34
+    GTID_TAGGED_LOG_EVENT = 42
     GTID_EVENT = 162
 
 cdef enum:
@@ -337,7 +338,9 @@ cdef class BinlogDecoder:
             return self.end_transaction()
         if type_ == QUERY_EVENT:
             return self.read_query(body, size, event_size)
-        if type_ == GTID_LOG_EVENT or type_ == ANONYMOUS_GTID_LOG_EVENT or type_ == GTID_EVENT:
+        if type_ == GTID_LOG_EVENT or type_ == ANONYMOUS_GTID_LOG_EVENT or type_ == GTID_EVENT or (
+            type_ == GTID_TAGGED_LOG_EVENT
+        ):
             return self.begin_transaction(body, size, event_size)
         return self.hand_over(body, size)
 
@@ -366,10 +369,12 @@ cdef class BinlogDecoder:
         self.start_transaction(event_size)
         if self.header.type == GTID_EVENT:
             is_read = read_mariadb_gtid(t, body, size, self.header.server_id, &is_standalone)
+        elif self.header.type == GTID_TAGGED_LOG_EVENT:
+            is_read = read_tagged_gtid(t, body, size)
         else:
             is_read = read_gtid(t, body, size, self.header.type == ANONYMOUS_GTID_LOG_EVENT)
         if not is_read:
-            return self.fail(b"a GTID event that is too short or has no number")
+            return self.fail(b"a GTID event that is cut off or has no number")
         # MariaDB's GTID is a BEGIN at the same time
         t.phase = ANNOUNCED if is_standalone else OPEN
         if self.tables.count > MOST_TABLES:

@@ -5,6 +5,11 @@
     MySQL GTID_LOG_EVENT, ANONYMOUS_GTID_LOG_EVENT
         1 flags   16 server UUID   8 number   1 logical clock's type (2)   8 last committed   8 sequence number
         7 immediate commit timestamp, microseconds; bit 55 set: 7 original commit timestamp   ...
+    MySQL GTID_TAGGED_LOG_EVENT (libs/mysql/serialization): packed numbers; a byte's lowest 1 bits tell how many bytes
+    follow it, the bits above the next 0 and those bytes are the number; a signed one has its sign in the lowest bit
+        version (1)   size   last field that must be known   then each field: its number, its value
+        0 flags   1 server UUID, 16 numbers   2 number (signed)   3 tag: size, bytes
+        4 last committed (signed)   5 sequence number (signed)   6 immediate commit timestamp, microseconds   ...
     MariaDB GTID_EVENT; the header's server id is the GTID's
         8 sequence number   4 domain   1 flags   ...
 """
@@ -79,6 +84,71 @@ cdef inline bint read_gtid(Transaction* t, const uint8_t* at, size_t size, bint 
         micros = (<uint64_t> le32(at + 42) | (<uint64_t> le32(at + 45) >> 8 << 32)) & ((<uint64_t> 1 << 55) - 1)
         if micros:
             t.commit_timestamp_us = <int64_t> micros
+    return True
+
+
+cdef inline bint read_packed(const uint8_t** at, const uint8_t* end, uint64_t* number) noexcept nogil:
+    """A packed number of the serialization library."""
+    cdef int more = 0
+    cdef int i
+    if at[0] == end:
+        return False
+    while more < 8 and at[0][0] >> more & 1:
+        more += 1
+    if end - at[0] < 1 + more:
+        return False
+    number[0] = 0
+    for i in range(more):
+        number[0] |= <uint64_t> at[0][1 + i] << (8 * i)
+    if more < 8:
+        number[0] = (number[0] << (7 - more)) | (at[0][0] >> (more + 1))
+    at[0] += 1 + more
+    return True
+
+
+cdef inline bint read_tagged_gtid(Transaction* t, const uint8_t* at, size_t size) noexcept nogil:
+    """Up to the commit timestamp; what follows it is not needed. Fields come in their numbers' order."""
+    cdef const uint8_t* end = at + size
+    cdef uint64_t field_number, number
+    cdef int i
+    memset(&t.origin, 0, sizeof(Origin))
+    t.has_gtid = True
+    t.number = 0
+    if not read_packed(&at, end, &number) or number != 1:
+        return False
+    if not read_packed(&at, end, &number) or number != size or not read_packed(&at, end, &number):
+        return False
+    while read_packed(&at, end, &field_number) and field_number <= 6:
+        if field_number == 1:
+            for i in range(16):
+                if not read_packed(&at, end, &number) or number > 255:
+                    return False
+                t.origin.uuid[i] = <uint8_t> number
+            continue
+        if not read_packed(&at, end, &number):
+            return False
+        if field_number == 2:
+            t.number = <int64_t> (number >> 1)
+        elif field_number == 3:
+            if number > MOST_TAG_BYTES or number > <uint64_t> (end - at) or not is_tag(at, number):
+                return False
+            memcpy(t.origin.tag, at, number)
+            t.origin.tag_size = <uint32_t> number
+            at += number
+        elif field_number == 6:
+            if number == 0 or number >> 55:
+                return False
+            t.commit_timestamp_us = <int64_t> number
+            return t.number > 0
+    return False
+
+
+cdef inline bint is_tag(const uint8_t* at, size_t size) noexcept nogil:
+    """Letters, digits and underscores, as the server permits."""
+    cdef size_t i
+    for i in range(size):
+        if not (97 <= at[i] <= 122 or 48 <= at[i] <= 57 or at[i] == 95):
+            return False
     return True
 
 
