@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from agent.native.column cimport (
-    Column, Row, append_text, end_text, grow_column, release_column, truncate_column
+    Column, Row, append_text, end_text, grow_column, release, release_column, truncate_column
 )
 
 cdef enum:
@@ -95,6 +95,28 @@ cdef inline void truncate_batch(Batch* batch, size_t rows, size_t from_rows, siz
         truncate_column(&batch.columns[i], rows, from_rows)
     batch.rows = rows
     batch.text_bytes = text_bytes
+
+
+cdef inline void empty_batch(Batch* batch) noexcept nogil:
+    """No rows, but the memory of those that were there."""
+    cdef int32_t i
+    for i in range(batch.column_count):
+        batch.columns[i].text.size = 0
+        batch.columns[i].nulls = 0
+        release(&batch.columns[i].validity)
+    batch.transactions[2].text.size = 0
+    batch.rows = batch.text_bytes = batch.transaction_count = 0
+
+
+cdef inline size_t held_bytes(const Batch* batch) noexcept nogil:
+    """Memory of the batch, used or not."""
+    cdef size_t size = 0
+    cdef int32_t i
+    for i in range(batch.column_count):
+        size += batch.columns[i].values.capacity + batch.columns[i].text.capacity
+    for i in range(TRANSACTION_COLUMNS):
+        size += batch.transactions[i].values.capacity + batch.transactions[i].text.capacity
+    return size
 
 
 cdef inline void release_batch(Batch* batch) noexcept nogil:

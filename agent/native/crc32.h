@@ -46,6 +46,12 @@ static uint32_t menura_crc32_by_tables(uint32_t crc, const uint8_t *at, size_t s
         at += 16;
         size -= 16;
     }
+    for (; size >= 4; size -= 4, at += 4) {
+        uint32_t word;
+        memcpy(&word, at, 4);
+        crc ^= word;
+        crc = t[3][crc & 0xFF] ^ t[2][(crc >> 8) & 0xFF] ^ t[1][(crc >> 16) & 0xFF] ^ t[0][crc >> 24];
+    }
     while (size--) crc = (crc >> 8) ^ t[0][(crc ^ *at++) & 0xFF];
     return crc;
 }
@@ -61,7 +67,7 @@ MENURA_FOLDING static inline __m128i menura_crc32_fold(__m128i lane, __m128i by,
     return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/* `size` is at least 64 and a multiple of 16. */
+/* `size` is a multiple of 16 and not 0. */
 MENURA_FOLDING static uint32_t menura_crc32_by_folding(uint32_t crc, const uint8_t *at, size_t size) {
     const __m128i by_64 = _mm_set_epi64x(0x01c6e41596, 0x0154442bd4);
     const __m128i by_16 = _mm_set_epi64x(0x00ccaa009e, 0x01751997d0);
@@ -71,18 +77,21 @@ MENURA_FOLDING static uint32_t menura_crc32_by_folding(uint32_t crc, const uint8
     const __m128i *from = (const __m128i *)at;
 
     __m128i a = _mm_xor_si128(_mm_loadu_si128(from), _mm_cvtsi32_si128((int)crc));
-    __m128i b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
-    from += 4;
-    size -= 64;
-    for (; size >= 64; size -= 64, from += 4) {
-        a = menura_crc32_fold(a, by_64, _mm_loadu_si128(from));
-        b = menura_crc32_fold(b, by_64, _mm_loadu_si128(from + 1));
-        c = menura_crc32_fold(c, by_64, _mm_loadu_si128(from + 2));
-        d = menura_crc32_fold(d, by_64, _mm_loadu_si128(from + 3));
+    if (size >= 64) {
+        __m128i b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+        for (from += 4, size -= 64; size >= 64; size -= 64, from += 4) {
+            a = menura_crc32_fold(a, by_64, _mm_loadu_si128(from));
+            b = menura_crc32_fold(b, by_64, _mm_loadu_si128(from + 1));
+            c = menura_crc32_fold(c, by_64, _mm_loadu_si128(from + 2));
+            d = menura_crc32_fold(d, by_64, _mm_loadu_si128(from + 3));
+        }
+        a = menura_crc32_fold(a, by_16, b);
+        a = menura_crc32_fold(a, by_16, c);
+        a = menura_crc32_fold(a, by_16, d);
+    } else {
+        from++;
+        size -= 16;
     }
-    a = menura_crc32_fold(a, by_16, b);
-    a = menura_crc32_fold(a, by_16, c);
-    a = menura_crc32_fold(a, by_16, d);
     for (; size >= 16; size -= 16, from++) a = menura_crc32_fold(a, by_16, _mm_loadu_si128(from));
 
     /* 128 bits to 64, then to 32 by Barrett's reduction */
@@ -97,7 +106,7 @@ MENURA_FOLDING static uint32_t menura_crc32_by_folding(uint32_t crc, const uint8
 static uint32_t menura_crc32(const uint8_t *at, size_t size) {
     uint32_t crc = 0xFFFFFFFFu;
 #if defined(__x86_64__)
-    if (menura_crc32_folds && size >= 64) {
+    if (menura_crc32_folds && size >= 16) {
         size_t folded = size & ~(size_t)15;
         crc = menura_crc32_by_folding(crc, at, folded);
         at += folded;

@@ -21,7 +21,7 @@ from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
 from agent.native cimport plan as compiled
-from agent.native.arrow cimport ArrowColumns, CollectedRows
+from agent.native.arrow cimport ArrowColumns, CollectedRows, take_spare
 from agent.native.batch cimport FIRST_ROWS, MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, begin_batch, truncate_batch
 from agent.native.column cimport Row
 from agent.native.packets cimport Packets, consume, find_payload, make_room, release_packets
@@ -685,8 +685,10 @@ cdef TableBatch collect(compiled.TablePlan plan, size_t most_rows):
     cdef TableBatch batch = TableBatch.__new__(TableBatch)
     cdef Batch* rows = &collected.batch
     rows[0] = plan.plan.batch
+    collected.plan = &plan.plan
+    collected.owner = plan
     plan.plan.is_pending = False
-    if not begin_batch(&plan.plan.batch, plan.plan.widths, plan.plan.batch_columns):
+    if not take_spare(&plan.plan) and not begin_batch(&plan.plan.batch, plan.plan.widths, plan.plan.batch_columns):
         raise MemoryError
     plan.plan.expected_rows = min(max(rows.rows, <size_t> FIRST_ROWS), most_rows)
     batch.plan = plan

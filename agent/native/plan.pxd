@@ -17,6 +17,8 @@ cdef struct Plan:
     # its batch has rows, and the decoder holds a reference
     bint is_pending
     Batch batch
+    # memory of a batch that was sent, for the next one; no columns: none
+    Batch spare
     # the TablePlan itself
     void* owner
 

@@ -12,6 +12,7 @@ from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from agent.native.arrow cimport drop_spare
 from agent.native.batch cimport FIRST_ROWS, HEAD_COLUMNS, begin_batch, release_batch
 from agent.native.decimals cimport decimal_size
 from agent.native.values cimport (
@@ -139,6 +140,7 @@ cdef class TablePlan:
 
     def __dealloc__(self):
         release_batch(&self.plan.batch)
+        drop_spare(&self.plan)
         free(self.plan.values)
         free(self.plan.widths)
 

@@ -1,5 +1,7 @@
 """Framing, transactions and tables: real logs of both servers, and packets made by hand where no server makes them."""
 
+# ruff: noqa: E501  (SQL)
+
 import random
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ from agent.mysql import constants as binlog
 from agent.native.decoder import BinlogDecoder, DecodeError, Reason, UnsupportedColumn
 from tests.agent.native.capture import decode_all, dump, handle, logged
 from tests.agent.native.mutation import event, packets, payloads, without_checksums
+from tests.e2e import every_type
 from tests.servers import Server, server
 
 
@@ -288,8 +291,6 @@ def test_tagged_gtid_is_read_like_any_other(mysql: Server) -> None:
 
 def test_damaged_events_give_an_answer_or_a_decode_error(source: Server) -> None:
     """A short fuzz, the same in every run: bytes flipped, cut, doubled, lengths and counts replaced by extremes."""
-    from tests.e2e import every_type
-
     names = ", ".join(f"`{name}`" for name, _, _ in every_type.COLUMNS)
     columns = ", ".join(f"`{name}` {kind}{'' if ' NULL' in kind else ' NULL'}" for name, kind, _ in every_type.COLUMNS)
     values = ", ".join(

@@ -1,5 +1,8 @@
 """Every type on both servers: what the decoder makes of the log equals what a SELECT prints."""
 
+# ruff: noqa: E501  (SQL)
+
+import json
 import random
 import struct
 
@@ -8,8 +11,9 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
 from agent.mysql.charsets import charset_of_collation
-from agent.native.decoder import DecodeError
+from agent.native.decoder import BinlogDecoder, DecodeError
 from tests.agent.native.capture import current_state, decode_all, dump, logged
+from tests.agent.native.mutation import without_checksums
 from tests.compare import compare, read_source
 from tests.e2e import every_type
 from tests.servers import Server
@@ -133,8 +137,6 @@ def test_unrepresentable_dates_when_invalid_keep_the_servers_text_under_the_esca
 
     name = 'a"b\\é' if 'a"b\\é' in rows[0] else 'a"b\\\\é'
     assert [row[name] is None for row in rows] == [True, False]
-    import json
-
     assert json.loads(rows[0]["_unrepresentable"]) == {
         name: "2023-02-31",
         "dt": "0000-00-00 00:00:00.000",
@@ -213,9 +215,6 @@ def test_bytes_that_are_no_text_of_their_charset_are_an_error_that_names_the_col
         f"CREATE TABLE broken (id INT PRIMARY KEY, note VARCHAR(20) CHARACTER SET {charset})",
         "INSERT INTO broken VALUES (1, 'canary')",
     )
-    from agent.native.decoder import BinlogDecoder
-    from tests.agent.native.mutation import without_checksums
-
     damaged = without_checksums(data).replace(b"\x06canary", b"\x06can\xff\xff\xff")
     decoder = BinlogDecoder(mariadb=source.flavor == "mariadb", checksum=False, next_gsn=1, next_transaction_id=1)
 

@@ -1,0 +1,7 @@
+CREATE TABLE golden (id INT PRIMARY KEY, j JSON);
+INSERT INTO golden VALUES
+ (1, '{"b": [1, -2, 65536, 4294967296, 18446744073709551615, 1.5, 1e15, 1e-7, true, false, null], "": {}, "ü": "\\u0001\\"\\\\/\\n"}'),
+ (2, JSON_ARRAY(CAST('2024-01-02' AS DATE), CAST('-10:11:12.5' AS TIME(1)), CAST(-1.50 AS DECIMAL(5,2)), TIMESTAMP'2024-01-02 03:04:05.000006', CAST(X'0102FE' AS BINARY))),
+ (3, JSON_OBJECT('long', REPEAT('v', 300), 'inner', JSON_ARRAY(JSON_OBJECT('k', JSON_ARRAY())))),
+ (4, 'null'),
+ (5, NULL);
