@@ -7,11 +7,10 @@ compression. Nothing is durable here.
 import io
 import sys
 from dataclasses import dataclass
-from typing import Protocol
 
 from nanoarrow.ipc import StreamWriter
 
-from agent.native.decoder import TableBatch
+from agent.native.decoder import ArrowColumns, TableBatch
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -19,12 +18,6 @@ else:
     from backports import zstd
 
 COMPRESSION_LEVEL = 1
-
-
-class ArrowExporter(Protocol):
-    """What follows the Arrow PyCapsule protocol."""
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,7 @@ def encode(batch: TableBatch) -> EncodedBatch:
     return EncodedBatch(rows, transactions, rows_bytes, transactions_bytes)
 
 
-def _encode_stream(columns: ArrowExporter) -> tuple[bytes, int]:
+def _encode_stream(columns: ArrowColumns) -> tuple[bytes, int]:
     stream = io.BytesIO()
     with StreamWriter.from_writable(stream) as writer:
         writer.write_array(columns)

@@ -130,9 +130,10 @@ cdef inline bint append_text(Column* column, Row* row, const void* text, size_t 
     """Bytes of the row's value: may be called several times before `end_text`."""
     if size > INT32_MAX - column.text.size or not reserve(&column.text, size):
         return False
-    memcpy(column.text.data + column.text.size, text, size)
-    column.text.size += size
-    row.text_bytes += size
+    if size:  # else there may be no memory yet
+        memcpy(column.text.data + column.text.size, text, size)
+        column.text.size += size
+        row.text_bytes += size
     return True
 
 

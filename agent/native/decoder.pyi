@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any
 
 from menura.schema import Column
 
@@ -10,7 +9,7 @@ class Reason(IntEnum):
     """Why `BinlogDecoder.decode` returned."""
 
     NEED_BYTES = 0  # everything received is decoded
-    EVENT = 1  # `event` is one that Python handles: any that is not a known table map, rows, BEGIN, GTID or XID
+    EVENT = 1  # `event` is one that Python handles: any that is not a known table map, rows, BEGIN, COMMIT, GTID or XID
     BATCH_FULL = 2  # a table's buffer, or all together, reached the limit: take_batches; may be inside a transaction
     TRANSACTION_END = 3  # only with stop_at_transaction_end
     TRANSACTION_BEGIN = 4  # only with stop_at_transaction_begin: `gtid` is that of the coming transaction
@@ -18,7 +17,10 @@ class Reason(IntEnum):
     END_OF_STREAM = 6  # the server's EOF packet
 
 class DecodeError(Exception):
-    """Bytes that can't be read. `event_type`, `log_pos`, `table_id` (-1: none), `column` (-1: none) say where."""
+    """Bytes that can't be read. `event_type`, `log_pos`, `table_id` (-1: none), `column` (-1: none) say where.
+
+    The decoder stands before the event; only a new decoder goes on after it. The message holds no value.
+    """
 
     event_type: int
     log_pos: int
@@ -34,12 +36,21 @@ class Event:
     body: bytes  # without header and checksum
 
 class PlannedColumn:
-    """How one column of a TABLE_MAP is read: `sent` False means that its bytes are stepped over."""
+    """How one column of a TABLE_MAP is read: `sent` False means that its bytes are stepped over.
+
+    `binlog_type` and `metadata` are those of agent.mysql.table_map.MappedColumn.
+    """
+
+    column: Column
+    binlog_type: int
+    metadata: int
+    sent: bool
 
     def __init__(self, column: Column, binlog_type: int, metadata: int, sent: bool) -> None: ...
 
 class TablePlan:
-    """Compiled once per TABLE_MAP version; raises UnsupportedColumn for a type that it can't decode."""
+    """Compiled once per TABLE_MAP version; raises UnsupportedColumn for a type that it can't decode, and for a column
+    whose definition and metadata in the log contradict each other."""
 
     def __init__(self, database: str, table: str, schema_id: str, columns: Sequence[PlannedColumn]) -> None: ...
     database: str
@@ -48,17 +59,24 @@ class TablePlan:
     active: bool  # False: rows are stepped over, e.g. while the table is ahead of the stream
 
 class UnsupportedColumn(Exception):
-    column: str
+    column: str  # its name; '' for the table as a whole
+
+class ArrowColumns:
+    """An Arrow struct array, exported without a copy; the rows live as long as any consumer holds them."""
+
+    length: int
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 class TableBatch:
-    """Rows of one plan. Both members follow the Arrow PyCapsule protocol (__arrow_c_array__)."""
+    """Rows of one plan."""
 
     plan: TablePlan
     row_count: int
     first_gsn: int
     last_gsn: int
-    rows: Any
-    transactions: Any
+    rows: ArrowColumns
+    transactions: ArrowColumns
 
 class BinlogDecoder:
     """Bytes of the replication connection in, column buffers out; knows no socket."""
@@ -68,7 +86,14 @@ class BinlogDecoder:
     checksum: bool  # CRC32 at the end of each event; Python sets it from FORMAT_DESCRIPTION
 
     def __init__(
-        self, *, mariadb: bool, checksum: bool, next_gsn: int, next_transaction_id: int, batch_rows: int = 65536, pending_bytes: int = 16 << 20
+        self,
+        *,
+        mariadb: bool,
+        checksum: bool,
+        next_gsn: int,
+        next_transaction_id: int,
+        batch_rows: int = 65536,
+        pending_bytes: int = 16 << 20,
     ) -> None: ...
     # receiving
     def writable(self) -> memoryview: ...  # free space, at least 64 KiB; invalid after the next call
@@ -81,7 +106,10 @@ class BinlogDecoder:
     def error_packet(self) -> tuple[int, str, str]: ...  # code, sqlstate, message
     # tables
     def define_table(self, table_id: int, table_map_body: bytes, plan: TablePlan | None) -> None:
-        """After a TABLE_MAP event: how its rows are read; None steps over them. A byte-equal TABLE_MAP is then not returned again."""
+        """After a TABLE_MAP event: how its rows are read; None steps over them.
+
+        A byte-equal TABLE_MAP is then not returned again.
+        """
     def forget_tables(self) -> None:
         """After a FORMAT_DESCRIPTION of a new server run or a real ROTATE: ids may be used anew."""
     # position
@@ -91,11 +119,19 @@ class BinlogDecoder:
     @property
     def in_transaction(self) -> bool: ...
     @property
-    def transaction_end_offset(self) -> int: ...  # log_pos after the last finished transaction (or other position-moving event)
+    def transaction_end_offset(
+        self,
+    ) -> int: ...  # log_pos after the last finished transaction (or other position-moving event)
     def transaction_finished(self) -> None:
-        """Python handled the event that ends the transaction (e.g. a DDL's QUERY): number it and move the position."""
+        """Python handled the event that is a whole transaction (e.g. a DDL's QUERY): number it and move the position.
+
+        Ignored after BEGIN or a MariaDB GTID that stands for one: such a transaction ends with its XID or COMMIT.
+        """
     def take_gtids(self) -> list[tuple[str, int, int]]:
-        """Runs of finished transactions since the last call: MySQL (uuid[:tag], first, last); MariaDB ('domain-server', first, last)."""
+        """Runs of finished transactions since the last call.
+
+        MySQL (uuid[:tag], first, last); MariaDB ('domain-server', first, last).
+        """
     # batches
     @property
     def pending_rows(self) -> int: ...

@@ -20,8 +20,9 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
+from agent.native cimport arrow as exported
 from agent.native cimport plan as compiled
-from agent.native.arrow cimport ArrowColumns, CollectedRows, take_spare
+from agent.native.arrow cimport CollectedRows, take_spare
 from agent.native.batch cimport FIRST_ROWS, MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, begin_batch, truncate_batch
 from agent.native.column cimport Row
 from agent.native.packets cimport Packets, consume, find_payload, make_room, release_packets
@@ -36,11 +37,12 @@ from agent.native.values cimport le16, le32, le48
 
 from menura.change_batch import WIRE_TRANSACTION_COLUMNS, ChangeType
 
-from agent.native.arrow import field
+from agent.native.arrow import ArrowColumns, field
 from agent.native.plan import PlannedColumn, TablePlan, UnsupportedColumn
 
 __all__ = [
-    "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "TableBatch", "TablePlan", "UnsupportedColumn"
+    "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "TableBatch", "TablePlan",
+    "UnsupportedColumn",
 ]
 
 cdef extern from "crc32.h" nogil:
@@ -144,8 +146,8 @@ cdef class TableBatch:
     cdef readonly int64_t row_count
     cdef readonly int64_t first_gsn
     cdef readonly int64_t last_gsn
-    cdef readonly ArrowColumns rows
-    cdef readonly ArrowColumns transactions
+    cdef readonly exported.ArrowColumns rows
+    cdef readonly exported.ArrowColumns transactions
 
 
 cdef struct Header:
@@ -699,8 +701,8 @@ cdef TableBatch collect(compiled.TablePlan plan, size_t most_rows):
     return batch
 
 
-cdef ArrowColumns arrow_columns(CollectedRows collected, bint is_rows, list fields):
-    cdef ArrowColumns columns = ArrowColumns.__new__(ArrowColumns)
+cdef exported.ArrowColumns arrow_columns(CollectedRows collected, bint is_rows, list fields):
+    cdef exported.ArrowColumns columns = exported.ArrowColumns.__new__(exported.ArrowColumns)
     columns.owner = collected
     columns.fields = fields
     columns.columns = collected.batch.columns if is_rows else collected.batch.transactions
