@@ -118,7 +118,13 @@ class Stack:
         return Process(list(arguments), self.folder / f"{name}.log")
 
     def agent(
-        self, name: str, sources: dict[str, Server], tenant: str | None = None, **filter_settings: object
+        self,
+        name: str,
+        sources: dict[str, Server],
+        tenant: str | None = None,
+        *,
+        tls_mode: str = "preferred",
+        **filter_settings: object,
     ) -> Process:
         """An agent with these sources, its configuration written into the scratch folder; not started."""
         import yaml  # noqa: PLC0415  (the bench runs parts of this module without it)
@@ -129,7 +135,13 @@ class Stack:
             "gateway": {"address": f"127.0.0.1:{self.gateway_port}"},
             "sources": {
                 source: {
-                    "client": {"host": server.host, "port": server.port, "user": "menura", "password": "menura-secret"},
+                    "client": {
+                        "host": server.host,
+                        "port": server.port,
+                        "user": "menura",
+                        "password": "menura-secret",
+                        "tls": {"mode": tls_mode},
+                    },
                     **filter_settings,
                 }
                 for source, server in sources.items()

@@ -368,7 +368,7 @@ class BinlogReader:
     def _handle(self, event: Event) -> None:
         if event.type == binlog.TABLE_MAP_EVENT:
             self._table_map(event.body)
-        elif event.type in (binlog.QUERY_EVENT, binlog.QUERY_COMPRESSED_EVENT):
+        elif event.type == binlog.QUERY_EVENT:
             self._query(event, is_load=False)
         elif event.type == binlog.EXECUTE_LOAD_QUERY_EVENT:
             self._query(event, is_load=True)

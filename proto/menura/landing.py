@@ -3,7 +3,7 @@
 ::
 
     LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
-    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
+    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet   and -SCHEMA-1, -2 ... where one file was not enough
 
 A data file counts only when an entry names it. An entry is written once (put if absent), after the
 files that it names are durable; so whoever reads entries 1, 2, 3, ... until one is missing sees each

@@ -41,7 +41,13 @@ def mysqlbinlog(server: Server, case: Case) -> Measure:
     command = [*loader, str(binary)] if binary.exists() else [shutil.which("mysqlbinlog") or "mysqlbinlog"]
     with tempfile.TemporaryDirectory() as folder:
         options = ["--no-defaults", "--read-from-remote-server", "--raw", f"--result-file={folder}/"]
-        login = [f"--host={server.host}", f"--port={server.port}", "--user=menura", "--password=menura-secret"]
+        login = [
+            f"--host={server.host}",
+            f"--port={server.port}",
+            "--user=menura",
+            "--password=menura-secret",
+            "--ssl-mode=DISABLED",
+        ]
         return _measured("mysqlbinlog", case, [*command, *options, *login, "--get-server-public-key", case.file])
 
 
@@ -94,7 +100,8 @@ def menura(server: Server, case: Case) -> Measure:
     CPU and memory are the agent's alone; the wall ends with the commit of the last row.
     """
     with tempfile.TemporaryDirectory() as folder, stack(Path(folder), sink=False, cut_interval_ms=500) as running:
-        agent = running.agent("bench-agent", {"bench": server}).start()
+        # without TLS, as python-mysql-replication reads
+        agent = running.agent("bench-agent", {"bench": server}, tls_mode="disabled").start()
         try:
             table = running.wait_for_table("bench", "bench", case.table)
             assert agent.running is not None

@@ -8,14 +8,15 @@ from pathlib import Path
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from menura.naming import lake_column, path_segment
+from menura.naming import lake_column
 
+from spark_sink.work import TableId
 from tests.compare import Comparison, compare, read_source
 from tests.servers import Server
 
 
 def table_path(lake: Path, tenant: str, source: str, database: str, table: str, part: str) -> Path:
-    return lake / tenant / source / path_segment(database) / path_segment(table) / part
+    return Path(TableId(tenant, source, database, table).folder(str(lake))) / part
 
 
 def compare_table(
