@@ -3,11 +3,12 @@
 ::
 
     LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
-    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet   and -SCHEMA-1, -2 ... where one file was not enough
+    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
 
 A data file counts only when an entry names it. An entry is written once (put if absent), after the
 files that it names are durable; so whoever reads entries 1, 2, 3, ... until one is missing sees each
-committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING.
+committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
+one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
 An entry, format 1 (times in microseconds since the epoch, UTC)::
 
