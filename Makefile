@@ -27,7 +27,7 @@ lint: ## ruff, strict types, import directions, Cython lint, shell syntax
 	@.venv/bin/ruff check --quiet && .venv/bin/ruff format --check --quiet
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --config pyproject.toml > build/imports.log || { cat build/imports.log; exit 1; }
-	@.venv/bin/cython-lint agent/native
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint agent/native
 	@bash -n .ci/setup && bash -n .ci/run
 	@echo "lint: clean"
 

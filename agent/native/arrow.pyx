@@ -85,7 +85,7 @@ cdef size_t spare_bytes = 0
 
 @cython.no_gc_clear  # `owner` must outlive the use of `plan`
 cdef class CollectedRows:
-    """Owns the memory of a batch that was taken, and gives it back to its plan: new memory costs a page fault per 4 KiB."""
+    """Owns the memory of a batch that was taken, and gives it back to its plan: new memory costs page faults."""
 
     def __dealloc__(self):
         global spare_bytes

@@ -270,10 +270,10 @@ cdef int print_double(Printer* printer, const uint8_t* at) noexcept nogil:
 
 
 cdef int server_notation(const char* shortest, char* text) noexcept nogil:
-    """Rewrite Python's shortest decimal text: fixed from 1e-15 to 1e15 and wherever there is a fraction, else D.DDDeN."""
+    """Rewrite Python's shortest text: fixed from 1e-15 to 1e15 and wherever there is a fraction, else D.DDDeN."""
     cdef char digits[32]
-    cdef int count = 0, point = 0, size = 0, exponent = 0, i
-    cdef bint seen_point = False, is_negative = False, negative_exponent = False
+    cdef int count = 0, point = 0, size = 0, exponent = 0, i, _
+    cdef bint seen_point = False, negative_exponent = False
     cdef const char* at = shortest
     if at[0] == 45:
         text[0] = 45
@@ -313,7 +313,7 @@ cdef int server_notation(const char* shortest, char* text) noexcept nogil:
     if point <= 0:
         memcpy(text + size, b"0.", 2)
         size += 2
-        for i in range(-point):
+        for _ in range(-point):
             text[size] = 48
             size += 1
         memcpy(text + size, digits, count)

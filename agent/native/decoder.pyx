@@ -1,104 +1,36 @@
 """The binlog decoder: bytes of the replication connection in, column buffers out; it knows no socket.
 
-`decode` runs without the GIL over all that was received. It reads by itself what comes once per transaction or row:
-GTIDs, BEGIN and COMMIT, table maps that it knows, rows, XID. For everything else it stops and hands the event
-over. Nothing is durable here; what was not yet taken is lost with the decoder and read again.
-
-::
-
-    packet   3 length   1 sequence   0x00   event        (0xFF: error, 0xFE: end of stream)
-    event    4 timestamp   1 type   4 server id   4 size   4 end in the file   2 flags   body   4 CRC32, if any
+`decode` runs without the GIL over all that was received (agent.native.events) and returns for what Python must decide.
+Nothing is durable here; what was not yet taken is lost with the decoder and read again.
 """
 
 from enum import IntEnum
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_WRITE
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
-from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy, memset
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy, memset
 
 from agent.native cimport arrow as exported
 from agent.native cimport plan as compiled
 from agent.native.arrow cimport CollectedRows, take_spare
-from agent.native.batch cimport FIRST_ROWS, MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, begin_batch, truncate_batch
-from agent.native.column cimport Row
-from agent.native.packets cimport Packets, consume, find_payload, make_room, release_packets
-from agent.native.plan cimport Plan
-from agent.native.rows cimport append_row
-from agent.native.tables cimport Table, Tables, clear_tables, find_table, put_table
-from agent.native.transactions cimport (
-    ANNOUNCED, MOST_FILE_BYTES, MOST_POSITION_BYTES, OPEN, OUTSIDE, Runs, Transaction, add_run, name_position,
-    print_uuid, read_gtid, read_mariadb_gtid, read_tagged_gtid
-)
-from agent.native.values cimport le16, le32, le48
+from agent.native.batch cimport FIRST_ROWS, Batch, begin_batch
+from agent.native.events cimport FAILED, EventReader
+from agent.native.packets cimport make_room
+from agent.native.tables cimport Table, clear_tables, put_table
+from agent.native.transactions cimport ANNOUNCED, MOST_FILE_BYTES, OPEN, OUTSIDE, name_position, print_uuid
 
-from menura.change_batch import WIRE_TRANSACTION_COLUMNS, ChangeType
+from menura.change_batch import WIRE_TRANSACTION_COLUMNS
 
 from agent.native.arrow import ArrowColumns, field
+from agent.native.events import Event
 from agent.native.plan import PlannedColumn, TablePlan, UnsupportedColumn
 
 __all__ = [
     "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "TableBatch", "TablePlan",
     "UnsupportedColumn",
 ]
-
-cdef extern from "crc32.h" nogil:
-    void menura_crc32_prepare()
-    uint32_t menura_crc32(const uint8_t* bytes_, size_t size)
-
-menura_crc32_prepare()
-
-cdef enum:
-    HEADER_BYTES = 19
-    CHECKSUM_BYTES = 4
-    # tables that are remembered; with more, all are announced to Python again
-    MOST_TABLES = 16384
-    # the table id of a rows event that only ends a statement
-    DUMMY_TABLE_ID = 0xFFFFFF
-
-# Log_event_type; agent.mysql.constants has them all
-cdef enum:
-    QUERY_EVENT = 2
-    FORMAT_DESCRIPTION_EVENT = 15
-    XID_EVENT = 16
-    TABLE_MAP_EVENT = 19
-    WRITE_ROWS_EVENT_V1 = 23
-    UPDATE_ROWS_EVENT_V1 = 24
-    DELETE_ROWS_EVENT_V1 = 25
-    WRITE_ROWS_EVENT = 30
-    UPDATE_ROWS_EVENT = 31
-    DELETE_ROWS_EVENT = 32
-    GTID_LOG_EVENT = 33
-    ANONYMOUS_GTID_LOG_EVENT = 34
-    GTID_TAGGED_LOG_EVENT = 42
-    GTID_EVENT = 162
-
-cdef enum:
-    STMT_END_F = 1
-
-# menura.change_batch.ChangeType
-cdef enum:
-    INSERT = 0
-    UPDATE_PREIMAGE = 1
-    UPDATE_POSTIMAGE = 2
-    DELETE = 3
-
-assert [member.value for member in list(ChangeType)[:4]] == [INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE]
-
-# What a step of the loop leads to: go on, fail, or a Reason.
-cdef enum Step:
-    FAILED = -2
-    GO_ON = -1
-    NEED_BYTES = 0
-    EVENT = 1
-    BATCH_FULL = 2
-    TRANSACTION_END = 3
-    TRANSACTION_BEGIN = 4
-    ERROR_PACKET = 5
-    END_OF_STREAM = 6
 
 
 class Reason(IntEnum):
@@ -128,17 +60,6 @@ class DecodeError(Exception):
         self.column = column
 
 
-cdef class Event:
-    """An event that Python handles; `body` is without header and checksum."""
-
-    cdef readonly int type
-    cdef readonly uint32_t timestamp
-    cdef readonly uint32_t server_id
-    cdef readonly uint32_t log_pos
-    cdef readonly int flags
-    cdef readonly bytes body
-
-
 cdef class TableBatch:
     """Rows of one plan; both parts follow the Arrow PyCapsule protocol."""
 
@@ -150,52 +71,8 @@ cdef class TableBatch:
     cdef readonly exported.ArrowColumns transactions
 
 
-cdef struct Header:
-    uint32_t timestamp
-    uint8_t type
-    uint32_t server_id
-    uint32_t log_pos
-    uint32_t flags
-
-
-cdef class BinlogDecoder:
+cdef class BinlogDecoder(EventReader):
     """See decoder.pyi for what each member does."""
-
-    cdef public bint stop_at_transaction_end
-    cdef public bint stop_at_transaction_begin
-    cdef public bint checksum
-    cdef bint mariadb
-    cdef size_t batch_rows
-    cdef size_t most_pending_bytes
-    cdef Packets packets
-    cdef Header header
-    cdef Tables tables
-    # what the tables point to: {table id: (body, plan)}
-    cdef dict kept
-    cdef uint64_t statement
-    cdef Transaction transaction
-    cdef Runs runs
-    cdef uint64_t end_offset
-    cdef char file[MOST_FILE_BYTES]
-    # a rows event that was left for a full batch: where its next row begins, and whether that is an after image
-    cdef size_t resume_at
-    cdef bint resume_after
-    cdef list pending
-    cdef size_t pending_size
-    cdef int64_t pending_row_count
-    cdef int64_t gsn
-    cdef int64_t transaction_id
-    cdef int64_t row_count
-    cdef int64_t transaction_count
-    cdef int64_t timed_transactions
-    cdef int64_t first_commit_us
-    cdef int64_t last_commit_us
-    cdef Event last_event
-    cdef tuple last_error
-    # the failing row, and where it is
-    cdef Row row
-    cdef int64_t failed_table_id
-    cdef int32_t failed_column
 
     def __init__(
         self, *, bint mariadb, bint checksum, int64_t next_gsn, int64_t next_transaction_id, size_t batch_rows=65536,
@@ -210,11 +87,6 @@ cdef class BinlogDecoder:
         self.kept = {}
         self.pending = []
         self.statement = 1
-
-    def __dealloc__(self):
-        release_packets(&self.packets)
-        free(self.tables.places)
-        free(self.runs.runs)
 
     # --- receiving
 
@@ -241,22 +113,6 @@ cdef class BinlogDecoder:
             raise self.failure()
         return REASONS[step]
 
-    cdef int run(self) noexcept nogil:
-        cdef int step
-        while find_payload(&self.packets):
-            self.failed_table_id = -1
-            self.failed_column = -1
-            step = self.read_payload(self.packets.data + self.packets.begin + 4, self.packets.size)
-            if step != FAILED and step != BATCH_FULL:
-                consume(&self.packets)
-            if step != GO_ON:
-                return step
-        return NEED_BYTES
-
-    cdef int fail(self, const char* why) noexcept nogil:
-        snprintf(self.row.failure, sizeof(self.row.failure), b"%s", why)
-        return FAILED
-
     cdef object failure(self):
         where = ""
         _, plan = self.kept.get(self.failed_table_id, (b"", None))
@@ -268,291 +124,6 @@ cdef class BinlogDecoder:
         return DecodeError(
             where + why, self.header.type, self.header.log_pos, self.failed_table_id, self.failed_column
         )
-
-    # --- packets and events
-
-    cdef int read_payload(self, const uint8_t* at, size_t size) noexcept nogil:
-        memset(&self.header, 0, sizeof(Header))
-        if size == 0:
-            return self.fail(b"an empty packet")
-        if at[0] == 0:
-            return self.read_event(at + 1, size - 1)
-        if at[0] == 0xFF:
-            self.keep_error(at + 1, size - 1)
-            return ERROR_PACKET
-        if at[0] == 0xFE and size < 9:
-            return END_OF_STREAM
-        return self.fail(b"a packet that is neither an event nor an error nor the end")
-
-    cdef void keep_error(self, const uint8_t* at, size_t size) noexcept with gil:
-        """2 code, '#', 5 SQL state, message"""
-        message = PyBytes_FromStringAndSize(<const char*> at, size)
-        code = int.from_bytes(message[:2], "little")
-        state = ""
-        text = message[2:]
-        if text[:1] == b"#":
-            state, text = text[1:6].decode("ascii", "replace"), text[6:]
-        self.last_error = (code, state, text.decode("utf-8", "replace"))
-
-    cdef int read_event(self, const uint8_t* at, size_t size) noexcept nogil:
-        cdef Header* header = &self.header
-        cdef size_t body
-        cdef bint has_checksum
-        if size < HEADER_BYTES:
-            return self.fail(b"an event shorter than its header")
-        header.timestamp = le32(at)
-        header.type = at[4]
-        header.server_id = le32(at + 5)
-        header.log_pos = le32(at + 13)
-        header.flags = le16(at + 17)
-        if le32(at + 9) != size:
-            return self.fail(b"an event whose size is not that of its packet")
-        has_checksum = self.checksum
-        body = size - HEADER_BYTES
-        if header.type == FORMAT_DESCRIPTION_EVENT:
-            # always followed by four bytes; they are a checksum if the byte before them says so
-            if body < CHECKSUM_BYTES + 1:
-                return self.fail(b"a format description that is too short")
-            body -= CHECKSUM_BYTES
-            has_checksum = at[size - CHECKSUM_BYTES - 1] == 1
-        elif has_checksum:
-            if body < CHECKSUM_BYTES:
-                return self.fail(b"an event shorter than its checksum")
-            body -= CHECKSUM_BYTES
-        # a rows event that is gone on with was checked before
-        if has_checksum and not self.resume_at and (
-            menura_crc32(at, size - CHECKSUM_BYTES) != le32(at + size - CHECKSUM_BYTES)
-        ):
-            return self.fail(b"an event whose checksum is wrong")
-        return self.dispatch(at + HEADER_BYTES, body, size)
-
-    cdef int dispatch(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
-        cdef uint8_t type_ = self.header.type
-        if type_ == WRITE_ROWS_EVENT or type_ == WRITE_ROWS_EVENT_V1:
-            return self.read_rows(body, size, INSERT)
-        if type_ == UPDATE_ROWS_EVENT or type_ == UPDATE_ROWS_EVENT_V1:
-            return self.read_rows(body, size, UPDATE_PREIMAGE)
-        if type_ == DELETE_ROWS_EVENT or type_ == DELETE_ROWS_EVENT_V1:
-            return self.read_rows(body, size, DELETE)
-        if type_ == TABLE_MAP_EVENT:
-            return self.read_table_map(body, size)
-        if type_ == XID_EVENT:
-            return self.end_transaction()
-        if type_ == QUERY_EVENT:
-            return self.read_query(body, size, event_size)
-        if type_ == GTID_LOG_EVENT or type_ == ANONYMOUS_GTID_LOG_EVENT or type_ == GTID_EVENT or (
-            type_ == GTID_TAGGED_LOG_EVENT
-        ):
-            return self.begin_transaction(body, size, event_size)
-        return self.hand_over(body, size)
-
-    cdef int hand_over(self, const uint8_t* body, size_t size) noexcept with gil:
-        cdef Event event
-        try:
-            event = Event.__new__(Event)
-            event.body = PyBytes_FromStringAndSize(<const char*> body, size)
-        except MemoryError:
-            return self.fail(b"out of memory")
-        event.type = self.header.type
-        event.timestamp = self.header.timestamp
-        event.server_id = self.header.server_id
-        event.log_pos = self.header.log_pos
-        event.flags = self.header.flags
-        self.last_event = event
-        return EVENT
-
-    # --- transactions
-
-    cdef int begin_transaction(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
-        cdef Transaction* t = &self.transaction
-        cdef bint is_standalone = True, is_read
-        if t.phase != OUTSIDE:
-            return self.fail(b"a transaction that begins before the one before it has ended")
-        self.start_transaction(event_size)
-        if self.header.type == GTID_EVENT:
-            is_read = read_mariadb_gtid(t, body, size, self.header.server_id, &is_standalone)
-        elif self.header.type == GTID_TAGGED_LOG_EVENT:
-            is_read = read_tagged_gtid(t, body, size)
-        else:
-            is_read = read_gtid(t, body, size, self.header.type == ANONYMOUS_GTID_LOG_EVENT)
-        if not is_read:
-            return self.fail(b"a GTID event that is cut off or has no number")
-        # MariaDB's GTID is a BEGIN at the same time
-        t.phase = ANNOUNCED if is_standalone else OPEN
-        if self.tables.count > MOST_TABLES:
-            self.drop_tables()
-        return TRANSACTION_BEGIN if self.stop_at_transaction_begin else GO_ON
-
-    cdef void start_transaction(self, size_t event_size) noexcept nogil:
-        cdef Transaction* t = &self.transaction
-        t.has_gtid = False
-        t.position_size = 0
-        t.commit_timestamp_us = self.header.timestamp * <int64_t> 1000000
-        t.begin = self.header.log_pos - event_size if self.header.log_pos > event_size else 0
-        memset(&t.origin, 0, sizeof(t.origin))
-
-    cdef int read_query(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
-        """4 thread   4 seconds   1 database's length   2 error   2 status' length   status   database, 0   text"""
-        cdef size_t text
-        if size < 13:
-            return self.fail(b"a query event that is too short")
-        text = 13 + le16(body + 11) + body[8] + 1
-        if text > size:
-            return self.fail(b"a query event that ends before its text")
-        if size - text == 5 and memcmp(body + text, b"BEGIN", 5) == 0:
-            if self.transaction.phase == OUTSIDE:
-                self.start_transaction(event_size)
-            self.transaction.phase = OPEN
-            return GO_ON
-        if size - text == 6 and memcmp(body + text, b"COMMIT", 6) == 0:
-            return self.end_transaction()
-        return self.hand_over(body, size)
-
-    cdef int end_transaction(self) noexcept nogil:
-        cdef Transaction* t = &self.transaction
-        if t.phase == OUTSIDE:
-            return self.fail(b"the end of a transaction that has not begun")
-        if t.has_gtid and not add_run(&self.runs, t):
-            return self.fail(b"out of memory")
-        if self.timed_transactions == 0:
-            self.first_commit_us = t.commit_timestamp_us
-        self.last_commit_us = t.commit_timestamp_us
-        self.timed_transactions += 1
-        self.transaction_count += 1
-        self.transaction_id += 1
-        self.end_offset = self.header.log_pos
-        t.phase = OUTSIDE
-        t.has_gtid = False
-        t.position_size = 0
-        self.statement += 1
-        return TRANSACTION_END if self.stop_at_transaction_end else GO_ON
-
-    # --- rows
-
-    cdef int read_table_map(self, const uint8_t* body, size_t size) noexcept nogil:
-        cdef Table* table
-        if size < 8:
-            return self.fail(b"a table map that is too short")
-        table = find_table(&self.tables, le48(body))
-        if table == NULL or table.body_size != size or memcmp(table.body, body, size) != 0:
-            return self.hand_over(body, size)
-        table.statement = self.statement
-        return GO_ON
-
-    cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil:
-        """
-        6 table id   2 flags   v2: 2 length of itself and of what follows it   number of columns
-        columns present (UPDATE: of the before image, of the after image)   rows
-        """
-        cdef uint64_t table_id
-        cdef bint ends_statement
-        cdef Table* table
-        cdef int step = GO_ON
-        if size < 8:
-            return self.fail(b"a rows event that is too short")
-        table_id = le48(body)
-        ends_statement = le16(body + 6) & STMT_END_F
-        table = find_table(&self.tables, table_id)
-        if table == NULL or table.statement != self.statement:
-            if table_id != DUMMY_TABLE_ID:
-                self.failed_table_id = <int64_t> table_id
-                return self.fail(b"rows of a table that its statement has not announced")
-        elif table.plan != NULL and table.plan.active:
-            self.failed_table_id = <int64_t> table_id
-            step = self.read_planned_rows(table.plan, body, size, kind)
-        if step == GO_ON and ends_statement:
-            self.statement += 1
-        return step
-
-    cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil:
-        cdef size_t at = 8, bitmap = (plan.column_count + 7) // 8
-        cdef uint64_t columns
-        cdef int i
-        if self.transaction.phase == OUTSIDE:
-            return self.fail(b"rows outside of a transaction")
-        if self.header.type >= WRITE_ROWS_EVENT:
-            if size < 10 or le16(body + 8) < 2 or le16(body + 8) > size - 8:
-                return self.fail(b"a rows event that is too short")
-            at += le16(body + 8)
-        if size - at < 3:
-            return self.fail(b"a rows event that is too short")
-        columns = body[at]
-        at += 1
-        if columns == 0xFC:
-            columns = le16(body + at)
-            at += 2
-        if columns != <uint64_t> plan.column_count:
-            return self.fail(b"rows with another number of columns than their table map")
-        for i in range(2 if kind == UPDATE_PREIMAGE else 1):
-            if size - at < bitmap:
-                return self.fail(b"a rows event that is too short")
-            if not is_full(body + at, plan.column_count):
-                return self.fail(b"rows that lack columns: set binlog_row_image to FULL")
-            at += bitmap
-        return self.append_rows(plan, body, at, size, kind)
-
-    cdef int append_rows(self, Plan* plan, const uint8_t* body, size_t start, size_t size, int kind) noexcept nogil:
-        """All rows of an event, or up to a full batch, after which `resume_at` is where to go on."""
-        cdef const uint8_t* at = body + (self.resume_at if self.resume_at else start)
-        cdef const uint8_t* end = body + size
-        cdef const uint8_t* after
-        cdef bint is_after = self.resume_after
-        cdef Batch* batch = &plan.batch
-        cdef size_t before, text_bytes
-        self.resume_at = 0
-        self.resume_after = False
-        while at < end or is_after:
-            if not is_after and self.is_full(batch):
-                self.resume_at = at - body
-                return BATCH_FULL
-            before = batch_bytes(batch)
-            if not self.begin_row(plan):
-                return self.fail(b"out of memory")
-            text_bytes = batch.text_bytes
-            after = append_row(plan, kind + is_after, self.gsn, at, end, &self.row, &self.failed_column)
-            if after == NULL:
-                return FAILED
-            if batch_bytes(batch) > MOST_BATCH_BYTES:
-                truncate_batch(batch, batch.rows - 1, batch.rows, text_bytes)
-                self.pending_size += batch_bytes(batch) - before
-                if batch.rows == 0:
-                    return self.fail(b"a row larger than 250 MiB, which no batch can hold")
-                self.resume_at = at - body
-                self.resume_after = is_after
-                return BATCH_FULL
-            at = after
-            self.pending_size += batch_bytes(batch) - before
-            self.gsn += 1
-            self.row_count += 1
-            self.pending_row_count += 1
-            is_after = kind == UPDATE_PREIMAGE and not is_after
-        return GO_ON
-
-    cdef inline bint is_full(self, Batch* batch) noexcept nogil:
-        return self.pending_row_count > 0 and (
-            batch.rows >= self.batch_rows or self.pending_size >= self.most_pending_bytes
-        )
-
-    cdef inline bint begin_row(self, Plan* plan) noexcept nogil:
-        """The batch knows the row's transaction, and the decoder the batch."""
-        cdef Batch* batch = &plan.batch
-        if not plan.is_pending and not self.hold(plan):
-            return False
-        if batch.transaction_count and batch.last_transaction_id == self.transaction_id:
-            return True
-        name_position(&self.transaction, self.mariadb, self.file)
-        return add_transaction(
-            batch, self.transaction_id, self.transaction.commit_timestamp_us, self.transaction.position,
-            self.transaction.position_size,
-        )
-
-    cdef bint hold(self, Plan* plan) noexcept with gil:
-        try:
-            self.pending.append(<object> plan.owner)
-        except MemoryError:
-            return False
-        plan.is_pending = True
-        return True
 
     # --- what decode() stopped at
 
@@ -579,10 +150,6 @@ cdef class BinlogDecoder:
 
     def forget_tables(self):
         """Table ids may be used anew."""
-        clear_tables(&self.tables)
-        self.kept.clear()
-
-    cdef void drop_tables(self) noexcept with gil:
         clear_tables(&self.tables)
         self.kept.clear()
 
@@ -708,12 +275,3 @@ cdef exported.ArrowColumns arrow_columns(CollectedRows collected, bint is_rows, 
     columns.columns = collected.batch.columns if is_rows else collected.batch.transactions
     columns.length = collected.batch.rows if is_rows else collected.batch.transaction_count
     return columns
-
-
-cdef inline bint is_full(const uint8_t* bitmap, int32_t columns) noexcept nogil:
-    """All of the bits of `columns` columns are set."""
-    cdef int32_t i
-    for i in range(columns // 8):
-        if bitmap[i] != 0xFF:
-            return False
-    return not columns % 8 or (bitmap[columns // 8] | (0xFF << (columns % 8)) & 0xFF) == 0xFF

@@ -22,8 +22,8 @@ from agent.native.text cimport (
 from agent.native.values cimport (
     READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES,
     READS_CODEC, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON,
-    READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP, READS_UTF8MB3,
-    READS_UTF8MB4, READS_YEAR, Value, fail, le_bytes
+    READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP,
+    READS_UTF8MB3, READS_UTF8MB4, READS_YEAR, Value, fail, le_bytes
 )
 
 cdef enum:
@@ -86,7 +86,8 @@ cdef inline int decode_value(
 
 
 cdef inline const uint8_t* decode_columns(
-    const Plan* plan, Batch* batch, Row* row, const uint8_t* nulls, const uint8_t* at, const uint8_t* end, int32_t* failed
+    const Plan* plan, Batch* batch, Row* row, const uint8_t* nulls, const uint8_t* at, const uint8_t* end,
+    int32_t* failed
 ) noexcept nogil:
     """One image's values; returns where they end, or NULL and the failed column's number."""
     cdef const Value* value

@@ -43,7 +43,7 @@ cdef inline Table* put_table(Tables* tables, uint64_t table_id) noexcept nogil:
     """The table's place, a new one when it has none; NULL: no memory."""
     cdef Table* found = find_table(tables, table_id)
     cdef Tables wider
-    cdef size_t i, place
+    cdef size_t i
     if found != NULL:
         return found
     if tables.count * 2 >= tables.capacity:
