@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from agent import logs
+from agent import logs, memory
 from agent.config import AgentConfig, load
 from agent.errors import ConfigError, GatewayError
 from agent.pipeline import Agent, default_registry
@@ -55,6 +55,7 @@ def _run(config: AgentConfig) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    memory.settle()
     return Agent(config, default_registry()).run(stopping)
 
 
