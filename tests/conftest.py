@@ -1,4 +1,7 @@
-"""What holds for all tests: a server that this machine can't have skips the test with the reason, except in CI."""
+"""What holds for all tests: the quick ones run first, and a server that this machine can't have skips its tests.
+
+In CI, where everything can be installed, a missing server is a failure.
+"""
 
 import os
 from collections.abc import Generator
@@ -24,7 +27,12 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
         _skip(missing)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A stable order: without Spark, with Spark, with kills."""
+    items.sort(key=lambda item: ("kill" in item.keywords, "spark" in item.keywords))
+
+
 def _skip(missing: ServerMissing) -> None:
-    if os.environ.get("CI"):  # there everything can be installed, so a missing server is a fault
+    if os.environ.get("CI"):
         raise missing
     pytest.skip(str(missing))
