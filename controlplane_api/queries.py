@@ -18,6 +18,8 @@ from controlplane_api.views import AgentView, SourceView, TableDetail, TableView
 
 #: an agent that says nothing for longer is not connected, whatever its last gateway wrote before it died
 PRESENCE_SECONDS = 30
+#: figures of a heartbeat that is older say nothing about now
+HEALTH_SECONDS = 3
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -70,10 +72,11 @@ def sources(connection: Connection, tenant: str, source: str | None = None) -> l
     health_problem = SourceHealth.problem.label("health_problem")
     statement = (
         select(
-            Source, Agent.name.label("agent"), Agent.connected, Agent.seen_at_us,
+            Source, Agent.name.label("agent"), Agent.connected, Agent.connected_at_us, Agent.seen_at_us,
             Lease.gateway, Lease.expires_at_us,
-            SourceHealth.lag_us, SourceHealth.read_position, SourceHealth.source_position,
-            SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second, health_problem,
+            SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
+            SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
+            health_problem,
             CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
             CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
             CommittedPosition.transactions,
@@ -239,6 +242,7 @@ def _table_position(row: AnyRow) -> dict[str, Any] | None:
 
 def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> SourceView:
     connected = _is_present(bool(row.connected), row.seen_at_us or 0, now)
+    is_current = connected and _is_current(row.health_at_us or 0, row.connected_at_us, now)
     return SourceView(
         source=row.name,
         agent=row.agent,
@@ -251,7 +255,7 @@ def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> Sour
         problem=row.problem or (row.health_problem if connected else None),
         cartography_at_us=row.cartography_at_us,
         tables=dict(tables_by_state),
-        lag_us=row.lag_us if connected else None,
+        lag_us=row.lag_us if is_current else None,
         freshness_us=_age(row.last_commit_timestamp_us, now),
         read_position=row.read_position or "",
         source_position=row.source_position or "",
@@ -262,13 +266,17 @@ def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> Sour
         rows=row.rows or 0,
         bytes=row.bytes or 0,
         transactions=row.transactions or 0,
-        rows_per_second=row.rows_per_second if connected else None,
-        read_bytes_per_second=row.read_bytes_per_second if connected else None,
+        rows_per_second=row.rows_per_second if is_current else None,
+        read_bytes_per_second=row.read_bytes_per_second if is_current else None,
     )
 
 
 def _is_present(connected: bool, seen_at_us: int, now: int) -> bool:
     return connected and now - seen_at_us < PRESENCE_SECONDS * 1_000_000
+
+
+def _is_current(health_at_us: int, connected_at_us: int, now: int) -> bool:
+    return health_at_us >= connected_at_us and now - health_at_us < HEALTH_SECONDS * 1_000_000
 
 
 def _age(timestamp_us: int | None, now: int) -> int | None:
