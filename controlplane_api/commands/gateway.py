@@ -32,6 +32,9 @@ def run(
     tls_client_ca: Annotated[Path | None, typer.Option(help="PEM file of the CA that agents must show.")] = None,
     cut_interval_ms: Annotated[int, typer.Option(min=10, help="A cut ends after this time...")] = 500,
     cut_bytes: Annotated[int, typer.Option(min=1 << 16, help="...or this size, at a transaction's end.")] = 16 << 20,
+    credit_window_bytes: Annotated[
+        int, typer.Option(min=1 << 20, help="Bytes of a source that may be on the way or in memory here.")
+    ] = 64 << 20,
 ) -> None:
     """Serve agents until SIGTERM or Ctrl-C."""
     config = GatewayConfig(
@@ -41,6 +44,7 @@ def run(
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
         cut_interval_ms=cut_interval_ms,
         cut_bytes=cut_bytes,
+        credit_window_bytes=credit_window_bytes,
     )
     opened = open_database(database)
     try:
