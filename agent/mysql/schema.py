@@ -21,6 +21,7 @@ from agent.errors import (
     TableSchemaMismatch,
     TableSchemaUnknown,
 )
+from agent.mysql import constants
 from agent.mysql.connection import Facts, connect, server_errors
 from agent.mysql.information_schema import ColumnUnknown, read_columns
 from agent.mysql.table_map import (
@@ -35,11 +36,15 @@ from agent.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
 
 DOING = "reading a table's definition"
 COMPLETE = "The table is complete up to the transaction before it"
-IGNORE_OR_UPGRADE = "Ignore the column in the filter, or upgrade Menura; then start the table's sync anew"
 FULL_METADATA = (
     "Run on the server: SET GLOBAL binlog_row_metadata = 'FULL'; add binlog_row_metadata=FULL to [mysqld] in my.cnf,"
     " and start the table's sync anew"
 )
+
+_TYPE_PREFIX = "MYSQL_TYPE_"
+_TYPE_NAMES = {
+    number: name.removeprefix(_TYPE_PREFIX) for name, number in vars(constants).items() if name.startswith(_TYPE_PREFIX)
+}
 
 #: (database, table)
 Table = tuple[str, str]
@@ -105,11 +110,12 @@ class TablePlanner:
             ]
             return _Known(TablePlan(table[0], table[1], schema_id(sent), planned), is_asked)
         except (TableMapError, ColumnTypeUnknown, ColumnUnknown) as unknown:
-            raise self._error(TableColumnUnsupported, table, str(unknown), IGNORE_OR_UPGRADE) from unknown
+            raise self._error(TableColumnUnsupported, table, str(unknown), self._ignore_or_upgrade(table)) from unknown
         except UnsupportedColumn as unsupported:
             if is_asked:
                 raise self._error(TableSchemaMismatch, table, str(unsupported), FULL_METADATA) from unsupported
-            raise self._error(TableColumnUnsupported, table, str(unsupported), IGNORE_OR_UPGRADE) from unsupported
+            remedy = self._ignore_or_upgrade(table)
+            raise self._error(TableColumnUnsupported, table, str(unsupported), remedy) from unsupported
 
     def _column(self, table_map: TableMap, index: int, *, sent: bool) -> Column:
         """A column that the table map describes; of one that is not sent the type does not matter."""
@@ -125,7 +131,8 @@ class TablePlanner:
         try:
             return column_type(mapped, mariadb=self._mariadb)
         except ColumnTypeUnknown as unknown:
-            raise ColumnTypeUnknown(f"column {mapped.name}: {unknown}") from unknown
+            name = _TYPE_NAMES.get(mapped.type, "unknown")
+            raise ColumnTypeUnknown(f"column {mapped.name} of type {name}: {unknown}") from unknown
 
     def _check_names(self, table: Table, columns: tuple[Column, ...]) -> None:
         for column in columns:
@@ -148,6 +155,10 @@ class TablePlanner:
             found = f"information_schema shows {len(columns)} columns, the log has {len(table_map.columns)}"
             raise self._error(TableSchemaMismatch, table, found, FULL_METADATA)
         return columns
+
+    def _ignore_or_upgrade(self, table: Table) -> str:
+        setting = f"sources.{self._config.name}.filter.{'.'.join(table)}.ignored_columns"
+        return f"Add the column to {setting} and restart the agent, or upgrade Menura; then start the table's sync anew"
 
     def _error(self, kind: type[TableError], table: Table, found: str, remedy: str) -> TableError:
         return kind(
