@@ -228,17 +228,15 @@ class BinlogPlugin:
             batch_rows=BATCH_ROWS,
         )
         reader = self._reader(task, facts, progress, decoder, planner)
-        log.info(
-            "replication starts",
-            extra={
-                "fields": {"source": self.source, "generation": replicate.generation, "position": str(progress.start)}
-            },
-        )
         if starts.positions or starts.stopped:
             reader.send_start(starts.started, starts.stopped)
+        fields: dict[str, object] = {"source": self.source, "generation": replicate.generation}
         if not starts.positions:
+            log.info("no table to replicate", extra={"fields": fields})
             self._state.recovered(PART)
             return
+        fields |= {"tables": len(starts.positions), "position": progress.start}
+        log.info("replication starts", extra={"fields": fields})
         stream = open_stream(self._config.binlog, self.source, facts, self._replica, progress.start, scheme)
         with closing(stream):
             task.stream = stream
