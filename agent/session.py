@@ -31,6 +31,9 @@ MAX_MESSAGE_BYTES = 300 << 20
 QUEUE_MESSAGES = 4
 RECONNECT_FIRST_SECONDS = 0.2
 RECONNECT_MOST_SECONDS = 15.0
+READ_AGAIN = "Nothing is lost: the log is read again from the last committed cut"
+#: what a gateway says that ends its work in good order
+GATEWAY_STOPPING = "GATEWAY_STOPPING"
 #: a stream that was open for so long counts as a success
 STABLE_SECONDS = 10.0
 
@@ -122,6 +125,8 @@ class Link:
         self._session = str(uuid4())
         self._channel = _channel(config.gateway)
         self._stub = stream_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -140,6 +145,17 @@ class Link:
         call = self._stub.Stream(outlet.messages(), wait_for_ready=False)
         outlet.started(call)
         return call  # type: ignore[no-any-return]
+
+    def is_news(self, error: GatewayUnreachable) -> bool:
+        """Whether no stream has told it since one was open: all of them fail with their one connection."""
+        with self._lock:
+            is_new = str(error) not in self._told
+            self._told.add(str(error))
+            return is_new
+
+    def opened(self) -> None:
+        with self._lock:
+            self._told.clear()
 
     def close(self) -> None:
         self._channel.close()
@@ -184,6 +200,10 @@ class Stream:
         """Each failure once: a repeated one stays silent until the stream has been open again."""
         if self._stopping.is_set():
             return
+        if isinstance(error, GatewayUnreachable):
+            level = logging.WARNING if self._link.is_news(error) else logging.DEBUG
+            log.log(level, "gateway not reached, trying again", extra={"fields": {"error": str(error)}})
+            return
         level = logging.DEBUG if str(error) == self._last_error else logging.WARNING
         self._last_error = str(error)
         log.log(level, "stream failed", extra={"fields": {"stream": self._thread.name, "error": str(error)}})
@@ -196,7 +216,7 @@ class Stream:
             return
         outlet.send(stream_pb2.StreamResponse(hello=self._plugin.hello()))
         opened = False
-        refused: GatewayRefused | None = None
+        refused: GatewayRefused | GatewayUnreachable | None = None
         try:
             for number, request in enumerate(self._link.open(outlet), start=1):
                 _check(header, request.header, number, self._link.address)
@@ -223,6 +243,7 @@ class Stream:
 
     def _opened(self, outlet: Outlet, request: stream_pb2.StreamRequest) -> None:
         self._opened_at = time.monotonic()
+        self._link.opened()
         log.info("stream open", extra={"fields": {"stream": self._thread.name, "gateway": request.hello_ack.gateway}})
         self._plugin.opened(outlet, request.hello_ack)
 
@@ -247,8 +268,15 @@ def _check(ours: stream_pb2.Header, theirs: stream_pb2.Header, number: int, addr
         )
 
 
-def _refused(request: stream_pb2.StreamRequest, address: str) -> GatewayRefused:
+def _refused(request: stream_pb2.StreamRequest, address: str) -> GatewayRefused | GatewayUnreachable:
     error = request.error
+    if error.code == GATEWAY_STOPPING:
+        return GatewayUnreachable(
+            f"talking to the gateway {address}",
+            "the gateway is stopping",
+            data=READ_AGAIN,
+            remedy="It is tried again by itself; start the gateway",
+        )
     return GatewayRefused(
         f"talking to the gateway {address}",
         f"it ended the stream with {error.code}: {error.doing}: {error.found}",
@@ -263,6 +291,6 @@ def _unreachable(broken: grpc.RpcError, address: str) -> GatewayUnreachable:
     return GatewayUnreachable(
         f"talking to the gateway {address}",
         f"the stream ended with gRPC status {status}",
-        data="Nothing is lost: the log is read again from the last committed cut",
+        data=READ_AGAIN,
         remedy="Start the gateway, or correct gateway.address and gateway.tls",
     )

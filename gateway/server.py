@@ -173,7 +173,8 @@ class _Streams:
             await run_until_first(self._serve_stream(stream), self._leave_when_stopping())
         except MenuraError as error:
             self._parts.metrics.menura_session_errors_total += 1
-            logger.warning("stream ends: %s: %s", stream.key, error)
+            if not isinstance(error, GatewayStopping):  # said once, for all streams
+                logger.warning("stream ends: %s: %s", stream.key, error)
             await stream.fail(error)
         except Exception:
             self._parts.metrics.menura_session_errors_total += 1
