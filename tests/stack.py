@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,6 +97,8 @@ class Stack:
     folder: Path
     tenant: str = "acme"
     cut_interval_ms: int = 200
+    #: of each source; None: the gateway's own default
+    credit_window_bytes: int | None = None
     gateway_port: int = field(default_factory=free_port)
     api_port: int = field(default_factory=free_port)
 
@@ -104,9 +106,11 @@ class Stack:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.database = f"sqlite:///{self.folder}/control.db"
         self.landing, self.lake = self.folder / "landing", self.folder / "lake"
+        window = self.credit_window_bytes
         self.gateway = self._process(
             "gateway", "gateway", "run", "--database", self.database, "--landing", str(self.landing),
             "--listen", f"127.0.0.1:{self.gateway_port}", "--cut-interval-ms", str(self.cut_interval_ms),
+            *([] if window is None else ["--credit-window-bytes", str(window)]),
         )  # fmt: skip
         self.api = self._process(
             "api", "api", "run", "--database", self.database, "--listen", f"127.0.0.1:{self.api_port}"
@@ -124,9 +128,13 @@ class Stack:
         tenant: str | None = None,
         *,
         tls_mode: str = "preferred",
+        passwords: Mapping[str, str] | None = None,
         **filter_settings: object,
     ) -> Process:
-        """An agent with these sources, its configuration written into the scratch folder; not started."""
+        """An agent with these sources, its configuration written into the scratch folder; not started.
+
+        `passwords` are those of sources that shall not have the right one.
+        """
         import yaml  # noqa: PLC0415  (the bench runs parts of this module without it)
 
         config = {
@@ -139,7 +147,7 @@ class Stack:
                         "host": server.host,
                         "port": server.port,
                         "user": "menura",
-                        "password": "menura-secret",
+                        "password": (passwords or {}).get(source, "menura-secret"),
                         "tls": {"mode": tls_mode},
                     },
                     **filter_settings,
@@ -167,9 +175,34 @@ class Stack:
         """Start a table's sync as soon as the cartography has it."""
         self.post(f"{self.wait_for_table(source, database, table, tenant)}/start", {"start": start})
 
+    def command(self, *arguments: str, tenant: str | None = None) -> str:
+        """What `menura ARGUMENTS` prints on a wide terminal; it has to succeed."""
+        where = {
+            "MENURA_API": f"http://127.0.0.1:{self.api_port}",
+            "MENURA_TENANT": tenant or self.tenant,
+            "COLUMNS": "1000",
+        }
+        done = subprocess.run(
+            [*MENURA, *arguments], env={**os.environ, **where}, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, f"menura {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def source(self, source: str, tenant: str | None = None) -> dict[str, Any]:
+        """The source as the API shows it."""
+        view: dict[str, Any] = self.get(f"/v1/tenants/{tenant or self.tenant}/sources/{source}")
+        return view
+
+    def table(self, source: str, database: str, table: str) -> dict[str, Any]:
+        view: dict[str, Any] = self.get(self.table_path(source, database, table))
+        return view
+
+    def table_path(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
+        return f"/v1/tenants/{tenant or self.tenant}/sources/{source}/tables/{quote(database, '')}/{quote(table, '')}"
+
     def wait_for_table(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
         """Until the cartography has the table; its path in the API."""
-        path = f"/v1/tenants/{tenant or self.tenant}/sources/{source}/tables/{quote(database, '')}/{quote(table, '')}"
+        path = self.table_path(source, database, table, tenant)
         wait_for(f"{database}.{table} in {source}'s cartography", lambda: self.client.get(path).is_success, 60)
         return path
 
@@ -181,9 +214,16 @@ class Stack:
 
 
 @contextmanager
-def stack(folder: Path, *, sink: bool = True, tenant: str = "acme", cut_interval_ms: int = 200) -> Iterator[Stack]:
+def stack(
+    folder: Path,
+    *,
+    sink: bool = True,
+    tenant: str = "acme",
+    cut_interval_ms: int = 200,
+    credit_window_bytes: int | None = None,
+) -> Iterator[Stack]:
     """Gateway, API and, unless told otherwise, the sink: started, and stopped at the end."""
-    running = Stack(folder, tenant, cut_interval_ms)
+    running = Stack(folder, tenant, cut_interval_ms, credit_window_bytes)
     with ExitStack() as ends:
         ends.callback(running.client.close)
         processes = [running.gateway, running.api, *([running.sink] if sink else [])]

@@ -17,7 +17,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Flavor, S
         yield {"mysql": mysql, "mariadb": mariadb}
 
 
+#: far less than the default, so that every test also runs into back pressure
+CREDIT_WINDOW_BYTES = 1 << 20
+
+
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with stack(tmp_path_factory.mktemp("stack")) as started:
+    with stack(tmp_path_factory.mktemp("stack"), credit_window_bytes=CREDIT_WINDOW_BYTES) as started:
         yield started

@@ -33,19 +33,35 @@ def compare_table(
 
 
 def wait_until_equal(
-    lake: Path, tenant: str, source: str, server: Server, database: str, tables: Iterable[str], seconds: float = 120
+    lake: Path,
+    tenant: str,
+    source: str,
+    server: Server,
+    database: str,
+    tables: Iterable[str],
+    seconds: float = 120,
+    ignored: Iterable[str] = (),
 ) -> None:
     """Until every table's current state equals its source, whose writers have stopped; else what differs."""
     deadline = time.monotonic() + seconds
     waiting = list(tables)
     while waiting:
-        compared = compare_table(lake, tenant, source, server, database, waiting[0])
+        compared = compare_table(lake, tenant, source, server, database, waiting[0], ignored)
         if compared.equal:
             waiting.pop(0)
         elif time.monotonic() > deadline:
             raise AssertionError(f"not equal after {seconds:.0f} s: {compared}")
         else:
             time.sleep(0.5)
+
+
+def row_count(lake: Path, tenant: str, source: str, database: str, table: str, part: str = "current") -> int:
+    """Rows of a lake table; 0 while there is no such table."""
+    try:
+        path = table_path(lake, tenant, source, database, table, part)
+        return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows())
+    except TableNotFoundError:
+        return 0
 
 
 def changelog_counts(lake: Path, tenant: str, source: str, database: str, table: str) -> Counter[str]:

@@ -1,0 +1,97 @@
+"""What the filter policy drops is found nowhere outside the database's own folder."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from tests.e2e.lake import changelog_counts, table_path, wait_until_equal
+from tests.oracle import count_changes
+from tests.servers import Flavor, Server
+from tests.stack import Stack, wait_for
+
+pytestmark = pytest.mark.spark
+
+#: bytes that nothing else on this machine holds
+CANARY = "kanarienvogel-7f3a9c"
+SHOWN = "sichtbar-5d21be"
+IGNORED = ("secret", "secret_blob", "secret_json", "secret_shape")
+POLICIES = {
+    # policy: (filter, tables that are synced, tables that are dropped)
+    "accept": ({"hidden": None, "partial": {"ignored_columns": list(IGNORED)}}, ["open_one"], ["hidden"]),
+    "drop": ({"open_one": None, "partial": {"ignored_columns": list(IGNORED)}}, ["open_one"], ["hidden"]),
+}
+
+
+def write_canaries(server: Server, flavor: Flavor, database: str) -> None:
+    """Inserts, updates, deletes and key changes, with the statements' own text in the log as well."""
+    with_text = "binlog_rows_query_log_events" if flavor == "mysql" else "binlog_annotate_row_events"
+    secret = f"'{CANARY}', X'{CANARY.encode().hex()}', '{{\"k\": \"{CANARY}\"}}'"
+    longer = f"REPEAT('{CANARY}', 40)"
+    server.run(
+        f"SET SESSION {with_text} = 1",
+        f"INSERT INTO partial (id, shown, secret, secret_blob, secret_json) VALUES (1, '{SHOWN}', {secret}), "
+        f"(2, '{SHOWN}', {secret}), (3, 'kept', {secret}), (4, 'gone', {secret})",
+        f"UPDATE partial SET secret = {longer}, secret_blob = {longer} WHERE id = 1",
+        f"UPDATE partial SET shown = '{SHOWN} again' WHERE id = 2",
+        "UPDATE partial SET id = 30 WHERE id = 3",
+        "DELETE FROM partial WHERE id = 4",
+        f"INSERT INTO hidden VALUES (1, '{CANARY}')",
+        f"UPDATE hidden SET note = {longer}",
+        f"INSERT INTO open_one VALUES (1, '{SHOWN}')",
+        database=database,
+    )
+
+
+def content_of(path: Path) -> bytes:
+    """What a file holds: its bytes, and of Parquet also the values, which stand there compressed."""
+    raw = path.read_bytes()
+    return raw + repr(pq.read_table(path).to_pylist()).encode() if raw.startswith(b"PAR1") else raw
+
+
+def files_with(word: str, folder: Path) -> Iterator[Path]:
+    words = (word.encode(), word.encode().hex().encode(), word.encode("utf-16-le"))
+    for path in folder.rglob("*"):
+        if path.is_file():
+            content = content_of(path)
+            if any(each in content for each in words):
+                yield path.relative_to(folder)
+
+
+@pytest.mark.parametrize(("policy", "flavor"), [("accept", "mysql"), ("drop", "mariadb")])
+def test_ignored_column_when_its_rows_change_then_no_byte_of_it_leaves_the_host(
+    policy: str, flavor: Flavor, servers: dict[Flavor, Server], running: Stack
+) -> None:
+    database, source, server = f"filter_{policy}", f"filter-{policy}", servers[flavor]
+    rules, synced, dropped = POLICIES[policy]
+    server.run(
+        f"CREATE DATABASE {database} CHARACTER SET utf8mb4",
+        f"CREATE TABLE {database}.partial (id INT PRIMARY KEY, secret VARCHAR(4000), shown VARCHAR(40), "
+        "secret_blob BLOB, secret_json JSON, secret_shape GEOMETRY)",
+        f"CREATE TABLE {database}.hidden (id INT PRIMARY KEY, note TEXT)",
+        f"CREATE TABLE {database}.open_one (id INT PRIMARY KEY, note TEXT)",
+    )
+    write_canaries(server, flavor, database)
+    with running.agent(source, {source: server}, filter_policy=policy, filter=rules):
+        for table in (*synced, "partial"):
+            running.start_sync(source, database, table, "oldest")
+        for table in dropped:
+            path = running.wait_for_table(source, database, table)
+            with pytest.raises(httpx.HTTPStatusError) as refused:
+                running.post(f"{path}/start", {"start": "oldest"})
+            assert refused.value.response.json()["code"] == "TABLE_DENIED"
+        where = (running.lake, running.tenant, source, server, database)
+        wait_until_equal(*where, synced)
+        wait_until_equal(*where, ["partial"], ignored=IGNORED)
+        server.run(f"UPDATE {database}.partial SET secret = '{CANARY} live', id = id + 100")
+        wait_until_equal(*where, ["partial"], ignored=IGNORED)
+        assert changelog_counts(*where[:3], database, "partial") == count_changes(server, database)["partial"]
+        state = wait_for("the agent's word", lambda: running.table(source, database, "partial")["ignored_columns"])
+        assert sorted(state) == sorted(IGNORED)
+    assert server.folder is None or list(files_with(CANARY, server.folder)), "the search finds what is there"
+    assert any(path.parts[0] == "landing" for path in files_with(SHOWN, running.folder))
+    assert any(path.parts[0] == "lake" for path in files_with(SHOWN, running.folder))
+    assert list(files_with(CANARY, running.folder)) == []
+    assert not any(table_path(*where[:3], database, table, "current").exists() for table in dropped)
