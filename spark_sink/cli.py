@@ -5,6 +5,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
@@ -26,18 +27,20 @@ logger = logging.getLogger("menura.sink")
 
 def main() -> int:
     arguments = _parser().parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+        stream=sys.stderr,
+    )
+    logging.Formatter.converter = time.gmtime
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask_to_stop)
+    _set_at_signal(stop)
     try:
         settings = _settings(arguments)
         session = start_session(arguments.master)
+        _set_at_signal(stop)  # Spark has put a handler of its own for Ctrl-C
         try:
             run(session, settings, stop)
         finally:
@@ -46,6 +49,14 @@ def main() -> int:
         print(f"menura sink: {failure}", file=sys.stderr)
         return failure.exit_code
     return 0
+
+
+def _set_at_signal(stop: threading.Event) -> None:
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask_to_stop)
 
 
 def run(session: SparkSession, settings: SinkSettings, stop: threading.Event) -> None:

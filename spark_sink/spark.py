@@ -34,16 +34,19 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.worker.reuse": "true",
-    "spark.log.level": "ERROR",
     "spark.sql.streaming.stopTimeout": "8s",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").as_uri()
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # The JVM plans; the rows are delta-rs's. Without its second compiler a start costs 7 s of CPU instead of 13.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": (
+        f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_SETTINGS}"
+    ),
 }
+_REMOTE = {"spark.log.level": "ERROR"}
 
 
 def is_local(master: str) -> bool:
@@ -60,7 +63,7 @@ def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
     chosen = {
         **_SETTINGS,
         **_DELTA,
-        **(_LOCAL if is_local(master) else {}),
+        **(_LOCAL if is_local(master) else _REMOTE),
         "spark.jars": ",".join(str(jar) for jar in jars),
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
