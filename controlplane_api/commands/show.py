@@ -37,6 +37,7 @@ STATE_STYLES = {
     State.DENIED: "magenta",
     State.FAILED: "bold red",
 }
+_WITHOUT_SYNC = (State.NOT_SYNCED, State.STOPPED, State.DENIED, State.FAILED)
 WATCH_SECONDS = 1.0
 #: in a status; `menura tables` shows all
 STATUS_TABLES = 50
@@ -149,7 +150,7 @@ def _sources_table(found: Iterable[SourceView]) -> Table:
     table = _grid("SOURCE", "AGENT", "SERVER", "SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S", "POSITION", right=right)
     for source in found:
         total = sum(source.tables.values())
-        synced = total - source.tables.get(State.NOT_SYNCED, 0) - source.tables.get(State.STOPPED, 0)
+        synced = total - sum(source.tables.get(state, 0) for state in _WITHOUT_SYNC)
         style = "green" if source.connected else "red"
         table.add_row(
             Text(source.source, style="bold"),

@@ -84,7 +84,7 @@ function showOverview(fleet) {
     ["Sources", count(fleet.sources.length), false],
     ["Tables streaming", count(tables.get("streaming") ?? 0), false],
     ["Failures", count(failed), failed > 0],
-    ["Largest lag", lags.length ? duration(Math.max(...lags)) : "–", false],
+    ["Largest lag", lags.length ? `${lags.length < fleet.sources.length ? "≥ " : ""}${duration(Math.max(...lags))}` : "–", false],
     ["Rows landed", count(fleet.sources.reduce((sum, source) => sum + source.rows, 0)), false],
   ];
   $("overview").replaceChildren(...facts.map(([name, value, alarm]) =>
@@ -101,7 +101,7 @@ function sourceCard(source) {
   position.title = source.committed_position;
   return [
     element("span", "source-head", element("span", "source-name", source.source),
-      source.connected ? pill("connected") : pill("gone", "not connected")),
+      source.connected ? (source.problem ? pill("failed", "in error") : pill("connected")) : pill("gone", "not connected")),
     element("span", "source-server", server.filter(Boolean).join(" · ")),
     element("span", "figures", ...figures.map(([label, value]) =>
       element("span", "", element("span", "label", label), element("span", "value", value)))),
@@ -157,7 +157,7 @@ function fillRow(row, table) {
     table.ignored_columns.length && element("span", "muted", `Without ${table.ignored_columns.join(", ")}`),
   ].filter(Boolean);
   const about = table.estimated_rows === null ? bytes(table.size_bytes)
-    : `${count(table.estimated_rows)} rows, ${bytes(table.size_bytes)}`;
+    : `${count(table.estimated_rows)} ${table.estimated_rows === 1 ? "row" : "rows"}, ${bytes(table.size_bytes)}`;
   const focused = row.contains(document.activeElement);
   row.replaceChildren(
     element("td", "name", element("span", "", element("span", "muted", `${table.database}.`), element("b", "", table.table)),
