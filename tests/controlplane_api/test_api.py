@@ -91,6 +91,10 @@ def test_lag_when_agent_is_gone_then_unknown(client: httpx.Client, registry: Sql
     assert client.get("/v1/tenants/acme/agents").json()["agents"][0]["connected"] is False
     registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], T0)  # long ago: its gateway died
     assert client.get(SHOP).json()["lag_us"] is None
+    seconds_ago = time.time_ns() // 1000 - 4_000_000  # the agent counts as connected, its figures are old
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], seconds_ago)
+    source = client.get(SHOP).json()
+    assert (source["connected"], source["lag_us"], source["rows_per_second"]) == (True, None, None)
 
 
 def test_start_and_stop_when_posted_then_desired_state_follows(client: httpx.Client, registry: SqlRegistry):
