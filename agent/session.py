@@ -30,7 +30,7 @@ MAX_MESSAGE_BYTES = 300 << 20
 #: messages waiting in one stream; a batch is already compressed
 QUEUE_MESSAGES = 4
 RECONNECT_FIRST_SECONDS = 0.2
-RECONNECT_MOST_SECONDS = 15.0
+RECONNECT_MOST_SECONDS = 5.0
 READ_AGAIN = "Nothing is lost: the log is read again from the last committed cut"
 #: what a gateway says that ends its work in good order
 GATEWAY_STOPPING = "GATEWAY_STOPPING"
