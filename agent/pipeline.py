@@ -73,7 +73,10 @@ class Agent:
         return Checked(source, tuple(found), None)
 
     def run(self, stopping: threading.Event) -> int:
-        """Work until `stopping`; returns the exit code, 0 after a clean stop."""
+        """Work until `stopping`; returns the exit code: 0, or the first error's when it stops with no source working.
+
+        A source that fails terminally after the start keeps the process: the remedy may be a command of the gateway.
+        """
         checked = self.check()
         for result in checked:
             if result.error is not None:
@@ -95,9 +98,11 @@ class Agent:
         else:
             stopping.wait()
             log.info("stopping")
+            known = [state.error() for state in self._states.values()]
+            errors = [error for error in known if error is not None and error.terminal]
         self._stop(streams, config, heartbeat)
         link.close()
-        return errors[0].exit_code if hopeless else 0
+        return errors[0].exit_code if len(errors) == len(self._states) else 0
 
     def _stop(self, streams: list[Stream], config: ConfigPlugin, heartbeat: HeartbeatPlugin) -> None:
         """Every part at the same time, so that the whole takes as long as the slowest."""

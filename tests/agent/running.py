@@ -40,8 +40,8 @@ def agent(command: str, config: Path) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def running_agent(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`menura agent run` in the background; it must end with 0 when told to stop, unless the test killed it."""
+def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`menura agent run` in the background; told to stop it ends with 0 or a named code, unless the test killed it."""
     with log.open("ab") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "agent.cli", "run", "--config", str(config), "--log-level", "debug"],
@@ -60,7 +60,7 @@ def running_agent(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
             process.wait()
             raise
-    assert code in (0, -signal.SIGKILL), log.read_text()[-4000:]
+    assert code in (exit_codes or (0,)) or code == -signal.SIGKILL, log.read_text()[-4000:]
     assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import PositionPurged, ServerIdDuplicate
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, running_agent, write_config
 from tests.agent.test_replication import ITEMS, ORDERS, change, prepare, wait_equal
@@ -54,7 +55,7 @@ def test_position_when_its_log_was_purged_then_the_source_says_so_and_reads_noth
         wait_equal(gateway, database, ORDERS)
     purge(database)
     cuts = len(gateway.source("shop").committed)
-    with running_agent(path, tmp_path / "log"):
+    with running_agent(path, tmp_path / "log", PositionPurged.exit_code):
         record = gateway.source("shop")
         gateway.wait(lambda: record.status and record.status.error.code == "POSITION_PURGED")
         assert "binlog_expire_logs_seconds" in record.status.error.remedy
@@ -123,7 +124,11 @@ def test_server_id_when_another_replica_has_it_then_both_say_so(
             double.sync("shop", ORDERS, oldest=True)
         ours = config(tmp_path, gateway, database, server_id=77)
         theirs = config(tmp_path / "other", other, database, server_id=77)
-        with running_agent(ours, tmp_path / "log"), running_agent(theirs, tmp_path / "other" / "log"):
+        codes_at_end = (0, ServerIdDuplicate.exit_code)  # which of the two reads when they are stopped is chance
+        with (
+            running_agent(ours, tmp_path / "log", *codes_at_end),
+            running_agent(theirs, tmp_path / "other" / "log", *codes_at_end),
+        ):
 
             def codes() -> set[str]:
                 found = [double.source("shop").status for double in (gateway, other)]
