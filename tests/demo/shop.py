@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pymysql.connections import Connection
+from pymysql.constants import ER
 from pymysql.cursors import Cursor
+from pymysql.err import OperationalError
 
 DATABASE = "shop"
 
@@ -93,8 +95,14 @@ class Shop:
             (self._rename_product, 3),
         )
         (kind,) = self.random.choices([k for k, _ in kinds], [weight for _, weight in kinds])
-        kind()
-        self.transactions += 1
+        try:
+            kind()
+        except OperationalError as refused:
+            if refused.args[0] != ER.LOCK_DEADLOCK:
+                raise
+            self.connection.rollback()  # the other connection was first: this customer comes again later
+        else:
+            self.transactions += 1
 
     def _customer(self, number: int) -> tuple[object, ...]:
         pick = self.random
