@@ -12,17 +12,13 @@ from controlplane_api.app import create_app
 from controlplane_api.database import Database, open_database
 from controlplane_api.registry import SqlRegistry
 from tests.postgres import PostgreSQL, postgresql
-from tests.servers import ServerMissing
 from tests.stack import wait_for
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgreSQL]:
-    try:
-        with postgresql() as running:
-            yield running
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
+    with postgresql() as running:
+        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -11,7 +11,6 @@ from tests.controlplane_api import facts
 from tests.controlplane_api.browser import Browser, browser
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, file, started, stopped
-from tests.servers import ServerMissing
 from tests.stack import wait_for
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
@@ -19,11 +18,8 @@ HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    try:
-        with browser(tmp_path_factory.mktemp("chromium")) as running:
-            yield running
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
+    with browser(tmp_path_factory.mktemp("chromium")) as running:
+        yield running
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
 from menura.landing import decode_entry, entry_path
 
-from tests.servers import ServerMissing, server
+from tests.servers import server
 from tests.stack import Stack, stack, wait_for
 
 TABLE = "/v1/tenants/acme/sources/shop/tables/shop/orders"
@@ -27,32 +26,29 @@ def wait_for_state(running: Stack, state: str) -> None:
 
 
 def test_resume_when_rows_were_written_while_stopped_then_each_lands_once(tmp_path: Path):
-    try:
-        with server("mariadb", tmp_path / "mariadb") as source, stack(tmp_path / "stack", sink=False) as running:
-            source.create_replication_user()
-            source.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, note VARCHAR(20))")
-            agent = running.agent("agent-1", {"shop": source}).start()
-            try:
-                wait_for("the cartography", lambda: running.client.get(TABLE).is_success, 30)
-                running.post(f"{TABLE}/start", {"start": "oldest"})
-                written = 0
-                for turn in range(4):
-                    wait_for_state(running, "streaming")
-                    for _ in range(20):
-                        source.run(f"INSERT INTO shop.orders VALUES ({written}, 'turn {turn}')")
-                        written += 1
-                    stopped = running.post(f"{TABLE}/stop")  # at once: the last rows are still on their way
-                    assert (stopped["state"], stopped["changed"]) == ("stopped", True)
-                    source.run(f"INSERT INTO shop.orders VALUES ({written}, 'while stopped')")
-                    written += 1
-                    resumed = running.post(f"{TABLE}/start")
-                    assert (resumed["changed"], resumed["notice"]) == (True, "")
-                wait_for("all rows", lambda: landed_rows(running) >= written, 30)
-                wait_for("the API to follow", lambda: running.get(TABLE)["rows"] == landed_rows(running), 30)
+    with server("mariadb", tmp_path / "mariadb") as source, stack(tmp_path / "stack", sink=False) as running:
+        source.create_replication_user()
+        source.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, note VARCHAR(20))")
+        agent = running.agent("agent-1", {"shop": source}).start()
+        try:
+            wait_for("the cartography", lambda: running.client.get(TABLE).is_success, 30)
+            running.post(f"{TABLE}/start", {"start": "oldest"})
+            written = 0
+            for turn in range(4):
                 wait_for_state(running, "streaming")
-                assert landed_rows(running) == written, agent.tail()
-                assert running.get(TABLE)["earlier_rows_missing"] == ""
-            finally:
-                agent.stop()
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
+                for _ in range(20):
+                    source.run(f"INSERT INTO shop.orders VALUES ({written}, 'turn {turn}')")
+                    written += 1
+                stopped = running.post(f"{TABLE}/stop")  # at once: the last rows are still on their way
+                assert (stopped["state"], stopped["changed"]) == ("stopped", True)
+                source.run(f"INSERT INTO shop.orders VALUES ({written}, 'while stopped')")
+                written += 1
+                resumed = running.post(f"{TABLE}/start")
+                assert (resumed["changed"], resumed["notice"]) == (True, "")
+            wait_for("all rows", lambda: landed_rows(running) >= written, 30)
+            wait_for("the API to follow", lambda: running.get(TABLE)["rows"] == landed_rows(running), 30)
+            wait_for_state(running, "streaming")
+            assert landed_rows(running) == written, agent.tail()
+            assert running.get(TABLE)["earlier_rows_missing"] == ""
+        finally:
+            agent.stop()
