@@ -228,6 +228,11 @@ cdef class BinlogDecoder(EventReader):
     def next_gsn(self):
         return self.gsn
 
+    def take_gsn(self):
+        """A row number for something that is no row."""
+        self.gsn += 1
+        return self.gsn - 1
+
     @property
     def next_transaction_id(self):
         return self.transaction_id

@@ -4,13 +4,18 @@ On the wire (agent to gateway) a batch is two Arrow IPC streams, so that what is
 of a transaction travels once:
 
 ``rows``          _change_type int8 (a `ChangeType`), _gsn int64, _transaction int32, the table's
-                  columns, _unrepresentable utf8
+                  columns, _unrepresentable utf8; then _absent binary, only where some row is partial
 ``transactions``  _transaction_id int64, _commit_timestamp_us int64, _position utf8;
                   a row's ``_transaction`` is the row number here
 
 In landing (gateway to lake) one Parquet row holds all of it: _change_type utf8 (dictionary), _gsn int64,
 _transaction_id int64, _commit_timestamp_us int64, _position utf8 (dictionary), the table's columns,
-_unrepresentable utf8.
+_unrepresentable utf8, _absent binary (dictionary).
+
+``_absent`` is null for a whole row. Else it holds a bit per column of the table in the order of the batch, least
+significant first, in as many bytes as that takes: 1 where the log did not carry the column's value, which is then
+null here and unknown, not NULL. What an update's after image lacks and its before image has is filled in by the agent,
+since such a column has not changed.
 
 A table's own column keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE` and, in a
 primary key, `METADATA_KEY`.
@@ -25,7 +30,6 @@ TRANSACTION_ID = "_transaction_id"
 COMMIT_TIMESTAMP_US = "_commit_timestamp_us"
 POSITION = "_position"
 UNREPRESENTABLE = "_unrepresentable"
-#: columns that a partial row image did not carry; kept for row images other than FULL
 ABSENT = "_absent"
 
 #: name and Arrow format, in order

@@ -10,9 +10,9 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 1 (times in microseconds since the epoch, UTC)::
+An entry, format 2 (times in microseconds since the epoch, UTC)::
 
-    {"format": 1, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+    {"format": 2, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"gtid_set": "3E11...:1-77", "server_uuid": "3E11...", "file": "binlog.000002", "offset": 1234},
@@ -20,10 +20,20 @@ An entry, format 1 (times in microseconds since the epoch, UTC)::
        "started": [{"database": "shop", "table": "items", "position": {...}, "earlier_rows_missing": ""}],
        "stopped": [{"database": "shop", "table": "notes", "position": {...}, "code": "EVENT_UNKNOWN",
                     "message": "..."}],
+       "events": [{"database": "shop", "table": "orders", "kind": "ALTERED", "gsn": 881, "transaction_id": 76,
+                   "commit_timestamp_us": 1699999999100000, "position": "3E11...:76",
+                   "statement": "ALTER TABLE orders ADD note TEXT", "removes_rows": false,
+                   "columns": [{"name": "note", "source_type": "text charset utf8mb4", "arrow_format": "u", "key": 0,
+                                "renamed_from": "", "earlier_rows": "null", "earlier_text": ""}],
+                   "new_name": []}],
        "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
                   "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900}]}]}
+
+`events` are menura.v1.TableEvent: `earlier_rows` is "" for a column that was there before, else "null", "text" (then
+`earlier_text` has it) or "unknown"; `new_name` is [database, table] of a RENAMED one.
+Format 1 is the same without `events`; its files have no `_absent`.
 
 Within a source cuts are numbered from 1 without gaps; `epoch` is that of the gateway's lease and never falls.
 A reader MUST refuse a `format` above its own.
@@ -35,7 +45,8 @@ from typing import Any
 
 from menura.naming import path_segment
 
-FORMAT = 1
+FORMAT = 2
+READABLE_FORMATS = (1, 2)
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -79,6 +90,37 @@ class LandedStop:
 
 
 @dataclass(frozen=True, slots=True)
+class LandedColumn:
+    """A column after an event."""
+
+    name: str
+    source_type: str
+    arrow_format: str
+    key: int = 0
+    renamed_from: str = ""
+    #: of an added column: "null", "text" or "unknown"; "" for one that was there
+    earlier_rows: str = ""
+    earlier_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LandedEvent:
+    database: str
+    table: str
+    #: a name of menura.v1.TableEvent.Kind
+    kind: str
+    gsn: int
+    transaction_id: int
+    commit_timestamp_us: int
+    position: str
+    statement: str
+    removes_rows: bool
+    columns: tuple[LandedColumn, ...] = ()
+    #: (database, table), of a RENAMED one
+    new_name: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LandedFile:
     database: str
     table: str
@@ -109,6 +151,8 @@ class LandedCut:
     started: tuple[LandedStart, ...] = ()
     stopped: tuple[LandedStop, ...] = ()
     files: tuple[LandedFile, ...] = ()
+    #: in the order of their numbers
+    events: tuple[LandedEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +187,7 @@ def decode_entry(document: bytes) -> LogEntry:
     """Read an entry back; raises `LandingFormatError` for another format or a broken document."""
     try:
         facts = json.loads(document)
-        if facts["format"] != FORMAT:
+        if facts["format"] not in READABLE_FORMATS:
             raise LandingFormatError(f"log entry has format {facts['format']}, this version reads {FORMAT}: upgrade")
         return LogEntry(
             entry=int(facts["entry"]),
@@ -169,8 +213,17 @@ def _decode_cut(facts: dict[str, Any]) -> LandedCut:
         "started": tuple(LandedStart(**_with_position(start)) for start in facts["started"]),
         "stopped": tuple(LandedStop(**_with_position(stop)) for stop in facts["stopped"]),
         "files": tuple(LandedFile(**file) for file in facts["files"]),
+        "events": tuple(_decode_event(event) for event in facts.get("events", ())),
     }
     return LandedCut(**{**facts, **nested})
+
+
+def _decode_event(facts: dict[str, Any]) -> LandedEvent:
+    nested = {
+        "columns": tuple(LandedColumn(**column) for column in facts["columns"]),
+        "new_name": tuple(str(part) for part in facts["new_name"]),
+    }
+    return LandedEvent(**{**facts, **nested})
 
 
 def _with_position(facts: dict[str, Any]) -> dict[str, Any]:
