@@ -28,7 +28,9 @@
         │   ├── EventUnknown           33
         │   ├── EventUnreadable        34
         │   ├── SourceConnectionLost   35  transient
-        │   └── SourceFailed           36  transient: any other answer of the server
+        │   ├── SourceFailed           36  transient: any other answer of the server
+        │   ├── StateFolderUnusable    37  transient: the agent can't keep its own files
+        │   └── StateFolderInUse       38  transient: another agent has them
         ├── TableError                     one table stops, its source goes on
         │   ├── TableDenied            40
         │   ├── TableSchemaUnknown     41
@@ -184,6 +186,18 @@ class SourceConnectionLost(SourceError):
 class SourceFailed(SourceError):
     code = "SOURCE_FAILED"
     exit_code = 36
+    terminal = False
+
+
+class StateFolderUnusable(SourceError):
+    code = "STATE_FOLDER_UNUSABLE"
+    exit_code = 37
+    terminal = False
+
+
+class StateFolderInUse(SourceError):
+    code = "STATE_FOLDER_IN_USE"
+    exit_code = 38
     terminal = False
 
 

@@ -16,6 +16,7 @@ process keeps nothing on disk: a kill at any point costs a read of the log from 
 """
 
 import logging
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from agent.mysql import plugin as mysql
 from agent.plugins import Context, Registry, SourcePlugin
 from agent.session import Link, Stream
 from agent.state import START, SourceState
+from agent.state_folder import state_folder_of
 
 log = logging.getLogger("menura.pipeline")
 
@@ -52,8 +54,9 @@ class Agent:
     def __init__(self, config: AgentConfig, registry: Registry) -> None:
         self._config = config
         self._states = {source.name: SourceState(source) for source in config.sources}
+        folder = state_folder_of(config.state_folder, config.agent, os.environ)
         self._plugins = {
-            source.name: registry.make(Context(config.tenant, config.agent, source, self._states[source.name]))
+            source.name: registry.make(Context(config.tenant, config.agent, source, self._states[source.name], folder))
             for source in config.sources
         }
 

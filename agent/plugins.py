@@ -7,6 +7,7 @@ stops within seconds when told.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from menura.v1 import stream_pb2
@@ -24,6 +25,8 @@ class Context:
     agent: str
     source: SourceConfig
     state: SourceState
+    #: for files that are made again when they are lost; may not be there yet
+    state_folder: Path
 
 
 class SourcePlugin(Plugin, Protocol):

@@ -137,10 +137,13 @@ class Stack:
         """
         import yaml  # noqa: PLC0415  (the bench runs parts of this module without it)
 
+        tenant = tenant or self.tenant
+        process = f"agent-{tenant}-{name}"
         config = {
-            "tenant": tenant or self.tenant,
+            "tenant": tenant,
             "agent": name,
             "gateway": {"address": f"127.0.0.1:{self.gateway_port}"},
+            "state_folder": str(self.folder / f"{process}.state"),
             "sources": {
                 source: {
                     "client": {
@@ -155,7 +158,6 @@ class Stack:
                 for source, server in sources.items()
             },
         }
-        process = f"agent-{config['tenant']}-{name}"
         path = self.folder / f"{process}.yaml"
         path.write_text(yaml.safe_dump(config))
         path.chmod(0o600)

@@ -22,7 +22,13 @@ def client(server: Server, **changes: object) -> dict[str, object]:
 
 def write_config(folder: Path, gateway: str, sources: dict[str, object]) -> Path:
     path = folder / "agent.yaml"
-    config = {"tenant": "acme", "agent": "db-1", "gateway": {"address": gateway}, "sources": sources}
+    config = {
+        "tenant": "acme",
+        "agent": "db-1",
+        "gateway": {"address": gateway},
+        "state_folder": str(folder / "state"),
+        "sources": sources,
+    }
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path
 

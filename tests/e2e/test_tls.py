@@ -35,6 +35,7 @@ def agent(stack: Stack, source: Server, folder: Path, tls: dict[str, str]) -> Pr
     config = {
         "tenant": stack.tenant,
         "agent": "secured",
+        "state_folder": str(folder / "state"),
         "gateway": {"address": f"localhost:{stack.gateway_port}", "tls": tls},
         "sources": {"shop": {"client": {**login, "tls": {"mode": "verify_ca", "ca": tls["ca"]}}}},
     }
