@@ -41,6 +41,8 @@ class Query:
     database: str
     error_code: int
     text: str
+    #: the session's settings, read by `query_status`
+    status: bytes = b""
 
 
 def parse_format_description(body: bytes) -> FormatDescription:
@@ -93,4 +95,4 @@ def parse_query(body: bytes, *, is_load: bool = False) -> Query:
     if text_at > len(body) or body[text_at - 1] != 0:
         raise EventBodyError("the lengths of a query event contradict each other")
     database = body[database_at : text_at - 1].decode("utf-8", "surrogateescape")
-    return Query(database, error_code, body[text_at:].decode("utf-8", "surrogateescape"))
+    return Query(database, error_code, body[text_at:].decode("utf-8", "surrogateescape"), body[start:database_at])

@@ -5,7 +5,7 @@ Immutable values: `ddl.apply` makes a new `Catalog` from one and a statement; `h
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, Flag, StrEnum, auto
 
 from menura.types import ColumnType
 
@@ -20,7 +20,7 @@ class Default(StrEnum):
     NULL = "null"
     #: the same for every row: `ColumnDefinition.default_text`
     LITERAL = "literal"
-    #: computed for each row, or when the statement runs
+    #: computed for each row, or when the statement runs; or a literal whose text as SELECT prints it is not known
     EXPRESSION = "expression"
 
 
@@ -30,7 +30,7 @@ class ColumnDefinition:
     type: ColumnType
     nullable: bool = True
     default: Default = Default.NULL
-    #: in the server's text, as SELECT prints the value
+    #: of a LITERAL, as SELECT prints the value; BIT: its number in decimal digits; binary kinds: upper-case hex
     default_text: str = ""
     #: computed from other columns; a virtual one is in row events all the same where it is stored there
     generated: bool = False
@@ -38,6 +38,8 @@ class ColumnDefinition:
     logged: bool = True
     visible: bool = True
     auto_increment: bool = False
+    #: char and varchar: in characters; binary and varbinary: in bytes; text and blob: the most bytes; else 0
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,119 @@ class TableDefinition:
     primary_key: tuple[str, ...] = ()
     #: of columns that are added without one
     charset: str = ""
-    collation: str = ""
+    #: MariaDB: WITH SYSTEM VERSIONING
+    versioned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Tables that are not in `tables` are not there, or nobody asked for them."""
+    """A table that is not in `tables` is not there; None: it may be there, but how it looks is not known."""
 
-    tables: Mapping[Table, TableDefinition]
-    #: database: its default collation
+    tables: Mapping[Table, TableDefinition | None]
+    #: database: its default charset
     databases: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What of a server decides how it reads a statement."""
+
+    mariadb: bool
+    version: tuple[int, int, int]
+    lower_case_table_names: int = 0
+    #: MariaDB: old_mode has UTF8_IS_UTF8MB3
+    utf8_is_utf8mb3: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement as logged, with what the session had set when it ran (its QUERY event's status variables)."""
+
+    #: decoded from the client's charset; bytes that are no text are lone surrogates
+    text: str
+    database: str
+    error_code: int = 0
+    sql_mode: int = 0
+    charset_client: str = "utf8mb4"
+    charset_connection: str = "utf8mb4"
+    #: what a database gets that is created without one
+    charset_server: str = "utf8mb4"
+    explicit_defaults_for_timestamp: bool = True
+    #: '' where the log does not say it
+    time_zone: str = ""
+    #: MariaDB's START ALTER and ROLLBACK ALTER: changes nothing (yet)
+    without_effect: bool = False
+
+
+class ChangeKind(Enum):
+    """As `menura.v1.TableEvent.Kind`."""
+
+    CREATED = auto()
+    ALTERED = auto()
+    RENAMED = auto()
+    DROPPED = auto()
+    TRUNCATED = auto()
+
+
+class Rows(Flag):
+    """What became of the rows under a table's name, without row events."""
+
+    KEPT = 0
+    #: all of those from before
+    REMOVED = auto()
+    PARTLY_REMOVED = auto()
+    #: others came in: a rename onto the name, EXCHANGE, IMPORT, CONVERT
+    ARRIVED = auto()
+
+
+class EarlierRows(Enum):
+    """What rows from before hold in an added column."""
+
+    NULL = auto()
+    #: the same in all: `AddedColumn.text`
+    TEXT = auto()
+    #: computed, or not known
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class AddedColumn:
+    name: str
+    earlier_rows: EarlierRows
+    #: as `ColumnDefinition.default_text`; of a timestamp: in UTC
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a statement did to one name; a rename is two: RENAMED for the old, CREATED with ARRIVED for the new."""
+
+    kind: ChangeKind
+    table: Table
+    #: None: it was not there, or not known
+    before: TableDefinition | None = None
+    #: RENAMED: under the new name; None: gone, or not known (then it is among `Applied.unsure`)
+    after: TableDefinition | None = None
+    rows: Rows = Rows.KEPT
+    #: RENAMED: the new name
+    new_table: Table | None = None
+    #: (old, new) of columns with another name
+    renamed_columns: tuple[tuple[str, str], ...] = ()
+    added_columns: tuple[AddedColumn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """From here on it isn't known how the table looks, nor whether it is there: None in the catalog."""
+
+    table: Table
+    #: completes "its definition is not known, because ..."
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    catalog: Catalog
+    #: in the order of the statement
+    changes: tuple[Change, ...] = ()
+    unsure: tuple[Unsure, ...] = ()

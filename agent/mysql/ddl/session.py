@@ -1,0 +1,38 @@
+"""From a QUERY event to a `Statement`: its text in the client's charset, and its session's settings."""
+
+from agent.mysql.charsets import charset_of_collation, decode_text
+from agent.mysql.ddl.model import Server, Statement
+from agent.mysql.events import Query
+from agent.mysql.query_status import parse_status
+
+
+def statement_of(query: Query, server: Server) -> Statement:
+    """What was logged, for `apply`; raises `CharsetUnknown`, or `EventBodyError` for broken status variables."""
+    status = parse_status(query.status, mariadb=server.mariadb)
+
+    def charset(collation_id: int) -> str:
+        return charset_of_collation(collation_id, mariadb=server.mariadb) if collation_id else "utf8mb4"
+
+    client = charset(status.collation_client)
+    explicit = status.explicit_defaults_for_timestamp
+    return Statement(
+        _decoded(query.text, client),
+        query.database,
+        error_code=query.error_code,
+        sql_mode=status.sql_mode,
+        charset_client=client,
+        charset_connection=charset(status.collation_connection),
+        charset_server=charset(status.collation_server),
+        explicit_defaults_for_timestamp=True if explicit is None else explicit,
+        time_zone=status.time_zone,
+        without_effect=status.is_without_effect,
+    )
+
+
+def _decoded(text: str, charset: str) -> str:
+    if charset in ("utf8mb4", "utf8mb3", "ascii", "binary") or text.isascii():
+        return text
+    try:
+        return decode_text(charset, text.encode("utf-8", "surrogateescape"))
+    except UnicodeDecodeError:
+        return text.encode("utf-8", "surrogateescape").decode("ascii", "surrogateescape")
