@@ -4,7 +4,7 @@
 
     server ──▶ mysql.replication      asks for the log after a position
            ──▶ native.decoder         bytes to column buffers; stops for what Python decides
-               mysql.binlog           the state machine: tables, positions, cuts
+               mysql.binlog           the state machine; delivery: which tables, read_position, cuts
                mysql.schema + filter  how a table's rows are read, and which columns leave the host
            ──▶ batch                  Arrow IPC, zstd
            ──▶ mysql.replicator       under byte credit

@@ -20,9 +20,11 @@ from agent import batch as change_batch
 from agent.backoff import Backoff
 from agent.credit import Credit, CreditCancelled
 from agent.errors import SourceError, SourceFailed, as_message, defect
-from agent.mysql.binlog import BinlogReader, CutSettings, ServerRefused, TableFailed
+from agent.mysql.binlog import BinlogReader, ServerRefused
 from agent.mysql.checks import check_binlog, check_binlog_on, duplicate_id
 from agent.mysql.connection import Facts, connect
+from agent.mysql.cuts import CutSettings
+from agent.mysql.delivery import TableFailed
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.replication import (

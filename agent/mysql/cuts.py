@@ -1,0 +1,137 @@
+"""The cut that is being filled: what was sent in it, when it is due, and its end.
+
+Comes in: the decoder's batches and the clock. Goes out, through the `Sink`: batches with their cut's number, and
+the cut's end. A cut ends only between two transactions. Nothing is durable here: a cut that was not committed is
+made again from the log, with the same numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from menura.v1 import mysql_binlog_pb2
+
+from agent.errors import as_message
+from agent.mysql.progress import Progress, Stop, name_message
+from agent.mysql.read_position import ReadPosition
+from agent.mysql.sink import Sink
+from agent.native.decoder import BinlogDecoder
+
+#: a cut without rows, when only the position has moved
+POSITION_CUT_SECONDS = 10.0
+#: how old the position that heartbeats report may be
+PUBLISH_SECONDS = 0.2
+#: a wait for bytes is never longer, so that silence and interruptions are noticed
+LONGEST_WAIT_SECONDS = 1.0
+SHORTEST_WAIT_SECONDS = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class CutSettings:
+    first_cut: int
+    interval_seconds: float
+    most_bytes: int
+    #: without a byte for so long the connection counts as lost
+    silence_seconds: float
+
+
+@dataclass(slots=True)
+class _Cut:
+    """The cut that is being filled."""
+
+    number: int
+    began_at: float
+    first_row_at: float | None = None
+    sent_rows: int = 0
+    sent_bytes: int = 0
+    stopped: list[Stop] = field(default_factory=list)
+
+
+class Cuts:
+    """The cuts of one stream, one after the other."""
+
+    def __init__(
+        self,
+        decoder: BinlogDecoder,
+        progress: Progress,
+        read: ReadPosition,
+        sink: Sink,
+        settings: CutSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self._decoder = decoder
+        self._progress = progress
+        self._read = read
+        self._sink = sink
+        self._settings = settings
+        self._clock = clock
+        self._ended_at = read.position
+        self._cut = _Cut(settings.first_cut, clock())
+
+    def wait_seconds(self) -> float:
+        """How long the stream may wait for bytes."""
+        due_at = self._due_at()
+        if due_at is None or self._decoder.stop_at_transaction_end:  # or the decoder itself says when
+            return LONGEST_WAIT_SECONDS
+        left = due_at - self._clock()
+        return min(LONGEST_WAIT_SECONDS, max(SHORTEST_WAIT_SECONDS, left))
+
+    def is_due(self) -> bool:
+        """After each portion of bytes and each silence: is it time to end the cut?"""
+        now = self._clock()
+        cut = self._cut
+        if cut.first_row_at is None and (self._decoder.pending_rows or cut.sent_rows):
+            cut.first_row_at = now
+        due_at = self._due_at()
+        is_due = bool(cut.stopped) or (due_at is not None and now >= due_at)
+        is_due = is_due or cut.sent_bytes + self._decoder.pending_bytes >= self._settings.most_bytes
+        if not is_due and now - cut.began_at >= POSITION_CUT_SECONDS:
+            self._read.publish()
+            is_due = not self._read.position.same_place(self._ended_at)
+            cut.began_at = now
+        if not is_due and now - self._read.published_at >= PUBLISH_SECONDS:
+            self._read.publish()
+        return is_due
+
+    def _due_at(self) -> float | None:
+        if self._cut.first_row_at is None:
+            return None
+        return self._cut.first_row_at + self._settings.interval_seconds
+
+    def send_batches(self) -> None:
+        cut = self._cut
+        cut.sent_bytes += self._decoder.pending_bytes
+        for batch in self._decoder.take_batches():
+            cut.sent_rows += batch.row_count
+            self._sink.send_batch(batch, cut.number)
+
+    def add_stop(self, *stops: Stop) -> None:
+        """Tables that stop in this cut, which is then due at once."""
+        self._cut.stopped.extend(stops)
+
+    def end(self, started: Sequence[mysql_binlog_pb2.TableStarted] = ()) -> None:
+        """Send the cut's end, at the published position; its batches have been sent."""
+        decoder = self._decoder
+        decoder.stop_at_transaction_end = False
+        transactions, first_us, last_us = decoder.take_times()
+        end = mysql_binlog_pb2.CutEnd(
+            cut=self._cut.number,
+            position=self._read.position.to_proto(),
+            ahead=self._progress.ahead_messages(),
+            started=started,
+            stopped=[_stopped_message(stop) for stop in self._cut.stopped],
+            last_gsn=decoder.next_gsn - 1,
+            last_transaction_id=decoder.next_transaction_id - 1,
+            transaction_count=transactions,
+            first_commit_timestamp_us=first_us,
+            last_commit_timestamp_us=last_us,
+        )
+        self._sink.send_cut(end)
+        self._read.last_commit_us = last_us or self._read.last_commit_us
+        self._ended_at = self._read.position
+        self._cut = _Cut(self._cut.number + 1, self._clock())
+
+
+def _stopped_message(stop: Stop) -> mysql_binlog_pb2.TableStopped:
+    return mysql_binlog_pb2.TableStopped(
+        table=name_message(stop.table), position=stop.position.to_proto(), error=as_message(stop.error)
+    )
