@@ -18,7 +18,7 @@ demo: setup ## a shop database, live changes, and the lake following them (KEEP=
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some)
-	@.ci/setup environment mariadb mysql postgresql jars chromium
+	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql jars chromium
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
 .PHONY: lint

@@ -1,8 +1,9 @@
 """Private MariaDB and MySQL servers for tests, benchmarks and the demo: real ones, on free ports, in scratch folders.
 
 A server comes from a template data folder that is made once per checkout, so that starting one takes a
-second or two. `MENURA_TEST_MARIADB_URL` and `MENURA_TEST_MYSQL_URL` (mysql://root:PASSWORD@HOST:PORT) name
-servers that run elsewhere; what needs a server of its own settings then says so and skips.
+second or two. `MENURA_TEST_MARIADB_URL`, `MENURA_TEST_MARIADB_11_8_URL` and `MENURA_TEST_MYSQL_URL`
+(mysql://root:PASSWORD@HOST:PORT) name servers that run elsewhere; what needs a server of its own settings then says
+so and skips. A server without a version is this machine's MariaDB, or Debian sid's MySQL.
 """
 
 import os
@@ -11,7 +12,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,8 @@ SERVERS = ROOT / ".servers"
 START_SECONDS = 120
 
 Flavor = Literal["mariadb", "mysql"]
-URL_VARIABLES: Mapping[Flavor, str] = {"mariadb": "MENURA_TEST_MARIADB_URL", "mysql": "MENURA_TEST_MYSQL_URL"}
+#: what the tests of each type and setting run on: flavor, version
+TESTED: tuple[tuple[Flavor, str], ...] = (("mysql", ""), ("mariadb", ""), ("mariadb", "11.8"))
 
 
 class ServerMissing(RuntimeError):
@@ -42,6 +44,7 @@ class Server:
     folder: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     settings: dict[str, str] = field(default_factory=dict)
+    version: str = ""
 
     def connect(self, **options: object) -> pymysql.connections.Connection:
         """A new autocommitting PyMySQL connection as the administrator."""
@@ -74,7 +77,7 @@ class Server:
     def start(self) -> None:
         """Start again in the same folder and on the same port, after `stop`."""
         assert self.folder is not None
-        self.process = _launch(self.flavor, self.folder, self.port, self.settings)
+        self.process = _launch(self)
         _wait_until_up(self)
 
 
@@ -85,15 +88,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def server(flavor: Flavor, folder: Path, **settings: str) -> Iterator[Server]:
+def server(flavor: Flavor, folder: Path, *, version: str = "", **settings: str) -> Iterator[Server]:
     """A running server with a fresh data folder in `folder`; `settings` are server options with '_' for '-'.
 
     Row-based binary log, full images and full metadata, unless `settings` say otherwise.
     """
-    url = os.environ.get(URL_VARIABLES[flavor])
+    variable = _url_variable(flavor, version)
+    url = os.environ.get(variable)
     if url:
         if settings:
-            raise ServerMissing(f"{URL_VARIABLES[flavor]} names a running server; this needs one with {settings}")
+            raise ServerMissing(f"{variable} names a running server; this needs one with {settings}")
         parts = urlsplit(url)
         yield Server(
             flavor,
@@ -101,12 +105,13 @@ def server(flavor: Flavor, folder: Path, **settings: str) -> Iterator[Server]:
             parts.hostname or "127.0.0.1",
             unquote(parts.username or "root"),
             unquote(parts.password or ""),
+            version=version,
         )
         return
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(_template(flavor), folder / "data")
+    shutil.copytree(_template(flavor, version), folder / "data")
     (folder / "data" / "auto.cnf").unlink(missing_ok=True)  # each MySQL makes a server UUID of its own
-    running = Server(flavor, free_port(), folder=folder, settings=settings)
+    running = Server(flavor, free_port(), folder=folder, settings=settings, version=version)
     try:
         running.start()
         yield running
@@ -114,57 +119,69 @@ def server(flavor: Flavor, folder: Path, **settings: str) -> Iterator[Server]:
         running.stop(signal.SIGKILL if os.environ.get("MENURA_TEST_FAST_STOP", "1") == "1" else signal.SIGTERM)
 
 
-def _command(flavor: Flavor) -> list[str]:
-    if flavor == "mariadb":
-        binary = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/libexec:/usr/local/sbin")
-        if binary is None:
-            raise ServerMissing(
-                f"no mariadbd: run .ci/setup mariadb as root, install mariadb-server, or set {URL_VARIABLES[flavor]}"
-            )
-        return [binary, "--no-defaults"]
-    root = SERVERS / "mysql"
+def _url_variable(flavor: Flavor, version: str) -> str:
+    return f"MENURA_TEST_{'_'.join([flavor, *version.split('.')]).rstrip('_').upper()}_URL"
+
+
+def _command(flavor: Flavor, version: str) -> list[str]:
+    """The server's program and what it needs to find its own files."""
+    if flavor == "mariadb" and not version:
+        return [_installed("mariadbd"), "--no-defaults"]
+    name = f"{flavor}-{version}" if version else flavor
+    root = SERVERS / name
     if not (root / "ready").exists():
-        raise ServerMissing(f"no MySQL server: run .ci/setup mysql as root, or set {URL_VARIABLES[flavor]}")
+        raise ServerMissing(f"no {name} server: run .ci/setup {name} as root, or set {_url_variable(flavor, version)}")
+    program = "mysqld" if flavor == "mysql" else "mariadbd"
     loader = [str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", str(root / "usr/lib/x86_64-linux-gnu")]
     options = [
         f"--basedir={root}/usr",
-        f"--lc-messages-dir={root}/usr/share/mysql",
+        f"--lc-messages-dir={root}/usr/share/{'mysql' if flavor == 'mysql' else 'mariadb'}",
         f"--plugin-dir={root}/usr/lib/mysql/plugin",
         "--secure-file-priv=",
-        "--mysqlx=OFF",
     ]
-    return [*loader, str(root / "usr/sbin/mysqld"), "--no-defaults", *options]
+    if flavor == "mysql":
+        options.append("--mysqlx=OFF")
+    return [*loader, str(root / "usr/sbin" / program), "--no-defaults", *options]
 
 
-def _template(flavor: Flavor) -> Path:
+def _installed(program: str) -> str:
+    """Where a program of this machine's MariaDB is."""
+    found = shutil.which(program) or shutil.which(program, path="/usr/bin:/usr/sbin:/usr/libexec:/usr/local/sbin")
+    if found is None:
+        variable = _url_variable("mariadb", "")
+        raise ServerMissing(f"no {program}: run .ci/setup mariadb as root, install mariadb-server, or set {variable}")
+    return found
+
+
+def _template(flavor: Flavor, version: str) -> Path:
     """The data folder of a server that has just been initialised, made once; safe when two ask at the same time."""
-    template = SERVERS / f"{flavor}-data"
+    name = f"{flavor}-{version}" if version else flavor
+    template = SERVERS / f"{name}-data"
     if template.exists():
         return template
-    command = _command(flavor)
-    draft = SERVERS / f"{flavor}-data.{os.getpid()}"
+    command = _command(flavor, version)
+    draft = SERVERS / f"{name}-data.{os.getpid()}"
     shutil.rmtree(draft, ignore_errors=True)
     SERVERS.mkdir(exist_ok=True)
-    if flavor == "mariadb":
-        install = shutil.which("mariadb-install-db") or shutil.which(
-            "mariadb-install-db", path="/usr/bin:/usr/local/bin"
-        )
-        if install is None:
-            raise ServerMissing("mariadbd is there but mariadb-install-db is not: install mariadb-server")
-        options = [
-            f"--datadir={draft}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            "--skip-name-resolve",
-        ]
-        made = subprocess.run([install, "--no-defaults", *options, *_as_user()], capture_output=True, check=False)
+    if flavor == "mysql":
+        made = _run([*command, "--initialize-insecure", f"--datadir={draft}", *_as_user()])
+    elif version:
+        made = _bootstrap(command, SERVERS / name / "usr/share/mariadb", draft)
     else:
-        made = subprocess.run(
-            [*command, "--initialize-insecure", f"--datadir={draft}", *_as_user()], capture_output=True, check=False
+        made = _run(
+            [
+                _installed("mariadb-install-db"),
+                "--no-defaults",
+                f"--datadir={draft}",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--skip-name-resolve",
+                *_as_user(),
+            ]
         )
     if made.returncode:
         raise ServerMissing(
-            f"initialising a {flavor} data folder failed: {(made.stderr or made.stdout).decode()[-2000:]}"
+            f"initialising a {name} data folder failed: {(made.stderr or made.stdout).decode()[-2000:]}"
         )
     try:
         draft.rename(template)
@@ -173,11 +190,31 @@ def _template(flavor: Flavor) -> Path:
     return template
 
 
+def _bootstrap(command: list[str], share: Path, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """What mariadb-install-db does, which can't run a server through another loader."""
+    (folder / "mysql").mkdir(parents=True)
+    scripts = [
+        "mariadb_system_tables",
+        "mariadb_performance_tables",
+        "mariadb_system_tables_data",
+        "mariadb_sys_schema",
+    ]
+    statements = [b"USE mysql;\nSET @auth_root_socket = NULL;\n"]
+    statements += [(share / f"{script}.sql").read_bytes() for script in scripts]
+    return _run([*command, "--bootstrap", f"--datadir={folder}", *_as_user()], b"".join(statements))
+
+
+def _run(command: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, input=stdin, capture_output=True, check=False)
+
+
 def _as_user() -> list[str]:
     return ["--user=root"] if os.getuid() == 0 else []
 
 
-def _launch(flavor: Flavor, folder: Path, port: int, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _launch(running: Server) -> subprocess.Popen[bytes]:
+    folder, port = running.folder, running.port
+    assert folder is not None
     options = {
         "datadir": str(folder / "data"),
         "port": str(port),
@@ -193,9 +230,9 @@ def _launch(flavor: Flavor, folder: Path, port: int, settings: Mapping[str, str]
         "innodb_flush_log_at_trx_commit": "2",
         "sync_binlog": "0",
     }
-    if flavor == "mysql":
+    if running.flavor == "mysql":
         options |= {"gtid_mode": "ON", "enforce_gtid_consistency": "ON"}
-    options |= settings
+    options |= running.settings
     arguments = [
         f"--{name.replace('_', '-')}={value}" if value != "" else f"--{name.replace('_', '-')}"
         for name, value in options.items()
@@ -203,7 +240,10 @@ def _launch(flavor: Flavor, folder: Path, port: int, settings: Mapping[str, str]
     log = (folder / "server.log").open("ab")
     with log:
         return subprocess.Popen(
-            [*_command(flavor), *arguments, *_as_user()], stdout=log, stderr=log, start_new_session=True
+            [*_command(running.flavor, running.version), *arguments, *_as_user()],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 

@@ -1,7 +1,7 @@
 """Charsets: from a collation's id in the log to a charset's name, and from that to the way its bytes are decoded.
 
-The ids below are those of information_schema of MySQL 9.7 and MariaDB 10.11; they agree up to 247. An id or a charset
-that is not here is an error: no other charset is tried in its place.
+The ids below are those of information_schema of MySQL 9.7, MariaDB 10.11 and 11.8; they agree up to 247. An id or a
+charset that is not here is an error: no other charset is tried in its place.
 """
 
 # ruff: noqa: RUF001  (the charsets' own characters)
@@ -56,7 +56,7 @@ _SHARED = """
     95 96 cp932; 97 98 eucjpms; 99 99 cp1250; 101 124 utf16; 128 151 ucs2; 159 159 ucs2; 160 183 utf32;
     192 215 utf8mb3; 223 223 utf8mb3; 224 247 utf8mb4"""
 _MYSQL = "248 250 gb18030; 255 323 utf8mb4"
-_MARIADB = "576 578 utf8mb3; 608 610 utf8mb4; 640 642 ucs2; 672 674 utf16; 736 738 utf32"
+_MARIADB = "255 309 utf8mb4; 576 579 utf8mb3; 608 611 utf8mb4; 640 642 ucs2; 672 674 utf16; 736 738 utf32"
 #: MariaDB: NO PAD collations have the id of their PAD SPACE sister and this
 _MARIADB_NOPAD = 1024
 #: MariaDB's uca1400 collations: 256 ids a charset

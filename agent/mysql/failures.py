@@ -30,8 +30,15 @@ class Place:
     #: after the last finished transaction
     position: Position
 
+    def where(self, end_offset: int) -> str:
+        """An event's place. Inside a transaction MariaDB from 11.7 on logs no offset: 0."""
+        if end_offset:
+            return f"that ends at {self.file}:{end_offset}"
+        return f"in the transaction after {self.file}:{self.position.offset}"
+
     def look(self, end_offset: int) -> str:
-        return f"mysqlbinlog --verbose --stop-position={end_offset} {self.file}"
+        limit = f"--stop-position={end_offset}" if end_offset else f"--start-position={self.position.offset}"
+        return f"mysqlbinlog --verbose {limit} {self.file}"
 
 
 def connection_lost(place: Place, found: str) -> SourceConnectionLost:
@@ -48,7 +55,7 @@ def connection_lost(place: Place, found: str) -> SourceConnectionLost:
 def event_unknown(place: Place, event_type: int, end_offset: int) -> EventUnknown:
     return EventUnknown(
         DOING,
-        f"event type {event_type} that ends at {place.file}:{end_offset} is not known to this version",
+        f"event type {event_type} {place.where(end_offset)} is not known to this version",
         data=SOURCE_STANDS,
         remedy=f"Upgrade Menura; look at the event: {place.look(end_offset)}",
         source=place.source,
@@ -59,7 +66,7 @@ def event_unknown(place: Place, event_type: int, end_offset: int) -> EventUnknow
 def partial_rollback(place: Place, words: str, end_offset: int) -> EventUnknown:
     return EventUnknown(
         DOING,
-        f"{words} that ends at {place.file}:{end_offset}: rows before it may not count",
+        f"{words} {place.where(end_offset)}: rows before it may not count",
         data=SOURCE_STANDS,
         remedy="Start the sync of the source's tables anew after it, and keep XA transactions and rollbacks over"
         " non-transactional tables away from this server",
@@ -71,7 +78,7 @@ def partial_rollback(place: Place, words: str, end_offset: int) -> EventUnknown:
 def event_unreadable(place: Place, event_type: int, end_offset: int, why: str) -> EventUnreadable:
     return EventUnreadable(
         DOING,
-        f"the event of type {event_type} that ends at {place.file}:{end_offset} can't be read: {why}",
+        f"the event of type {event_type} {place.where(end_offset)} can't be read: {why}",
         data=SOURCE_STANDS,
         remedy=f"Report it if this reads it: {place.look(end_offset)}",
         source=place.source,
@@ -82,7 +89,7 @@ def event_unreadable(place: Place, event_type: int, end_offset: int, why: str) -
 def row_unreadable(place: Place, table: Table, end_offset: int, why: str) -> TableRowUnreadable:
     return TableRowUnreadable(
         "reading a row",
-        f"the event that ends at {place.file}:{end_offset} can't be read: {why}",
+        f"the event {place.where(end_offset)} can't be read: {why}",
         data=TABLE_COMPLETE,
         remedy=f"Look at it: {place.look(end_offset)}; then start the table's sync anew",
         source=place.source,

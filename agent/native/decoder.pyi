@@ -31,7 +31,7 @@ class Event:
     type: int
     timestamp: int
     server_id: int
-    log_pos: int  # position of the next event, as in the header
+    log_pos: int  # position of the next event, as in the header; 0 inside a transaction of MariaDB from 11.7 on
     flags: int
     body: bytes  # without header and checksum
 

@@ -17,7 +17,7 @@ from agent.mysql.table_map import (
 )
 from tests.agent.native.capture import logged
 from tests.agent.native.mutation import payloads
-from tests.servers import Flavor, server
+from tests.servers import TESTED, Flavor, server
 
 COLUMNS = """a INT UNSIGNED NOT NULL, b MEDIUMINT, c DECIMAL(10,3) UNSIGNED, d DOUBLE, e VARCHAR(300) CHARACTER SET latin1 NOT NULL,
     f CHAR(255) CHARACTER SET utf8mb4, g BINARY(16), h VARBINARY(20), i TEXT CHARACTER SET sjis, j LONGBLOB,
@@ -45,13 +45,13 @@ TYPES = [
 ]
 
 
-@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+@pytest.fixture(scope="module", params=TESTED, ids="".join)
 def flavor_and_maps(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Flavor, list[bytes]]:
     """Bodies of three table maps: full metadata, minimal metadata, and a key with a prefix."""
-    flavor: Flavor = request.param
-    with server(flavor, tmp_path_factory.mktemp("map") / flavor) as running:
+    flavor, version = request.param
+    with server(flavor, tmp_path_factory.mktemp("map") / flavor, version=version) as running:
         running.run("CREATE DATABASE t CHARACTER SET utf8mb4")
         data = logged(
             running,

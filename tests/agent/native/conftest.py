@@ -2,14 +2,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import Flavor, Server, server
+from tests.servers import TESTED, Server, server
 
 
-@pytest.fixture(scope="package", params=["mysql", "mariadb"])
+@pytest.fixture(scope="package", params=TESTED, ids="".join)
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Each of the two servers, shared by this folder's tests; every test makes a log file and tables of its own."""
-    flavor: Flavor = request.param
-    with server(flavor, tmp_path_factory.mktemp(flavor) / "server", max_allowed_packet="128M") as running:
+    """Each of the servers, shared by this folder's tests; every test makes a log file and tables of its own."""
+    flavor, version = request.param
+    folder = tmp_path_factory.mktemp(flavor) / "server"
+    with server(flavor, folder, version=version, max_allowed_packet="128M") as running:
         running.create_replication_user()
         running.run("CREATE DATABASE t CHARACTER SET utf8mb4")
         yield running

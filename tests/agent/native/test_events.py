@@ -210,7 +210,7 @@ def test_event_with_a_wrong_checksum_is_an_error(source: Server) -> None:
     with pytest.raises(DecodeError, match="checksum") as caught:
         decode_all(bytes(data), mariadb=_is_mariadb(source))
 
-    assert caught.value.log_pos > 0
+    assert (caught.value.log_pos > 0) is (source.version != "11.8")
 
 
 def test_rows_of_a_table_that_was_not_announced_are_an_error(source: Server) -> None:

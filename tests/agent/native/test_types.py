@@ -222,7 +222,7 @@ def test_bytes_that_are_no_text_of_their_charset_are_an_error_that_names_the_col
         decode_all(damaged, mariadb=source.flavor == "mariadb", decoder=decoder)
 
     assert caught.value.column == 1
-    assert caught.value.log_pos > 0
+    assert (caught.value.log_pos > 0) is (source.version != "11.8")
     assert "can" not in str(caught.value).replace("can be", "")
 
 
