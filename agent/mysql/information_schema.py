@@ -53,6 +53,19 @@ _KINDS = {
     "set": Kind.SET,
     "bit": Kind.BIT,
     "json": Kind.JSON,
+    "geometry": Kind.GEOMETRY,
+    "point": Kind.GEOMETRY,
+    "linestring": Kind.GEOMETRY,
+    "polygon": Kind.GEOMETRY,
+    "multipoint": Kind.GEOMETRY,
+    "multilinestring": Kind.GEOMETRY,
+    "multipolygon": Kind.GEOMETRY,
+    "geomcollection": Kind.GEOMETRY,
+    "geometrycollection": Kind.GEOMETRY,
+    "vector": Kind.VECTOR,
+    "inet4": Kind.INET4,
+    "inet6": Kind.INET6,
+    "uuid": Kind.UUID,
 }
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
 

@@ -22,16 +22,10 @@ from agent.errors import (
     TableSchemaUnknown,
 )
 from agent.mysql import constants
+from agent.mysql.column_types import ColumnTypeUnknown, column_type, needs_definition, size_is_logged
 from agent.mysql.connection import Facts, connect, server_errors
 from agent.mysql.information_schema import ColumnUnknown, read_columns
-from agent.mysql.table_map import (
-    ColumnTypeUnknown,
-    MappedColumn,
-    TableMap,
-    TableMapError,
-    column_type,
-    parse_table_map,
-)
+from agent.mysql.table_map import MappedColumn, TableMap, TableMapError, parse_table_map
 from agent.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
 
 DOING = "reading a table's definition"
@@ -93,13 +87,14 @@ class TablePlanner:
     def _make(self, table: Table, body: bytes) -> _Known:
         verdict = self._config.filter.verdict(*table)
         try:
-            table_map = parse_table_map(body)
-            is_asked = any(column.name is None for column in table_map.columns)
-            if is_asked:
-                columns = self._ask(table, table_map)
+            table_map = parse_table_map(body, mariadb=self._mariadb)
+            is_asked = any(needs_definition(column, mariadb=self._mariadb) for column in table_map.columns)
+            asked = self._ask(table, table_map) if is_asked else None
+            if asked is not None and any(column.name is None for column in table_map.columns):
+                columns = asked
             else:
                 columns = tuple(
-                    self._column(table_map, index, sent=not verdict.ignores(column.name or ""))
+                    self._column(table_map, index, asked, sent=not verdict.ignores(column.name or ""))
                     for index, column in enumerate(table_map.columns)
                 )
             self._check_names(table, columns)
@@ -117,19 +112,20 @@ class TablePlanner:
             remedy = self._ignore_or_upgrade(table)
             raise self._error(TableColumnUnsupported, table, str(unsupported), remedy) from unsupported
 
-    def _column(self, table_map: TableMap, index: int, *, sent: bool) -> Column:
-        """A column that the table map describes; of one that is not sent the type does not matter."""
+    def _column(self, table_map: TableMap, index: int, asked: tuple[Column, ...] | None, *, sent: bool) -> Column:
+        """A column that the table map describes; of one that is not sent the type matters only for its size."""
         mapped = table_map.columns[index]
         assert mapped.name is not None
         places = [column for column, _ in table_map.primary_key or ()]
         key = places.index(index) + 1 if index in places else 0
-        return Column(mapped.name, self._type(mapped, sent=sent), nullable=mapped.nullable, key=key)
+        definition = asked[index].type if asked is not None and asked[index].name == mapped.name else None
+        return Column(mapped.name, self._type(mapped, definition, sent=sent), nullable=mapped.nullable, key=key)
 
-    def _type(self, mapped: MappedColumn, *, sent: bool) -> ColumnType:
-        if not sent:
+    def _type(self, mapped: MappedColumn, definition: ColumnType | None, *, sent: bool) -> ColumnType:
+        if not sent and size_is_logged(mapped, mariadb=self._mariadb):
             return ColumnType(Kind.BLOB)
         try:
-            return column_type(mapped, mariadb=self._mariadb)
+            return column_type(mapped, mariadb=self._mariadb, fallback=definition)
         except ColumnTypeUnknown as unknown:
             name = _TYPE_NAMES.get(mapped.type, "unknown")
             raise ColumnTypeUnknown(f"column {mapped.name} of type {name}: {unknown}") from unknown

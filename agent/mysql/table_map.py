@@ -1,54 +1,39 @@
 """TABLE_MAP events: which table the rows that follow belong to, and what its columns are in the log.
 
 Pure: an event's body in, a frozen `TableMap` out. A body that is too short or contradicts itself raises
-`TableMapError`. What the server leaves out at `binlog_row_metadata=MINIMAL` is None; whoever asks for a column's
-type then brings a fallback from the table's definition. Knows neither files nor positions.
+`TableMapError`. What the server leaves out at `binlog_row_metadata=MINIMAL` is None. Knows neither files nor
+positions; `column_types` says what a column is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from menura.types import ColumnType, Kind
-
 from agent.mysql import constants as binlog
-from agent.mysql.charsets import CharsetUnknown, charset_of_collation, decode_text
 
-BINARY_COLLATION = 63
 MOST_COLUMNS = 4096
 
-_INTEGERS = {
-    binlog.MYSQL_TYPE_TINY: Kind.TINYINT,
-    binlog.MYSQL_TYPE_SHORT: Kind.SMALLINT,
-    binlog.MYSQL_TYPE_INT24: Kind.MEDIUMINT,
-    binlog.MYSQL_TYPE_LONG: Kind.INT,
-    binlog.MYSQL_TYPE_LONGLONG: Kind.BIGINT,
-}
-_REALS = {binlog.MYSQL_TYPE_FLOAT: Kind.FLOAT, binlog.MYSQL_TYPE_DOUBLE: Kind.DOUBLE}
-_FRACTIONAL = {
-    binlog.MYSQL_TYPE_TIME2: Kind.TIME,
-    binlog.MYSQL_TYPE_DATETIME2: Kind.DATETIME,
-    binlog.MYSQL_TYPE_TIMESTAMP2: Kind.TIMESTAMP,
-}
-_PLAIN = {
-    binlog.MYSQL_TYPE_DATE: Kind.DATE,
-    binlog.MYSQL_TYPE_YEAR: Kind.YEAR,
-    binlog.MYSQL_TYPE_JSON: Kind.JSON,
-}
-_STRINGS = {
-    binlog.MYSQL_TYPE_STRING: (Kind.CHAR, Kind.BINARY),
-    binlog.MYSQL_TYPE_VARCHAR: (Kind.VARCHAR, Kind.VARBINARY),
-    binlog.MYSQL_TYPE_VAR_STRING: (Kind.VARCHAR, Kind.VARBINARY),
-    binlog.MYSQL_TYPE_BLOB: (Kind.TEXT, Kind.BLOB),
-}
-_LABELLED = {binlog.MYSQL_TYPE_ENUM: Kind.ENUM, binlog.MYSQL_TYPE_SET: Kind.SET}
+_INTEGER_TYPES = frozenset(
+    {
+        *(binlog.MYSQL_TYPE_TINY, binlog.MYSQL_TYPE_SHORT, binlog.MYSQL_TYPE_INT24, binlog.MYSQL_TYPE_LONG),
+        binlog.MYSQL_TYPE_LONGLONG,
+    }
+)
+_LABELLED_TYPES = frozenset({binlog.MYSQL_TYPE_ENUM, binlog.MYSQL_TYPE_SET})
 
 #: columns that have a bit in SIGNEDNESS
-_NUMERIC = frozenset({*_INTEGERS, *_REALS, binlog.MYSQL_TYPE_NEWDECIMAL})
+_NUMERIC = frozenset(
+    {*_INTEGER_TYPES, binlog.MYSQL_TYPE_FLOAT, binlog.MYSQL_TYPE_DOUBLE, binlog.MYSQL_TYPE_NEWDECIMAL},
+)
 #: columns that have a collation in DEFAULT_CHARSET and COLUMN_CHARSET
 _CHARACTER = frozenset(
-    {*_STRINGS, binlog.MYSQL_TYPE_BLOB_COMPRESSED, binlog.MYSQL_TYPE_VARCHAR_COMPRESSED},
+    {
+        *(binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING, binlog.MYSQL_TYPE_BLOB),
+        *(binlog.MYSQL_TYPE_BLOB_COMPRESSED, binlog.MYSQL_TYPE_VARCHAR_COMPRESSED),
+    }
 )
+#: MariaDB's geometries have one too, which says nothing
+_MARIADB_CHARACTER = _CHARACTER | {binlog.MYSQL_TYPE_GEOMETRY}
 
 #: bytes of metadata of a type; none for the others
 _METADATA_BYTES = {
@@ -73,7 +58,7 @@ _METADATA_BYTES = {
 }
 _WITHOUT_METADATA = frozenset(
     {
-        *_INTEGERS,
+        *_INTEGER_TYPES,
         *(binlog.MYSQL_TYPE_NULL, binlog.MYSQL_TYPE_DATE, binlog.MYSQL_TYPE_NEWDATE, binlog.MYSQL_TYPE_YEAR),
         *(binlog.MYSQL_TYPE_TIMESTAMP, binlog.MYSQL_TYPE_DATETIME, binlog.MYSQL_TYPE_TIME, binlog.MYSQL_TYPE_DECIMAL),
     }
@@ -95,10 +80,6 @@ _COLUMN_VISIBILITY = 12
 
 class TableMapError(ValueError):
     """The body can't be that of a TABLE_MAP event."""
-
-
-class ColumnTypeUnknown(ValueError):
-    """A column's type can't be told from the log, or this version has no form for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +108,10 @@ class TableMap:
     columns: tuple[MappedColumn, ...]
     #: (column, characters of its prefix; 0: the whole) in the key's order; None: no key, or the server did not say
     primary_key: tuple[tuple[int, int], ...] | None = None
+
+
+#: how an optional field is read, and which columns it speaks of (None: all)
+_Field = tuple[Callable[["_Reader", int], Iterator[dict[str, Any]]], frozenset[int] | None]
 
 
 class _Reader:
@@ -164,8 +149,9 @@ class _Reader:
         return self.take(len(self._data) - self._at)
 
 
-def parse_table_map(body: bytes) -> TableMap:
-    """
+def parse_table_map(body: bytes, *, mariadb: bool) -> TableMap:
+    """What the event says; raises `TableMapError`, for a column of an unknown type too.
+
     ::
 
         6 table id   2 flags   1 length, database, 0   1 length, table, 0
@@ -184,12 +170,12 @@ def parse_table_map(body: bytes) -> TableMap:
         raise TableMapError(f"{count} columns, a table has 1 to {MOST_COLUMNS}")
     types = reader.take(count)
     metadata = _Reader(reader.text())
-    described = [_with_metadata(type_, metadata) for type_ in types]
+    described = [_with_metadata(number, type_, metadata) for number, type_ in enumerate(types, 1)]
     if metadata:
         raise TableMapError("more metadata than its columns have")
     nullable = list(_bits(reader.take((count + 7) // 8), count, most_significant_first=False))
     columns = [MappedColumn(type_, meta, null) for (type_, meta), null in zip(described, nullable, strict=True)]
-    primary_key = _read_optional(reader, columns)
+    primary_key = _read_optional(reader, columns, _MARIADB_FIELDS if mariadb else _FIELDS)
     return TableMap(table_id, database, table, tuple(columns), primary_key)
 
 
@@ -216,7 +202,7 @@ def _name(name: bytes) -> str:
         raise TableMapError("a name that is not UTF-8") from broken
 
 
-def _with_metadata(type_: int, metadata: _Reader) -> tuple[int, int]:
+def _with_metadata(number: int, type_: int, metadata: _Reader) -> tuple[int, int]:
     """The real type of a column and its metadata as one number.
 
     STRING: 1 real type, 1 length; bits 4 and 5 of the first byte are inverted bits 8 and 9 of the length.
@@ -225,7 +211,7 @@ def _with_metadata(type_: int, metadata: _Reader) -> tuple[int, int]:
         return type_, 0
     size = _METADATA_BYTES.get(type_)
     if size is None:
-        raise TableMapError(f"a column of type {type_}, which this version does not know")
+        raise TableMapError(f"column number {number} is of type {type_}, which this version does not know")
     if type_ in (binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_ENUM, binlog.MYSQL_TYPE_SET):
         first, second = metadata.take(2)
         return first | 0x30, second | ((first & 0x30) ^ 0x30) << 4
@@ -240,7 +226,9 @@ def _bits(data: bytes, count: int, *, most_significant_first: bool) -> Iterator[
         yield bool(data[index // 8] >> shift & 1)
 
 
-def _read_optional(reader: _Reader, columns: list[MappedColumn]) -> tuple[tuple[int, int], ...] | None:
+def _read_optional(
+    reader: _Reader, columns: list[MappedColumn], fields: Mapping[int, _Field]
+) -> tuple[tuple[int, int], ...] | None:
     """Fill what the optional fields say into `columns`; returns the primary key. What is not known says nothing."""
     primary_key = None
     while reader:
@@ -248,8 +236,8 @@ def _read_optional(reader: _Reader, columns: list[MappedColumn]) -> tuple[tuple[
         value = _Reader(reader.text())
         if field in (_SIMPLE_PRIMARY_KEY, _PRIMARY_KEY_WITH_PREFIX):
             primary_key = _key(value, len(columns), has_prefix=field == _PRIMARY_KEY_WITH_PREFIX)
-        elif field in _FIELDS:
-            read, types = _FIELDS[field]
+        elif field in fields:
+            read, types = fields[field]
             chosen = [index for index, column in enumerate(columns) if types is None or column.type in types]
             for index, facts in zip(chosen, read(value, len(chosen)), strict=True):
                 columns[index] = replace(columns[index], **facts)
@@ -288,9 +276,7 @@ def _default_collations(value: _Reader, count: int) -> Iterator[dict[str, Any]]:
     return ({"collation_id": others.get(place, default)} for place in range(count))
 
 
-_LABELLED_TYPES = frozenset(_LABELLED)
-#: field: how it is read, and which columns it speaks of (None: all)
-_FIELDS: dict[int, tuple[Callable[[_Reader, int], Iterator[dict[str, Any]]], frozenset[int] | None]] = {
+_FIELDS: dict[int, _Field] = {
     _SIGNEDNESS: (_unsigned, _NUMERIC),
     _DEFAULT_CHARSET: (_default_collations, _CHARACTER),
     _COLUMN_CHARSET: (_collations, _CHARACTER),
@@ -300,6 +286,10 @@ _FIELDS: dict[int, tuple[Callable[[_Reader, int], Iterator[dict[str, Any]]], fro
     _ENUM_AND_SET_DEFAULT_CHARSET: (_default_collations, _LABELLED_TYPES),
     _ENUM_AND_SET_COLUMN_CHARSET: (_collations, _LABELLED_TYPES),
     _COLUMN_VISIBILITY: (_visible, None),
+}
+_MARIADB_FIELDS = _FIELDS | {
+    _DEFAULT_CHARSET: (_default_collations, _MARIADB_CHARACTER),
+    _COLUMN_CHARSET: (_collations, _MARIADB_CHARACTER),
 }
 
 
@@ -311,89 +301,3 @@ def _key(value: _Reader, count: int, *, has_prefix: bool) -> tuple[tuple[int, in
             raise TableMapError("a primary key over a column that is not there")
         parts.append((index, value.packed() if has_prefix else 0))
     return tuple(parts)
-
-
-def column_type(column: MappedColumn, *, mariadb: bool, fallback: ColumnType | None = None) -> ColumnType:
-    """A column's type as the log tells it, else `fallback`; raises `ColumnTypeUnknown`.
-
-    The fallback also tells MariaDB's JSON from the LONGTEXT that it is.
-
-    >>> str(column_type(MappedColumn(246, 10 + 256 * 2, True, unsigned=False), mariadb=False))
-    'decimal(10,2)'
-    """
-    if fallback is not None and fallback.kind is Kind.JSON and column.type == binlog.MYSQL_TYPE_BLOB:
-        return fallback
-    for types, tell in _TELLERS:
-        if column.type in types:
-            told = tell(column, mariadb)
-            if told is not None:
-                return told
-            if fallback is not None:
-                return fallback
-            raise ColumnTypeUnknown(f"the log does not say enough about a column of type {column.type}")
-    raise ColumnTypeUnknown(f"a column of type {column.type}, which this version has no form for")
-
-
-def _tell_number(column: MappedColumn, mariadb: bool) -> ColumnType | None:
-    if column.unsigned is None:
-        return None
-    if column.type == binlog.MYSQL_TYPE_NEWDECIMAL:
-        precision, scale = column.metadata & 0xFF, column.metadata >> 8
-        return ColumnType(Kind.DECIMAL, unsigned=column.unsigned, precision=precision, scale=scale)
-    return ColumnType(_INTEGERS[column.type], unsigned=column.unsigned)
-
-
-def _tell_real(column: MappedColumn, mariadb: bool) -> ColumnType | None:
-    if column.unsigned is None:
-        return None
-    return ColumnType(_REALS[column.type], unsigned=column.unsigned)
-
-
-def _tell_time(column: MappedColumn, mariadb: bool) -> ColumnType | None:
-    return ColumnType(_FRACTIONAL[column.type], precision=column.metadata)
-
-
-def _tell_plain(column: MappedColumn, mariadb: bool) -> ColumnType | None:
-    return ColumnType(_PLAIN[column.type])
-
-
-def _tell_bit(column: MappedColumn, mariadb: bool) -> ColumnType | None:
-    return ColumnType(Kind.BIT, precision=(column.metadata >> 8) * 8 + (column.metadata & 0xFF))
-
-
-def _tell_string(column: MappedColumn, mariadb: bool) -> ColumnType | None:
-    text, binary = _STRINGS[column.type]
-    if column.collation_id is None:
-        return None
-    if column.collation_id == BINARY_COLLATION:
-        return ColumnType(binary, length_bytes=column.metadata if binary is Kind.BINARY else 0)
-    return ColumnType(text, charset=_charset(column.collation_id, mariadb))
-
-
-def _tell_labelled(column: MappedColumn, mariadb: bool) -> ColumnType | None:
-    if column.collation_id is None or column.labels is None:
-        return None
-    charset = _charset(column.collation_id, mariadb)
-    try:
-        labels = tuple(decode_text(charset, label) for label in column.labels)
-    except ValueError as broken:  # UnicodeDecodeError, CharsetUnknown
-        raise ColumnTypeUnknown(f"a label that is no {charset} text") from broken
-    return ColumnType(_LABELLED[column.type], charset=charset, labels=labels)
-
-
-def _charset(collation_id: int, mariadb: bool) -> str:
-    try:
-        return charset_of_collation(collation_id, mariadb=mariadb)
-    except CharsetUnknown as unknown:
-        raise ColumnTypeUnknown(str(unknown)) from unknown
-
-
-_TELLERS: tuple[tuple[frozenset[int], Callable[[MappedColumn, bool], ColumnType | None]], ...] = (
-    (frozenset({*_INTEGERS, binlog.MYSQL_TYPE_NEWDECIMAL}), _tell_number),
-    (frozenset(_REALS), _tell_real),
-    (frozenset(_FRACTIONAL), _tell_time),
-    (frozenset(_PLAIN), _tell_plain),
-    (frozenset({binlog.MYSQL_TYPE_BIT}), _tell_bit),
-    (frozenset(_STRINGS), _tell_string),
-    (frozenset(_LABELLED), _tell_labelled),
-)

@@ -191,7 +191,7 @@ cdef class TablePlan:
         value.sent = planned.sent
         if not planned.sent:
             return 0
-        if planned.binlog_type not in _TYPES[type_.kind]:
+        if planned.binlog_type not in _TYPES.get(type_.kind, ()):
             raise UnsupportedColumn(column.name, f"{type_} is of type {planned.binlog_type} in the log")
         _check_metadata(planned)
         value.precision, value.scale = type_.precision, type_.scale

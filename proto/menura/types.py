@@ -1,38 +1,15 @@
 """The type mapping: one table from a source's column to Arrow and to the lake.
 
-Used by the agent (which builds Arrow arrays), the lake (which creates tables) and the
-documentation. A value has one form, whichever way it came.
+Used by the agent (which builds Arrow arrays), the lake (which creates tables) and the documentation: `FORMS` is that
+table, agent/TYPES.md prints it. A value has one form, whichever way it came: from a row event or from a SELECT.
 
-====================  ======================  ===============  ==================================================
-source type           Arrow (wire, landing)   lake (Delta)     remarks
-====================  ======================  ===============  ==================================================
-tinyint .. int        int8, int16, int32      long             wide from the start: INT to BIGINT changes nothing
-same, unsigned        uint8, uint16, uint32   long
-bigint                int64                   long
-bigint unsigned       uint64                  decimal(20,0)    18446744073709551615 stays itself
-decimal(p<=38,s)      decimal128(p,s)         decimal(p,s)
-decimal(p>38,s)       utf8                    string           every digit, full scale, as the server prints it
-float                 float32                 float
-double                float64                 double
-char, varchar, text   utf8                    string           decoded from the column's charset
-binary(n)             binary                  binary           padded to n bytes, as the server returns it
-varbinary, blob       binary                  binary
-date                  date32                  date             see *unrepresentable*
-datetime(f)           timestamp[us]           timestamp_ntz    see *unrepresentable*
-timestamp(f)          timestamp[us, UTC]      timestamp        see *unrepresentable*
-time(f)               int64                   long             signed microseconds; +-838:59:59.999999 fits
-year                  int16                   long             0000 is 0
-enum                  utf8                    string           the label; the error value is ''
-set                   utf8                    string           labels joined by ',', as the server prints them
-bit(n<64)             int64                   long
-bit(64)               uint64                  decimal(20,0)
-json                  utf8                    string           MySQL: the server's own text; MariaDB: as stored
-====================  ======================  ===============  ==================================================
+*Unrepresentable* values: what the column's type can't hold. The typed column is then null and the row's
+`_unrepresentable` column holds the value, as a JSON object by column name; NULL has no entry there, so nothing is lost
+and no real value stands for another:
 
-*Unrepresentable* values: a zero date, a date with a zero part, a year 0. No calendar has them, so the
-typed column is null and the row's `_unrepresentable` column holds the server's text, as a JSON object
-by column name: ``{"shipped":"0000-00-00"}``. NULL has no entry there; so nothing is lost and no real
-value stands for another.
+- a zero date, a date with a zero part, a year 0: the server's text, ``{"shipped":"0000-00-00"}``;
+- text whose bytes are invalid in the column's charset, and bytes of a geometry column that are no geometry: the bytes
+  as the server holds them, ``{"note":"0xE4F6"}``.
 """
 
 from dataclasses import dataclass
@@ -65,11 +42,16 @@ class Kind(StrEnum):
     SET = "set"
     BIT = "bit"
     JSON = "json"
+    GEOMETRY = "geometry"
+    VECTOR = "vector"
+    INET4 = "inet4"
+    INET6 = "inet6"
+    UUID = "uuid"
 
 
 INTEGER_KINDS = frozenset({Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT})
 TEXT_KINDS = frozenset({Kind.CHAR, Kind.VARCHAR, Kind.TEXT, Kind.ENUM, Kind.SET})
-BINARY_KINDS = frozenset({Kind.BINARY, Kind.VARBINARY, Kind.BLOB})
+BINARY_KINDS = frozenset({Kind.BINARY, Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY, Kind.VECTOR})
 FRACTIONAL_TIME_KINDS = frozenset({Kind.TIME, Kind.DATETIME, Kind.TIMESTAMP})
 
 MAX_DECIMAL128_PRECISION = 38
@@ -93,7 +75,7 @@ class ColumnType:
     length_bytes: int = 0
     #: the server's charset name ("utf8mb4") for text kinds
     charset: str = ""
-    #: enum and set: the labels in order
+    #: enum and set: the labels in order; see `invalid_label`
     labels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -105,12 +87,40 @@ class ColumnType:
         elif self.kind is Kind.BINARY:
             name += f"({self.length_bytes})"
         elif self.labels:
-            name += "(" + ",".join("'" + label.replace("'", "''") + "'" for label in self.labels) + ")"
+            name += "(" + ",".join(map(_printed_label, self.labels)) + ")"
         if self.unsigned:
             name += " unsigned"
         if self.charset:
             name += f" charset {self.charset}"
         return name
+
+
+#: a character of an invalid label is this and its byte
+_INVALID_LABEL = 0xDC00
+
+
+def invalid_label(label: bytes) -> str:
+    """An ENUM's or SET's label whose bytes are invalid in its charset, as `ColumnType.labels` holds it.
+
+    Lone surrogates, which no real label has: it prints as 0x and hex digits, without quotes.
+    """
+    return "".join(chr(_INVALID_LABEL + byte) for byte in label)
+
+
+def invalid_label_bytes(label: str) -> bytes | None:
+    """The bytes of an invalid label; None: it is a real one.
+
+    >>> invalid_label_bytes(invalid_label(b"\xe4 ")), invalid_label_bytes("real")
+    (b'\xe4 ', None)
+    """
+    if not label or not all(0 <= ord(character) - _INVALID_LABEL <= 0xFF for character in label):
+        return None
+    return bytes(ord(character) - _INVALID_LABEL for character in label)
+
+
+def _printed_label(label: str) -> str:
+    raw = invalid_label_bytes(label)
+    return "'" + label.replace("'", "''") + "'" if raw is None else f"0x{raw.hex().upper()}"
 
 
 _FIXED_FORMATS = {
@@ -130,6 +140,11 @@ _FIXED_FORMATS = {
     Kind.ENUM: "u",
     Kind.SET: "u",
     Kind.JSON: "u",
+    Kind.GEOMETRY: "z",
+    Kind.VECTOR: "z",
+    Kind.INET4: "u",
+    Kind.INET6: "u",
+    Kind.UUID: "u",
 }
 _SIGNED_FORMATS = {Kind.TINYINT: "c", Kind.SMALLINT: "s", Kind.MEDIUMINT: "i", Kind.INT: "i", Kind.BIGINT: "l"}
 
@@ -164,3 +179,63 @@ def lake_format(format_: str) -> str:
     if format_ in ("c", "C", "s", "S", "i", "I"):
         return "l"
     return "d:20,0" if format_ == "L" else format_
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How values of some source types are represented: a line of agent/TYPES.md."""
+
+    #: as the server's manual writes them
+    source: str
+    #: one of each that has an Arrow format of its own
+    types: tuple[ColumnType, ...]
+    remark: str = ""
+
+
+def _unsigned(kind: Kind) -> ColumnType:
+    return ColumnType(kind, unsigned=True)
+
+
+_SMALL_KINDS = (Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT)
+_UNREPRESENTABLE = "see *unrepresentable*"
+
+FORMS = (
+    Form("TINYINT, SMALLINT, MEDIUMINT, INT", tuple(map(ColumnType, _SMALL_KINDS)), "wide in the lake from the start"),
+    Form("the same, UNSIGNED", tuple(map(_unsigned, _SMALL_KINDS))),
+    Form("BIGINT", (ColumnType(Kind.BIGINT),)),
+    Form("BIGINT UNSIGNED", (_unsigned(Kind.BIGINT),), "18446744073709551615 stays itself"),
+    Form(
+        "DECIMAL(p<=38,s)",
+        (ColumnType(Kind.DECIMAL, precision=38, scale=10),),
+        "also that of before 5.0, logged as text",
+    ),
+    Form("DECIMAL(p>38,s)", (ColumnType(Kind.DECIMAL, precision=65, scale=30),), "every digit, as printed"),
+    Form("FLOAT", (ColumnType(Kind.FLOAT),), "-0.0 stays itself"),
+    Form("DOUBLE", (ColumnType(Kind.DOUBLE),), "-0.0 stays itself"),
+    Form(
+        "CHAR, VARCHAR, TEXT",
+        (ColumnType(Kind.CHAR), ColumnType(Kind.VARCHAR), ColumnType(Kind.TEXT)),
+        "decoded from the column's charset, as the server converts it; invalid bytes: see *unrepresentable*",
+    ),
+    Form("BINARY(n)", (ColumnType(Kind.BINARY),), "padded to n bytes, as the server returns it"),
+    Form("VARBINARY, BLOB", (ColumnType(Kind.VARBINARY), ColumnType(Kind.BLOB))),
+    Form("DATE", (ColumnType(Kind.DATE),), _UNREPRESENTABLE),
+    Form("DATETIME(f)", (ColumnType(Kind.DATETIME),), _UNREPRESENTABLE),
+    Form("TIMESTAMP(f)", (ColumnType(Kind.TIMESTAMP),), f"an instant, in no time zone's words; {_UNREPRESENTABLE}"),
+    Form("TIME(f)", (ColumnType(Kind.TIME),), "signed microseconds; ±838:59:59.999999 fits"),
+    Form("YEAR", (ColumnType(Kind.YEAR),), "0000 is 0"),
+    Form("ENUM", (ColumnType(Kind.ENUM),), "the label; the error value is ''"),
+    Form("SET", (ColumnType(Kind.SET),), "labels joined by ',', as the server prints them; the empty set is ''"),
+    Form("BIT(n<64)", (ColumnType(Kind.BIT, precision=1),)),
+    Form("BIT(64)", (ColumnType(Kind.BIT, precision=64),)),
+    Form("JSON", (ColumnType(Kind.JSON),), "MySQL: the server's own text; MariaDB: as stored"),
+    Form(
+        "GEOMETRY and its kinds",
+        (ColumnType(Kind.GEOMETRY),),
+        "EWKB: WKB with the SRID flagged (0x20000000) in the outer type, also SRID 0; axes as the server stores them;"
+        " what is no geometry: see *unrepresentable*",
+    ),
+    Form("VECTOR", (ColumnType(Kind.VECTOR),), "little-endian float32s, as the server returns them"),
+    Form("INET4, INET6", (ColumnType(Kind.INET4), ColumnType(Kind.INET6)), "MariaDB; as the server prints them"),
+    Form("UUID", (ColumnType(Kind.UUID),), "MariaDB; as the server prints it"),
+)

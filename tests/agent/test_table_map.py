@@ -2,16 +2,17 @@
 
 # ruff: noqa: E501  (SQL)
 
+from dataclasses import replace
+
 import pytest
-from menura.types import ColumnType, Kind
+from menura.types import ColumnType, Kind, invalid_label_bytes
 
 from agent.mysql import constants as binlog
+from agent.mysql.column_types import ColumnTypeUnknown, column_type, needs_definition
 from agent.mysql.table_map import (
-    ColumnTypeUnknown,
     MappedColumn,
     TableMap,
     TableMapError,
-    column_type,
     parse_table_map,
     table_of,
 )
@@ -20,7 +21,7 @@ from tests.agent.native.mutation import payloads
 from tests.servers import TESTED, Flavor, server
 
 COLUMNS = """a INT UNSIGNED NOT NULL, b MEDIUMINT, c DECIMAL(10,3) UNSIGNED, d DOUBLE, e VARCHAR(300) CHARACTER SET latin1 NOT NULL,
-    f CHAR(255) CHARACTER SET utf8mb4, g BINARY(16), h VARBINARY(20), i TEXT CHARACTER SET sjis, j LONGBLOB,
+    f CHAR(255) CHARACTER SET utf8mb4, g BINARY(17), h VARBINARY(20), i TEXT CHARACTER SET sjis, j LONGBLOB,
     k ENUM('x','ž') CHARACTER SET latin2, l SET('p','q') CHARACTER SET utf8mb4, m BIT(13), n DATETIME(3), o TIME(6), p TIMESTAMP NULL,
     q YEAR, r DATE, s BIGINT UNSIGNED"""
 
@@ -34,7 +35,7 @@ TYPES = [
         "char charset utf8mb4",
     ),
     *(
-        "binary(16)",
+        "binary(17)",
         "varbinary",
         "text charset sjis",
         "blob",
@@ -68,7 +69,7 @@ def flavor_and_maps(
 
 def test_full_metadata_tells_every_columns_type_name_and_key(flavor_and_maps: tuple[Flavor, list[bytes]]) -> None:
     flavor, bodies = flavor_and_maps
-    parsed = parse_table_map(bodies[0])
+    parsed = parse_table_map(bodies[0], mariadb=flavor == "mariadb")
 
     assert (parsed.database, parsed.table) == ("t", "full")
     assert table_of(bodies[0]) == (parsed.table_id, "t", "full")
@@ -80,7 +81,7 @@ def test_full_metadata_tells_every_columns_type_name_and_key(flavor_and_maps: tu
 
 def test_minimal_metadata_needs_a_fallback_for_labels_alone(flavor_and_maps: tuple[Flavor, list[bytes]]) -> None:
     flavor, bodies = flavor_and_maps
-    parsed = parse_table_map(bodies[1])
+    parsed = parse_table_map(bodies[1], mariadb=flavor == "mariadb")
     labels = ColumnType(Kind.ENUM, charset="latin2", labels=("x", "ž"))
 
     assert parsed.primary_key is None
@@ -92,18 +93,18 @@ def test_minimal_metadata_needs_a_fallback_for_labels_alone(flavor_and_maps: tup
 
 
 def test_key_with_a_prefix_keeps_its_length(flavor_and_maps: tuple[Flavor, list[bytes]]) -> None:
-    parsed: TableMap = parse_table_map(flavor_and_maps[1][2])
+    parsed: TableMap = parse_table_map(flavor_and_maps[1][2], mariadb=flavor_and_maps[0] == "mariadb")
 
     assert parsed.primary_key == ((1, 10), (0, 0))
 
 
 def test_every_cut_of_a_table_map_is_an_error_or_says_less(flavor_and_maps: tuple[Flavor, list[bytes]]) -> None:
-    body = flavor_and_maps[1][0]
-    whole = parse_table_map(body)
+    flavor, (body, *_) = flavor_and_maps
+    whole = parse_table_map(body, mariadb=flavor == "mariadb")
     told = 0
     for size in range(len(body)):
         try:
-            parsed = parse_table_map(body[:size])
+            parsed = parse_table_map(body[:size], mariadb=flavor == "mariadb")
         except TableMapError:
             continue
         told += 1
@@ -119,7 +120,39 @@ def test_mariadbs_json_is_told_by_the_fallback_alone() -> None:
     assert column_type(column, mariadb=True, fallback=json) == json
 
 
-def test_types_of_later_versions_have_no_form_yet() -> None:
-    for type_ in (binlog.MYSQL_TYPE_GEOMETRY, binlog.MYSQL_TYPE_VECTOR, binlog.MYSQL_TYPE_DATETIME):
-        with pytest.raises(ColumnTypeUnknown):
-            column_type(MappedColumn(type_, 4, nullable=True), mariadb=False)
+def test_definition_is_needed_for_what_the_log_leaves_open_alone() -> None:
+    binary = MappedColumn(binlog.MYSQL_TYPE_STRING, 16, nullable=True, name="a", collation_id=63)
+    old_time = MappedColumn(binlog.MYSQL_TYPE_TIME, 0, nullable=True, name="a")
+    old_decimal = MappedColumn(binlog.MYSQL_TYPE_DECIMAL, 0, nullable=True, name="a")
+
+    assert needs_definition(binary, mariadb=True)
+    assert needs_definition(replace(binary, metadata=4), mariadb=True)
+    assert needs_definition(replace(binary, name=None), mariadb=False)
+    assert not needs_definition(binary, mariadb=False)
+    assert not needs_definition(replace(binary, metadata=5), mariadb=True)
+    assert not needs_definition(replace(binary, collation_id=45), mariadb=True)
+    assert needs_definition(old_time, mariadb=True)
+    assert not needs_definition(old_time, mariadb=False)
+    assert needs_definition(old_decimal, mariadb=False)
+    assert column_type(binary, mariadb=True, fallback=ColumnType(Kind.UUID)) == ColumnType(Kind.UUID)
+    with pytest.raises(ColumnTypeUnknown):
+        column_type(binary, mariadb=True)
+
+
+def test_column_of_an_unknown_type_is_named_by_its_number_and_type() -> None:
+    body = bytes(8) + b"\1t\0\1a\0" + bytes([3, binlog.MYSQL_TYPE_LONG, 199, binlog.MYSQL_TYPE_LONG])
+
+    with pytest.raises(TableMapError, match="column number 2 is of type 199"):
+        parse_table_map(body + b"\0\0", mariadb=False)
+
+
+def test_invalid_label_is_kept_as_its_bytes_and_never_looks_like_a_real_one() -> None:
+    column = MappedColumn(
+        binlog.MYSQL_TYPE_ENUM, 1, nullable=True, collation_id=13, labels=(b"0x8540", b"\x85\x40", b"it's")
+    )
+
+    told = column_type(column, mariadb=False)
+
+    assert str(told) == "enum('0x8540',0x8540,'it''s') charset sjis"
+    assert invalid_label_bytes(told.labels[1]) == b"\x85\x40"
+    assert [invalid_label_bytes(told.labels[place]) for place in (0, 2)] == [None, None]

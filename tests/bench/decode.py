@@ -11,7 +11,8 @@ from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
 from agent.mysql import constants as binlog
-from agent.mysql.table_map import column_type, parse_table_map
+from agent.mysql.column_types import column_type
+from agent.mysql.table_map import parse_table_map
 from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TablePlan
 
 
@@ -43,7 +44,7 @@ def read_log(connection: Connection, file: str, server_id: int = 77003) -> int:
 
 def _handle(decoder: BinlogDecoder, event: Event) -> None:
     if event.type == binlog.TABLE_MAP_EVENT:
-        mapped = parse_table_map(event.body)
+        mapped = parse_table_map(event.body, mariadb=False)
         planned = [
             PlannedColumn(
                 Column(str(column.name), column_type(column, mariadb=False)), column.type, column.metadata, sent=True

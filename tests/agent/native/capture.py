@@ -10,7 +10,8 @@ from menura.types import ColumnType
 from pymysql.constants import COMMAND
 
 from agent.mysql import constants as binlog
-from agent.mysql.table_map import column_type, parse_table_map
+from agent.mysql.column_types import column_type
+from agent.mysql.table_map import parse_table_map
 from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
 from tests.servers import Server
 
@@ -45,7 +46,7 @@ def dump(server: Server, file: str | None = None, offset: int = 4) -> bytes:
 
 def plan_of(body: bytes, *, mariadb: bool, fallbacks: Iterable[ColumnType | None] = (), ignored: Iterable[str] = ()):
     """A plan made of a TABLE_MAP with full metadata alone."""
-    mapped = parse_table_map(body)
+    mapped = parse_table_map(body, mariadb=mariadb)
     keys = {index: place + 1 for place, (index, _) in enumerate(mapped.primary_key or ())}
     planned = []
     for index, column in enumerate(mapped.columns):
@@ -116,7 +117,7 @@ def handle(
 ) -> None:
     """What the agent does with an event, without its policy."""
     if event.type == binlog.TABLE_MAP_EVENT:
-        mapped = parse_table_map(event.body)
+        mapped = parse_table_map(event.body, mariadb=mariadb)
         wanted = mapped.database == database
         plan = plan_of(event.body, mariadb=mariadb, ignored=ignored) if wanted else None
         decoder.define_table(mapped.table_id, event.body, plan)
