@@ -31,7 +31,7 @@ _FLAGS2, _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_NZ = 0, 1, 2, 4, 5,
 _INVOKER, _UPDATED_DB_NAMES, _EXPLICIT_DEFAULTS_FOR_TIMESTAMP, _GTID_FLAGS3 = 11, 12, 16, 130
 _OVER_MAX_DBS = 254
 #: of MariaDB's FLAGS2
-_OPTION_EXPLICIT_DEF_TIMESTAMP = 1 << 12
+_OPTION_EXPLICIT_DEF_TIMESTAMP = 1 << 24
 #: of MariaDB's Q_GTID_FLAGS3: START ALTER, COMMIT ALTER, ROLLBACK ALTER; the last two are followed by a sequence number
 _FL_START_ALTER, _FL_COMMIT_ALTER, _FL_ROLLBACK_ALTER = 2, 4, 8
 
@@ -87,8 +87,8 @@ def _end(status: bytes, at: int, code: int) -> int | None:
         return host_at + 1 + status[host_at] if host_at < len(status) else host_at + 1
     if code == _UPDATED_DB_NAMES:
         return _end_of_names(status, at + 1, 0 if length == _OVER_MAX_DBS else length)
-    if code == _GTID_FLAGS3 and at + 2 <= len(status):
-        return at + (10 if status[at] & (_FL_COMMIT_ALTER | _FL_ROLLBACK_ALTER) else 2)
+    if code == _GTID_FLAGS3:
+        return at + (9 if length & (_FL_COMMIT_ALTER | _FL_ROLLBACK_ALTER) else 1)
     return None
 
 

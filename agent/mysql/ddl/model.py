@@ -32,11 +32,11 @@ class ColumnDefinition:
     default: Default = Default.NULL
     #: of a LITERAL, as SELECT prints the value; BIT: its number in decimal digits; binary kinds: upper-case hex
     default_text: str = ""
-    #: computed from other columns; a virtual one is in row events all the same where it is stored there
+    #: computed from other columns; row events hold it all the same, a virtual one too
     generated: bool = False
-    #: False: a generated column that no row event holds
-    logged: bool = True
     visible: bool = True
+    #: of MariaDB's own: in row events, but not in information_schema (row_start, row_end, DB_ROW_HASH_1)
+    hidden: bool = False
     auto_increment: bool = False
     #: char and varchar: in characters; binary and varbinary: in bytes; text and blob: the most bytes; else 0
     length: int = 0
@@ -48,8 +48,8 @@ class TableDefinition:
     primary_key: tuple[str, ...] = ()
     #: of columns that are added without one
     charset: str = ""
-    #: MariaDB: WITH SYSTEM VERSIONING
-    versioned: bool = False
+    #: MariaDB: columns that are, or once were, in a unique key: some changes of them add or remove a hidden column
+    unique_columns: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
