@@ -29,6 +29,8 @@ from gateway.registry import Registry, RegistryUnavailable, SourceKey
 logger = logging.getLogger(__name__)
 
 REGISTRY_RETRY_SECONDS = 0.25
+#: table events of one entry, as far as they come in several cuts; a reader takes entries of a limited size
+MAX_ENTRY_EVENTS_BYTES = 64 << 20
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
@@ -40,6 +42,8 @@ class CompleteCut:
 
     key: SourceKey
     landed: LandedCut
+    #: what its table events take of the entry
+    events_bytes: int
     lease_is_valid: Callable[[], bool]
     outcome: asyncio.Future[int]
 
@@ -86,8 +90,7 @@ class Committer:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                self._committing = [cut for cut in self._gathered if self._admit(cut)]
-                self._gathered.clear()
+                self._committing = [cut for cut in self._take() if self._admit(cut)]
                 if self._committing:
                     await self._commit(self._committing)
                     self._committing = []
@@ -95,6 +98,19 @@ class Committer:
         finally:
             for cut in (*self._committing, *self._gathered):
                 cut.outcome.cancel()
+
+    def _take(self) -> list[CompleteCut]:
+        """What one entry can hold of what has gathered."""
+        taken, events_bytes = 0, 0
+        for cut in self._gathered:
+            events_bytes += cut.events_bytes
+            if taken and events_bytes > MAX_ENTRY_EVENTS_BYTES:
+                self._wake.set()
+                break
+            taken += 1
+        cuts = self._gathered[:taken]
+        del self._gathered[:taken]
+        return cuts
 
     def _admit(self, cut: CompleteCut) -> bool:
         landed = cut.landed

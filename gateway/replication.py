@@ -47,6 +47,7 @@ from gateway.registry import Registry, RegistryUnavailable, SourceKey
 from gateway.slots import SourceSlots, superseded
 from gateway.storage import Storage
 from gateway.stream import AgentStream
+from gateway.table_events import encoded_bytes, landed_events
 from gateway.tasks import ask_registry, finish, report, run_until_first
 from gateway.translation import (
     MAX_INT64,
@@ -246,10 +247,12 @@ class Replication:
                 f"after {highest} and {run.last_transaction_id}",
             )
         files = run.files
+        events = landed_events(end, run.tables, run.last_gsn)
         started, stopped = landed_starts(end), landed_stops(end, _now_us())
         position, ahead = landed_position(end.position), landed_ahead(end.ahead)
         await self._wait_until_committed(MAX_UNCOMMITTED_CUTS - 1)
         landed_files, released = await self._in_thread(files.finish)
+        events_bytes = await self._in_thread(lambda: encoded_bytes(events)) if events else 0
         cut = CompleteCut(
             self.key,
             LandedCut(
@@ -269,7 +272,9 @@ class Replication:
                 started=started,
                 stopped=stopped,
                 files=landed_files,
+                events=events,
             ),
+            events_bytes,
             self._lease.is_valid,
             asyncio.get_running_loop().create_future(),
         )

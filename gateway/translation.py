@@ -96,7 +96,7 @@ def tables_effective(state: EffectiveState, at_us: int) -> list[TableEffective]:
     known = TableState.State.DESCRIPTOR.values_by_number
     return [
         TableEffective(
-            *_table_name(table.table),
+            *table_name(table.table),
             state=known[table.state].name if table.state in known else "STATE_UNSPECIFIED",
             problem=optional_problem(table, at_us),
             ignored_columns=tuple(_text(column, MAX_NAME_CHARS) for column in table.ignored_columns),
@@ -112,7 +112,7 @@ def tables_seen(part: Cartography) -> list[TableSeen]:
 
 def _table_seen(card: TableCard) -> TableSeen:
     return TableSeen(
-        *_table_name(card.table),
+        *table_name(card.table),
         engine=_text(card.engine, MAX_NAME_CHARS),
         collation=_text(card.collation, MAX_NAME_CHARS),
         estimated_rows=_int64(card.estimated_rows) if card.HasField("estimated_rows") else None,
@@ -138,7 +138,7 @@ def _table_seen(card: TableCard) -> TableSeen:
     )
 
 
-def _table_name(name: TableName) -> tuple[str, str]:
+def table_name(name: TableName) -> tuple[str, str]:
     for part in (name.database, name.table):
         if not 0 < len(part) <= MAX_NAME_CHARS or "\0" in part:
             raise PayloadInvalid("reading a table's name", f"one of {len(part)} characters, or with a NUL")
@@ -155,14 +155,13 @@ def landed_position(position: Position) -> LandedPosition:
 
 def landed_ahead(ahead: Iterable[Ahead]) -> tuple[LandedAhead, ...]:
     return tuple(
-        LandedAhead(landed_position(part.position), tuple(_table_name(table) for table in part.tables))
-        for part in ahead
+        LandedAhead(landed_position(part.position), tuple(table_name(table) for table in part.tables)) for part in ahead
     )
 
 
 def landed_starts(end: CutEnd) -> tuple[LandedStart, ...]:
     return tuple(
-        LandedStart(*_table_name(start.table), landed_position(start.position), _text(start.earlier_rows_missing))
+        LandedStart(*table_name(start.table), landed_position(start.position), _text(start.earlier_rows_missing))
         for start in end.started
     )
 
@@ -171,9 +170,7 @@ def landed_stops(end: CutEnd, at_us: int) -> tuple[LandedStop, ...]:
     stops = []
     for stop in end.stopped:
         problem = problem_from(stop.error, at_us)
-        stops.append(
-            LandedStop(*_table_name(stop.table), landed_position(stop.position), problem.code, problem.message)
-        )
+        stops.append(LandedStop(*table_name(stop.table), landed_position(stop.position), problem.code, problem.message))
     return tuple(stops)
 
 

@@ -16,18 +16,20 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import (
+    ABSENT,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP_US,
     GSN,
     MAX_BATCH_BYTES,
+    MAX_TABLE_COLUMNS,
     METADATA_KEY,
     METADATA_SOURCE_TYPE,
     POSITION,
-    RESERVED_NAMES,
     TRANSACTION,
     TRANSACTION_ID,
     UNREPRESENTABLE,
     ChangeType,
+    is_reserved,
 )
 from menura.v1.mysql_binlog_pb2 import ChangeBatch
 
@@ -35,10 +37,11 @@ from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayErr
 
 _SCHEMA_ID = re.compile(r"[0-9a-f]{16}")
 MAX_NAME_CHARS = 256
-MAX_COLUMNS = 4096 + 4  # the server's own limit, and ours beside them
 
 _ROW_HEAD = ((CHANGE_TYPE, pa.int8()), (GSN, pa.int64()), (TRANSACTION, pa.int32()))
 _TRANSACTIONS = ((TRANSACTION_ID, pa.int64()), (COMMIT_TIMESTAMP_US, pa.int64()), (POSITION, pa.string()))
+_ROW_TAIL = ((UNREPRESENTABLE, pa.string()), (ABSENT, pa.binary()))
+_NO_MASKS = pa.array([], pa.binary())
 _CHANGE_TYPES = pa.array([kind.name for kind in ChangeType])
 #: what `menura.types.arrow_format` can give, beside decimal128
 _COLUMN_TYPES = frozenset(
@@ -158,20 +161,22 @@ def _is_compressed(metadata: bytes) -> bool:
     return field(record_batch, 3) != 0
 
 
+def _own_columns(schema: pa.Schema) -> slice:
+    """Where the table's own columns stand; `_absent` at the end is optional."""
+    return slice(len(_ROW_HEAD), len(schema) - (2 if schema.names[-1:] == [ABSENT] else 1))
+
+
 def _check_row_columns(schema: pa.Schema) -> None:
-    if len(schema) > MAX_COLUMNS:
-        raise BatchColumns("reading a change batch", f"{len(schema)} columns")
-    names, types = schema.names, schema.types
-    if tuple(zip(names[:3], types[:3], strict=True)) != _ROW_HEAD or (names[-1], types[-1]) != (
-        UNREPRESENTABLE,
-        pa.string(),
-    ):
+    columns = list(zip(schema.names, schema.types, strict=True))
+    place = _own_columns(schema)
+    tail = columns[place.stop :]
+    if tuple(columns[: place.start]) != _ROW_HEAD or tuple(tail) != _ROW_TAIL[: len(tail)]:
         raise BatchColumns("reading a change batch", "columns that are not those of menura.change_batch")
-    own = names[3:-1]
-    if not own or len(set(own)) != len(own):
+    own = schema.names[place]
+    if not 0 < len(own) <= MAX_TABLE_COLUMNS or len(set(own)) != len(own):
         raise BatchColumns("reading a change batch", f"{len(own)} columns of the table, each needs a name of its own")
-    for field in (schema.field(index) for index in range(3, len(schema) - 1)):
-        if not 0 < len(field.name) <= MAX_NAME_CHARS or field.name.lower() in RESERVED_NAMES:
+    for field in list(schema)[place]:
+        if not 0 < len(field.name) <= MAX_NAME_CHARS or is_reserved(field.name):
             raise BatchColumns("reading a change batch", "a column of the table with a reserved or impossible name")
         if field.type not in _COLUMN_TYPES and not pa.types.is_decimal128(field.type):
             raise BatchColumns("reading a change batch", f"a column of type {field.type}, which no source type has")
@@ -197,6 +202,37 @@ def _check_numbers(message: ChangeBatch, rows: pa.RecordBatch, transactions: pa.
         raise OutOfSequence("reading a change batch", "row numbers that do not grow")
 
 
+def _landed_absent(rows: pa.RecordBatch) -> pa.DictionaryArray:
+    """`_absent` as it lands, checked against the columns: what is absent has no value."""
+    if rows.schema.names[-1] != ABSENT:
+        return pa.DictionaryArray.from_arrays(pa.nulls(rows.num_rows, pa.int32()), _NO_MASKS)
+    absent = rows.column(ABSENT).dictionary_encode()
+    masks, of_row = absent.dictionary, absent.indices
+    if not len(masks):
+        return absent
+    columns = rows.columns[_own_columns(rows.schema)]
+    if pc.any(pc.not_equal(pc.binary_length(masks), (len(columns) + 7) // 8)).as_py():
+        raise BatchInvalid(
+            "reading a change batch", f"an {ABSENT} that has not a bit for each of {len(columns)} columns"
+        )
+    for place in range((len(columns) + 7) // 8):
+        octets = _octets(masks, place)
+        of_octet = columns[8 * place : 8 * place + 8]
+        if pc.any(pc.greater(octets, pa.scalar((1 << len(of_octet)) - 1, pa.uint8()))).as_py():
+            raise BatchInvalid("reading a change batch", f"an {ABSENT} with bits beyond the {len(columns)} columns")
+        for bit, column in enumerate(of_octet):
+            is_set = pc.not_equal(pc.bit_wise_and(octets, pa.scalar(1 << bit, pa.uint8())), pa.scalar(0, pa.uint8()))
+            if pc.any(is_set).as_py() and pc.any(pc.and_(is_set.take(of_row), column.is_valid())).as_py():
+                raise BatchInvalid("reading a change batch", f"an {ABSENT} column that has a value")
+    return absent
+
+
+def _octets(masks: pa.BinaryArray, place: int) -> pa.UInt8Array:
+    """Byte `place` of each mask; all are longer, none is null."""
+    octets = pc.binary_slice(masks, place, place + 1)
+    return pa.UInt8Array.from_buffers(pa.uint8(), len(octets), [None, octets.buffers()[2]], offset=octets.offset)
+
+
 def _land(rows: pa.RecordBatch, transactions: pa.RecordBatch) -> pa.RecordBatch:
     """The landed columns; an index out of range raises IndexError or ArrowInvalid."""
     of_row = rows.column(TRANSACTION)
@@ -210,5 +246,8 @@ def _land(rows: pa.RecordBatch, transactions: pa.RecordBatch) -> pa.RecordBatch:
         POSITION: pa.DictionaryArray.from_arrays(positions.indices.take(of_row), positions.dictionary),
     }
     fields = [pa.field(name, column.type, nullable=False) for name, column in head.items()]
-    fields += [rows.schema.field(index) for index in range(len(_ROW_HEAD), len(rows.schema))]
-    return pa.RecordBatch.from_arrays([*head.values(), *rows.columns[len(_ROW_HEAD) :]], schema=pa.schema(fields))
+    own = _own_columns(rows.schema)
+    absent = _landed_absent(rows)
+    fields += [*list(rows.schema)[own], pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, absent.type)]
+    columns = [*head.values(), *rows.columns[own], rows.column(UNREPRESENTABLE), absent]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

@@ -16,6 +16,7 @@
             ├── DataFileUnreadable  a landed file that is missing, broken or not in the landing layout
             ├── ColumnTypeChanged   a new type that the lake's column can't hold
             ├── ColumnNameTaken     two columns with one name in the lake
+            ├── RowsPartial         rows without all values of a table without a primary key
             ├── ChangeTypeUnknown   a change that this version can't merge
             ├── LakeStorageFailed   the lake's storage refused; tried again
             └── TableUnexpected     a bug: says the class of the error, never its text
@@ -82,6 +83,10 @@ class ColumnTypeChanged(TableStopped):
 
 class ColumnNameTaken(TableStopped):
     code = "COLUMN_NAME_TAKEN"
+
+
+class RowsPartial(TableStopped):
+    code = "ROWS_PARTIAL"
 
 
 class ChangeTypeUnknown(TableStopped):

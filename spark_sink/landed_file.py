@@ -1,16 +1,19 @@
 """One landed Parquet file as rows with the lake's names and types.
 
+In the lake `_absent` is a JSON array of the lake's column names; a file of format 1 has none, and so no partial row.
+
 Comes in: a file that an entry of the cut log names. Goes out: `LandedRows`. Every fault of the file is a
 `DataFileUnreadable`, which stops its table alone; a fault of the storage is a `LakeStorageFailed`.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from menura.change_batch import LANDED_COLUMNS, METADATA_KEY, UNREPRESENTABLE
+from menura.change_batch import ABSENT, LANDED_COLUMNS, METADATA_KEY, RESERVED_PREFIX, UNREPRESENTABLE
 from menura.naming import lake_column
 
 from spark_sink.errors import ColumnNameTaken, DataFileUnreadable, LakeStorageFailed, TableStopped
@@ -19,7 +22,10 @@ from spark_sink.landing_log import LandingLog
 from spark_sink.work import TableFile, TableId
 
 #: what the sink's own columns begin with
-OWN_PREFIX = "_menura_"
+OWN_PREFIX = RESERVED_PREFIX
+#: after the table's own columns, in formats 1 and 2
+_TAILS = ([UNREPRESENTABLE], [UNREPRESENTABLE, ABSENT])
+_MASK_TYPES = (pa.binary(), pa.dictionary(pa.int32(), pa.binary()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +75,10 @@ class LandedStream:
         with open_parquet(self.log, self.table, self.file) as parquet:
             for group in range(parquet.num_row_groups):
                 try:
-                    rows = parquet.read_row_group(group, use_threads=False)
+                    rows = with_lake_types(parquet.read_row_group(group, use_threads=False), self.shape)
                 except (OSError, pa.ArrowException) as broken:
                     raise unreadable(self.table, self.file, broken) from broken
-                yield with_lake_types(rows, self.shape)
+                yield rows
 
 
 def read_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedRows:
@@ -106,8 +112,32 @@ def open_parquet(log: LandingLog, table: TableId, file: TableFile) -> pq.Parquet
 
 def with_lake_types(rows: pa.Table, shape: LandedShape) -> pa.Table:
     """Rows as landed, to the lake's names and types."""
-    columns = [column.cast(field.type) for column, field in zip(rows.columns, shape.schema, strict=True)]
-    return pa.Table.from_arrays(columns, schema=shape.schema)
+    if rows.column_names[-1] == ABSENT:
+        absent = absent_names(rows.column(ABSENT).combine_chunks(), shape.columns)
+    else:
+        absent = pa.nulls(rows.num_rows, pa.string())
+    typed = len(shape.schema) - 1
+    fields = list(shape.schema)[:typed]
+    columns = [column.cast(field.type) for column, field in zip(rows.columns[:typed], fields, strict=True)]
+    return pa.Table.from_arrays([*columns, absent], schema=shape.schema)
+
+
+def absent_names(absent: pa.Array, columns: Sequence[str]) -> pa.Array:
+    """Masks of `menura.change_batch` as JSON arrays of names. Raises ArrowInvalid.
+
+    >>> absent_names(pa.array([None, b"\\x05"], pa.binary()), ["id", "b", "c"]).to_pylist()
+    [None, '["id", "c"]']
+    """
+    masks = absent if pa.types.is_dictionary(absent.type) else absent.dictionary_encode()
+    width = (len(columns) + 7) // 8
+    texts = []
+    for mask in masks.dictionary.to_pylist():
+        bits = int.from_bytes(mask, "little")
+        if len(mask) != width or bits >> len(columns):
+            raise pa.ArrowInvalid(f"{ABSENT} has {len(mask)} bytes for {len(columns)} columns")
+        names = [name for place, name in enumerate(columns) if bits >> place & 1]
+        texts.append(json.dumps(names, ensure_ascii=False) if names else None)
+    return pa.array(texts, pa.string()).take(masks.indices)
 
 
 def unreadable(table: TableId, file: TableFile, broken: Exception) -> TableStopped:
@@ -133,11 +163,15 @@ def unreadable(table: TableId, file: TableFile, broken: Exception) -> TableStopp
 def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedShape:
     """Check a file's schema against the landing layout. Raises `DataFileUnreadable`, `ColumnNameTaken`."""
     names = landed.names
-    if tuple(names[: len(LANDED_COLUMNS)]) != LANDED_COLUMNS or names[-1] != UNREPRESENTABLE:
+    own = names[len(LANDED_COLUMNS) : names.index(UNREPRESENTABLE) if UNREPRESENTABLE in names else 0]
+    tail = names[len(LANDED_COLUMNS) + len(own) :]
+    if tuple(names[: len(LANDED_COLUMNS)]) != LANDED_COLUMNS or tail not in _TAILS:
         raise _not_in_layout(table, file, f"it has not the columns {', '.join(LANDED_COLUMNS)} ... {UNREPRESENTABLE}")
     fields = [pa.field(name, type_) for name, type_ in METADATA_TYPES.items()]
     keys: dict[int, str] = {}
-    for field in list(landed)[len(LANDED_COLUMNS) : -1]:
+    if tail[-1] == ABSENT and landed.field(ABSENT).type not in _MASK_TYPES:
+        raise _not_in_layout(table, file, f"column {ABSENT} has the type {landed.field(ABSENT).type}")
+    for field in list(landed)[len(LANDED_COLUMNS) : len(LANDED_COLUMNS) + len(own)]:
         type_ = lake_type(field.type)
         if type_ is None:
             raise _not_in_layout(table, file, f"column {field.name} has the type {field.type}")
@@ -147,7 +181,7 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
         if place is not None:
             keys[int(place)] = name
     columns = tuple(field.name for field in fields[len(LANDED_COLUMNS) :])
-    fields.append(pa.field(UNREPRESENTABLE, pa.string()))
+    fields += [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
     _check_names(table, file, [field.name for field in fields])
     return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)))
 

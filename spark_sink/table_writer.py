@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from menura.change_batch import CHANGE_TYPE, GSN, UNREPRESENTABLE
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE
 
 from spark_sink.delta_table import (
     Layout,
@@ -36,7 +36,7 @@ from spark_sink.delta_table import (
     schema_of,
     write_layout,
 )
-from spark_sink.errors import ChangeTypeUnknown, ColumnTypeChanged
+from spark_sink.errors import ChangeTypeUnknown, ColumnTypeChanged, RowsPartial
 from spark_sink.lake_schema import METADATA_TYPES, fit, grown
 from spark_sink.landed_file import LandedPart, LandedShape, read_landed
 from spark_sink.landing_log import LandingLog
@@ -151,6 +151,18 @@ def check_change_types(table: TableId, file: TableFile, rows: pa.Table) -> None:
         )
 
 
+def check_whole(table: TableId, file: TableFile, rows: pa.Table) -> None:
+    if rows[ABSENT].null_count < rows.num_rows:
+        raise RowsPartial(
+            "merging a landed file",
+            f"{file.path} has rows without all of their values",
+            data="The table stays at its last version; other tables go on",
+            remedy="Set binlog_row_image to FULL on the server, then move the table's folder in the lake away and sync"
+            " it anew",
+            **table.where(file.cut),
+        )
+
+
 def append_changelog(
     changelog: DeltaTable | None, folder: str, table: TableId, parts: Sequence[LandedPart]
 ) -> DeltaTable:
@@ -161,8 +173,9 @@ def append_changelog(
         schema = _grown(table, part, schema, part.shape.schema)
     if changelog is None:
         changelog = create_table(folder, schema, layout)
-    if len({part.file.schema_id for part in parts}) > 1 or read_layout(changelog) != layout:
-        held = schema_of(changelog)
+    held = schema_of(changelog)
+    is_changed = len({part.file.schema_id for part in parts}) > 1 or read_layout(changelog) != layout
+    if is_changed or ABSENT not in held.names:
         schema = _grown(table, last, held, schema)
         _change_schema(changelog, held, schema)
         write_layout(changelog, layout)
@@ -256,12 +269,13 @@ def current_schema(shape: LandedShape) -> pa.Schema:
 
 def segment_tables(table: TableId, segment: Segment, held: pa.Schema, merged_gsn: int) -> Iterator[pa.Table]:
     """Rows above `merged_gsn` with the current state's columns and `_menura_deleted`. Raises `ChangeTypeUnknown`."""
-    live = {name.casefold() for name in (*segment.layout.columns, *METADATA_TYPES, UNREPRESENTABLE)}
+    live = {name.casefold() for name in (*segment.layout.columns, *METADATA_TYPES, UNREPRESENTABLE, ABSENT)}
     dropped = frozenset(name.casefold() for name in held.names) - live
     schema = pa.schema([*held, pa.field(CHANGE_TYPE, pa.string())])
     for part in segment.parts:
         for rows in part.tables():
             check_change_types(table, part.file, rows)
+            check_whole(table, part.file, rows)
             fitted = with_deleted(fit(rows, schema, dropped)).drop_columns([CHANGE_TYPE])
             yield derive(fitted.filter(pc.field(GSN) > merged_gsn), segment.layout)
 

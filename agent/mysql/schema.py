@@ -9,7 +9,7 @@ stops the table. Never a guess: a contradiction raises a `TableError`.
 from contextlib import closing
 from dataclasses import dataclass
 
-from menura.change_batch import RESERVED_NAMES
+from menura.change_batch import is_reserved
 from menura.schema import Column, schema_id
 from menura.types import ColumnType, Kind
 
@@ -132,7 +132,7 @@ class TablePlanner:
 
     def _check_names(self, table: Table, columns: tuple[Column, ...]) -> None:
         for column in columns:
-            if column.name.lower() in RESERVED_NAMES:
+            if is_reserved(column.name):
                 remedy = f"Rename it on the server: ALTER TABLE {table[1]} RENAME COLUMN {column.name} TO ..."
                 found = f"the column name {column.name} is one of the lake's own"
                 raise self._error(TableColumnReserved, table, found, remedy)

@@ -37,10 +37,13 @@ WIRE_ROW_COLUMNS = ((CHANGE_TYPE, "c"), (GSN, "l"), (TRANSACTION, "i"))
 WIRE_TRANSACTION_COLUMNS = ((TRANSACTION_ID, "l"), (COMMIT_TIMESTAMP_US, "l"), (POSITION, "u"))
 LANDED_COLUMNS = (CHANGE_TYPE, GSN, TRANSACTION_ID, COMMIT_TIMESTAMP_US, POSITION)
 
-#: a table with a column of one of these names (compared without case) can't be synced and says so
+#: a table with a column of one of these names (compared without case), or of a name that begins with
+#: `RESERVED_PREFIX`, can't be synced and says so: see `is_reserved`
 RESERVED_NAMES = frozenset(
     {CHANGE_TYPE, GSN, TRANSACTION, TRANSACTION_ID, COMMIT_TIMESTAMP_US, POSITION, UNREPRESENTABLE, ABSENT}
 )
+
+RESERVED_PREFIX = "_menura_"
 
 #: Arrow field metadata of a table's column: `str(ColumnType)` of its source type
 METADATA_SOURCE_TYPE = "menura.source_type"
@@ -49,6 +52,12 @@ METADATA_KEY = "menura.key"
 
 #: largest wire payload of one batch before compression, in bytes; a receiver refuses more
 MAX_BATCH_BYTES = 256 << 20
+#: largest sum of a CutEnd's events as encoded messages, and of one event's statement in UTF-8; a sender ends the cut
+#: and shortens statements before, a receiver refuses more
+MAX_EVENTS_BYTES = 8 << 20
+MAX_STATEMENT_BYTES = 64 << 10
+#: the server's own limit of columns in a table
+MAX_TABLE_COLUMNS = 4096
 
 
 class ChangeType(IntEnum):
@@ -59,3 +68,13 @@ class ChangeType(IntEnum):
     update_postimage = 2
     delete = 3
     snapshot = 4
+
+
+def is_reserved(column: str) -> bool:
+    """Whether a table's column can't have this name.
+
+    >>> is_reserved("_GSN"), is_reserved("_Menura_row"), is_reserved("gsn")
+    (True, True, False)
+    """
+    name = column.lower()
+    return name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX)

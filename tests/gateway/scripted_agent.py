@@ -10,8 +10,9 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
+import pyarrow.compute as pc
 from menura.v1.config_pb2 import Hello, SourceHello, TableName
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, CutEnd, Position, Replicate
+from menura.v1.mysql_binlog_pb2 import ChangeBatch, CutEnd, Position, Replicate, TableEvent
 from menura.v1.stream_pb2 import Header, RequestType, StreamResponse
 from menura.v1.stream_pb2_grpc import GatewayStub
 
@@ -24,6 +25,7 @@ TABLE_FIELDS = [
     pa.field("id", pa.int64(), metadata={"menura.source_type": "bigint", "menura.key": "1"}),
     pa.field("note", pa.string(), metadata={"menura.source_type": "varchar charset utf8mb4"}),
 ]
+ABSENT = pa.field("_absent", pa.binary())
 UNREPRESENTABLE = pa.field("_unrepresentable", pa.string())
 
 
@@ -50,6 +52,22 @@ def rows_batch(gsns: Sequence[int], change_type: int = 0, note: str = "note") ->
         ],
         schema=pa.schema([*ROW_FIELDS, *TABLE_FIELDS, UNREPRESENTABLE]),
     )
+
+
+def partial_batch(gsns: Sequence[int], absent: Sequence[bytes | None]) -> pa.RecordBatch:
+    """Rows where bit 0 of `absent` takes the id away and bit 1 the note."""
+    rows = rows_batch(gsns)
+    columns = list(rows.columns)
+    for bit, place in enumerate((3, 4)):
+        gone = pa.array([mask is not None and bool(mask[0] >> bit & 1) for mask in absent])
+        columns[place] = pc.if_else(gone, None, columns[place])
+    schema = pa.schema([*rows.schema, ABSENT])
+    return pa.RecordBatch.from_arrays([*columns, pa.array(absent, pa.binary())], schema=schema)
+
+
+def table_event(gsn: int, kind: str | int, table: str = "orders", **facts: Any) -> TableEvent:
+    name = TableName(database="shop", table=table)
+    return TableEvent(table=name, kind=kind, gsn=gsn, **facts)
 
 
 def transactions_batch(count: int, first: int = 1) -> pa.RecordBatch:

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES
 from menura.v1.config_pb2 import Hello, TableName
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, Position, Replicate
+from menura.v1.mysql_binlog_pb2 import ChangeBatch, Position, Replicate, TableEvent
 
 from gateway.errors import StreamError
 from gateway.wire_batch import read_batch
 from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
+    ABSENT,
     ROW_FIELDS,
     TABLE_FIELDS,
     UNREPRESENTABLE,
@@ -24,8 +25,10 @@ from tests.gateway.scripted_agent import (
     commit_cut,
     cut_end,
     frame,
+    partial_batch,
     rows_batch,
     scripted_agent,
+    table_event,
     transactions_batch,
 )
 
@@ -58,6 +61,12 @@ def one_row(**changes: Any) -> tuple[list[pa.Array], list[pa.Field]]:
         "_unrepresentable": None,
     } | changes
     return [pa.array([values[field.name]], field.type) for field in fields], fields
+
+
+def with_absent(*absent: bytes, type_: pa.DataType = ABSENT.type, **changes: Any) -> Make:
+    """A row whose id is null and whose `_absent` is this."""
+    columns, fields = one_row(id=None, **changes)
+    return with_rows([*columns, pa.array(absent, type_)], [*fields, pa.field("_absent", type_)])
 
 
 def bad_text(run: Replicate) -> ChangeBatch:
@@ -156,6 +165,23 @@ LIES: dict[str, tuple[str, Make]] = {
             [*one_row()[0][:3], pa.array([[1]]), one_row()[0][5]],
             [*ROW_FIELDS, pa.field("id", pa.list_(pa.int64())), UNREPRESENTABLE],
         ),
+    ),
+    "absent column with a value": ("BATCH_INVALID", with_absent(b"\x03")),
+    "absent without a byte": ("BATCH_INVALID", with_absent(b"")),
+    "absent of two bytes for two columns": ("BATCH_INVALID", with_absent(b"\x01\x00")),
+    "absent beyond the last column": ("BATCH_INVALID", with_absent(b"\x05")),
+    "absent beyond the last column, highest bit": ("BATCH_INVALID", with_absent(b"\x80")),
+    "absent as text": ("BATCH_COLUMNS", with_absent("a", type_=pa.string())),
+    "absent before unrepresentable": (
+        "BATCH_COLUMNS",
+        with_rows(
+            [*one_row()[0][:5], pa.array([None], pa.binary()), one_row()[0][5]],
+            [*ROW_FIELDS, *TABLE_FIELDS, ABSENT, UNREPRESENTABLE],
+        ),
+    ),
+    "reserved prefix": (
+        "BATCH_COLUMNS",
+        with_rows(one_row()[0], [*ROW_FIELDS, TABLE_FIELDS[0], pa.field("_Menura_x", pa.string()), UNREPRESENTABLE]),
     ),
     "transactions with other columns": (
         "BATCH_COLUMNS",
@@ -295,6 +321,63 @@ def test_a_cut_end_with_impossible_facts_when_it_comes_ends_the_stream(tmp_path:
     assert read_log(tmp_path) == []
 
 
+COLUMN = {"name": "id", "arrow_format": "l"}
+LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
+    "undesired table": ("TABLE_NOT_DESIRED", [table_event(1, "DROPPED", table="secrets")]),
+    "no table": ("PAYLOAD_INVALID", [table_event(1, "DROPPED", table="")]),
+    "no number": ("OUT_OF_SEQUENCE", [table_event(0, "DROPPED")]),
+    "number beyond the cut": ("OUT_OF_SEQUENCE", [table_event(11, "DROPPED")]),
+    "numbers that do not grow": ("OUT_OF_SEQUENCE", [table_event(5, "DROPPED"), table_event(5, "CREATED")]),
+    "transaction beyond the cut": ("OUT_OF_SEQUENCE", [table_event(5, "DROPPED", transaction_id=11)]),
+    "no kind": ("PAYLOAD_INVALID", [table_event(5, "KIND_UNSPECIFIED")]),
+    "unknown kind": ("PAYLOAD_INVALID", [table_event(5, 77)]),
+    "time before 1970": ("PAYLOAD_INVALID", [table_event(5, "DROPPED", commit_timestamp_us=-1)]),
+    "long position": ("PAYLOAD_INVALID", [table_event(5, "DROPPED", position="x" * 1025)]),
+    "long statement": ("PAYLOAD_INVALID", [table_event(5, "DROPPED", statement="\u00e9" * 32_769)]),
+    "many bytes": ("PAYLOAD_INVALID", [table_event(n, "DROPPED", statement="x" * 60_000) for n in range(1, 200)]),
+    "renamed to nothing": ("PAYLOAD_INVALID", [table_event(5, "RENAMED")]),
+    "dropped with a new name": (
+        "PAYLOAD_INVALID",
+        [table_event(5, "DROPPED", new_name=TableName(database="shop", table="x"))],
+    ),
+    "too many columns": (
+        "PAYLOAD_INVALID",
+        [table_event(5, "ALTERED", columns=[{**COLUMN, "name": f"c{n}"} for n in range(4097)])],
+    ),
+    **{
+        name: ("PAYLOAD_INVALID", [table_event(5, "ALTERED", columns=columns)])
+        for name, columns in {
+            "a column twice": [COLUMN, COLUMN],
+            "a column without a name": [{**COLUMN, "name": ""}],
+            "a reserved column": [{**COLUMN, "name": "_GSN"}],
+            "a column renamed from a reserved one": [{**COLUMN, "renamed_from": "_menura_x"}],
+            "a column of no type": [{**COLUMN, "arrow_format": "+l"}],
+            "a decimal of 39 digits": [{**COLUMN, "arrow_format": "d:39,0"}],
+            "a decimal of more scale than digits": [{**COLUMN, "arrow_format": "d:5,6"}],
+            "a key without a first place": [{**COLUMN, "key": 2}],
+            "a long earlier value": [{**COLUMN, "text": "x" * 65_537}],
+            "an added column that is renamed": [{**COLUMN, "renamed_from": "x", "is_null": True}],
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("lie", LYING_EVENTS)
+def test_a_cut_with_lying_events_when_it_ends_ends_the_stream_and_lands_nothing(tmp_path: Path, lie: str) -> None:
+    code, events = LYING_EVENTS[lie]
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await stream.send(cut_end=cut_end(run, 1, 10, events=events))
+            assert (await stream.expect_error()).code == code
+
+    asyncio.run(scenario())
+    assert read_log(tmp_path) == []
+
+
 def test_a_transactions_batch_with_a_position_twice_when_it_lands_keeps_each_rows_own(tmp_path: Path) -> None:
     """Parquet's dictionary pages need distinct values; an agent may send the same position for two transactions."""
     registry = MemoryRegistry()
@@ -313,10 +396,10 @@ def test_a_transactions_batch_with_a_position_twice_when_it_lands_keeps_each_row
     assert [row["_position"] for row in rows] == ["same"] * 20 + ["other"] * 10
 
 
-def test_a_batch_when_its_bytes_are_damaged_at_random_is_read_or_refused() -> None:
+@pytest.mark.parametrize("rows", [rows_batch(range(1, 11)), partial_batch(range(1, 11), [None, b"\2"] * 5)])
+def test_a_batch_when_its_bytes_are_damaged_at_random_is_read_or_refused(rows: pa.RecordBatch) -> None:
     chance = random.Random(20)
-    run = Replicate(generation=1, lease_epoch=1)
-    whole = honest(run)
+    whole = change_batch(Replicate(generation=1, lease_epoch=1), 1, "orders", rows)
     raw = pa.decompress(whole.rows, decompressed_size=whole.rows_bytes, codec="zstd", asbytes=True)
     refused = 0
     for _ in range(2000):

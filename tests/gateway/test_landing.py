@@ -11,12 +11,20 @@ from menura.v1.config_pb2 import TableName
 from menura.v1.error_pb2 import Error
 from menura.v1.mysql_binlog_pb2 import Position, TableStopped
 
-from gateway import parquet
+from gateway import committer, parquet
 from gateway.config import GatewayConfig
 from gateway.metrics import GatewayMetrics
 from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
-from tests.gateway.scripted_agent import change_batch, commit_cut, cut_end, rows_batch, scripted_agent
+from tests.gateway.scripted_agent import (
+    change_batch,
+    commit_cut,
+    cut_end,
+    partial_batch,
+    rows_batch,
+    scripted_agent,
+    table_event,
+)
 
 
 def test_batches_of_a_cut_when_it_ends_land_row_for_row(tmp_path: Path) -> None:
@@ -47,6 +55,7 @@ def test_batches_of_a_cut_when_it_ends_land_row_for_row(tmp_path: Path) -> None:
     assert rows[0] == {
         "_change_type": "insert", "_gsn": 1, "_transaction_id": 1, "_commit_timestamp_us": 1_700_000_000_000_001,
         "_position": "uuid:1", "id": 100, "note": "note 1", "_unrepresentable": None,
+        "_absent": None,
     }  # fmt: skip
     assert rows[29]["_change_type"] == "delete"
     assert rows[29]["_position"] == "uuid:2"
@@ -73,6 +82,94 @@ def test_rows_at_or_below_the_committed_number_when_they_are_resent_are_dropped(
     assert landed_gsns(tmp_path) == list(range(1, 21))
     assert metrics.menura_landing_resent_rows_total == 8 + 6
     assert metrics.menura_landing_rows_total == 20
+
+
+def test_partial_rows_when_they_come_between_whole_ones_land_with_what_is_absent(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await stream.send_batch(change_batch(run, 1, "orders", rows_batch([1])))
+            await stream.send_batch(change_batch(run, 1, "orders", partial_batch([2, 3, 4], [None, b"\2", b"\1"])))
+            await stream.send_batch(change_batch(run, 1, "orders", partial_batch([5], [None])))
+            await commit_cut(stream, run, 1, [6])
+
+    asyncio.run(scenario())
+    rows = read_rows(tmp_path, read_log(tmp_path))
+    assert [row["_absent"] for row in rows] == [None, None, b"\2", b"\1", None, None]
+    assert [(row["id"], row["note"]) for row in rows[1:4]] == [(200, "note 2"), (300, None), (None, "note 4")]
+
+
+def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders", "items")
+    columns = [
+        {"name": "id", "source_type": "bigint", "arrow_format": "l", "key": 1},
+        {"name": "n", "arrow_format": "d:10,2", "renamed_from": "m"},
+        {"name": "a", "arrow_format": "u", "text": "x"},
+        {"name": "b", "arrow_format": "tsu:UTC", "is_null": True},
+        {"name": "c", "arrow_format": "l", "is_unknown": True},
+    ]
+    events = [
+        table_event(3, "ALTERED", columns=columns, statement="ALTER TABLE orders ...", position="uuid:3"),
+        table_event(5, "TRUNCATED", table="items", removes_rows=True),
+        table_event(6, "RENAMED", removes_rows=True, new_name={"database": "shop", "table": "old"}),
+    ]
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await stream.send_batch(change_batch(run, 1, "orders", rows_batch([2, 4])))
+            await stream.send(cut_end=cut_end(run, 1, 6, events=events))
+            await stream.expect("cut_committed")
+            await stream.send(cut_end=cut_end(run, 2, 7, events=[*events, table_event(7, "DROPPED", table="items")]))
+            await stream.expect("cut_committed")
+
+    asyncio.run(scenario())
+    first, second = (entry.cuts[0] for entry in read_log(tmp_path))
+    assert [(event.table, event.kind, event.gsn, event.removes_rows) for event in first.events] == [
+        ("orders", "ALTERED", 3, False),
+        ("items", "TRUNCATED", 5, True),
+        ("orders", "RENAMED", 6, True),
+    ]
+    assert first.events[0].statement == "ALTER TABLE orders ..."
+    assert [(column.name, column.earlier_rows, column.earlier_text) for column in first.events[0].columns] == [
+        ("id", "", ""),
+        ("n", "", ""),
+        ("a", "text", "x"),
+        ("b", "null", ""),
+        ("c", "unknown", ""),
+    ]
+    assert first.events[2].new_name == ("shop", "old")
+    assert [(event.table, event.gsn) for event in second.events] == [("items", 7)]
+    assert registry.entries == read_log(tmp_path)
+
+
+def test_cuts_with_large_events_when_they_wait_together_go_into_several_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer, "MAX_ENTRY_EVENTS_BYTES", 5_000)
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, commit_spacing_ms=200) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream, run = await agent.open_binlog("shop")
+            for cut in range(1, 9):
+                event = table_event(cut, "ALTERED", statement="x" * 2_000, transaction_id=0)
+                await stream.send(cut_end=cut_end(run, cut, cut, events=[event]))
+            for _ in range(8):
+                await stream.expect("cut_committed")
+
+    asyncio.run(scenario())
+    entries = read_log(tmp_path)
+    assert [cut.cut for entry in entries for cut in entry.cuts] == list(range(1, 9))
+    assert max(len(entry.cuts) for entry in entries) == 2
 
 
 def test_a_committed_cut_when_it_is_ended_again_is_acknowledged_again(tmp_path: Path) -> None:

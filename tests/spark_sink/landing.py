@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from menura.change_batch import CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, UNREPRESENTABLE
+from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, UNREPRESENTABLE
 from menura.landing import LandedCut, LandedFile, LandedPosition, LogEntry, data_path, encode_entry, entry_path
 from menura.naming import lake_column
 
@@ -57,7 +57,8 @@ class Table:
             pa.field(name, type_, metadata={METADATA_KEY: places[name]} if name in places else None)
             for name, type_ in self.columns.items()
         ]
-        return pa.schema([*map(pa.field, LANDED_COLUMNS, meta), *own, pa.field(UNREPRESENTABLE, pa.string())])
+        tail = [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.dictionary(pa.int32(), pa.binary()))]
+        return pa.schema([*map(pa.field, LANDED_COLUMNS, meta), *own, *tail])
 
 
 @dataclass

@@ -157,8 +157,8 @@ def test_an_entry_of_an_unknown_format_when_met_then_the_sink_stops_before_it_an
         writer.cut((ORDERS, [insert(id=number, amount=1, note="n")]))
     entry = writer.folder / entry_path(2)
     written = entry.read_bytes()
-    entry.write_bytes(written.replace(b'"format":1', b'"format":99'))
-    with pytest.raises(LogEntryUnreadable, match="format 99, this version reads 1"):
+    entry.write_bytes(written.replace(b'"format":2', b'"format":99'))
+    with pytest.raises(LogEntryUnreadable, match="format 99, this version reads 2"):
         follow()
     assert [row["id"] for row in lake_rows(lake, ORDERS)] == [1]
     entry.write_bytes(written)
