@@ -15,6 +15,7 @@ class Reason(IntEnum):
     TRANSACTION_BEGIN = 4  # only with stop_at_transaction_begin: `gtid` is that of the coming transaction
     ERROR_PACKET = 5  # the server's ERR packet: `error_packet`
     END_OF_STREAM = 6  # the server's EOF packet
+    INJECTED = 7  # all events of `inject` are decoded
 
 class DecodeError(Exception):
     """Bytes that can't be read. `event_type`, `log_pos`, `table_id` (-1: none), `column` (-1: none) say where.
@@ -31,7 +32,9 @@ class Event:
     type: int
     timestamp: int
     server_id: int
-    log_pos: int  # position of the next event, as in the header; 0 inside a transaction of MariaDB from 11.7 on
+    # Position of the next event, as in the header; for an event inside of another one that of the outer one;
+    # 0 inside a transaction of MariaDB from 11.7 on.
+    log_pos: int
     flags: int
     body: bytes  # without header and checksum
 
@@ -104,6 +107,27 @@ class BinlogDecoder:
     def event(self) -> Event: ...
     @property
     def error_packet(self) -> tuple[int, str, str]: ...  # code, sqlstate, message
+    # events that are decoded later, e.g. those of a prepared XA transaction
+    keep_events: bool
+    """While true, table maps and rows events are not decoded but kept, also those inside of a compressed transaction.
+
+    All other events are treated as ever. Each is kept whole, with its header and without a checksum. BATCH_FULL is
+    returned before the kept bytes would exceed the constructor's `pending_bytes`: take_kept then. An event larger than
+    that is kept alone.
+    """
+    @property
+    def kept_bytes(self) -> int: ...
+    def take_kept(self) -> bytes:
+        """The events that were kept since the last call, as `inject` takes them."""
+    def inject(self, events: bytes) -> None:
+        """Decode these events, whole ones without checksums, before anything further of the stream.
+
+        Their rows belong to the transaction that is announced or open; where there is none (no GTIDs), the event at
+        hand begins one. All Reasons may come in between; unknown table maps are returned as events, as ever. When all
+        are decoded, `decode` returns INJECTED once: only then inject more, or call transaction_finished. A position
+        that a transaction's end leads to is that of the event at hand. ValueError: the events before are not yet
+        decoded.
+        """
     # tables
     def define_table(self, table_id: int, table_map_body: bytes, plan: TablePlan | None) -> None:
         """After a TABLE_MAP event: how its rows are read; None steps over them.

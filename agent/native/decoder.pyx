@@ -7,7 +7,7 @@ Nothing is durable here; what was not yet taken is lost with the decoder and rea
 from enum import IntEnum
 
 from cpython.buffer cimport PyBUF_WRITE
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -16,8 +16,10 @@ from agent.native cimport arrow as exported
 from agent.native cimport plan as compiled
 from agent.native.arrow cimport CollectedRows, take_spare
 from agent.native.batch cimport FIRST_ROWS, Batch, begin_batch
-from agent.native.events cimport FAILED, EventReader
+from agent.native.column cimport release
+from agent.native.events cimport EventReader
 from agent.native.packets cimport make_room
+from agent.native.row_events cimport FAILED
 from agent.native.tables cimport Table, clear_tables, put_table
 from agent.native.transactions cimport ANNOUNCED, MOST_FILE_BYTES, OPEN, OUTSIDE, name_position, print_uuid
 
@@ -43,6 +45,7 @@ class Reason(IntEnum):
     TRANSACTION_BEGIN = 4
     ERROR_PACKET = 5
     END_OF_STREAM = 6
+    INJECTED = 7
 
 
 cdef tuple REASONS = tuple(Reason)
@@ -135,6 +138,27 @@ cdef class BinlogDecoder(EventReader):
     def error_packet(self):
         return self.last_error
 
+    # --- events that are read later
+
+    @property
+    def kept_bytes(self):
+        return self.kept_events.size
+
+    def take_kept(self):
+        """The events that were kept so far."""
+        taken = PyBytes_FromStringAndSize(<const char*> self.kept_events.data, self.kept_events.size)
+        release(&self.kept_events)
+        return taken
+
+    def inject(self, bytes events not None):
+        """Read these events before anything further of the stream."""
+        if self.injected.is_open or self.resume_at:
+            raise ValueError("events in the middle of others")
+        self.begin_unannounced()
+        self.injected_bytes = events
+        self.injected_at = <const uint8_t*> PyBytes_AS_STRING(events)
+        self.injected.open_plain(self.header.type, 0, len(events))
+
     # --- tables
 
     def define_table(self, uint64_t table_id, bytes table_map_body not None, compiled.TablePlan plan):
@@ -183,12 +207,16 @@ cdef class BinlogDecoder(EventReader):
         cdef int step
         if self.transaction.phase == OPEN:
             return
-        if self.transaction.phase == OUTSIDE:
-            self.start_transaction(0)
-            self.transaction.phase = ANNOUNCED
+        self.begin_unannounced()
         step = self.end_transaction()
         if step == FAILED:
             raise self.failure()
+
+    cdef void begin_unannounced(self):
+        """Where no GTID has announced a transaction, the event at hand begins it."""
+        if self.transaction.phase == OUTSIDE:
+            self.start_transaction(0)
+            self.transaction.phase = ANNOUNCED
 
     def take_gtids(self):
         cdef char uuid[40]

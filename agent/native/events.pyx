@@ -10,22 +10,22 @@ inner half of `agent.native.decoder`, which says what its members mean to Python
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp, memcpy, memset
 
-from agent.native.batch cimport MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, truncate_batch
+from agent.native.column cimport release, reserve
+from agent.native.inner cimport BROKEN, COMPRESSION_ZSTD, ENDED, Found, InnerEvents, PayloadHead, read_payload_head
 from agent.native.packets cimport consume, find_payload, release_packets
-from agent.native.plan cimport Plan
-from agent.native.rows cimport append_row
+from agent.native.row_events cimport (
+    BATCH_FULL, DELETE, END_OF_STREAM, ERROR_PACKET, EVENT, FAILED, GO_ON, INJECTED, INSERT, NEED_BYTES,
+    TRANSACTION_BEGIN, TRANSACTION_END, UPDATE_PREIMAGE, Header
+)
 from agent.native.tables cimport Table, clear_tables, find_table
 from agent.native.transactions cimport (
-    ANNOUNCED, OPEN, OUTSIDE, Transaction, add_run, name_position, read_gtid, read_mariadb_gtid, read_tagged_gtid
+    ANNOUNCED, OPEN, OUTSIDE, Transaction, add_run, read_gtid, read_mariadb_gtid, read_tagged_gtid
 )
 from agent.native.values cimport le16, le32, le48
-
-from menura.change_batch import ChangeType
 
 cdef extern from "crc32.h" nogil:
     void menura_crc32_prepare()
@@ -38,12 +38,11 @@ cdef enum:
     CHECKSUM_BYTES = 4
     # tables that are remembered; with more, all are announced to Python again
     MOST_TABLES = 16384
-    # the table id of a rows event that only ends a statement
-    DUMMY_TABLE_ID = 0xFFFFFF
 
 # Log_event_type; agent.mysql.constants has them all
 cdef enum:
     QUERY_EVENT = 2
+    ROTATE_EVENT = 4
     FORMAT_DESCRIPTION_EVENT = 15
     XID_EVENT = 16
     TABLE_MAP_EVENT = 19
@@ -55,51 +54,55 @@ cdef enum:
     DELETE_ROWS_EVENT = 32
     GTID_LOG_EVENT = 33
     ANONYMOUS_GTID_LOG_EVENT = 34
+    PARTIAL_UPDATE_ROWS_EVENT = 39
+    TRANSACTION_PAYLOAD_EVENT = 40
     GTID_TAGGED_LOG_EVENT = 42
     GTID_EVENT = 162
-
-cdef enum:
-    STMT_END_F = 1
-
-# menura.change_batch.ChangeType
-cdef enum:
-    INSERT = 0
-    UPDATE_PREIMAGE = 1
-    UPDATE_POSTIMAGE = 2
-    DELETE = 3
-
-assert [member.value for member in list(ChangeType)[:4]] == [INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE]
+    WRITE_ROWS_COMPRESSED_EVENT_V1 = 166
+    DELETE_ROWS_COMPRESSED_EVENT = 171
 
 
 cdef class Event:
     """An event that Python handles; `body` is without header and checksum."""
 
 
-cdef class EventReader:
+cdef class EventReader(RowsReader):
     """State of one stream. Steps return GO_ON, FAILED with the reason in `row.failure`, or what to stop at."""
+
+    def __cinit__(self):
+        self.payload = InnerEvents()
+        self.injected = InnerEvents()
 
     def __dealloc__(self):
         release_packets(&self.packets)
-        free(self.tables.places)
+        release(&self.kept_events)
         free(self.runs.runs)
 
     cdef int run(self) noexcept nogil:
+        """Read on from the innermost source of events that is open."""
         cdef int step
-        while find_payload(&self.packets):
+        while True:
             self.failed_table_id = -1
             self.failed_column = -1
-            step = self.read_payload(self.packets.data + self.packets.begin + 4, self.packets.size)
-            if step != FAILED and step != BATCH_FULL:
-                consume(&self.packets)
+            if self.injected.is_open:
+                step = self.read_inner(self.injected, self.injected_at)
+            elif self.payload.is_open:
+                step = self.read_inner(self.payload, self.packets.data + self.packets.begin + 4)
+            elif find_payload(&self.packets):
+                step = self.read_packet()
+            else:
+                return NEED_BYTES
             if step != GO_ON:
                 return step
-        return NEED_BYTES
-
-    cdef int fail(self, const char* why) noexcept nogil:
-        snprintf(self.row.failure, sizeof(self.row.failure), b"%s", why)
-        return FAILED
 
     # --- packets and events
+
+    cdef int read_packet(self) noexcept nogil:
+        """The packet stays until it is decoded, with all events inside of it."""
+        cdef int step = self.read_payload(self.packets.data + self.packets.begin + 4, self.packets.size)
+        if step != FAILED and step != BATCH_FULL and not self.payload.is_open:
+            consume(&self.packets)
+        return step
 
     cdef int read_payload(self, const uint8_t* at, size_t size) noexcept nogil:
         memset(&self.header, 0, sizeof(Header))
@@ -158,6 +161,8 @@ cdef class EventReader:
 
     cdef int dispatch(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
         cdef uint8_t type_ = self.header.type
+        if self.keep_events and is_of_rows(type_):
+            return self.keep_event(body, size)
         if type_ == WRITE_ROWS_EVENT or type_ == WRITE_ROWS_EVENT_V1:
             return self.read_rows(body, size, INSERT)
         if type_ == UPDATE_ROWS_EVENT or type_ == UPDATE_ROWS_EVENT_V1:
@@ -174,6 +179,8 @@ cdef class EventReader:
             type_ == GTID_TAGGED_LOG_EVENT
         ):
             return self.begin_transaction(body, size, event_size)
+        if type_ == TRANSACTION_PAYLOAD_EVENT:
+            return self.open_payload(body, size)
         return self.hand_over(body, size)
 
     cdef int hand_over(self, const uint8_t* body, size_t size) noexcept with gil:
@@ -190,6 +197,75 @@ cdef class EventReader:
         event.flags = self.header.flags
         self.last_event = event
         return EVENT
+
+    # --- events inside of others
+
+    cdef int open_payload(self, const uint8_t* body, size_t size) noexcept nogil:
+        cdef PayloadHead head
+        cdef const char* why = read_payload_head(body, size, &head)
+        cdef size_t at, end
+        if why != NULL:
+            return self.fail(why)
+        at = body - (self.packets.data + self.packets.begin + 4) + head.payload_at
+        end = at + head.payload_size
+        if head.compression == COMPRESSION_ZSTD:
+            if not self.payload.open_zstd(TRANSACTION_PAYLOAD_EVENT, at, end, head.uncompressed_size):
+                return self.fail(b"out of memory")
+        else:
+            self.payload.open_plain(TRANSACTION_PAYLOAD_EVENT, at, end)
+        return GO_ON
+
+    cdef int read_inner(self, InnerEvents inner, const uint8_t* source) noexcept nogil:
+        """The next event of `inner`, or its end."""
+        cdef int step
+        cdef Found found = inner.find(source)
+        if found == BROKEN:
+            self.header.type = inner.outer_type
+            return self.fail(inner.failure)
+        if found == ENDED:
+            inner.close()
+            if inner is self.injected:
+                self.statement += 1
+                return INJECTED
+            consume(&self.packets)
+            return GO_ON
+        step = self.read_inner_event(inner.event, inner.event_size)
+        if step != FAILED and step != BATCH_FULL:
+            inner.pass_event()
+        return step
+
+    cdef int read_inner_event(self, const uint8_t* at, size_t size) noexcept nogil:
+        cdef Header* header = &self.header
+        header.timestamp = le32(at)
+        header.type = at[4]
+        header.server_id = le32(at + 5)
+        header.flags = le16(at + 17)
+        if header.type == TRANSACTION_PAYLOAD_EVENT or header.type == FORMAT_DESCRIPTION_EVENT or (
+            header.type == ROTATE_EVENT
+        ):
+            return self.fail(b"an event that can't be inside of another one")
+        return self.dispatch(at + HEADER_BYTES, size - HEADER_BYTES, size)
+
+    cdef int keep_event(self, const uint8_t* body, size_t size) noexcept nogil:
+        """Append the event without a checksum to those that `take_kept` gives."""
+        cdef Header* header = &self.header
+        cdef uint32_t event_size = <uint32_t> (HEADER_BYTES + size)
+        cdef uint16_t flags = <uint16_t> header.flags
+        cdef uint8_t* at
+        if self.kept_events.size and self.kept_events.size + event_size > self.most_pending_bytes:
+            return BATCH_FULL
+        if not reserve(&self.kept_events, event_size):
+            return self.fail(b"out of memory")
+        at = self.kept_events.data + self.kept_events.size
+        memcpy(at, &header.timestamp, 4)
+        at[4] = header.type
+        memcpy(at + 5, &header.server_id, 4)
+        memcpy(at + 9, &event_size, 4)
+        memcpy(at + 13, &header.log_pos, 4)
+        memcpy(at + 17, &flags, 2)
+        memcpy(at + HEADER_BYTES, body, size)
+        self.kept_events.size += event_size
+        return GO_ON
 
     # --- transactions
 
@@ -257,7 +333,7 @@ cdef class EventReader:
         self.statement += 1
         return TRANSACTION_END if self.stop_at_transaction_end else GO_ON
 
-    # --- rows
+    # --- tables
 
     cdef int read_table_map(self, const uint8_t* body, size_t size) noexcept nogil:
         cdef Table* table
@@ -269,130 +345,13 @@ cdef class EventReader:
         table.statement = self.statement
         return GO_ON
 
-    cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil:
-        """
-        6 table id   2 flags   v2: 2 length of itself and of what follows it   number of columns
-        columns present (UPDATE: of the before image, of the after image)   rows
-        """
-        cdef uint64_t table_id
-        cdef bint ends_statement
-        cdef Table* table
-        cdef int step = GO_ON
-        if size < 8:
-            return self.fail(b"a rows event that is too short")
-        table_id = le48(body)
-        ends_statement = le16(body + 6) & STMT_END_F
-        table = find_table(&self.tables, table_id)
-        if table == NULL or table.statement != self.statement:
-            if table_id != DUMMY_TABLE_ID:
-                self.failed_table_id = <int64_t> table_id
-                return self.fail(b"rows of a table that its statement has not announced")
-        elif table.plan != NULL and table.plan.active:
-            self.failed_table_id = <int64_t> table_id
-            step = self.read_planned_rows(table.plan, body, size, kind)
-        if step == GO_ON and ends_statement:
-            self.statement += 1
-        return step
-
-    cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil:
-        cdef size_t at = 8, bitmap = (plan.column_count + 7) // 8
-        cdef uint64_t columns
-        cdef int _
-        if self.transaction.phase == OUTSIDE:
-            return self.fail(b"rows outside of a transaction")
-        if self.header.type >= WRITE_ROWS_EVENT:
-            if size < 10 or le16(body + 8) < 2 or le16(body + 8) > size - 8:
-                return self.fail(b"a rows event that is too short")
-            at += le16(body + 8)
-        if size - at < 3:
-            return self.fail(b"a rows event that is too short")
-        columns = body[at]
-        at += 1
-        if columns == 0xFC:
-            columns = le16(body + at)
-            at += 2
-        if columns != <uint64_t> plan.column_count:
-            return self.fail(b"rows with another number of columns than their table map")
-        for _ in range(2 if kind == UPDATE_PREIMAGE else 1):
-            if size - at < bitmap:
-                return self.fail(b"a rows event that is too short")
-            if not is_complete(body + at, plan.column_count):
-                return self.fail(b"rows that lack columns: set binlog_row_image to FULL")
-            at += bitmap
-        return self.append_rows(plan, body, at, size, kind)
-
-    cdef int append_rows(self, Plan* plan, const uint8_t* body, size_t start, size_t size, int kind) noexcept nogil:
-        """All rows of an event, or up to a full batch, after which `resume_at` is where to go on."""
-        cdef const uint8_t* at = body + (self.resume_at if self.resume_at else start)
-        cdef const uint8_t* end = body + size
-        cdef const uint8_t* after
-        cdef bint is_after = self.resume_after
-        cdef Batch* batch = &plan.batch
-        cdef size_t before, text_bytes
-        self.resume_at = 0
-        self.resume_after = False
-        while at < end or is_after:
-            if not is_after and self.is_full(batch):
-                self.resume_at = at - body
-                return BATCH_FULL
-            before = batch_bytes(batch)
-            if not self.begin_row(plan):
-                return self.fail(b"out of memory")
-            text_bytes = batch.text_bytes
-            after = append_row(plan, kind + is_after, self.gsn, at, end, &self.row, &self.failed_column)
-            if after == NULL:
-                return FAILED
-            if batch_bytes(batch) > MOST_BATCH_BYTES:
-                truncate_batch(batch, batch.rows - 1, batch.rows, text_bytes)
-                self.pending_size += batch_bytes(batch) - before
-                if batch.rows == 0:
-                    return self.fail(b"a row larger than 250 MiB, which no batch can hold")
-                self.resume_at = at - body
-                self.resume_after = is_after
-                return BATCH_FULL
-            at = after
-            self.pending_size += batch_bytes(batch) - before
-            self.gsn += 1
-            self.row_count += 1
-            self.pending_row_count += 1
-            is_after = kind == UPDATE_PREIMAGE and not is_after
-        return GO_ON
-
-    cdef bint is_full(self, Batch* batch) noexcept nogil:
-        return self.pending_row_count > 0 and (
-            batch.rows >= self.batch_rows or self.pending_size >= self.most_pending_bytes
-        )
-
-    cdef bint begin_row(self, Plan* plan) noexcept nogil:
-        """The batch knows the row's transaction, and the decoder the batch."""
-        cdef Batch* batch = &plan.batch
-        if not plan.is_pending and not self.hold(plan):
-            return False
-        if batch.transaction_count and batch.last_transaction_id == self.transaction_id:
-            return True
-        name_position(&self.transaction, self.mariadb, self.file)
-        return add_transaction(
-            batch, self.transaction_id, self.transaction.commit_timestamp_us, self.transaction.position,
-            self.transaction.position_size,
-        )
-
-    cdef bint hold(self, Plan* plan) noexcept with gil:
-        try:
-            self.pending.append(<object> plan.owner)
-        except MemoryError:
-            return False
-        plan.is_pending = True
-        return True
-
     cdef void drop_tables(self) noexcept with gil:
         clear_tables(&self.tables)
         self.kept.clear()
 
 
-cdef inline bint is_complete(const uint8_t* bitmap, int32_t columns) noexcept nogil:
-    """All of the bits of `columns` columns are set."""
-    cdef int32_t i
-    for i in range(columns // 8):
-        if bitmap[i] != 0xFF:
-            return False
-    return not columns % 8 or (bitmap[columns // 8] | (0xFF << (columns % 8)) & 0xFF) == 0xFF
+cdef inline bint is_of_rows(uint8_t type_) noexcept nogil:
+    """A table map or a rows event."""
+    return TABLE_MAP_EVENT == type_ or WRITE_ROWS_EVENT_V1 <= type_ <= DELETE_ROWS_EVENT_V1 or (
+        WRITE_ROWS_EVENT <= type_ <= DELETE_ROWS_EVENT or type_ == PARTIAL_UPDATE_ROWS_EVENT
+    ) or WRITE_ROWS_COMPRESSED_EVENT_V1 <= type_ <= DELETE_ROWS_COMPRESSED_EVENT

@@ -1,0 +1,72 @@
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from agent.native.batch cimport Batch
+from agent.native.column cimport Row
+from agent.native.plan cimport Plan
+from agent.native.tables cimport Tables
+from agent.native.transactions cimport MOST_FILE_BYTES, Transaction
+
+
+# What a step of the loop leads to: go on, fail, or a Reason.
+cdef enum Step:
+    FAILED = -2
+    GO_ON = -1
+    NEED_BYTES = 0
+    EVENT = 1
+    BATCH_FULL = 2
+    TRANSACTION_END = 3
+    TRANSACTION_BEGIN = 4
+    ERROR_PACKET = 5
+    END_OF_STREAM = 6
+    INJECTED = 7
+
+
+# What a row is: menura.change_batch.ChangeType.
+cdef enum:
+    INSERT = 0
+    UPDATE_PREIMAGE = 1
+    UPDATE_POSTIMAGE = 2
+    DELETE = 3
+
+
+# Of the event that is read. For one inside of another, `log_pos` is that of the outer one: it has no place in the file.
+cdef struct Header:
+    uint32_t timestamp
+    uint8_t type
+    uint32_t server_id
+    uint32_t log_pos
+    uint32_t flags
+
+
+cdef class RowsReader:
+    cdef bint mariadb
+    cdef size_t batch_rows
+    cdef size_t most_pending_bytes
+    cdef Header header
+    cdef Tables tables
+    # what the tables point to: {table id: (body, plan)}
+    cdef dict kept
+    cdef uint64_t statement
+    cdef Transaction transaction
+    cdef char file[MOST_FILE_BYTES]
+    # a rows event that was left for a full batch: where its next row begins, and whether that is an after image
+    cdef size_t resume_at
+    cdef bint resume_after
+    cdef list pending
+    cdef size_t pending_size
+    cdef int64_t pending_row_count
+    cdef int64_t gsn
+    cdef int64_t transaction_id
+    cdef int64_t row_count
+    # the failing row, and where it is
+    cdef Row row
+    cdef int64_t failed_table_id
+    cdef int32_t failed_column
+
+    cdef int fail(self, const char* why) noexcept nogil
+    cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil
+    cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil
+    cdef int append_rows(self, Plan* plan, const uint8_t* body, size_t start, size_t size, int kind) noexcept nogil
+    cdef bint is_full(self, Batch* batch) noexcept nogil
+    cdef bint begin_row(self, Plan* plan) noexcept nogil
+    cdef bint hold(self, Plan* plan) noexcept with gil

@@ -1,0 +1,164 @@
+"""Rows events: the rows of the tables that have a plan, into their batches.
+
+Comes in: the body of a WRITE, UPDATE or DELETE_ROWS event and what the loop knows of the stream (the header, the
+transaction, the tables that were announced). Goes out: rows in the batches of the plans, which Python takes.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport free
+
+from agent.native.batch cimport MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, truncate_batch
+from agent.native.plan cimport Plan
+from agent.native.rows cimport append_row
+from agent.native.tables cimport Table, find_table
+from agent.native.transactions cimport OUTSIDE, name_position
+from agent.native.values cimport le16, le48
+
+from menura.change_batch import ChangeType
+
+cdef enum:
+    WRITE_ROWS_EVENT = 30
+    # the table id of a rows event that only ends a statement
+    DUMMY_TABLE_ID = 0xFFFFFF
+
+cdef enum:
+    STMT_END_F = 1
+
+# menura.change_batch.ChangeType
+assert [member.value for member in list(ChangeType)[:4]] == [INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE]
+
+
+cdef class RowsReader:
+    """The tables and rows of one stream. Steps return GO_ON, FAILED with the reason in `row.failure`, or BATCH_FULL."""
+
+    def __dealloc__(self):
+        free(self.tables.places)
+
+    cdef int fail(self, const char* why) noexcept nogil:
+        snprintf(self.row.failure, sizeof(self.row.failure), b"%s", why)
+        return FAILED
+
+    cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil:
+        """
+        6 table id   2 flags   v2: 2 length of itself and of what follows it   number of columns
+        columns present (UPDATE: of the before image, of the after image)   rows
+        """
+        cdef uint64_t table_id
+        cdef bint ends_statement
+        cdef Table* table
+        cdef int step = GO_ON
+        if size < 8:
+            return self.fail(b"a rows event that is too short")
+        table_id = le48(body)
+        ends_statement = le16(body + 6) & STMT_END_F
+        table = find_table(&self.tables, table_id)
+        if table == NULL or table.statement != self.statement:
+            if table_id != DUMMY_TABLE_ID:
+                self.failed_table_id = <int64_t> table_id
+                return self.fail(b"rows of a table that its statement has not announced")
+        elif table.plan != NULL and table.plan.active:
+            self.failed_table_id = <int64_t> table_id
+            step = self.read_planned_rows(table.plan, body, size, kind)
+        if step == GO_ON and ends_statement:
+            self.statement += 1
+        return step
+
+    cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil:
+        cdef size_t at = 8, bitmap = (plan.column_count + 7) // 8
+        cdef uint64_t columns
+        cdef int _
+        if self.transaction.phase == OUTSIDE:
+            return self.fail(b"rows outside of a transaction")
+        if self.header.type >= WRITE_ROWS_EVENT:
+            if size < 10 or le16(body + 8) < 2 or le16(body + 8) > size - 8:
+                return self.fail(b"a rows event that is too short")
+            at += le16(body + 8)
+        if size - at < 3:
+            return self.fail(b"a rows event that is too short")
+        columns = body[at]
+        at += 1
+        if columns == 0xFC:
+            columns = le16(body + at)
+            at += 2
+        if columns != <uint64_t> plan.column_count:
+            return self.fail(b"rows with another number of columns than their table map")
+        for _ in range(2 if kind == UPDATE_PREIMAGE else 1):
+            if size - at < bitmap:
+                return self.fail(b"a rows event that is too short")
+            if not is_complete(body + at, plan.column_count):
+                return self.fail(b"rows that lack columns: set binlog_row_image to FULL")
+            at += bitmap
+        return self.append_rows(plan, body, at, size, kind)
+
+    cdef int append_rows(self, Plan* plan, const uint8_t* body, size_t start, size_t size, int kind) noexcept nogil:
+        """All rows of an event, or up to a full batch, after which `resume_at` is where to go on."""
+        cdef const uint8_t* at = body + (self.resume_at if self.resume_at else start)
+        cdef const uint8_t* end = body + size
+        cdef const uint8_t* after
+        cdef bint is_after = self.resume_after
+        cdef Batch* batch = &plan.batch
+        cdef size_t before, text_bytes
+        self.resume_at = 0
+        self.resume_after = False
+        while at < end or is_after:
+            if not is_after and self.is_full(batch):
+                self.resume_at = at - body
+                return BATCH_FULL
+            before = batch_bytes(batch)
+            if not self.begin_row(plan):
+                return self.fail(b"out of memory")
+            text_bytes = batch.text_bytes
+            after = append_row(plan, kind + is_after, self.gsn, at, end, &self.row, &self.failed_column)
+            if after == NULL:
+                return FAILED
+            if batch_bytes(batch) > MOST_BATCH_BYTES:
+                truncate_batch(batch, batch.rows - 1, batch.rows, text_bytes)
+                self.pending_size += batch_bytes(batch) - before
+                if batch.rows == 0:
+                    return self.fail(b"a row larger than 250 MiB, which no batch can hold")
+                self.resume_at = at - body
+                self.resume_after = is_after
+                return BATCH_FULL
+            at = after
+            self.pending_size += batch_bytes(batch) - before
+            self.gsn += 1
+            self.row_count += 1
+            self.pending_row_count += 1
+            is_after = kind == UPDATE_PREIMAGE and not is_after
+        return GO_ON
+
+    cdef bint is_full(self, Batch* batch) noexcept nogil:
+        return self.pending_row_count > 0 and (
+            batch.rows >= self.batch_rows or self.pending_size >= self.most_pending_bytes
+        )
+
+    cdef bint begin_row(self, Plan* plan) noexcept nogil:
+        """The batch knows the row's transaction, and the decoder the batch."""
+        cdef Batch* batch = &plan.batch
+        if not plan.is_pending and not self.hold(plan):
+            return False
+        if batch.transaction_count and batch.last_transaction_id == self.transaction_id:
+            return True
+        name_position(&self.transaction, self.mariadb, self.file)
+        return add_transaction(
+            batch, self.transaction_id, self.transaction.commit_timestamp_us, self.transaction.position,
+            self.transaction.position_size,
+        )
+
+    cdef bint hold(self, Plan* plan) noexcept with gil:
+        try:
+            self.pending.append(<object> plan.owner)
+        except MemoryError:
+            return False
+        plan.is_pending = True
+        return True
+
+
+cdef inline bint is_complete(const uint8_t* bitmap, int32_t columns) noexcept nogil:
+    """All of the bits of `columns` columns are set."""
+    cdef int32_t i
+    for i in range(columns // 8):
+        if bitmap[i] != 0xFF:
+            return False
+    return not columns % 8 or (bitmap[columns // 8] | (0xFF << (columns % 8)) & 0xFF) == 0xFF
