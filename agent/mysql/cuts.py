@@ -5,6 +5,7 @@ the cut's end. A cut ends only between two transactions. Nothing is durable here
 made again from the log, with the same numbers.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from agent.native.decoder import BinlogDecoder
 
 #: a cut without rows, when only the position has moved
 POSITION_CUT_SECONDS = 10.0
+#: rows that come together leave together: a cut with its first row ends no sooner
+GATHER_SECONDS = 0.02
 #: how old the position that heartbeats report may be
 PUBLISH_SECONDS = 0.2
 #: a wait for bytes is never longer, so that silence and interruptions are noticed
@@ -66,6 +69,8 @@ class Cuts:
         self._clock = clock
         self._ended_at = read.position
         self._cut = _Cut(settings.first_cut, clock())
+        #: when a cut last ended for its age, not for its size
+        self._timed_at = -math.inf
 
     def wait_seconds(self) -> float:
         """How long the stream may wait for bytes."""
@@ -93,9 +98,11 @@ class Cuts:
         return is_due
 
     def _due_at(self) -> float | None:
+        """At most one cut an interval ends for its age; after a calm the first change leaves at once."""
         if self._cut.first_row_at is None:
             return None
-        return self._cut.first_row_at + self._settings.interval_seconds
+        interval = self._settings.interval_seconds
+        return max(self._cut.first_row_at + min(GATHER_SECONDS, interval), self._timed_at + interval)
 
     def send_batches(self) -> None:
         cut = self._cut
@@ -112,6 +119,9 @@ class Cuts:
         """Send the cut's end, at the published position; its batches have been sent."""
         decoder = self._decoder
         decoder.stop_at_transaction_end = False
+        due_at, now = self._due_at(), self._clock()
+        if due_at is not None and now >= due_at:
+            self._timed_at = now
         transactions, first_us, last_us = decoder.take_times()
         end = mysql_binlog_pb2.CutEnd(
             cut=self._cut.number,
@@ -128,7 +138,7 @@ class Cuts:
         self._sink.send_cut(end)
         self._read.last_commit_us = last_us or self._read.last_commit_us
         self._ended_at = self._read.position
-        self._cut = _Cut(self._cut.number + 1, self._clock())
+        self._cut = _Cut(self._cut.number + 1, now)
 
 
 def _stopped_message(stop: Stop) -> mysql_binlog_pb2.TableStopped:

@@ -1,4 +1,7 @@
-"""`python -m tests.bench [bulk] [single] [update]`: measure, print a table, write build/bench.json."""
+"""`python -m tests.bench [bulk] [single] [update] [giant]`: measure, print a table, write build/bench.json.
+
+`giant`, one transaction of 5 GB, takes minutes and 20 GB of disk: only where it is named.
+"""
 
 import argparse
 import json
@@ -13,13 +16,16 @@ from tests.bench.readers import READERS, Measure
 from tests.bench.workload import make, prepare
 from tests.servers import ROOT, server
 
-ROWS = {"bulk": 2_000_000, "single": 500_000, "update": 500_000}
+ROWS = {"bulk": 2_000_000, "single": 500_000, "update": 500_000, "giant": 10_000_000}
+USUAL = ("bulk", "single", "update")
 SETTINGS = {"max_binlog_size": "1073741824", "innodb_flush_log_at_trx_commit": "0", "innodb_buffer_pool_size": "1G"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(ROWS)}; all when none is named")
+    parser.add_argument(
+        "cases", nargs="*", metavar="CASE", help=f"some of {', '.join(ROWS)}; without any {', '.join(USUAL)}"
+    )
     parser.add_argument("--readers", nargs="+", choices=list(READERS), default=list(READERS))
     parser.add_argument("--scale", type=float, default=1.0, help="share of the rows, to try the benchmark itself")
     chosen = parser.parse_args()
@@ -34,7 +40,7 @@ def main() -> None:
     ):
         mysql.create_replication_user()
         prepare(mysql)
-        for name in chosen.cases or ROWS:
+        for name in chosen.cases or USUAL:
             rows = max(1000, int(ROWS[name] * chosen.scale) // 1000 * 1000)
             console.print(f"writing case {name}: {rows:,} rows into MySQL {mysql.run('SELECT VERSION()')[0][0]}")
             case = make(mysql, name, rows)

@@ -13,14 +13,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psutil
 from menura.landing import decode_entry, entry_path
 
 from tests.bench.workload import Case
-from tests.servers import SERVERS, Server
+from tests.servers import ROOT, SERVERS, Server
 from tests.stack import stack, wait_for
+
+#: the giant transaction is one cut
+LONGEST_CUT_SECONDS = 600
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,30 @@ def mysql_replication(server: Server, case: Case) -> Measure:
 def menura_decode(server: Server, case: Case) -> Measure:
     """The compiled core alone: receive, check CRC32, decode into Arrow columns, drop them."""
     return _in_python("menura-decode", "decode", server, case)
+
+
+def go_mysql(server: Server, case: Case) -> Measure:
+    """go-mysql's documented loop: each row as Go values."""
+    return _in_go("go-mysql", "default", server, case)
+
+
+def go_mysql_tuned(server: Server, case: Case) -> Measure:
+    """go-mysql with the least work that it can be set to do."""
+    return _in_go("go-mysql-tuned", "tuned", server, case)
+
+
+def _in_go(reader: str, mode: str, server: Server, case: Case) -> Measure:
+    return _measured(reader, case, [str(_go_reader()), server.host, str(server.port), case.file, str(case.rows), mode])
+
+
+@cache
+def _go_reader() -> Path:
+    """Build the reader; Go keeps what has not changed."""
+    binary = ROOT / "build" / "go-mysql-reader"
+    go = shutil.which("go")
+    assert go is not None  # else it is not among READERS
+    subprocess.run([go, "build", "-o", binary, "."], cwd=Path(__file__).parent / "go_mysql", check=True)
+    return binary
 
 
 def _in_python(reader: str, module: str, server: Server, case: Case) -> Measure:
@@ -112,7 +140,9 @@ def menura(server: Server, case: Case) -> Measure:
             entry = 1
             while rows < case.rows:
                 path = running.landing / entry_path(entry)
-                wait_for(f"log entry {entry}; agent says: {agent.tail(5)}", path.exists, 120, every=0.02)
+                wait_for(
+                    f"log entry {entry}; agent says: {agent.tail(5)}", path.exists, LONGEST_CUT_SECONDS, every=0.02
+                )
                 document = decode_entry(path.read_bytes())
                 landed = sum(file.rows for cut in document.cuts for file in cut.files)
                 rows, committed_at_us, entry = rows + landed, document.committed_at_us, entry + 1
@@ -140,3 +170,5 @@ READERS: dict[str, Callable[[Server, Case], Measure]] = {
     "mysqlbinlog": mysqlbinlog,
     "mysql-replication": mysql_replication,
 }
+if shutil.which("go"):
+    READERS |= {"go-mysql": go_mysql, "go-mysql-tuned": go_mysql_tuned}

@@ -1,4 +1,4 @@
-"""The fixed data of the benchmarks: one eleven-column table, three ways of writing it.
+"""The fixed data of the benchmarks: one eleven-column table written in three ways, and one giant transaction.
 
 Rows are a function of their number, made inside the server, so that every run reads the same values.
 """
@@ -17,6 +17,9 @@ _ROW = """
     n, n * 7 % 100003, n % 300, n % 7, n % 99991 / 100, n / 3, CONCAT('SKU-', LPAD(n % 50000, 8, '0')),
     CONCAT('Article number ', n, ' of the catalogue, grün'), '2024-01-01 00:00:00.123456' + INTERVAL n SECOND,
     '2024-01-01 00:00:00' + INTERVAL n % 31000000 SECOND, LPAD(HEX(n % 65536), 8, 'C')"""
+
+#: of about 500 bytes a row, for the giant transaction
+_WIDE_COLUMNS = "id BIGINT NOT NULL PRIMARY KEY, body VARCHAR(480) CHARACTER SET ascii NOT NULL"
 
 #: rows of a bulk transaction
 BULK_ROWS = 1000
@@ -62,7 +65,7 @@ def prepare(server: Server) -> None:
 def make(server: Server, name: str, rows: int) -> Case:
     """Write one case into a binary log file of its own."""
     table = f"t_{name}"
-    server.run(f"CREATE TABLE bench.{table} ({COLUMNS})")
+    server.run(f"CREATE TABLE bench.{table} ({_WIDE_COLUMNS if name == 'giant' else COLUMNS})")
     if name == "update":
         server.run(f"CALL bench.fill('{table}', 0, {rows}, {BULK_ROWS})")
     server.run("FLUSH BINARY LOGS")
@@ -73,7 +76,14 @@ def make(server: Server, name: str, rows: int) -> Case:
         server.run(f"CALL bench.fill('{table}', 0, {rows}, 1)")
     elif name == "update":
         server.run(f"UPDATE bench.{table} SET quantity = quantity + 1, title = CONCAT(title, '!')")
+    elif name == "giant":
+        server.run(
+            f"INSERT INTO bench.{table} SELECT n, REPEAT(SHA2(n, 256), 7) FROM"
+            " (SELECT (a.n * 1000 + b.n) * 1000 + c.n AS n FROM bench.numbers a, bench.numbers b, bench.numbers c"
+            f" WHERE a.n * 1000000 < {rows}) AS source WHERE n < {rows}",
+            database="bench",
+        )
     else:
-        raise ValueError(f"no case {name}: bulk, single or update")
+        raise ValueError(f"no case {name}: bulk, single, update or giant")
     server.run("FLUSH BINARY LOGS")
     return Case(name, table, rows, str(file), str(gtid_set).replace("\n", ""))
