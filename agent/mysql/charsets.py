@@ -5,11 +5,12 @@ charset that is not here is an error: no other charset is tried in its place.
 """
 
 # ruff: noqa: RUF001  (the charsets' own characters)
-import codecs
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import cache
+
+from agent.mysql.multibyte import decoder_of
 
 
 class CharsetUnknown(ValueError):
@@ -93,33 +94,6 @@ def charset_of_collation(collation_id: int, *, mariadb: bool) -> str:
 
 _WAYS = {"utf8mb4": Way.UTF8MB4, "utf8mb3": Way.UTF8MB3, "utf8": Way.UTF8MB3, "ascii": Way.ASCII, "binary": Way.BINARY}
 
-#: Python's name of a charset with several bytes per character
-_MULTIBYTE = {
-    "big5": "big5",
-    "cp932": "cp932",
-    "eucjpms": "euc_jp",
-    "euckr": "cp949",
-    "gb18030": "gb18030",
-    "gb2312": "gb2312",
-    "gbk": "gbk",
-    "sjis": "shift_jis",
-    "ucs2": "utf_16_be",
-    "ujis": "euc_jp",
-    "utf16": "utf_16_be",
-    "utf16le": "utf_16_le",
-    "utf32": "utf_32_be",
-}
-
-#: where the server's tables have another character for the same bytes
-_REPLACEMENTS = {
-    "eucjpms": str.maketrans(
-        "\u301c\u2016\u2212\u00a2\u00a3\u00ac\u00a6", "\uff5e\u2225\uff0d\uffe0\uffe1\uffe2\uffe4"
-    ),
-    "sjis": str.maketrans("\uff3c", "\\"),
-    "ujis": str.maketrans("\uff3c", "\\"),
-}
-_EUCJPMS_TILDE = b"\x8f\xa2\xb7"
-
 #: Python's name of a charset with one byte per character
 _SINGLE_BYTE = {
     "armscii8": "ascii",
@@ -156,6 +130,7 @@ _DIFFERENCES: dict[str, tuple[tuple[int, str], ...]] = {
             "\x80\x81\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98\x99\x9a\x9b\x9c\x9d\x9e\x9f\xa0\u2741\xa7\u0589)(\xbb\xab\u2014.\u055d,-\u055f\u2026\u055c\u055b\u055e\u0531\u0561\u0532\u0562\u0533\u0563\u0534\u0564\u0535\u0565\u0536\u0566\u0537\u0567\u0538\u0568\u0539\u0569\u053a\u056a\u053b\u056b\u053c\u056c\u053d\u056d\u053e\u056e\u053f\u056f\u0540\u0570\u0541\u0571\u0542\u0572\u0543\u0573\u0544\u0574\u0545\u0575\u0546\u0576\u0547\u0577\u0548\u0578\u0549\u0579\u054a\u057a\u054b\u057b\u054c\u057c\u054d\u057d\u054e\u057e\u054f\u057f\u0550\u0580\u0551\u0581\u0552\u0582\u0553\u0583\u0554\u0584\u0555\u0585\u0556\u0586\u2019'",
         ),
     ),
+    "cp1256": ((0x8A, " "), (0x8F, " "), (0x98, " "), (0x9A, " "), (0x9F, " "), (0xAA, " "), (0xC0, " "), (0xFF, " ")),
     "cp866": ((0xFC, "ⁿ²"),),
     "dec8": (
         (0xA4, " "),
@@ -176,7 +151,7 @@ _DIFFERENCES: dict[str, tuple[tuple[int, str], ...]] = {
         (0x80, "€ ‚ „…†‡ ‰ ‹     ‘’“”•–—   ›    "),
         (0xC0, "აბგდევზჱთიკლმნჲოპჟრსტჳუფქღყშჩცძწჭხჴჯჰჵ                       №  "),
     ),
-    "greek": ((0xA1, "ʽʼ"),),
+    "greek": ((0xA1, "ʽʼ"), (0xA4, "  "), (0xAA, " ")),
     "hebrew": ((0xAF, "‾"),),
     "hp8": ((0xA1, "ÀÂÈÊËÎÏ´ˋˆ¨˜ÙÛ₤¯Ýý°ÇçÑñ¡¿¤£¥§ƒ¢âêôûáéóúàèòùäëöüÅîØÆåíøæÄìÖÜÉïßÔÁÃãÐðÍÌÓÒÕõŠšÚŸÿÞþ·µ¶¾—¼½ªº«■»± "),),
     "keybcs2": (
@@ -210,15 +185,10 @@ def codec_of(charset: str) -> Codec:
         characters = single_byte_characters(charset)
         has_ascii = all(characters[byte] == chr(byte) for byte in range(128))
         return Codec(Way.SINGLE_BYTE, b"".join(map(_packed, characters)), has_ascii)
-    if charset in _MULTIBYTE:
-        return Codec(Way.PYTHON, decode=partial(_decode_multibyte, charset))
+    decode = decoder_of(charset)
+    if decode is not None:
+        return Codec(Way.PYTHON, decode=decode)
     raise CharsetUnknown(f"the charset {charset!r} is not known to this version")
-
-
-def _decode_multibyte(charset: str, text: bytes) -> str:
-    if charset == "eucjpms" and _EUCJPMS_TILDE in text:  # Python's euc_jp makes an ASCII tilde of it
-        raise UnicodeDecodeError(charset, text, 0, len(text), "a character that Python's euc_jp has another for")
-    return codecs.decode(text, _MULTIBYTE[charset]).translate(_REPLACEMENTS.get(charset, {}))
 
 
 def single_byte_characters(charset: str) -> list[str]:
