@@ -8,7 +8,7 @@ from libc.stdint cimport uint8_t
 
 from agent.native.column cimport Column, Row
 from agent.native.text cimport append_value
-from agent.native.values cimport Value, fail
+from agent.native.values cimport Value, fail, invalid_bytes
 
 
 cdef int decode_by_codec(const Value* value, Column* column, Row* row, const uint8_t* at, size_t size) noexcept nogil:
@@ -21,7 +21,7 @@ cdef int _decode(const Value* value, Column* column, Row* row, const uint8_t* at
     try:
         text = (<object> value.codec)(PyBytes_FromStringAndSize(<const char*> at, size)).encode()
     except ValueError:  # UnicodeDecodeError, and UnicodeEncodeError for a lone surrogate
-        return fail(row, b"bytes that are no characters of the charset")
+        return invalid_bytes(value, row, at, size)
     except MemoryError:
         return fail(row, b"out of memory")
     return append_value(column, row, <const char*> text, len(text))

@@ -44,5 +44,6 @@ cdef class TablePlan:
     cdef int compile(self) except -1
     cdef int compile_column(self, PlannedColumn planned, Value* value) except -1
     cdef Text keep_text(self, str text)
+    cdef Text* keep_texts(self, size_t count) except NULL
     cdef int keep_labels(self, tuple labels, Value* value) except -1
     cdef int keep_codec(self, column, Value* value) except -1

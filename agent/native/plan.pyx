@@ -8,7 +8,7 @@ that is not sent is only stepped over, which needs no more than the size of its 
 import json
 
 from cpython.bytes cimport PyBytes_AS_STRING
-from libc.stdint cimport int32_t, uint32_t
+from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -17,18 +17,25 @@ from agent.native.batch cimport FIRST_ROWS, HEAD_COLUMNS, begin_batch, release_b
 from agent.native.decimals cimport decimal_size
 from agent.native.values cimport (
     READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES,
-    READS_CODEC, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON,
-    READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP,
-    READS_UTF8MB3, READS_UTF8MB4, READS_YEAR, Text, Value
+    READS_CODEC, READS_COMPRESSED, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM,
+    READS_GEOMETRY, READS_INET4, READS_INET6, READS_JSON, READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED,
+    READS_OLD_DATETIME, READS_OLD_DECIMAL, READS_OLD_TIME, READS_OLD_TIMESTAMP, READS_SET, READS_SINGLE_BYTE,
+    READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4, READS_UUID, READS_YEAR, Text, Value
 )
 
 from menura.change_batch import METADATA_KEY, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS
-from menura.types import MAX_DECIMAL128_PRECISION, INTEGER_KINDS, Kind, arrow_format
+from menura.types import MAX_DECIMAL128_PRECISION, INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
 from agent.mysql import constants as binlog
 from agent.mysql.charsets import CharsetUnknown, Way, codec_of
+from agent.mysql.column_types import FIXED_BINARY_BYTES
 from agent.native.arrow import field
 
+_COMPRESSED_TYPES = (binlog.MYSQL_TYPE_VARCHAR_COMPRESSED, binlog.MYSQL_TYPE_BLOB_COMPRESSED)
+_VARIABLE_TYPES = (
+    binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING, binlog.MYSQL_TYPE_VARCHAR_COMPRESSED
+)
+_BLOB_TYPES = (binlog.MYSQL_TYPE_BLOB, binlog.MYSQL_TYPE_BLOB_COMPRESSED)
 # kind: the types that the log has for it
 _TYPES = {
     Kind.TINYINT: (binlog.MYSQL_TYPE_TINY,),
@@ -36,24 +43,29 @@ _TYPES = {
     Kind.MEDIUMINT: (binlog.MYSQL_TYPE_INT24,),
     Kind.INT: (binlog.MYSQL_TYPE_LONG,),
     Kind.BIGINT: (binlog.MYSQL_TYPE_LONGLONG,),
-    Kind.DECIMAL: (binlog.MYSQL_TYPE_NEWDECIMAL,),
+    Kind.DECIMAL: (binlog.MYSQL_TYPE_NEWDECIMAL, binlog.MYSQL_TYPE_DECIMAL),
     Kind.FLOAT: (binlog.MYSQL_TYPE_FLOAT,),
     Kind.DOUBLE: (binlog.MYSQL_TYPE_DOUBLE,),
     Kind.CHAR: (binlog.MYSQL_TYPE_STRING,),
-    Kind.VARCHAR: (binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING),
-    Kind.TEXT: (binlog.MYSQL_TYPE_BLOB,),
+    Kind.VARCHAR: _VARIABLE_TYPES,
+    Kind.TEXT: _BLOB_TYPES,
     Kind.BINARY: (binlog.MYSQL_TYPE_STRING,),
-    Kind.VARBINARY: (binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING),
-    Kind.BLOB: (binlog.MYSQL_TYPE_BLOB,),
-    Kind.DATE: (binlog.MYSQL_TYPE_DATE,),
-    Kind.TIME: (binlog.MYSQL_TYPE_TIME2,),
-    Kind.DATETIME: (binlog.MYSQL_TYPE_DATETIME2,),
-    Kind.TIMESTAMP: (binlog.MYSQL_TYPE_TIMESTAMP2,),
+    Kind.VARBINARY: _VARIABLE_TYPES,
+    Kind.BLOB: _BLOB_TYPES,
+    Kind.DATE: (binlog.MYSQL_TYPE_DATE, binlog.MYSQL_TYPE_NEWDATE),
+    Kind.TIME: (binlog.MYSQL_TYPE_TIME2, binlog.MYSQL_TYPE_TIME),
+    Kind.DATETIME: (binlog.MYSQL_TYPE_DATETIME2, binlog.MYSQL_TYPE_DATETIME),
+    Kind.TIMESTAMP: (binlog.MYSQL_TYPE_TIMESTAMP2, binlog.MYSQL_TYPE_TIMESTAMP),
     Kind.YEAR: (binlog.MYSQL_TYPE_YEAR,),
     Kind.ENUM: (binlog.MYSQL_TYPE_ENUM,),
     Kind.SET: (binlog.MYSQL_TYPE_SET,),
     Kind.BIT: (binlog.MYSQL_TYPE_BIT,),
-    Kind.JSON: (binlog.MYSQL_TYPE_JSON, binlog.MYSQL_TYPE_BLOB),
+    Kind.JSON: (binlog.MYSQL_TYPE_JSON, *_BLOB_TYPES),
+    Kind.GEOMETRY: (binlog.MYSQL_TYPE_GEOMETRY,),
+    Kind.VECTOR: (binlog.MYSQL_TYPE_VECTOR, binlog.MYSQL_TYPE_VARCHAR),
+    Kind.INET4: (binlog.MYSQL_TYPE_STRING,),
+    Kind.INET6: (binlog.MYSQL_TYPE_STRING,),
+    Kind.UUID: (binlog.MYSQL_TYPE_STRING,),
 }
 
 _FIXED_SIZES = {
@@ -68,14 +80,17 @@ _FIXED_SIZES = {
     binlog.MYSQL_TYPE_YEAR: 1,
     binlog.MYSQL_TYPE_DATE: 3,
     binlog.MYSQL_TYPE_NEWDATE: 3,
-    binlog.MYSQL_TYPE_TIME: 3,
-    binlog.MYSQL_TYPE_TIMESTAMP: 4,
-    binlog.MYSQL_TYPE_DATETIME: 8,
 }
 _FRACTIONAL_SIZES = {
     binlog.MYSQL_TYPE_TIME2: 3,
     binlog.MYSQL_TYPE_DATETIME2: 5,
     binlog.MYSQL_TYPE_TIMESTAMP2: 4,
+}
+# type of before 5.6: its kind, bytes without a fraction, bytes with one by its digits
+_OLD_TEMPORALS = {
+    binlog.MYSQL_TYPE_TIME: (Kind.TIME, 3, (3, 4, 4, 5, 5, 5, 6)),
+    binlog.MYSQL_TYPE_DATETIME: (Kind.DATETIME, 8, (5, 6, 6, 7, 7, 7, 8)),
+    binlog.MYSQL_TYPE_TIMESTAMP: (Kind.TIMESTAMP, 4, (4, 5, 5, 6, 6, 7, 7)),
 }
 _PREFIXED_TYPES = (
     binlog.MYSQL_TYPE_BLOB,
@@ -92,6 +107,22 @@ _TEMPORAL_READS = {
     Kind.TIMESTAMP: READS_TIMESTAMP,
     Kind.TIME: READS_TIME,
     Kind.YEAR: READS_YEAR,
+}
+_OLD_READS = {
+    binlog.MYSQL_TYPE_DECIMAL: READS_OLD_DECIMAL,
+    binlog.MYSQL_TYPE_TIME: READS_OLD_TIME,
+    binlog.MYSQL_TYPE_DATETIME: READS_OLD_DATETIME,
+    binlog.MYSQL_TYPE_TIMESTAMP: READS_OLD_TIMESTAMP,
+}
+_SIMPLE_READS = {
+    Kind.ENUM: READS_ENUM,
+    Kind.SET: READS_SET,
+    Kind.BIT: READS_BIT,
+    Kind.BINARY: READS_BINARY,
+    Kind.GEOMETRY: READS_GEOMETRY,
+    Kind.INET4: READS_INET4,
+    Kind.INET6: READS_INET6,
+    Kind.UUID: READS_UUID,
 }
 _WAY_READS = {
     Way.UTF8MB4: READS_UTF8MB4,
@@ -196,12 +227,14 @@ cdef class TablePlan:
         _check_metadata(planned)
         value.precision, value.scale = type_.precision, type_.scale
         value.digits = type_.precision
-        value.padded = type_.length_bytes
+        value.padded = FIXED_BINARY_BYTES.get(type_.kind, type_.length_bytes)
         value.reads = _reads(planned)
         if type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
             self.keep_codec(column, value)
         if type_.kind in (Kind.ENUM, Kind.SET):
             self.keep_labels(type_.labels, value)
+        if planned.binlog_type in _COMPRESSED_TYPES:
+            value.compressed, value.reads = value.reads, READS_COMPRESSED
         value.key = self.keep_text(json.dumps(column.name, ensure_ascii=False))
         return 0
 
@@ -214,13 +247,26 @@ cdef class TablePlan:
         return kept
 
     cdef int keep_labels(self, tuple labels, Value* value) except -1:
-        memory = bytes(sizeof(Text) * len(labels))
-        self.kept.append(memory)
-        value.labels = <Text*> PyBytes_AS_STRING(memory)
+        invalid = [invalid_label_bytes(label) for label in labels]
+        value.labels = self.keep_texts(len(labels))
         value.label_count = len(labels)
-        for i, label in enumerate(labels):
-            value.labels[i] = self.keep_text(label)
+        if any(raw is not None for raw in invalid):
+            value.label_words = self.keep_texts(len(labels))
+        for i, (label, raw) in enumerate(zip(labels, invalid)):
+            if raw is None:
+                value.labels[i] = self.keep_text(label)
+            elif i < 64:
+                value.invalid_labels |= <uint64_t> 1 << <int> i
+            if value.label_words != NULL:
+                quoted = json.dumps(label if raw is None else f"0x{raw.hex().upper()}", ensure_ascii=False)
+                word = quoted[1 : len(quoted) - 1]
+                value.label_words[i] = self.keep_text(word)
         return 0
+
+    cdef Text* keep_texts(self, size_t count) except NULL:
+        memory = bytes(sizeof(Text) * count)
+        self.kept.append(memory)
+        return <Text*> PyBytes_AS_STRING(memory)
 
     cdef int keep_codec(self, column, Value* value) except -1:
         try:
@@ -242,6 +288,12 @@ def _size(PlannedColumn planned):
     cdef int type_ = planned.binlog_type, metadata = planned.metadata
     if type_ in _FIXED_SIZES:
         return _FIXED_SIZES[type_], 0
+    if type_ in _OLD_TEMPORALS:
+        kind, size, fractional = _OLD_TEMPORALS[type_]
+        if planned.column.type.kind is kind and 0 <= planned.column.type.precision <= 6:
+            return fractional[planned.column.type.precision] if planned.column.type.precision else size, 0
+    if type_ == binlog.MYSQL_TYPE_DECIMAL and planned.column.type.kind is Kind.DECIMAL:
+        return _old_decimal_size(planned.column.type), 0
     if type_ in _FRACTIONAL_SIZES and 0 <= metadata <= 6:
         return _FRACTIONAL_SIZES[type_] + (metadata + 1) // 2, 0
     if type_ in (binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING, binlog.MYSQL_TYPE_STRING) or (
@@ -259,6 +311,10 @@ def _size(PlannedColumn planned):
     raise UnsupportedColumn(planned.column.name, f"type {type_} of the log with metadata {metadata} is not known")
 
 
+def _old_decimal_size(type_):
+    return type_.precision + (1 if type_.scale else 0) + (0 if type_.unsigned else 1)
+
+
 def _bits(int metadata):
     return (metadata >> 8) * 8 + (metadata & 0xFF)
 
@@ -267,6 +323,8 @@ def _check_metadata(PlannedColumn planned):
     """The definition and the TABLE_MAP must say the same."""
     type_ = planned.column.type
     expected = found = 0
+    if planned.binlog_type in _OLD_READS:
+        return  # the log says nothing more
     if type_.kind is Kind.DECIMAL:
         expected, found = (type_.precision, type_.scale), (planned.metadata & 0xFF, planned.metadata >> 8)
     elif type_.kind is Kind.BIT:
@@ -275,6 +333,8 @@ def _check_metadata(PlannedColumn planned):
         expected, found = type_.precision, planned.metadata
     elif type_.kind is Kind.BINARY:
         expected, found = type_.length_bytes, planned.metadata
+    elif type_.kind in FIXED_BINARY_BYTES:
+        expected, found = FIXED_BINARY_BYTES[type_.kind], planned.metadata
     elif type_.kind is Kind.FLOAT or type_.kind is Kind.DOUBLE:
         expected, found = 4 if type_.kind is Kind.FLOAT else 8, planned.metadata
     elif type_.kind is Kind.ENUM:
@@ -294,14 +354,15 @@ def _reads(PlannedColumn planned):
         return READS_MEDIUM_UNSIGNED if type_.unsigned else READS_MEDIUM_SIGNED
     if kind in INTEGER_KINDS or kind in (Kind.FLOAT, Kind.DOUBLE):
         return _COPIES[_FIXED_SIZES[planned.binlog_type]]
+    if planned.binlog_type in _OLD_READS:
+        return _OLD_READS[planned.binlog_type]
     if kind is Kind.DECIMAL:
         return READS_DECIMAL if type_.precision <= MAX_DECIMAL128_PRECISION else READS_DECIMAL_TEXT
     if kind is Kind.JSON:
         return READS_JSON if planned.binlog_type == binlog.MYSQL_TYPE_JSON else READS_UTF8MB4
     if kind in _TEMPORAL_READS:
         return _TEMPORAL_READS[kind]
-    simple = {Kind.ENUM: READS_ENUM, Kind.SET: READS_SET, Kind.BIT: READS_BIT, Kind.BINARY: READS_BINARY}
-    return simple.get(kind, READS_BYTES)
+    return _SIMPLE_READS.get(kind, READS_BYTES)
 
 
 def _width(format_):

@@ -15,20 +15,17 @@ from agent.native.column cimport Column, Row, append_null, end_text, mark_valid
 from agent.native.decimals cimport decode_decimal, decode_decimal_text
 from agent.native.numbers cimport decode_bit, decode_medium
 from agent.native.plan cimport Plan
+from agent.native.rare cimport decode_rare
 from agent.native.temporal cimport decode_date, decode_datetime, decode_time, decode_timestamp, decode_year
 from agent.native.text cimport (
     append_value, decode_ascii, decode_binary, decode_enum, decode_set, decode_single_byte, decode_utf8
 )
 from agent.native.values cimport (
-    READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES,
-    READS_CODEC, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON,
+    MOST_VALUE_BYTES, READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT,
+    READS_BYTES, READS_CODEC, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON,
     READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP,
     READS_UTF8MB3, READS_UTF8MB4, READS_YEAR, Value, fail, le_bytes
 )
-
-cdef enum:
-    # A longer value can't be in any batch.
-    MOST_VALUE_BYTES = 240 << 20
 
 
 cdef inline int decode_value(
@@ -44,7 +41,7 @@ cdef inline int decode_value(
     elif value.reads == READS_1_BYTE:
         column.values.data[row.number] = at[0]
     elif value.reads == READS_UTF8MB4:
-        return decode_utf8(column, row, at, size, True)
+        return decode_utf8(value, column, row, at, size, True)
     elif value.reads == READS_BYTES:
         return append_value(column, row, at, size)
     elif value.reads == READS_DECIMAL:
@@ -58,9 +55,9 @@ cdef inline int decode_value(
     elif value.reads == READS_SINGLE_BYTE:
         return decode_single_byte(value, column, row, at, size)
     elif value.reads == READS_ASCII:
-        return decode_ascii(column, row, at, size)
+        return decode_ascii(value, column, row, at, size)
     elif value.reads == READS_UTF8MB3:
-        return decode_utf8(column, row, at, size, False)
+        return decode_utf8(value, column, row, at, size, False)
     elif value.reads == READS_MEDIUM_SIGNED or value.reads == READS_MEDIUM_UNSIGNED:
         return decode_medium(value, column, row, at)
     elif value.reads == READS_ENUM:
@@ -79,8 +76,10 @@ cdef inline int decode_value(
         return decode_binary(value, column, row, at, size)
     elif value.reads == READS_DECIMAL_TEXT:
         return decode_decimal_text(value, column, row, at)
-    else:
+    elif value.reads == READS_CODEC:
         return decode_by_codec(value, column, row, at, size)
+    else:
+        return decode_rare(value, column, row, at, size)
     mark_valid(column, row.number)
     return 0
 

@@ -81,6 +81,29 @@ cdef inline int append_date_text(
     return unrepresentable(value, row, text, size)
 
 
+cdef inline int append_datetime(
+    const Value* value, Column* column, Row* row, int year, int month, int day, int64_t clock, int micros
+) noexcept nogil:
+    """Parts whose ranges have been checked; `clock` is seconds of the day."""
+    if is_calendar_date(year, month, day):
+        (<int64_t*> column.values.data)[row.number] = (
+            (days_since_epoch(year, month, day) * <int64_t> 86400 + clock) * 1000000 + micros
+        )
+        mark_valid(column, row.number)
+        return 0
+    return append_date_text(value, row, year, month, day, clock, micros)
+
+
+cdef inline int append_timestamp(
+    const Value* value, Column* column, Row* row, int64_t seconds, int micros
+) noexcept nogil:
+    if seconds == 0:  # the server's zero timestamp; its earliest real one is second 1
+        return append_date_text(value, row, 0, 0, 0, 0, micros)
+    (<int64_t*> column.values.data)[row.number] = seconds * 1000000 + micros
+    mark_valid(column, row.number)
+    return 0
+
+
 cdef inline int decode_date(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:
     cdef uint32_t packed = at[0] | (at[1] << 8) | (<uint32_t> at[2] << 16)
     cdef int day = packed & 31, month = (packed >> 5) & 15, year = packed >> 9
@@ -90,9 +113,7 @@ cdef inline int decode_date(const Value* value, Column* column, Row* row, const 
         return 0
     if month > 12 or year > 9999:
         return fail(row, b"a date of month 13 or year 10000 and above")
-    if append_date_text(value, row, year, month, day, -1, 0) < 0:
-        return -1
-    return 1
+    return append_date_text(value, row, year, month, day, -1, 0)
 
 
 cdef inline int decode_datetime(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:
@@ -107,16 +128,7 @@ cdef inline int decode_datetime(const Value* value, Column* column, Row* row, co
     cdef int year = year_month // 13, month = year_month % 13
     if hour > 23 or minute > 59 or second > 59 or year > 9999:
         return fail(row, b"a datetime beyond 23:59:59 or year 9999")
-    cdef int64_t clock = hour * 3600 + minute * 60 + second
-    if is_calendar_date(year, month, day):
-        (<int64_t*> column.values.data)[row.number] = (
-            (days_since_epoch(year, month, day) * <int64_t> 86400 + clock) * 1000000 + micros
-        )
-        mark_valid(column, row.number)
-        return 0
-    if append_date_text(value, row, year, month, day, clock, micros) < 0:
-        return -1
-    return 1
+    return append_datetime(value, column, row, year, month, day, hour * 3600 + minute * 60 + second, micros)
 
 
 cdef inline int decode_timestamp(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:
@@ -124,13 +136,7 @@ cdef inline int decode_timestamp(const Value* value, Column* column, Row* row, c
     cdef int micros = fraction_us(at + 4, value.size - 4, row)
     if micros < 0:
         return -1
-    if seconds == 0:  # the server's zero timestamp; its earliest real one is second 1
-        if append_date_text(value, row, 0, 0, 0, 0, micros) < 0:
-            return -1
-        return 1
-    (<int64_t*> column.values.data)[row.number] = seconds * 1000000 + micros
-    mark_valid(column, row.number)
-    return 0
+    return append_timestamp(value, column, row, seconds, micros)
 
 
 cdef inline int decode_time(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:

@@ -1,13 +1,16 @@
 """Text of every charset becomes UTF-8; binary strings stay as they are; labels of ENUM and SET.
 
-Bytes that are no character of the column's charset are an error: no other character is put in their place.
+Bytes that are no character of the column's charset go to the row's `_unrepresentable`: no other character is put in
+their place.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from agent.native.column cimport Column, Row, append_text, end_text, mark_valid, reserve
-from agent.native.values cimport Text, Value, fail, le64, le_bytes
+from agent.native.values cimport (
+    Text, Value, begin_unrepresentable, fail, invalid_bytes, le64, le_bytes, unrepresentable
+)
 
 
 cdef inline size_t ascii_prefix(const uint8_t* at, size_t size) noexcept nogil:
@@ -63,15 +66,19 @@ cdef inline int append_value(Column* column, Row* row, const void* text, size_t 
     return 0
 
 
-cdef inline int decode_utf8(Column* column, Row* row, const uint8_t* at, size_t size, bint four_bytes) noexcept nogil:
+cdef inline int decode_utf8(
+    const Value* value, Column* column, Row* row, const uint8_t* at, size_t size, bint four_bytes
+) noexcept nogil:
     if not is_utf8(at, size, four_bytes):
-        return fail(row, b"bytes that are not UTF-8")
+        return invalid_bytes(value, row, at, size)
     return append_value(column, row, at, size)
 
 
-cdef inline int decode_ascii(Column* column, Row* row, const uint8_t* at, size_t size) noexcept nogil:
+cdef inline int decode_ascii(
+    const Value* value, Column* column, Row* row, const uint8_t* at, size_t size
+) noexcept nogil:
     if ascii_prefix(at, size) < size:
-        return fail(row, b"bytes that are not ASCII")
+        return invalid_bytes(value, row, at, size)
     return append_value(column, row, at, size)
 
 
@@ -88,7 +95,7 @@ cdef inline int decode_single_byte(
     for i in range(size):
         character = value.characters[at[i]]
         if character == 0:
-            return fail(row, b"a byte that is no character of its charset")
+            return invalid_bytes(value, row, at, size)
         # three bytes are written, one to three count
         column.text.data[written] = <uint8_t> (character >> 8)
         column.text.data[written + 1] = <uint8_t> (character >> 16)
@@ -129,22 +136,38 @@ cdef inline int decode_enum(const Value* value, Column* column, Row* row, const 
         return fail(row, b"the number of an enum label that the column does not have")
     if number == 0:
         return append_value(column, row, b"", 0)
+    if value.labels[number - 1].text == NULL:
+        return unrepresentable(value, row, value.label_words[number - 1].text, value.label_words[number - 1].size)
     return append_value(column, row, value.labels[number - 1].text, value.labels[number - 1].size)
+
+
+cdef inline bint append_labels(
+    Column* column, Row* row, const Text* labels, size_t count, uint64_t bits
+) noexcept nogil:
+    """The labels whose bits are set, joined by commas."""
+    cdef bint is_first = True
+    cdef size_t i
+    for i in range(count):
+        if bits >> i & 1:
+            if not is_first and not append_text(column, row, b",", 1):
+                return False
+            if not append_text(column, row, labels[i].text, labels[i].size):
+                return False
+            is_first = False
+    return True
 
 
 cdef inline int decode_set(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:
     """A bit per label."""
     cdef uint64_t bits = le_bytes(at, value.size)
-    cdef size_t i
-    cdef bint done = True, is_first = True
+    cdef Column* words = row.unrepresentable
     if value.label_count < 64 and bits >> value.label_count:
         return fail(row, b"the bit of a set label that the column does not have")
-    for i in range(value.label_count):
-        if bits >> i & 1:
-            done = done and (is_first or append_text(column, row, b",", 1))
-            done = done and append_text(column, row, value.labels[i].text, value.labels[i].size)
-            is_first = False
-    if not done:
+    if bits & value.invalid_labels:
+        if begin_unrepresentable(value, row) and append_labels(words, row, value.label_words, value.label_count, bits):
+            return 1 if append_text(words, row, b"\"", 1) else fail(row, b"out of memory")
+        return fail(row, b"out of memory")
+    if not append_labels(column, row, value.labels, value.label_count, bits):
         return fail(row, b"out of memory, or more than 2 GiB in one column of a batch")
     end_text(column, row.number)
     mark_valid(column, row.number)

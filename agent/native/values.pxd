@@ -37,9 +37,24 @@ cdef enum Reads:
     READS_BYTES
     READS_BINARY
     READS_JSON
+    # rare ones: agent.native.rare
+    READS_GEOMETRY
+    READS_INET4
+    READS_INET6
+    READS_UUID
+    READS_OLD_DECIMAL
+    READS_OLD_TIME
+    READS_OLD_DATETIME
+    READS_OLD_TIMESTAMP
+    READS_COMPRESSED
 
 
-# One label of an ENUM or SET, or a piece of text in UTF-8.
+cdef enum:
+    # A longer value can't be in any batch.
+    MOST_VALUE_BYTES = 240 << 20
+
+
+# A piece of text in UTF-8.
 cdef struct Text:
     const char* text
     size_t size
@@ -58,9 +73,15 @@ cdef struct Value:
     int32_t digits
     # BINARY(n): n
     size_t padded
-    # ENUM, SET
+    # ENUM, SET; a label whose bytes are invalid in its charset has no text
     Text* labels
     size_t label_count
+    # the labels as they are written inside a JSON string, an invalid one as its bytes; NULL: all are valid
+    Text* label_words
+    # SET: a bit for each label that is invalid
+    uint64_t invalid_labels
+    # MariaDB's COMPRESSED: the decoder of what was compressed
+    Reads compressed
     # single-byte charsets: per byte its UTF-8 bytes, their count in the lowest byte; 0: no character
     const uint32_t* characters
     # bytes below 0x80 are ASCII in that charset
@@ -121,13 +142,38 @@ cdef inline uint64_t be40(const uint8_t* at) noexcept nogil:
     return (<uint64_t> at[0] << 32) | be32(at + 1)
 
 
-cdef inline int unrepresentable(const Value* value, Row* row, const char* text, size_t size) noexcept nogil:
-    """Note a value that its type can't hold: `"NAME":"TEXT"` in the row's JSON object."""
+cdef inline bint begin_unrepresentable(const Value* value, Row* row) noexcept nogil:
+    """A member of the row's JSON object, up to its text."""
     cdef Column* column = row.unrepresentable
     cdef bint done = append_text(column, row, b"," if row.has_unrepresentable else b"{", 1)
-    done = done and append_text(column, row, value.key.text, value.key.size)
-    done = done and append_text(column, row, b":\"", 2)
-    done = done and append_text(column, row, text, size)
-    done = done and append_text(column, row, b"\"", 1)
     row.has_unrepresentable = True
-    return 0 if done else fail(row, b"out of memory")
+    return done and append_text(column, row, value.key.text, value.key.size) and append_text(column, row, b":\"", 2)
+
+
+cdef inline int unrepresentable(const Value* value, Row* row, const char* text, size_t size) noexcept nogil:
+    """Note a value that its type can't hold: `"NAME":"TEXT"`; the text needs no escapes."""
+    cdef bint done = begin_unrepresentable(value, row) and append_text(row.unrepresentable, row, text, size)
+    return 1 if done and append_text(row.unrepresentable, row, b"\"", 1) else fail(row, b"out of memory")
+
+
+cdef inline int invalid_bytes(const Value* value, Row* row, const uint8_t* at, size_t size) noexcept nogil:
+    """Note bytes that are no value of their type: `"NAME":"0xE4F6"`."""
+    cdef char digits[512]
+    cdef size_t done = 0, chunk, i
+    if size > MOST_VALUE_BYTES // 2:
+        return fail(row, b"an invalid text larger than 120 MiB, which no batch can hold in hexadecimal digits")
+    if not begin_unrepresentable(value, row) or not append_text(row.unrepresentable, row, b"0x", 2):
+        return fail(row, b"out of memory")
+    while done < size:
+        chunk = size - done if size - done < sizeof(digits) // 2 else sizeof(digits) // 2
+        for i in range(chunk):
+            digits[2 * i] = hex_digit(at[done + i] >> 4)
+            digits[2 * i + 1] = hex_digit(at[done + i] & 15)
+        if not append_text(row.unrepresentable, row, digits, 2 * chunk):
+            return fail(row, b"out of memory")
+        done += chunk
+    return 1 if append_text(row.unrepresentable, row, b"\"", 1) else fail(row, b"out of memory")
+
+
+cdef inline char hex_digit(int number) noexcept nogil:
+    return <char> (number + (48 if number < 10 else 55))

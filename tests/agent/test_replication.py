@@ -278,10 +278,6 @@ def test_sync_when_the_server_restarts_then_goes_on(database: Server, gateway: G
             "TABLE_STATEMENT_LOGGED",
         ),
         (["SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE shop.items SET note = 'y'"], "TABLE_ROW_UNREADABLE"),
-        (
-            ["ALTER TABLE shop.items ADD COLUMN g GEOMETRY", "INSERT INTO shop.items (note) VALUES ('x')"],
-            "TABLE_COLUMN_UNSUPPORTED",
-        ),
     ],
 )
 def test_table_when_it_can_not_go_on_then_stops_alone(

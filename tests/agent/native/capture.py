@@ -1,8 +1,9 @@
 """What the decoder's tests share: a server's binlog as bytes, and those bytes as rows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pyarrow as pa
 from menura.schema import Column, schema_id
@@ -11,6 +12,7 @@ from pymysql.constants import COMMAND
 
 from agent.mysql import constants as binlog
 from agent.mysql.column_types import column_type
+from agent.mysql.information_schema import read_columns
 from agent.mysql.table_map import parse_table_map
 from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
 from tests.servers import Server
@@ -44,14 +46,33 @@ def dump(server: Server, file: str | None = None, offset: int = 4) -> bytes:
                 return bytes(received)
 
 
-def plan_of(body: bytes, *, mariadb: bool, fallbacks: Iterable[ColumnType | None] = (), ignored: Iterable[str] = ()):
-    """A plan made of a TABLE_MAP with full metadata alone."""
+#: by table and column: what the log leaves open
+Definitions = Mapping[str, Mapping[str, ColumnType]]
+
+
+def definitions(server: Server, *tables: str, database: str = "t") -> Definitions:
+    """The tables as information_schema describes them now."""
+    with closing(server.connect()) as connection:
+        return {
+            table: {column.name: column.type for column in read_columns(connection, database, table)}
+            for table in tables
+        }
+
+
+def plan_of(
+    body: bytes, *, mariadb: bool, defined: Definitions = MappingProxyType({}), ignored: Iterable[str] = ()
+) -> TablePlan:
+    """A plan made of a TABLE_MAP with full metadata, and of definitions for what it leaves open."""
     mapped = parse_table_map(body, mariadb=mariadb)
     keys = {index: place + 1 for place, (index, _) in enumerate(mapped.primary_key or ())}
+    fallbacks = defined.get(mapped.table, {})
     planned = []
     for index, column in enumerate(mapped.columns):
         described = Column(
-            column.name or f"c{index}", column_type(column, mariadb=mariadb), column.nullable, keys.get(index, 0)
+            column.name or f"c{index}",
+            column_type(column, mariadb=mariadb, fallback=fallbacks.get(column.name or "")),
+            column.nullable,
+            keys.get(index, 0),
         )
         planned.append(PlannedColumn(described, column.type, column.metadata, sent=described.name not in set(ignored)))
     sent = tuple(item.column for item in planned if item.sent)
@@ -86,6 +107,7 @@ def decode_all(
     decoder: BinlogDecoder | None = None,
     database: str = "t",
     ignored: Iterable[str] = (),
+    defined: Definitions = MappingProxyType({}),
 ) -> Decoded:
     """Feed `data` in chunks; tables of `database` are planned, all others stepped over."""
     decoder = decoder or BinlogDecoder(mariadb=mariadb, checksum=True, next_gsn=1, next_transaction_id=1)
@@ -105,7 +127,7 @@ def decode_all(
                 decoded.batches += decoder.take_batches()
             elif reason is Reason.EVENT:
                 decoded.events.append(decoder.event)
-                handle(decoder, decoder.event, mariadb=mariadb, database=database, ignored=ignored)
+                handle(decoder, decoder.event, mariadb=mariadb, database=database, ignored=ignored, defined=defined)
             else:
                 assert reason in (Reason.TRANSACTION_BEGIN, Reason.TRANSACTION_END), reason
     decoded.batches += decoder.take_batches()
@@ -113,13 +135,19 @@ def decode_all(
 
 
 def handle(
-    decoder: BinlogDecoder, event: Event, *, mariadb: bool, database: str = "t", ignored: Iterable[str] = ()
+    decoder: BinlogDecoder,
+    event: Event,
+    *,
+    mariadb: bool,
+    database: str = "t",
+    ignored: Iterable[str] = (),
+    defined: Definitions = MappingProxyType({}),
 ) -> None:
     """What the agent does with an event, without its policy."""
     if event.type == binlog.TABLE_MAP_EVENT:
         mapped = parse_table_map(event.body, mariadb=mariadb)
         wanted = mapped.database == database
-        plan = plan_of(event.body, mariadb=mariadb, ignored=ignored) if wanted else None
+        plan = plan_of(event.body, mariadb=mariadb, defined=defined, ignored=ignored) if wanted else None
         decoder.define_table(mapped.table_id, event.body, plan)
     elif event.type == binlog.QUERY_EVENT:
         decoder.transaction_finished()

@@ -21,3 +21,10 @@ def mysql(source: Server) -> Server:
     if source.flavor != "mysql":
         pytest.skip("MariaDB has no such thing")
     return source
+
+
+@pytest.fixture
+def mariadb(source: Server) -> Server:
+    if source.flavor != "mariadb":
+        pytest.skip("MySQL has no such thing")
+    return source

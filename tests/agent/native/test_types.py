@@ -11,7 +11,7 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
 from agent.mysql.charsets import charset_of_collation
-from agent.native.decoder import BinlogDecoder, DecodeError
+from agent.native.decoder import BinlogDecoder
 from tests.agent.native.capture import current_state, decode_all, dump, logged
 from tests.agent.native.mutation import without_checksums
 from tests.compare import compare, read_source
@@ -206,24 +206,20 @@ def test_collation_ids_of_the_server_are_all_known_by_their_charset(source: Serv
 
 
 @pytest.mark.parametrize("charset", ["utf8mb4", "utf8mb3", "ascii", "sjis", "tis620"])
-def test_bytes_that_are_no_text_of_their_charset_are_an_error_that_names_the_column(
-    source: Server, charset: str
-) -> None:
+def test_bytes_that_are_no_text_of_their_charset_make_a_null_and_are_kept(source: Server, charset: str) -> None:
     data = logged(
         source,
         "DROP TABLE IF EXISTS broken",
         f"CREATE TABLE broken (id INT PRIMARY KEY, note VARCHAR(20) CHARACTER SET {charset})",
-        "INSERT INTO broken VALUES (1, 'canary')",
+        "INSERT INTO broken VALUES (1, 'canary'), (2, 'sound')",
     )
     damaged = without_checksums(data).replace(b"\x06canary", b"\x06can\xff\xff\xff")
     decoder = BinlogDecoder(mariadb=source.flavor == "mariadb", checksum=False, next_gsn=1, next_transaction_id=1)
 
-    with pytest.raises(DecodeError, match=r"t\.broken, column note: ") as caught:
-        decode_all(damaged, mariadb=source.flavor == "mariadb", decoder=decoder)
+    rows = decode_all(damaged, mariadb=source.flavor == "mariadb", decoder=decoder).table("broken").to_pylist()
 
-    assert caught.value.column == 1
-    assert (caught.value.log_pos > 0) is (source.version != "11.8")
-    assert "can" not in str(caught.value).replace("can be", "")
+    assert [row["note"] for row in rows] == [None, "sound"]
+    assert [row["_unrepresentable"] for row in rows] == ['{"note":"0x63616EFFFFFF"}', None]
 
 
 @pytest.mark.filterwarnings("ignore:'db' is deprecated:DeprecationWarning")

@@ -1,0 +1,176 @@
+"""Types that only one server has, that need the table's definition, or that servers no longer create."""
+
+# ruff: noqa: E501  (SQL)
+
+import ipaddress
+import random
+import struct
+
+from tests.agent.native.capture import decode_all, definitions, logged
+from tests.compare import compare, read_source
+from tests.servers import Server
+
+GEOMETRIES = [
+    "POINT(1 2)",
+    "LINESTRING(0 0,1 1.5,-2 3)",
+    "POLYGON((0 0,10 0,10 10,0 10,0 0),(1 1,2 1,2 2,1 1))",
+    "MULTIPOINT(1 1,2 2)",
+    "MULTILINESTRING((0 0,1 1),(2 2,3 3,4 4))",
+    "MULTIPOLYGON(((0 0,1 0,1 1,0 0)),((5 5,6 5,6 6,5 5)))",
+    "GEOMETRYCOLLECTION(POINT(1 2),LINESTRING(0 0,1 1),GEOMETRYCOLLECTION(POINT(3 4)))",
+    "GEOMETRYCOLLECTION EMPTY",
+]
+
+
+def test_geometry_of_every_kind_is_the_servers_wkb_with_its_srid(source: Server) -> None:
+    values = [f"({number}, ST_GeomFromText('{text}'))" for number, text in enumerate(GEOMETRIES)]
+    values += [f"({number}, ST_GeomFromText('{text}', 4326))" for number, text in enumerate(GEOMETRIES, 100)]
+    data = logged(
+        source,
+        "DROP TABLE IF EXISTS shapes",
+        "CREATE TABLE shapes (id INT PRIMARY KEY, shape GEOMETRY, note VARCHAR(9) DEFAULT 'x')",
+        f"INSERT INTO shapes (id, shape) VALUES {', '.join(values)}, (200, NULL)",
+    )
+
+    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("shapes").to_pylist()
+
+    assert [row["_unrepresentable"] for row in rows] == [None] * len(rows)
+    stored = {
+        number: bytes.fromhex(shape) for number, shape in source.run("SELECT id, HEX(shape) FROM t.shapes") if shape
+    }
+    assert [row["shape"] for row in rows] == [_ewkb(stored.get(row["id"])) for row in rows]
+    assert len(stored) >= 2 * len(GEOMETRIES) - 2  # MariaDB makes NULL of a collection in a collection
+
+
+def _ewkb(stored: bytes | None) -> bytes | None:
+    """What the server returns, SRID and WKB, with the SRID where EWKB has it."""
+    if stored is None:
+        return None
+    (kind,) = struct.unpack_from("<I", stored, 5)
+    return b"\1" + struct.pack("<I", kind | 0x20000000) + stored[:4] + stored[9:]
+
+
+def test_vector_is_what_the_server_returns(mysql: Server) -> None:
+    data = logged(
+        mysql,
+        "DROP TABLE IF EXISTS vectors",
+        "CREATE TABLE vectors (id INT PRIMARY KEY, v VECTOR(3), w VECTOR)",
+        "INSERT INTO vectors VALUES (1, STRING_TO_VECTOR('[1,-2.5,3e38]'), STRING_TO_VECTOR('[0]')), (2, NULL, NULL)",
+    )
+
+    rows = decode_all(data, mariadb=False).table("vectors").to_pylist()
+
+    assert rows[0]["v"] == struct.pack("<3f", 1, -2.5, 3e38)
+    assert rows[0]["w"] == struct.pack("<f", 0)
+    assert rows[1]["v"] is None
+
+
+def _addresses() -> list[str]:
+    """INET6 addresses with zero words everywhere, and those that hold an IPv4 address."""
+    chance = random.Random(3)
+    addresses = ["::", "::1", "1::", "::ffff:1.2.3.4", "::1.2.3.4", "::ffff:0:0", "0:0:0:0:1:0:0:0", "::ffff:0.0.0.0"]
+    addresses += [
+        "2001:db8::1:0:0:1",
+        "fe80::",
+        "1:0:2:0:3:0:4:0",
+        "::2:0",
+        "0:1::",
+        "1:2:3:4:5:6:7::",
+        "::fffe:1.2.3.4",
+    ]
+    for _ in range(300):
+        words = [chance.choice([0, 0, 0xFFFF, chance.randrange(65536), chance.randrange(16)]) for _ in range(8)]
+        addresses.append(":".join(f"{word:x}" for word in words))
+    return addresses
+
+
+def test_addresses_and_uuids_are_as_the_server_prints_them(mariadb: Server) -> None:
+    chance = random.Random(4)
+    addresses = _addresses()
+    uuids = [f"{chance.getrandbits(128):032x}" for _ in addresses]
+    uuids = [f"{text[:12]}{number % 8}{text[13:]}" for number, text in enumerate(uuids)]
+    uuids[:3] = ["0" * 32, "f" * 32, "00112233445566778899aabbccddee00"]
+    rows = ", ".join(
+        f"({number}, '{ipaddress.IPv4Address(chance.choice([0, 1 << 24, chance.getrandbits(32)]))}', '{address}', '{uuid}', X'01', X'02')"
+        for number, (address, uuid) in enumerate(zip(addresses, uuids, strict=True))
+    )
+    data = logged(
+        mariadb,
+        "DROP TABLE IF EXISTS hosts",
+        "CREATE TABLE hosts (id INT PRIMARY KEY, a INET4, b INET6, c UUID, d BINARY(16), e BINARY(4))",
+        f"INSERT INTO hosts VALUES {rows}",
+    )
+
+    decoded = decode_all(data, mariadb=True, defined=definitions(mariadb, "hosts")).table("hosts").to_pylist()
+
+    expected = mariadb.run("SELECT id, a, b, c FROM t.hosts ORDER BY id")
+    assert [(row["id"], row["a"], row["b"], row["c"]) for row in decoded] == expected
+    assert {(row["d"], row["e"]) for row in decoded} == {(b"\1" + bytes(15), b"\2" + bytes(3))}
+
+
+def test_compressed_columns_are_inflated(mariadb: Server) -> None:
+    values = ["''", "'short'", "REPEAT('ab', 50)", "REPEAT('ü🔔', 2000)", "NULL", "REPEAT('x', 65000)"]
+    rows = ", ".join(
+        f"({number}, LEFT({v}, 4000), {v}, LEFT({v}, 200), {v}, LEFT({v}, 90), {v})" for number, v in enumerate(values)
+    )
+    data = logged(
+        mariadb,
+        "DROP TABLE IF EXISTS squeezed",
+        "CREATE TABLE squeezed (id INT PRIMARY KEY, a VARCHAR(4000) COMPRESSED CHARACTER SET utf8mb4, b TEXT COMPRESSED CHARACTER SET utf8mb4,"
+        " c VARBINARY(900) COMPRESSED, d LONGBLOB COMPRESSED, e VARCHAR(90) COMPRESSED CHARACTER SET utf16, f MEDIUMTEXT COMPRESSED CHARACTER SET latin1)",
+        "SET sql_mode = ''",
+        f"INSERT IGNORE INTO squeezed VALUES {rows}",
+        "SET column_compression_zlib_wrap = 1",
+        "INSERT INTO squeezed (id, b, d) VALUES (100, REPEAT('wrapped', 100), REPEAT(X'00FF', 4000))",
+    )
+
+    decoded = decode_all(data, mariadb=True).table("squeezed").to_pylist()
+
+    expected = mariadb.run("SELECT id, a, b, CAST(c AS BINARY), d, e, f FROM t.squeezed ORDER BY id")
+    assert [tuple(row[name] for name in ("id", *"abcdef")) for row in decoded] == expected
+
+
+OLD_TIMES = "'00:00:00'", "'-00:00:01'", "'12:34:56'", "'-12:34:56'", "'838:59:59'", "'-838:59:59'"
+OLD_DATES = "'0000-00-00'", "'2024-00-10'", "'1000-01-01'", "'9999-12-31 23:59:59'", "'2024-02-29 12:34:56'"
+
+
+def test_temporal_types_of_before_5_6_equal_select(mariadb: Server) -> None:
+    chance = random.Random(5)
+    columns = ", ".join(
+        f"t{digits} TIME({digits}), d{digits} DATETIME({digits}), s{digits} TIMESTAMP({digits}) NULL"
+        for digits in range(7)
+    )
+
+    def fraction(text: str) -> str:
+        micros = chance.choice([0, 1, 10, 999999, chance.randrange(10**6)])
+        return f"{text[:-1]}.{micros:06}'" if ":" in text and "838" not in text else text
+
+    rows = []
+    for number in range(200):
+        stamp = chance.choice(
+            ["0", fraction("'2024-03-31 02:30:00'"), fraction("'1970-01-01 00:00:01'"), "'2038-01-19 03:14:07'"]
+        )
+        cells = [
+            cell
+            for _ in range(7)
+            for cell in (fraction(chance.choice(OLD_TIMES)), fraction(chance.choice(OLD_DATES)), stamp)
+        ]
+        rows.append(f"({number}, {', '.join(cells)})")
+    try:
+        data = logged(
+            mariadb,
+            "SET GLOBAL mysql56_temporal_format = OFF",
+            "DROP TABLE IF EXISTS old_times",
+            f"CREATE TABLE old_times (id INT PRIMARY KEY, {columns})",
+            "SET sql_mode = 'ALLOW_INVALID_DATES', time_zone = '+00:00'",
+            f"INSERT INTO old_times VALUES {', '.join(rows)}",
+        )
+    finally:
+        mariadb.run("SET GLOBAL mysql56_temporal_format = ON")
+
+    state = decode_all(data, mariadb=True, defined=definitions(mariadb, "old_times")).table("old_times").to_pylist()
+
+    described, expected = read_source(mariadb, "t", "old_times")
+    comparison = compare("old_times", described, expected, state, {column.name: column.name for column in described})
+    assert comparison.equal, comparison
+    assert comparison.source_rows == 200
