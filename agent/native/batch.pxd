@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from agent.native.column cimport (
-    Column, Row, append_text, end_text, grow_column, release, release_column, truncate_column
+    Column, Row, append_null, append_text, end_text, grow_column, mark_valid, release, release_column, truncate_column
 )
 
 cdef enum:
@@ -18,9 +18,11 @@ cdef enum:
 
 
 cdef struct Batch:
-    # head, the table's sent columns, _unrepresentable
+    # head, the table's sent columns, _unrepresentable; behind them, not counted, _absent
     Column* columns
     int32_t column_count
+    # rows up to the last that lacks a column: _absent has so many, and is not sent while there are none
+    size_t absent_rows
     # bytes that a row takes in fixed-width columns and offsets
     size_t row_bytes
     size_t text_bytes
@@ -42,7 +44,7 @@ cdef inline bint begin_batch(Batch* batch, const int32_t* widths, int32_t column
     """An empty batch; `widths` are of its columns, 0 for variable length."""
     cdef int32_t i
     memset(batch, 0, sizeof(Batch))
-    batch.columns = <Column*> calloc(column_count, sizeof(Column))
+    batch.columns = <Column*> calloc(column_count + 1, sizeof(Column))
     if batch.columns == NULL:
         return False
     batch.column_count = column_count
@@ -88,11 +90,37 @@ cdef inline bint add_transaction(
     return True
 
 
+cdef inline bint fill_absent(Batch* batch, size_t rows) noexcept nogil:
+    """Note that the rows up to here have all columns, where nothing is noted yet; False: no memory."""
+    cdef Column* column = batch.columns + batch.column_count
+    if not grow_column(column, batch.absent_rows, batch.capacity_rows):
+        return False
+    while batch.absent_rows < rows:
+        if not append_null(column, batch.absent_rows, batch.capacity_rows):
+            return False
+        batch.absent_rows += 1
+    return True
+
+
+cdef inline bint note_absent(Batch* batch, Row* row, const uint8_t* bits, size_t size) noexcept nogil:
+    """Note which columns the row lacks; False: no memory."""
+    cdef Column* column = batch.columns + batch.column_count
+    if not fill_absent(batch, row.number) or not append_text(column, row, bits, size):
+        return False
+    end_text(column, row.number)
+    mark_valid(column, row.number)
+    batch.absent_rows = row.number + 1
+    return True
+
+
 cdef inline void truncate_batch(Batch* batch, size_t rows, size_t from_rows, size_t text_bytes) noexcept nogil:
     """Back to `rows` rows, when from_rows - 1 is the last that has been begun."""
     cdef int32_t i
     for i in range(HEAD_COLUMNS, batch.column_count):
         truncate_column(&batch.columns[i], rows, from_rows)
+    if batch.absent_rows > rows:
+        truncate_column(batch.columns + batch.column_count, rows, batch.absent_rows)
+        batch.absent_rows = rows
     batch.rows = rows
     batch.text_bytes = text_bytes
 
@@ -104,6 +132,8 @@ cdef inline void empty_batch(Batch* batch) noexcept nogil:
         batch.columns[i].text.size = 0
         batch.columns[i].nulls = 0
         release(&batch.columns[i].validity)
+    release_column(batch.columns + batch.column_count)
+    batch.absent_rows = 0
     batch.transactions[2].text.size = 0
     batch.rows = batch.text_bytes = batch.transaction_count = 0
 
@@ -112,7 +142,9 @@ cdef inline size_t held_bytes(const Batch* batch) noexcept nogil:
     """Memory of the batch, used or not."""
     cdef size_t size = 0
     cdef int32_t i
-    for i in range(batch.column_count):
+    if batch.columns == NULL:
+        return 0
+    for i in range(batch.column_count + 1):
         size += batch.columns[i].values.capacity + batch.columns[i].text.capacity
     for i in range(TRANSACTION_COLUMNS):
         size += batch.transactions[i].values.capacity + batch.transactions[i].text.capacity
@@ -122,7 +154,7 @@ cdef inline size_t held_bytes(const Batch* batch) noexcept nogil:
 cdef inline void release_batch(Batch* batch) noexcept nogil:
     cdef int32_t i
     if batch.columns != NULL:
-        for i in range(batch.column_count):
+        for i in range(batch.column_count + 1):
             release_column(&batch.columns[i])
         free(batch.columns)
     for i in range(TRANSACTION_COLUMNS):

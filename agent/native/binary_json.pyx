@@ -30,15 +30,7 @@ from agent.native.values cimport fail, le16, le32, le64
 cdef extern from "Python.h":
     char* PyOS_double_to_string(double value, char format_code, int precision, int flags, int* kind)
 
-# the server's own limit (sql-common/json_syntax_check.h)
 cdef enum:
-    MOST_DEPTH = 100
-
-cdef enum:
-    SMALL_OBJECT = 0
-    LARGE_OBJECT = 1
-    SMALL_ARRAY = 2
-    LARGE_ARRAY = 3
     LITERAL = 4
     INT16 = 5
     UINT16 = 6
@@ -56,13 +48,6 @@ cdef enum:
     MYSQL_TYPE_TIME = 11
     MYSQL_TYPE_DATETIME = 12
     MYSQL_TYPE_NEWDECIMAL = 246
-
-
-cdef struct Printer:
-    Column* column
-    Row* row
-    # entries may share their values: the printed size is bounded, so that hostile bytes can't print for ever
-    size_t most_bytes
 
 
 cdef int decode_json(Column* column, Row* row, const uint8_t* at, size_t size) noexcept nogil:
@@ -150,51 +135,73 @@ cdef int print_integer(char* text, uint8_t kind, const uint8_t* at) noexcept nog
     return snprintf(text, 32, b"%lld", <long long> number)
 
 
+cdef bint open_container(Container* container, uint8_t kind, const uint8_t* at, size_t size) noexcept nogil:
+    """False: it ends too early."""
+    cdef bint is_large = kind == LARGE_OBJECT or kind == LARGE_ARRAY
+    cdef size_t width = 4 if is_large else 2
+    if size < 2 * width:
+        return False
+    container.at = at
+    container.is_large = is_large
+    container.is_object = kind == SMALL_OBJECT or kind == LARGE_OBJECT
+    container.width = width
+    container.count = le32(at) if is_large else le16(at)
+    container.total = le32(at + width) if is_large else le16(at + width)
+    container.head = 2 * width + container.count * ((width + 2 if container.is_object else 0) + 1 + width)
+    return container.head <= container.total <= size
+
+
+cdef bint find_member(const Container* container, size_t number, Member* member) noexcept nogil:
+    """Of `count`; False: it lies outside of the container."""
+    cdef size_t width = container.width, offset
+    cdef bint is_large = container.is_large
+    cdef const uint8_t* entry = container.at + 2 * width
+    member.key, member.key_size = container.at, 0
+    if container.is_object:
+        entry += number * (width + 2)
+        offset = le32(entry) if is_large else le16(entry)
+        member.key_size = le16(entry + width)
+        if offset > container.total or member.key_size > container.total - offset:
+            return False
+        member.key = container.at + offset
+        entry = container.at + 2 * width + container.count * (width + 2)
+    entry += number * (1 + width)
+    member.kind = entry[0]
+    if member.kind == LITERAL or member.kind == INT16 or member.kind == UINT16 or (
+        is_large and (member.kind == INT32 or member.kind == UINT32)
+    ):
+        member.value = entry + 1
+        member.value_size = width
+        return True
+    offset = le32(entry + 1) if is_large else le16(entry + 1)
+    if offset < container.head or offset > container.total:
+        return False
+    member.value = container.at + offset
+    member.value_size = container.total - offset
+    return True
+
+
 cdef int print_container(Printer* printer, uint8_t kind, const uint8_t* at, size_t size, int depth) noexcept nogil:
     """An object or an array, of which `at` is the count."""
-    cdef bint is_large = kind == LARGE_OBJECT or kind == LARGE_ARRAY
-    cdef bint is_object = kind == SMALL_OBJECT or kind == LARGE_OBJECT
-    cdef size_t width = 4 if is_large else 2
-    cdef size_t count, total, head, i, offset, key_size
-    cdef const uint8_t* key_entry
-    cdef const uint8_t* value_entry
-    cdef uint8_t value_kind
-    if size < 2 * width:
+    cdef Container container
+    cdef Member member
+    cdef size_t i
+    if not open_container(&container, kind, at, size):
         return truncated(printer)
-    count = le32(at) if is_large else le16(at)
-    total = le32(at + width) if is_large else le16(at + width)
-    head = 2 * width + count * ((width + 2 if is_object else 0) + 1 + width)
-    if total > size or head > total:
-        return truncated(printer)
-    key_entry = at + 2 * width
-    value_entry = key_entry + (count * (width + 2) if is_object else 0)
-    if put(printer, b"{" if is_object else b"[", 1) < 0:
+    if put(printer, b"{" if container.is_object else b"[", 1) < 0:
         return -1
-    for i in range(count):
+    for i in range(container.count):
         if i and put(printer, b", ", 2) < 0:
             return -1
-        if is_object:
-            offset = le32(key_entry) if is_large else le16(key_entry)
-            key_size = le16(key_entry + width)
-            if offset > total or key_size > total - offset:
-                return truncated(printer)
-            if print_quoted(printer, at + offset, key_size) < 0 or put(printer, b": ", 2) < 0:
-                return -1
-            key_entry += width + 2
-        value_kind = value_entry[0]
-        if value_kind == LITERAL or value_kind == INT16 or value_kind == UINT16 or (
-            is_large and (value_kind == INT32 or value_kind == UINT32)
+        if not find_member(&container, i, &member):
+            return truncated(printer)
+        if container.is_object and (
+            print_quoted(printer, member.key, member.key_size) < 0 or put(printer, b": ", 2) < 0
         ):
-            if print_value(printer, value_kind, value_entry + 1, width, depth + 1) < 0:
-                return -1
-        else:
-            offset = le32(value_entry + 1) if is_large else le16(value_entry + 1)
-            if offset < head or offset > total:
-                return truncated(printer)
-            if print_value(printer, value_kind, at + offset, total - offset, depth + 1) < 0:
-                return -1
-        value_entry += 1 + width
-    return put(printer, b"}" if is_object else b"]", 1)
+            return -1
+        if print_value(printer, member.kind, member.value, member.value_size, depth + 1) < 0:
+            return -1
+    return put(printer, b"}" if container.is_object else b"]", 1)
 
 
 cdef int read_length(const uint8_t* at, size_t size, size_t* length) noexcept nogil:

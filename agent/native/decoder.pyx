@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 from agent.native cimport arrow as exported
 from agent.native cimport plan as compiled
 from agent.native.arrow cimport CollectedRows, take_spare
-from agent.native.batch cimport FIRST_ROWS, Batch, begin_batch
+from agent.native.batch cimport FIRST_ROWS, Batch, begin_batch, fill_absent
 from agent.native.column cimport release
 from agent.native.events cimport EventReader
 from agent.native.packets cimport make_room
@@ -296,7 +296,12 @@ cdef TableBatch collect(compiled.TablePlan plan, size_t most_rows):
     batch.plan = plan
     batch.row_count = rows.rows
     batch.first_gsn, batch.last_gsn = rows.first_gsn, rows.last_gsn
-    batch.rows = arrow_columns(collected, True, plan.fields)
+    if rows.absent_rows:
+        if not fill_absent(rows, rows.rows):
+            raise MemoryError
+        batch.rows = arrow_columns(collected, True, plan.fields_with_absent)
+    else:
+        batch.rows = arrow_columns(collected, True, plan.fields)
     batch.transactions = arrow_columns(collected, False, TRANSACTION_FIELDS)
     return batch
 

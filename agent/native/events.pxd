@@ -44,6 +44,8 @@ cdef class EventReader(RowsReader):
     cdef void keep_error(self, const uint8_t* at, size_t size) noexcept with gil
     cdef int read_event(self, const uint8_t* at, size_t size) noexcept nogil
     cdef int dispatch(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil
+    cdef int read_compressed(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil
+    cdef int read_compressed_query(self, const uint8_t* body, size_t size, size_t event_size) noexcept with gil
     cdef int hand_over(self, const uint8_t* body, size_t size) noexcept with gil
     cdef int open_payload(self, const uint8_t* body, size_t size) noexcept nogil
     cdef int read_inner(self, InnerEvents inner, const uint8_t* source) noexcept nogil

@@ -9,12 +9,13 @@ inner half of `agent.native.decoder`, which says what its members mean to Python
     event    4 timestamp   1 type   4 server id   4 size   4 end in the file   2 flags   body   4 CRC32, if any
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
 from agent.native.column cimport release, reserve
+from agent.native.inflate cimport inflate
 from agent.native.inner cimport BROKEN, COMPRESSION_ZSTD, ENDED, Found, InnerEvents, PayloadHead, read_payload_head
 from agent.native.packets cimport consume, find_payload, release_packets
 from agent.native.row_events cimport (
@@ -58,8 +59,13 @@ cdef enum:
     TRANSACTION_PAYLOAD_EVENT = 40
     GTID_TAGGED_LOG_EVENT = 42
     GTID_EVENT = 162
+    QUERY_COMPRESSED_EVENT = 165
     WRITE_ROWS_COMPRESSED_EVENT_V1 = 166
     DELETE_ROWS_COMPRESSED_EVENT = 171
+
+# of the types from WRITE_ROWS_COMPRESSED_EVENT_V1 on, and again from that of version 2
+cdef int[3] COMPRESSED_KINDS
+COMPRESSED_KINDS[:] = [INSERT, UPDATE_PREIMAGE, DELETE]
 
 
 cdef class Event:
@@ -165,7 +171,7 @@ cdef class EventReader(RowsReader):
             return self.keep_event(body, size)
         if type_ == WRITE_ROWS_EVENT or type_ == WRITE_ROWS_EVENT_V1:
             return self.read_rows(body, size, INSERT)
-        if type_ == UPDATE_ROWS_EVENT or type_ == UPDATE_ROWS_EVENT_V1:
+        if type_ == UPDATE_ROWS_EVENT or type_ == UPDATE_ROWS_EVENT_V1 or type_ == PARTIAL_UPDATE_ROWS_EVENT:
             return self.read_rows(body, size, UPDATE_PREIMAGE)
         if type_ == DELETE_ROWS_EVENT or type_ == DELETE_ROWS_EVENT_V1:
             return self.read_rows(body, size, DELETE)
@@ -181,7 +187,29 @@ cdef class EventReader(RowsReader):
             return self.begin_transaction(body, size, event_size)
         if type_ == TRANSACTION_PAYLOAD_EVENT:
             return self.open_payload(body, size)
+        if QUERY_COMPRESSED_EVENT <= type_ <= DELETE_ROWS_COMPRESSED_EVENT:
+            return self.read_compressed(body, size, event_size)
         return self.hand_over(body, size)
+
+    cdef int read_compressed(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
+        """MariaDB's compressed events; their types follow one another as those of the plain ones do."""
+        if self.header.type == QUERY_COMPRESSED_EVENT:
+            return self.read_compressed_query(body, size, event_size)
+        return self.read_rows(body, size, COMPRESSED_KINDS[(self.header.type - WRITE_ROWS_COMPRESSED_EVENT_V1) % 3])
+
+    cdef int read_compressed_query(self, const uint8_t* body, size_t size, size_t event_size) noexcept with gil:
+        """As a plain QUERY_EVENT, to Python too."""
+        cdef const char* why = NULL
+        cdef size_t text = query_text(body, size)
+        cdef bytes plain
+        if text == 0:
+            return self.fail(b"a query event that ends before its text")
+        plain = inflate(body + text, size - text, &why)
+        if plain is None:
+            return self.fail(why)
+        self.header.type = QUERY_EVENT
+        plain = PyBytes_FromStringAndSize(<const char*> body, text) + plain
+        return self.read_query(<const uint8_t*> PyBytes_AS_STRING(plain), len(plain), event_size)
 
     cdef int hand_over(self, const uint8_t* body, size_t size) noexcept with gil:
         cdef Event event
@@ -299,11 +327,8 @@ cdef class EventReader(RowsReader):
 
     cdef int read_query(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
         """4 thread   4 seconds   1 database's length   2 error   2 status' length   status   database, 0   text"""
-        cdef size_t text
-        if size < 13:
-            return self.fail(b"a query event that is too short")
-        text = 13 + le16(body + 11) + body[8] + 1
-        if text > size:
+        cdef size_t text = query_text(body, size)
+        if text == 0:
             return self.fail(b"a query event that ends before its text")
         if size - text == 5 and memcmp(body + text, b"BEGIN", 5) == 0:
             if self.transaction.phase == OUTSIDE:
@@ -355,3 +380,12 @@ cdef inline bint is_of_rows(uint8_t type_) noexcept nogil:
     return TABLE_MAP_EVENT == type_ or WRITE_ROWS_EVENT_V1 <= type_ <= DELETE_ROWS_EVENT_V1 or (
         WRITE_ROWS_EVENT <= type_ <= DELETE_ROWS_EVENT or type_ == PARTIAL_UPDATE_ROWS_EVENT
     ) or WRITE_ROWS_COMPRESSED_EVENT_V1 <= type_ <= DELETE_ROWS_COMPRESSED_EVENT
+
+
+cdef inline size_t query_text(const uint8_t* body, size_t size) noexcept nogil:
+    """Where a QUERY_EVENT's text begins; 0: it ends before that."""
+    cdef size_t text
+    if size < 13:
+        return 0
+    text = 13 + le16(body + 11) + body[8] + 1
+    return text if text <= size else 0

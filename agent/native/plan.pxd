@@ -4,10 +4,17 @@ from agent.native.batch cimport Batch
 from agent.native.values cimport Text, Value
 
 
+cdef enum:
+    # the server's limit
+    MOST_COLUMNS = 4096
+
+
 # The part of a TablePlan that the loop without the GIL uses.
 cdef struct Plan:
     Value* values
     int32_t column_count
+    # of them in MySQL's binary JSON
+    int32_t json_columns
     # widths of the batch's columns, as `begin_batch` takes them
     int32_t* widths
     int32_t batch_columns
@@ -40,6 +47,8 @@ cdef class TablePlan:
     cdef list kept
     # Arrow name, format and metadata of the batch's columns, as bytes
     cdef list fields
+    # the same and _absent
+    cdef list fields_with_absent
 
     cdef int compile(self) except -1
     cdef int compile_column(self, PlannedColumn planned, Value* value) except -1

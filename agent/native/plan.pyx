@@ -23,7 +23,7 @@ from agent.native.values cimport (
     READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4, READS_UUID, READS_YEAR, Text, Value
 )
 
-from menura.change_batch import METADATA_KEY, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS
+from menura.change_batch import ABSENT, METADATA_KEY, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS
 from menura.types import MAX_DECIMAL128_PRECISION, INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
 from agent.mysql import constants as binlog
@@ -136,8 +136,6 @@ _WIDTHS = {"c": 1, "C": 1, "s": 2, "S": 2, "i": 4, "I": 4, "l": 8, "L": 8, "f": 
 _DECIMAL_WIDTH = 16
 _TIMESTAMP_WIDTH = 8
 
-MAX_COLUMNS = 4096
-
 
 class UnsupportedColumn(Exception):
     """A column whose values can't be read; `column` is its name."""
@@ -165,8 +163,8 @@ cdef class TablePlan:
         self.table = table
         self.schema_id = schema_id
         self.columns = tuple(columns)
-        if not 0 < len(self.columns) <= MAX_COLUMNS:
-            raise UnsupportedColumn("", f"{len(self.columns)} columns, a table has 1 to {MAX_COLUMNS}")
+        if not 0 < len(self.columns) <= MOST_COLUMNS:
+            raise UnsupportedColumn("", f"{len(self.columns)} columns, a table has 1 to {MOST_COLUMNS}")
         self.compile()
 
     def __dealloc__(self):
@@ -208,6 +206,7 @@ cdef class TablePlan:
             formats.append(arrow_format(column.type))
             self.fields.append(field(column.name, arrow_format(column.type), True, facts))
         self.fields.append(field(UNREPRESENTABLE, "u", True))
+        self.fields_with_absent = [*self.fields, field(ABSENT, "z", True)]
         formats.append("u")
         for i in range(self.plan.batch_columns):
             self.plan.widths[i] = _width(formats[i])
@@ -220,6 +219,8 @@ cdef class TablePlan:
         memset(value, 0, sizeof(Value))
         value.size, value.prefix = _size(planned)
         value.sent = planned.sent
+        value.is_json = planned.binlog_type == binlog.MYSQL_TYPE_JSON
+        self.plan.json_columns += value.is_json
         if not planned.sent:
             return 0
         if planned.binlog_type not in _TYPES.get(type_.kind, ()):

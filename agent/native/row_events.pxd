@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from agent.native.batch cimport Batch
 from agent.native.column cimport Row
+from agent.native.images cimport Layout
 from agent.native.plan cimport Plan
 from agent.native.tables cimport Tables
 from agent.native.transactions cimport MOST_FILE_BYTES, Transaction
@@ -49,9 +50,13 @@ cdef class RowsReader:
     cdef uint64_t statement
     cdef Transaction transaction
     cdef char file[MOST_FILE_BYTES]
-    # a rows event that was left for a full batch: where its next row begins, and whether that is an after image
+    # a rows event that was left for a full batch: where its next row begins, whether that is an after image, and where
+    # its before image is
     cdef size_t resume_at
     cdef bint resume_after
+    cdef size_t resume_before
+    # rows that MariaDB compressed, while they are read
+    cdef bytes inflated
     cdef list pending
     cdef size_t pending_size
     cdef int64_t pending_row_count
@@ -66,7 +71,12 @@ cdef class RowsReader:
     cdef int fail(self, const char* why) noexcept nogil
     cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil
-    cdef int append_rows(self, Plan* plan, const uint8_t* body, size_t start, size_t size, int kind) noexcept nogil
+    cdef int append_inflated(
+        self, Plan* plan, const Layout* layout, const uint8_t* compressed, size_t size, int kind
+    ) noexcept with gil
+    cdef int append_rows(
+        self, Plan* plan, const Layout* layout, const uint8_t* rows, size_t start, size_t size, int kind
+    ) noexcept nogil
     cdef bint is_full(self, Batch* batch) noexcept nogil
     cdef bint begin_row(self, Plan* plan) noexcept nogil
     cdef bint hold(self, Plan* plan) noexcept with gil

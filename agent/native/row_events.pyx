@@ -4,11 +4,14 @@ Comes in: the body of a WRITE, UPDATE or DELETE_ROWS event and what the loop kno
 transaction, the tables that were announced). Goes out: rows in the batches of the plans, which Python takes.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 
 from agent.native.batch cimport MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, truncate_batch
+from agent.native.images cimport Layout, append_image, count_bits
+from agent.native.inflate cimport inflate
 from agent.native.plan cimport Plan
 from agent.native.rows cimport append_row
 from agent.native.tables cimport Table, find_table
@@ -19,6 +22,9 @@ from menura.change_batch import ChangeType
 
 cdef enum:
     WRITE_ROWS_EVENT = 30
+    PARTIAL_UPDATE_ROWS_EVENT = 39
+    WRITE_ROWS_COMPRESSED_EVENT_V1 = 166
+    WRITE_ROWS_COMPRESSED_EVENT = 169
     # the table id of a rows event that only ends a statement
     DUMMY_TABLE_ID = 0xFFFFFF
 
@@ -65,16 +71,17 @@ cdef class RowsReader:
         return step
 
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil:
+        cdef Layout layout
         cdef size_t at = 8, bitmap = (plan.column_count + 7) // 8
         cdef uint64_t columns
-        cdef int _
+        cdef int image
         if self.transaction.phase == OUTSIDE:
             return self.fail(b"rows outside of a transaction")
-        if self.header.type >= WRITE_ROWS_EVENT:
+        if has_extra_data(self.header.type):
             if size < 10 or le16(body + 8) < 2 or le16(body + 8) > size - 8:
                 return self.fail(b"a rows event that is too short")
             at += le16(body + 8)
-        if size - at < 3:
+        if size - at < 2:
             return self.fail(b"a rows event that is too short")
         columns = body[at]
         at += 1
@@ -83,18 +90,51 @@ cdef class RowsReader:
             at += 2
         if columns != <uint64_t> plan.column_count:
             return self.fail(b"rows with another number of columns than their table map")
-        for _ in range(2 if kind == UPDATE_PREIMAGE else 1):
+        layout.is_whole[1] = True
+        layout.has_options = self.header.type == PARTIAL_UPDATE_ROWS_EVENT
+        for image in range(2 if kind == UPDATE_PREIMAGE else 1):
             if size - at < bitmap:
                 return self.fail(b"a rows event that is too short")
-            if not is_complete(body + at, plan.column_count):
-                return self.fail(b"rows that lack columns: set binlog_row_image to FULL")
+            layout.present[image] = body + at
+            layout.is_whole[image] = is_complete(body + at, plan.column_count)
+            layout.null_bytes[image] = bitmap
+            if not layout.is_whole[image]:
+                layout.null_bytes[image] = (count_bits(body + at, plan.column_count) + 7) // 8
             at += bitmap
-        return self.append_rows(plan, body, at, size, kind)
+        layout.is_whole[1] = layout.is_whole[1] and not layout.has_options
+        if layout.null_bytes[0] == 0:
+            # as INSERT ... () VALUES () under MINIMAL, which takes no byte per row
+            return self.fail(b"rows that the log holds no column of, nor how many: set binlog_row_image to FULL")
+        if self.header.type >= WRITE_ROWS_COMPRESSED_EVENT_V1:
+            return self.append_inflated(plan, &layout, body + at, size - at, kind)
+        return self.append_rows(plan, &layout, body, at, size, kind)
 
-    cdef int append_rows(self, Plan* plan, const uint8_t* body, size_t start, size_t size, int kind) noexcept nogil:
+    cdef int append_inflated(
+        self, Plan* plan, const Layout* layout, const uint8_t* compressed, size_t size, int kind
+    ) noexcept with gil:
+        """Rows that MariaDB compressed; they stay inflated until all are in batches."""
+        cdef const char* why = NULL
+        cdef const uint8_t* rows
+        cdef size_t rows_size
+        cdef int step
+        if not self.resume_at:
+            self.inflated = inflate(compressed, size, &why)
+        if self.inflated is None:
+            return self.fail(why)
+        rows, rows_size = <const uint8_t*> PyBytes_AS_STRING(self.inflated), PyBytes_GET_SIZE(self.inflated)
+        with nogil:
+            step = self.append_rows(plan, layout, rows, 0, rows_size, kind)
+        if step != BATCH_FULL:
+            self.inflated = None
+        return step
+
+    cdef int append_rows(
+        self, Plan* plan, const Layout* layout, const uint8_t* rows, size_t start, size_t size, int kind
+    ) noexcept nogil:
         """All rows of an event, or up to a full batch, after which `resume_at` is where to go on."""
-        cdef const uint8_t* at = body + (self.resume_at if self.resume_at else start)
-        cdef const uint8_t* end = body + size
+        cdef const uint8_t* at = rows + (self.resume_at if self.resume_at else start)
+        cdef const uint8_t* end = rows + size
+        cdef const uint8_t* before_image = rows + self.resume_before
         cdef const uint8_t* after
         cdef bint is_after = self.resume_after
         cdef Batch* batch = &plan.batch
@@ -103,13 +143,19 @@ cdef class RowsReader:
         self.resume_after = False
         while at < end or is_after:
             if not is_after and self.is_full(batch):
-                self.resume_at = at - body
+                self.resume_at = at - rows
                 return BATCH_FULL
             before = batch_bytes(batch)
             if not self.begin_row(plan):
                 return self.fail(b"out of memory")
             text_bytes = batch.text_bytes
-            after = append_row(plan, kind + is_after, self.gsn, at, end, &self.row, &self.failed_column)
+            if layout.is_whole[is_after]:
+                after = append_row(plan, kind + is_after, self.gsn, at, end, &self.row, &self.failed_column)
+            else:
+                after = append_image(
+                    plan, kind + is_after, self.gsn, layout, before_image if is_after else NULL, at, end, &self.row,
+                    &self.failed_column
+                )
             if after == NULL:
                 return FAILED
             if batch_bytes(batch) > MOST_BATCH_BYTES:
@@ -117,9 +163,11 @@ cdef class RowsReader:
                 self.pending_size += batch_bytes(batch) - before
                 if batch.rows == 0:
                     return self.fail(b"a row larger than 250 MiB, which no batch can hold")
-                self.resume_at = at - body
+                self.resume_at = at - rows
+                self.resume_before = before_image - rows
                 self.resume_after = is_after
                 return BATCH_FULL
+            before_image = at
             at = after
             self.pending_size += batch_bytes(batch) - before
             self.gsn += 1
@@ -162,3 +210,8 @@ cdef inline bint is_complete(const uint8_t* bitmap, int32_t columns) noexcept no
         if bitmap[i] != 0xFF:
             return False
     return not columns % 8 or (bitmap[columns // 8] | (0xFF << (columns % 8)) & 0xFF) == 0xFF
+
+
+cdef inline bint has_extra_data(uint8_t type_) noexcept nogil:
+    """Rows events of version 2."""
+    return WRITE_ROWS_EVENT <= type_ < WRITE_ROWS_COMPRESSED_EVENT_V1 or type_ >= WRITE_ROWS_COMPRESSED_EVENT

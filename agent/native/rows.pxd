@@ -84,6 +84,24 @@ cdef inline int decode_value(
     return 0
 
 
+cdef inline const uint8_t* value_size(
+    const Value* value, const uint8_t* at, const uint8_t* end, size_t* size
+) noexcept nogil:
+    """Where the value behind its length begins, and its size; NULL: it is not there as a whole."""
+    size[0] = value.size
+    if value.prefix:
+        if end - at < value.prefix:
+            return NULL
+        if value.prefix == 1:
+            size[0] = at[0]
+        else:
+            size[0] = le_bytes(at, value.prefix)
+        at += value.prefix
+    if <size_t> (end - at) < size[0]:
+        return NULL
+    return at
+
+
 cdef inline const uint8_t* decode_columns(
     const Plan* plan, Batch* batch, Row* row, const uint8_t* nulls, const uint8_t* at, const uint8_t* end,
     int32_t* failed
@@ -104,17 +122,8 @@ cdef inline const uint8_t* decode_columns(
                     return NULL
                 column += 1
             continue
-        size = value.size
-        if value.prefix:
-            if end - at < value.prefix:
-                fail(row, b"a row that ends inside a value")
-                return NULL
-            if value.prefix == 1:
-                size = at[0]
-            else:
-                size = le_bytes(at, value.prefix)
-            at += value.prefix
-        if <size_t> (end - at) < size:
+        at = value_size(value, at, end, &size)
+        if at == NULL:
             fail(row, b"a row that ends inside a value")
             return NULL
         if value.sent:
@@ -132,33 +141,28 @@ cdef inline const uint8_t* decode_columns(
     return at
 
 
-cdef inline const uint8_t* append_row(
-    Plan* plan, int8_t change_type, int64_t gsn, const uint8_t* at, const uint8_t* end, Row* row, int32_t* failed
-) noexcept nogil:
-    """Append one image; returns where it ends. NULL: it can't be read, and the batch is as before."""
+cdef inline bint start_row(Plan* plan, Row* row) noexcept nogil:
+    """Room for one more row; False: no memory."""
     cdef Batch* batch = &plan.batch
-    cdef size_t number = batch.rows, text_bytes = batch.text_bytes
-    cdef size_t bitmap = (plan.column_count + 7) // 8
-    cdef const uint8_t* after
-    failed[0] = -1
-    if number == batch.capacity_rows and not grow_rows(
+    if batch.rows == batch.capacity_rows and not grow_rows(
         batch, batch.capacity_rows * 2 if batch.capacity_rows else plan.expected_rows
     ):
         fail(row, b"out of memory")
-        return NULL
-    row.number = number
-    row.text_bytes = text_bytes
+        return False
+    row.number = batch.rows
+    row.text_bytes = batch.text_bytes
     row.unrepresentable = batch.columns + batch.column_count - 1
     row.has_unrepresentable = False
-    if <size_t> (end - at) < bitmap:
-        fail(row, b"a row that ends inside its null bitmap")
-        return NULL
-    after = decode_columns(plan, batch, row, at, at + bitmap, end, failed)
-    if after == NULL or not end_row(batch, row):
-        if after != NULL:
-            fail(row, b"out of memory")
+    return True
+
+
+cdef inline bint finish_row(Batch* batch, int8_t change_type, int64_t gsn, Row* row, size_t text_bytes) noexcept nogil:
+    """All of the row's values are there. False: no memory, and the batch is as before, with its `text_bytes`."""
+    cdef size_t number = row.number
+    if not end_row(batch, row):
+        fail(row, b"out of memory")
         truncate_batch(batch, number, number + 1, text_bytes)
-        return NULL
+        return False
     (<int8_t*> batch.columns[0].values.data)[number] = change_type
     (<int64_t*> batch.columns[1].values.data)[number] = gsn
     (<int32_t*> batch.columns[2].values.data)[number] = <int32_t> batch.transaction_count - 1
@@ -167,7 +171,28 @@ cdef inline const uint8_t* append_row(
     batch.last_gsn = gsn
     batch.text_bytes = row.text_bytes
     batch.rows = number + 1
-    return after
+    return True
+
+
+cdef inline const uint8_t* append_row(
+    Plan* plan, int8_t change_type, int64_t gsn, const uint8_t* at, const uint8_t* end, Row* row, int32_t* failed
+) noexcept nogil:
+    """Append one image with all columns; returns where it ends. NULL: it can't be read, and the batch is as before."""
+    cdef Batch* batch = &plan.batch
+    cdef size_t text_bytes = batch.text_bytes
+    cdef size_t bitmap = (plan.column_count + 7) // 8
+    cdef const uint8_t* after
+    failed[0] = -1
+    if not start_row(plan, row):
+        return NULL
+    if <size_t> (end - at) < bitmap:
+        fail(row, b"a row that ends inside its null bitmap")
+        return NULL
+    after = decode_columns(plan, batch, row, at, at + bitmap, end, failed)
+    if after == NULL:
+        truncate_batch(batch, row.number, row.number + 1, text_bytes)
+        return NULL
+    return after if finish_row(batch, change_type, gsn, row, text_bytes) else NULL
 
 
 cdef inline bint end_row(Batch* batch, Row* row) noexcept nogil:

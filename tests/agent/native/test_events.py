@@ -223,20 +223,13 @@ def test_rows_of_a_table_that_was_not_announced_are_an_error(source: Server) -> 
     assert caught.value.table_id > 0
 
 
-def test_rows_of_a_partial_image_are_an_error_that_names_the_setting(source: Server) -> None:
-    data = logged(source, *SHOP[:-4], "SET SESSION binlog_row_image = 'MINIMAL'", "DELETE FROM orders WHERE id = 2")
-
-    with pytest.raises(DecodeError, match=r"t\.orders: .*binlog_row_image to FULL"):
-        decode_all(data, mariadb=_is_mariadb(source))
-
-
 def test_events_out_of_order_are_errors() -> None:
     for data, why in (
         (event(binlog.XID_EVENT, bytes(8)), "not begun"),
         (event(binlog.GTID_EVENT, b"\1" + bytes(12)) * 2, "before the one before it has ended"),
         (event(binlog.GTID_EVENT, bytes(13)), "no number"),
         (event(binlog.GTID_LOG_EVENT, bytes(10)), "cut off"),
-        (event(binlog.QUERY_EVENT, bytes(12)), "too short"),
+        (event(binlog.QUERY_EVENT, bytes(12)), "before its text"),
         (event(binlog.QUERY_EVENT, bytes(8) + b"\xff" + bytes(5)), "before its text"),
         (packets(b"\1"), "neither an event"),
         (packets(b""), "empty packet"),
