@@ -1,27 +1,44 @@
-"""A table's columns as information_schema describes them now: for servers whose table maps don't say it.
+"""Definitions of tables as information_schema describes them now.
 
-Comes in: a connection and a table's name. Goes out: `Column`s. What it says is only true for the log's rows
-while no DDL stands between them and now; `schema` checks each table map against it.
+Comes in: a connection, which is left with its time zone at UTC, and names. Goes out: `TableDefinition`s, or `Column`s.
+What it says is only true for the log's rows while no DDL stands between them and now.
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from menura.schema import Column
-from menura.types import ColumnType, Kind
+from menura.types import INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
-from agent.mysql.connection import rows
+from agent.filter import SYSTEM_DATABASES
+from agent.mysql.connection import Row, rows
+from agent.mysql.ddl import hidden
+from agent.mysql.ddl.literals import real_text
+from agent.mysql.ddl.model import ColumnDefinition, Default, Server, Table, TableDefinition, Unsure
+from agent.mysql.ddl.types import is_shown_surely
 
 _COLUMNS = """
-    SELECT column_name, data_type, column_type, is_nullable = 'YES', character_set_name, character_octet_length,
-           numeric_precision, numeric_scale, datetime_precision
-    FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position
+    SELECT table_schema, table_name, column_name, data_type, column_type, is_nullable = 'YES', character_set_name,
+           character_maximum_length, numeric_precision, numeric_scale, datetime_precision, column_default, extra,
+           generation_expression
+    FROM information_schema.columns WHERE {where} ORDER BY table_schema, table_name, ordinal_position
 """
-_KEY = """
-    SELECT column_name, seq_in_index FROM information_schema.statistics
-    WHERE table_schema = %s AND table_name = %s AND index_name = 'PRIMARY'
+_KEYS = """
+    SELECT table_schema, table_name, index_name, column_name, sub_part, index_type
+    FROM information_schema.statistics WHERE non_unique = 0 AND {where}
+    ORDER BY table_schema, table_name, index_name, seq_in_index
 """
+_TABLES = """
+    SELECT table_schema, table_name, table_type, character_set_name, engine FROM information_schema.tables
+    LEFT JOIN information_schema.collation_character_set_applicability ON {collation} = table_collation
+    WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED', 'SEQUENCE') AND {where}
+"""
+_DATABASES = "SELECT schema_name, default_character_set_name FROM information_schema.schemata"
+#: MariaDB's collations of any charset stand there with their charset before them
+_COLLATION = {False: "collation_name", True: "full_collation_name"}
+_NAMES_PER_QUERY = 500
 
 _KINDS = {
     "tinyint": Kind.TINYINT,
@@ -67,7 +84,10 @@ _KINDS = {
     "inet6": Kind.INET6,
     "uuid": Kind.UUID,
 }
-_LABEL = re.compile(r"'((?:[^']|'')*)'")
+_LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
+_ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
+_PLAIN_LITERAL = re.compile(r"-?[0-9.]+(?:e[+-]?[0-9]+)?")
 
 
 class ColumnUnknown(ValueError):
@@ -76,15 +96,145 @@ class ColumnUnknown(ValueError):
 
 def read_columns(connection: "Connection[Any]", database: str, table: str) -> tuple[Column, ...]:
     """The columns in their order, empty when the table is not there (or not shown); raises `ColumnUnknown`."""
-    key = {str(name): int(place) for name, place in rows(connection, _KEY, (database, table))}
+    server = Server("MariaDB" in str(rows(connection, "SELECT VERSION()")[0][0]), (0, 0, 0))
+    definition = read_definitions(connection, [(database, table)], server).get((database, table))
+    if definition is None:
+        return ()
+    if isinstance(definition, Unsure):
+        raise ColumnUnknown(definition.why)
+    key = {name: place for place, name in enumerate(definition.primary_key, 1)}
     return tuple(
-        Column(str(row[0]), _column_type(row), nullable=bool(row[3]), key=key.get(str(row[0]), 0))
-        for row in rows(connection, _COLUMNS, (database, table))
+        Column(column.name, column.type, nullable=column.nullable, key=key.get(column.name, 0))
+        for column in definition.columns
+        if not column.hidden
     )
 
 
-def _column_type(row: tuple[Any, ...]) -> ColumnType:
-    name, data_type, column_type, _, charset, octets, precision, scale, fraction = row
+def read_databases(connection: "Connection[Any]") -> dict[str, str]:
+    """Each database's default charset."""
+    return {str(name): str(charset) for name, charset in rows(connection, _DATABASES)}
+
+
+def read_definitions(
+    connection: "Connection[Any]", tables: Iterable[Table] | None, server: Server
+) -> dict[Table, TableDefinition | Unsure]:
+    """Of those that are there and may be seen; None: all but the server's own.
+
+    Views are none; their columns never stand in the log.
+    """
+    rows(connection, "SET time_zone = '+00:00'")  # MariaDB shows the default of a TIMESTAMP in it
+    if tables is None:
+        return _read(connection, "table_schema NOT IN %s", (tuple(sorted(SYSTEM_DATABASES)),), server.mariadb)
+    found: dict[Table, TableDefinition | Unsure] = {}
+    wanted = list(tables)
+    for start in range(0, len(wanted), _NAMES_PER_QUERY):
+        some = wanted[start : start + _NAMES_PER_QUERY]
+        where = " OR ".join(["(table_schema = %s AND table_name = %s)"] * len(some))
+        found |= _read(connection, f"({where})", [part for table in some for part in table], server.mariadb)
+    return found
+
+
+def _read(
+    connection: "Connection[Any]", where: str, arguments: Sequence[object], mariadb: bool
+) -> dict[Table, TableDefinition | Unsure]:
+    columns: dict[Table, list[ColumnDefinition]] = {}
+    unsure: dict[Table, Unsure] = {}
+    period_ends: dict[Table, str] = {}
+    for row in rows(connection, _COLUMNS.format(where=where), arguments):
+        table = (str(row[0]), str(row[1]))
+        try:
+            columns.setdefault(table, []).append(_column(row[2:], mariadb))
+        except ColumnUnknown as unknown:
+            unsure[table] = Unsure(table, str(unknown))
+        if str(row[13] or "").upper() == "ROW END":
+            period_ends[table] = str(row[2])
+    keys: dict[Table, dict[str, list[Row]]] = {}
+    for row in rows(connection, _KEYS.format(where=where), arguments):
+        keys.setdefault((str(row[0]), str(row[1])), {}).setdefault(str(row[2]), []).append(row)
+    found: dict[Table, TableDefinition | Unsure] = {}
+    for database, name, kind, charset, engine in rows(
+        connection, _TABLES.format(where=where, collation=_COLLATION[mariadb]), arguments
+    ):
+        table = (str(database), str(name))
+        has_period = kind == "SYSTEM VERSIONED" and table not in period_ends
+        of_table = keys.get(table, {})
+        hashed = [] if str(engine).upper() == "MEMORY" else [key for key in of_table.values() if key[0][5] == "HASH"]
+        primary_key = [str(row[3]) for row in of_table.pop("PRIMARY", [])]
+        if mariadb:
+            more = (hidden.period_columns() if has_period else ()) + hidden.hash_columns(len(hashed))
+            unique = frozenset(str(row[3]).lower() for key in of_table.values() for row in key)
+        else:
+            more, unique = (), frozenset()
+        if has_period and primary_key:
+            primary_key.append(hidden.ROW_END)
+        found[table] = TableDefinition(
+            tuple(columns.get(table, ())) + more, tuple(primary_key), str(charset or ""), unique
+        )
+    return found | {table: why for table, why in unsure.items() if table in found}
+
+
+def _column(row: Row, mariadb: bool) -> ColumnDefinition:
+    name, default, extra = str(row[0]), row[9], str(row[10]).upper()
+    type_ = _column_type(row)
+    nullable = bool(row[3])
+    generated = "GENERATED" in extra.replace("DEFAULT_GENERATED", "")
+    kind, text = (Default.NONE, "") if generated else _default(default, type_, extra, mariadb)
+    if kind is Default.NONE and nullable and not generated and not mariadb:
+        kind = Default.NULL
+    has_length = type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.BINARY, Kind.VARBINARY)
+    return ColumnDefinition(
+        name,
+        type_,
+        nullable=nullable,
+        default=kind,
+        default_text=text,
+        generated=generated,
+        visible="INVISIBLE" not in extra,
+        auto_increment="AUTO_INCREMENT" in extra,
+        length=int(row[5]) if has_length else 0,
+    )
+
+
+def _default(shown: object, type_: ColumnType, extra: str, mariadb: bool) -> tuple[Default, str]:
+    """MySQL shows the value, MariaDB an expression."""
+    if shown is None:
+        return Default.NONE, ""
+    text = str(shown)
+    if not mariadb:
+        return (Default.EXPRESSION, "") if "DEFAULT_GENERATED" in extra else _literal(text, type_)
+    if text == "NULL":
+        return Default.NULL, ""
+    quoted = _LABEL.fullmatch(text)
+    if quoted is not None:
+        return _literal(_unescaped(quoted[1]), type_)
+    is_literal = _PLAIN_LITERAL.fullmatch(text) or text.startswith("b'")
+    return _literal(text, type_) if is_literal else (Default.EXPRESSION, "")
+
+
+def _literal(text: str, type_: ColumnType) -> tuple[Default, str]:
+    """As `ColumnDefinition.default_text` has it."""
+    kind = type_.kind
+    if kind is Kind.BIT:
+        return Default.LITERAL, str(int(text.removeprefix("b").strip("'") or "0", 2))
+    if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB):
+        if text.startswith("0x"):  # MySQL; it cuts off zeros at the end
+            return Default.LITERAL, text[2:].ljust(2 * type_.length_bytes, "0")
+        # MariaDB shows '?' for what is no text
+        is_sure = text.isascii() and "?" not in text
+        return (Default.LITERAL, text.encode().hex().upper()) if is_sure else (Default.EXPRESSION, "")
+    if kind in INTEGER_KINDS:  # ZEROFILL shows zeros
+        return Default.LITERAL, str(int(text))
+    if kind in (Kind.FLOAT, Kind.DOUBLE):
+        return Default.LITERAL, real_text(float(text), kind) or text
+    return (Default.LITERAL, text) if is_shown_surely(text, type_.charset or "latin1") else (Default.EXPRESSION, "")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: "'" if found[1] is None else _ESCAPED.get(found[1], found[1]), text)
+
+
+def _column_type(row: Row) -> ColumnType:
+    name, data_type, column_type, _, charset, _, precision, scale, fraction = row[:9]
     kind = _KINDS.get(str(data_type).lower())
     text = column_type.decode() if isinstance(column_type, bytes) else str(column_type)
     if kind is None:
@@ -97,10 +247,12 @@ def _column_type(row: tuple[Any, ...]) -> ColumnType:
     if kind in (Kind.TIME, Kind.DATETIME, Kind.TIMESTAMP):
         return ColumnType(kind, precision=int(fraction or 0))
     if kind is Kind.BINARY:
-        return ColumnType(kind, length_bytes=int(octets))
+        return ColumnType(kind, length_bytes=int(row[5]))
     if kind in (Kind.ENUM, Kind.SET):
-        labels = tuple(label.replace("''", "'") for label in _LABEL.findall(text))
-        return ColumnType(kind, charset=str(charset), labels=labels)
+        labels = tuple(_unescaped(label) for label in _LABEL.findall(text))
+        if not all(is_shown_surely(label, str(charset)) for label in labels):
+            raise ColumnUnknown(f"column {name} has a label with '?', which may stand for another character")
+        return ColumnType(kind, charset=str(charset or "binary"), labels=labels)
     if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
         return ColumnType(kind, charset=str(charset))
     return ColumnType(kind, unsigned)

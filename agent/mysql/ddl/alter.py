@@ -1,0 +1,300 @@
+"""ALTER TABLE's actions on a definition.
+
+Pure. The servers first walk through the columns that are there (dropping, changing, keeping each), then put in what
+is added or moved, in the statement's order; so does this. What contradicts the definition raises `Unreadable`: then
+the definition was not what the server had.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from agent.mysql.ddl import hidden
+from agent.mysql.ddl.columns import Context, added, define, with_default
+from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
+from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, Rows, TableDefinition
+from agent.mysql.ddl.syntax import (
+    Action,
+    AddColumn,
+    AddKey,
+    ChangeColumn,
+    ColumnWords,
+    ConvertCharset,
+    DropColumn,
+    DropKey,
+    KeyWords,
+    MoveRows,
+    Place,
+    RenameColumn,
+    SetDefault,
+    SetVersioning,
+    SetVisible,
+    TableOptions,
+)
+from agent.mysql.ddl.tokens import Unreadable
+from agent.mysql.ddl.types import charset_of_words, with_charset
+
+#: forgets its rows
+_EMPTY_ENGINE = "BLACKHOLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    definition: TableDefinition
+    rows: Rows
+    #: (old, new)
+    renamed: tuple[tuple[str, str], ...]
+    added: tuple[AddedColumn, ...]
+
+
+@dataclass(slots=True)
+class _Work:
+    """A definition under change."""
+
+    context: Context
+    columns: list[ColumnDefinition]
+    #: (old, new)
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+    added: list[AddedColumn] = field(default_factory=list)
+
+
+def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Context, *, ignore: bool) -> Altered:
+    """The table after the actions; `context.charset` is its database's. Raises `Unreadable`."""
+    charset, conversion = _charsets(definition, actions, context)
+    work = _Work(replace(context, charset=charset), [column for column in definition.columns if not column.hidden])
+    needed = _without_unneeded(actions, definition)
+    _walk(work, needed)
+    _put_in(work, needed)
+    if conversion:
+        work.columns = [_converted(column, conversion, context) for column in work.columns]
+    new_keys = [action.key for action in needed if isinstance(action, AddKey)]
+    for words in _defined(needed):
+        new_keys += inline_keys(words)
+    primary_key = _primary_key(definition, work, needed, new_keys)
+    work.columns, primary_key = with_primary_key(work.columns, primary_key)
+    uniques = [key for key in new_keys if not key.primary]
+    more = _hidden(definition, work, needed, uniques)
+    after = TableDefinition(
+        tuple(work.columns) + more,
+        _with_row_end(primary_key, work.columns, more, needed),
+        charset,
+        _unique_columns(definition, work, uniques),
+    )
+    return Altered(after, _rows(needed, new_keys, ignore=ignore), tuple(work.renamed), tuple(work.added))
+
+
+def _defined(actions: Iterable[Action]) -> list[ColumnWords]:
+    return [action.column for action in actions if isinstance(action, AddColumn | ChangeColumn)]
+
+
+def _charsets(definition: TableDefinition, actions: tuple[Action, ...], context: Context) -> tuple[str, str]:
+    """The table's charset afterwards, and what its columns are converted to or ''."""
+    charset, conversion = definition.charset, ""
+    for action in actions:
+        if isinstance(action, TableOptions):
+            default = context.charset if action.charset_is_default else charset
+            if action.charset_is_default or action.charset or action.collation:
+                charset = charset_of_words(action.charset, action.collation, default, context.server)
+        elif isinstance(action, ConvertCharset):
+            default = charset if action.collation else context.charset
+            conversion = charset_of_words(action.charset, action.collation, default, context.server)
+            charset = conversion
+    return charset, conversion
+
+
+def _converted(column: ColumnDefinition, charset: str, context: Context) -> ColumnDefinition:
+    if not column.type.charset or column.type.charset == "binary":
+        return column
+    type_, length = with_charset(column.type, column.length, charset, context.server)
+    return replace(column, type=type_, length=length)
+
+
+def _without_unneeded(actions: tuple[Action, ...], definition: TableDefinition) -> list[Action]:
+    """Without those whose IF EXISTS or IF NOT EXISTS makes nothing of them."""
+    names = {column.name.lower() for column in definition.columns if not column.hidden}
+
+    def is_needed(action: Action) -> bool:
+        if isinstance(action, AddColumn):
+            return not action.if_not_exists or action.column.name.lower() not in names
+        if isinstance(action, ChangeColumn | RenameColumn):
+            return not action.if_exists or action.old_name.lower() in names
+        if isinstance(action, DropColumn | SetDefault):
+            return not action.if_exists or action.name.lower() in names
+        if isinstance(action, AddKey) and action.key.primary and definition.primary_key:
+            return not action.key.if_not_exists
+        return True
+
+    return [action for action in actions if is_needed(action)]
+
+
+def _walk(work: _Work, actions: list[Action]) -> None:
+    """Drops, changes and keeps the columns that are there."""
+    names = {column.name.lower() for column in work.columns}
+    of_column: dict[str, list[Action]] = {}
+    for action in actions:
+        if isinstance(action, ChangeColumn | RenameColumn):
+            name = action.old_name.lower()
+        elif isinstance(action, DropColumn | SetDefault | SetVisible):
+            name = action.name.lower()
+        else:
+            continue
+        if name not in names:
+            raise Unreadable("it names a column that was not known to be there")
+        of_column.setdefault(name, []).append(action)
+    kept: list[ColumnDefinition] = []
+    first_timestamp = _first_timestamp(actions)
+    for column in work.columns:
+        changed: ColumnDefinition | None = column
+        for action in of_column.get(column.name.lower(), []):
+            if changed is None:
+                raise Unreadable("it changes one column twice")
+            changed = _changed(work, changed, action, first_timestamp)
+        if changed is not None:
+            kept.append(changed)
+    work.columns = kept
+
+
+def _changed(
+    work: _Work, column: ColumnDefinition, action: Action, first_timestamp: ColumnWords | None
+) -> ColumnDefinition | None:
+    """The column after an action of its own; None where it is gone from its place."""
+    if isinstance(action, DropColumn):
+        work.dropped.add(column.name.lower())
+        return None
+    if isinstance(action, ChangeColumn):
+        if action.column.name != column.name:
+            work.renamed.append((column.name, action.column.name))
+        if action.place is not None:
+            return None
+        return define(action.column, work.context, is_first_timestamp=action.column is first_timestamp)
+    if isinstance(action, RenameColumn):
+        if action.new_name != column.name:
+            work.renamed.append((column.name, action.new_name))
+        return replace(column, name=action.new_name)
+    if isinstance(action, SetVisible):
+        return replace(column, visible=action.visible)
+    assert isinstance(action, SetDefault)
+    if action.default is None:
+        return replace(column, default=Default.NONE, default_text="")
+    return with_default(column, action.default, None, work.context)
+
+
+def _first_timestamp(actions: list[Action]) -> ColumnWords | None:
+    return next((words for words in _defined(actions) if words.type.name == "TIMESTAMP"), None)
+
+
+def _put_in(work: _Work, actions: list[Action]) -> None:
+    """Adds columns, and those that were changed and moved."""
+    first_timestamp = _first_timestamp(actions)
+    for action in actions:
+        if isinstance(action, AddColumn):
+            column = define(action.column, work.context, is_first_timestamp=action.column is first_timestamp)
+            work.added.append(added(action.column, column, work.context))
+        elif isinstance(action, ChangeColumn) and action.place is not None:
+            column = define(action.column, work.context, is_first_timestamp=action.column is first_timestamp)
+        else:
+            continue
+        if column.name.lower() in {other.name.lower() for other in work.columns}:
+            raise Unreadable("it adds a column that was known to be there")
+        work.columns.insert(_index(work.columns, action.place), column)
+
+
+def _index(columns: list[ColumnDefinition], place: Place | None) -> int:
+    if place is None:
+        return len(columns)
+    if not place.after:
+        return 0
+    for at, column in enumerate(columns):
+        if column.name.lower() == place.after.lower():
+            return at + 1
+    raise Unreadable("it puts a column after one that was not known to be there")
+
+
+def _primary_key(
+    definition: TableDefinition, work: _Work, actions: list[Action], new_keys: list[KeyWords]
+) -> tuple[str, ...]:
+    has_period = hidden.has_period(definition.columns)
+    shown = (name for name in definition.primary_key if not (has_period and name == hidden.ROW_END))
+    names = _followed(shown, work)
+    if any(isinstance(action, DropKey) and action.name.upper() == "PRIMARY" for action in actions):
+        names = []
+    for key in new_keys:
+        if key.primary:
+            if names:
+                raise Unreadable("it adds a second primary key")
+            names = [part.column for part in key.parts]
+    return tuple(names)
+
+
+def _with_row_end(
+    primary_key: tuple[str, ...],
+    columns: list[ColumnDefinition],
+    more: tuple[ColumnDefinition, ...],
+    actions: list[Action],
+) -> tuple[str, ...]:
+    """MariaDB: the key with the end of the period that the table has now."""
+    if hidden.has_period(more):
+        return with_row_end(primary_key, hidden.ROW_END)
+    row_ends = [words.name for words in _defined(actions) if words.period == "END"]
+    if row_ends:
+        return with_row_end(primary_key, row_ends[0])
+    adds_key = any(isinstance(action, AddKey) and action.key.primary for action in actions)
+    if adds_key and any(hidden.may_be_period(column) for column in columns):
+        raise Unreadable("whether its new primary key has a period's end is not known")
+    return primary_key
+
+
+def _followed(names: Iterable[str], work: _Work) -> list[str]:
+    """Columns of before under their names of afterwards, without dropped ones."""
+    renamed = {old.lower(): new for old, new in work.renamed}
+    return [renamed.get(name.lower(), name) for name in names if name.lower() not in work.dropped]
+
+
+def _unique_columns(definition: TableDefinition, work: _Work, uniques: list[KeyWords]) -> frozenset[str]:
+    if not work.context.server.mariadb:
+        return frozenset()
+    parts = [part.column for key in uniques for part in key.parts]
+    return frozenset(name.lower() for name in [*_followed(definition.unique_columns, work), *parts] if name)
+
+
+def _hidden(
+    definition: TableDefinition, work: _Work, actions: list[Action], uniques: list[KeyWords]
+) -> tuple[ColumnDefinition, ...]:
+    """MariaDB's hidden columns afterwards."""
+    if not work.context.server.mariadb:
+        return ()
+    has_period = hidden.has_period(definition.columns)
+    for action in actions:
+        if isinstance(action, SetVersioning):
+            has_period = action.on and not any(words.period for words in _defined(actions))
+    count = hidden.hashes(definition.columns)
+    _check_hashes(definition, work, actions, count)
+    count += hash_count(uniques, work.columns, engine=None if any(key.uses_hash for key in uniques) else "")
+    return (hidden.period_columns() if has_period else ()) + hidden.hash_columns(count)
+
+
+def _check_hashes(definition: TableDefinition, work: _Work, actions: list[Action], count: int) -> None:
+    """Raises `Unreadable` where a unique key that was there may win or lose its hidden column."""
+    unique = {name.lower() for name in definition.unique_columns}
+    is_converted = any(isinstance(action, ConvertCharset) for action in actions)
+    changed = {action.old_name.lower() for action in actions if isinstance(action, ChangeColumn)} & unique
+    if count:
+        drops_key = any(isinstance(action, DropKey) and action.name.upper() != "PRIMARY" for action in actions)
+        if drops_key or is_converted or changed or work.dropped & unique:
+            raise Unreadable("it has a hidden column for a unique key, and may lose it now")
+        return
+    if not changed and not is_converted:
+        return
+    names = {name.lower() for name in _followed(unique, work)}
+    if hidden.is_hashed(column for column in work.columns if column.name.lower() in names):
+        raise Unreadable("it may get a hidden column for a unique key now")
+
+
+def _rows(actions: list[Action], new_keys: list[KeyWords], *, ignore: bool) -> Rows:
+    rows = Rows.PARTLY_REMOVED if ignore and new_keys else Rows.KEPT
+    for action in actions:
+        if isinstance(action, MoveRows):
+            rows |= action.rows
+        elif isinstance(action, TableOptions) and action.engine == _EMPTY_ENGINE:
+            rows |= Rows.REMOVED
+    return rows

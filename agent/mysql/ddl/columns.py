@@ -1,0 +1,96 @@
+"""A column's words as its definition, and what earlier rows hold in it when it is added.
+
+Pure; raises `Unreadable`.
+"""
+
+from dataclasses import dataclass, replace
+
+from menura.types import Kind
+
+from agent.mysql.ddl.literals import implicit_text, literal_text
+from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, EarlierRows, Server, Statement
+from agent.mysql.ddl.syntax import ColumnWords, DefaultKind, DefaultWords, LiteralKind, TypeWords
+from agent.mysql.ddl.types import TypeContext, column_type
+
+#: MariaDB
+_EMPTY_STRING_IS_NULL = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a definition's words depend on besides themselves."""
+
+    statement: Statement
+    server: Server
+    #: of the table; '' where it is not known
+    charset: str
+
+
+def define(words: ColumnWords, context: Context, *, is_first_timestamp: bool = False) -> ColumnDefinition:
+    """The column as it is afterwards, keys of the table left out."""
+    types = TypeContext(context.server, context.statement.sql_mode, context.charset)
+    type_, length = column_type(words.type, types)
+    is_serial = words.type.name == "SERIAL"
+    auto_increment = words.auto_increment or is_serial
+    has_implicit_defaults = type_.kind is Kind.TIMESTAMP and not context.statement.explicit_defaults_for_timestamp
+    nullable = words.nullable if words.nullable is not None else not has_implicit_defaults
+    if auto_increment or words.primary or words.period:
+        nullable = False
+    column = ColumnDefinition(
+        words.name,
+        type_,
+        nullable=nullable,
+        generated=words.generated,
+        visible=words.visible,
+        auto_increment=auto_increment,
+        length=length,
+    )
+    if words.generated or auto_increment:
+        return replace(column, default=Default.NONE)
+    if words.default is None and has_implicit_defaults and not nullable and not words.primary:
+        if is_first_timestamp and not words.on_update_now:
+            return replace(column, default=Default.EXPRESSION)
+        return replace(column, default=Default.LITERAL, default_text=implicit_text(type_) or "")
+    if words.type.compressed and not nullable and words.default is None:
+        return replace(column, default=Default.LITERAL)  # an empty one
+    return with_default(column, words.default, words.type, context)
+
+
+def with_default(
+    column: ColumnDefinition, default: DefaultWords | None, words: TypeWords | None, context: Context
+) -> ColumnDefinition:
+    """The column with that default; None: without one."""
+    if default is None or default.kind is DefaultKind.NULL or _is_empty_null(default, context):
+        found = Default.NULL if column.nullable else Default.NONE
+        return replace(column, default=found, default_text="")
+    is_literal = default.kind is DefaultKind.LITERAL
+    if default.literal is None or not (is_literal or context.server.mariadb):
+        return replace(column, default=Default.EXPRESSION, default_text="")
+    text = literal_text(default.literal, column.type, words, context.statement, context.server)
+    if text is None:
+        return replace(column, default=Default.EXPRESSION, default_text="")
+    return replace(column, default=Default.LITERAL, default_text=text)
+
+
+def _is_empty_null(default: DefaultWords, context: Context) -> bool:
+    is_on = context.server.mariadb and context.statement.sql_mode & _EMPTY_STRING_IS_NULL
+    literal = default.literal
+    return bool(is_on and literal and literal.kind is LiteralKind.STRING and not literal.text)
+
+
+def added(words: ColumnWords, column: ColumnDefinition, context: Context) -> AddedColumn:
+    """What rows from before hold in a column that a statement adds."""
+    if column.generated or column.auto_increment:
+        return AddedColumn(column.name, EarlierRows.UNKNOWN)
+    if column.default is Default.NULL:
+        return AddedColumn(column.name, EarlierRows.NULL)
+    text: str | None = None
+    if column.default is Default.LITERAL:
+        text = column.default_text
+    elif column.default is Default.NONE:
+        text = implicit_text(column.type)
+    elif words.default is not None and words.default.literal is not None and column.type.kind is not Kind.JSON:
+        text = literal_text(words.default.literal, column.type, words.type, context.statement, context.server)
+    if text is None:
+        return AddedColumn(column.name, EarlierRows.UNKNOWN)
+    return AddedColumn(column.name, EarlierRows.TEXT, text)

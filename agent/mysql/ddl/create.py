@@ -1,0 +1,87 @@
+"""CREATE TABLE as a definition. Pure; raises `Unreadable`."""
+
+import re
+from dataclasses import replace
+
+from menura.types import ColumnType, Kind
+
+from agent.mysql.ddl import hidden
+from agent.mysql.ddl.columns import Context, define
+from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
+from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
+from agent.mysql.ddl.syntax import CreateTable
+from agent.mysql.ddl.tokens import Unreadable
+from agent.mysql.ddl.types import charset_of_words, is_shown_surely
+
+#: MariaDB's sequences are tables of one row
+_SEQUENCE = (
+    ("next_not_cached_value", Kind.BIGINT, False),
+    ("minimum_value", Kind.BIGINT, False),
+    ("maximum_value", Kind.BIGINT, False),
+    ("start_value", Kind.BIGINT, False),
+    ("increment", Kind.BIGINT, False),
+    ("cache_size", Kind.BIGINT, True),
+    ("cycle_option", Kind.TINYINT, True),
+    ("cycle_count", Kind.BIGINT, False),
+)
+
+
+#: made by the server from what it has, in place of LIKE or SELECT
+_REWRITTEN = re.compile(r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?(?:`[^`]*`\.)?`[^`]*` \(\n  `")
+
+
+def create(statement: CreateTable, context: Context) -> TableDefinition:
+    """The table; `context.charset` is its database's."""
+    if statement.has_select:
+        raise Unreadable("its columns come from a SELECT")
+    options = statement.options
+    charset = context.charset
+    if options.charset or options.collation:
+        charset = charset_of_words(options.charset, options.collation, charset, context.server)
+    if options.is_sequence:
+        return sequence(charset)
+    of_columns = Context(context.statement, context.server, charset)
+    first_timestamp = next((words for words in statement.columns if words.type.name == "TIMESTAMP"), None)
+    columns = [define(words, of_columns, is_first_timestamp=words is first_timestamp) for words in statement.columns]
+    keys = list(statement.keys)
+    for words in statement.columns:
+        keys += inline_keys(words)
+    primary = [key for key in keys if key.primary]
+    if not columns or len(primary) > 1 or len({column.name.lower() for column in columns}) < len(columns):
+        raise Unreadable("a table without columns, or with two of one name or two primary keys, is not read")
+    if _REWRITTEN.match(context.statement.text):
+        columns = [_checked(column) for column in columns]
+    columns, primary_key = with_primary_key(columns, tuple(part.column for key in primary for part in key.parts))
+    uniques = [key for key in keys if not key.primary]
+    if not context.server.mariadb:
+        return TableDefinition(tuple(columns), primary_key, charset)
+    more: tuple[ColumnDefinition, ...] = ()
+    if _is_versioned(statement):
+        row_ends = [words.name for words in statement.columns if words.period == "END"]
+        more = () if row_ends else hidden.period_columns()
+        primary_key = with_row_end(primary_key, row_ends[0] if row_ends else hidden.ROW_END)
+    more += hidden.hash_columns(hash_count(uniques, columns, engine=options.engine))
+    unique_columns = frozenset(part.column.lower() for key in uniques for part in key.parts)
+    return TableDefinition(tuple(columns) + more, primary_key, charset, unique_columns)
+
+
+def _checked(column: ColumnDefinition) -> ColumnDefinition:
+    """A column as the server shows it, which may lack characters."""
+    charset = column.type.charset
+    if not all(is_shown_surely(label, charset) for label in column.type.labels):
+        raise Unreadable("the server made the statement, and a '?' in its labels may stand for another character")
+    if column.default is Default.LITERAL and charset and not is_shown_surely(column.default_text, charset):
+        return replace(column, default=Default.EXPRESSION, default_text="")
+    return column
+
+
+def _is_versioned(statement: CreateTable) -> bool:
+    return statement.options.is_versioned or any(words.versioned for words in statement.columns)
+
+
+def sequence(charset: str) -> TableDefinition:
+    columns = (
+        ColumnDefinition(name, ColumnType(kind, unsigned), nullable=False, default=Default.NONE)
+        for name, kind, unsigned in _SEQUENCE
+    )
+    return TableDefinition(tuple(columns), (), charset)

@@ -1,0 +1,83 @@
+"""MariaDB's hidden columns: in a table's row events, but not in information_schema.
+
+A table with system versioning and no period columns of its own has row_start and row_end. Each unique key that is too
+long for an index, as on a TEXT, or says USING HASH, has a DB_ROW_HASH_n. They stand last, in this order.
+"""
+
+from collections.abc import Iterable
+
+from menura.types import ColumnType, Kind
+
+from agent.mysql.ddl.model import ColumnDefinition, Default
+from agent.mysql.ddl.tokens import Unreadable
+from agent.mysql.ddl.types import bytes_of_character
+
+ROW_START, ROW_END = "row_start", "row_end"
+_HASH = "DB_ROW_HASH_"
+#: of a unique key in InnoDB
+_MOST_KEY_BYTES = 3072
+#: of a number, a time or a label in a key: at most that
+_SMALL_BYTES = 32
+_LONG_KINDS = frozenset({Kind.TEXT, Kind.BLOB, Kind.GEOMETRY, Kind.JSON})
+
+
+def period_columns() -> tuple[ColumnDefinition, ...]:
+    return tuple(
+        ColumnDefinition(
+            name,
+            ColumnType(Kind.TIMESTAMP, precision=6),
+            nullable=False,
+            default=Default.NONE,
+            generated=True,
+            visible=False,
+            hidden=True,
+        )
+        for name in (ROW_START, ROW_END)
+    )
+
+
+def hash_columns(count: int) -> tuple[ColumnDefinition, ...]:
+    return tuple(
+        ColumnDefinition(
+            f"{_HASH}{number}",
+            ColumnType(Kind.BIGINT, unsigned=True),
+            default=Default.NONE,
+            generated=True,
+            visible=False,
+            hidden=True,
+        )
+        for number in range(1, count + 1)
+    )
+
+
+def has_period(columns: tuple[ColumnDefinition, ...]) -> bool:
+    return any(column.hidden and column.name == ROW_START for column in columns)
+
+
+def may_be_period(column: ColumnDefinition) -> bool:
+    """Whether it can be GENERATED ALWAYS AS ROW START or END."""
+    return column.generated and not column.nullable and column.type.kind in (Kind.TIMESTAMP, Kind.BIGINT)
+
+
+def hashes(columns: tuple[ColumnDefinition, ...]) -> int:
+    return sum(column.hidden and column.name.startswith(_HASH) for column in columns)
+
+
+def is_hashed(columns: Iterable[ColumnDefinition]) -> bool:
+    """Whether a unique key of these columns, each as a whole, gets a hash; raises `Unreadable` near the border."""
+    least = most = 0
+    for column in columns:
+        kind = column.type.kind
+        if kind in _LONG_KINDS:
+            return True
+        if kind in (Kind.CHAR, Kind.VARCHAR):
+            least += column.length * bytes_of_character(column.type.charset)
+            most += column.length * bytes_of_character(column.type.charset)
+        elif kind in (Kind.BINARY, Kind.VARBINARY):
+            least += column.length
+            most += column.length
+        else:
+            most += _SMALL_BYTES
+    if least <= _MOST_KEY_BYTES < most:
+        raise Unreadable("a unique key is about as long as one can be without a hidden column")
+    return least > _MOST_KEY_BYTES

@@ -1,0 +1,311 @@
+"""What a statement says, before it is known what it does: small immutable values, as `parse` makes them.
+
+Names are as written. What can't change a column, a key or the rows is not in here.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from agent.mysql.ddl.model import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    #: '': the default database
+    database: str
+    table: str
+
+
+class LiteralKind(Enum):
+    STRING = auto()
+    NUMBER = auto()
+    HEX = auto()
+    BITS = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    kind: LiteralKind
+    #: a number with its sign
+    text: str
+    #: of _latin1'x'; '' without
+    charset: str = ""
+
+
+class DefaultKind(Enum):
+    NULL = auto()
+    LITERAL = auto()
+    #: with `literal` where it is nothing but one
+    EXPRESSION = auto()
+    NOW = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultWords:
+    kind: DefaultKind
+    literal: Literal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeWords:
+    #: in upper case, e.g. "INT", "LONG VARCHAR", "NATIONAL CHAR VARYING"
+    name: str
+    arguments: tuple[str, ...] = ()
+    labels: tuple[Literal, ...] = ()
+    unsigned: bool = False
+    #: '' without; ASCII, UNICODE and BYTE are latin1, ucs2 and binary
+    charset: str = ""
+    collation: str = ""
+    #: MariaDB
+    compressed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnWords:
+    name: str
+    type: TypeWords
+    #: None: not said
+    nullable: bool | None = None
+    default: DefaultWords | None = None
+    on_update_now: bool = False
+    generated: bool = False
+    #: GENERATED ALWAYS AS ROW START or END: "START" or "END"
+    period: str = ""
+    #: WITH SYSTEM VERSIONING: with one such column the table has it
+    versioned: bool = False
+    auto_increment: bool = False
+    visible: bool = True
+    primary: bool = False
+    unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    #: '' of an expression
+    column: str
+    has_length: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWords:
+    """PRIMARY KEY and UNIQUE; no other key matters."""
+
+    primary: bool
+    name: str
+    parts: tuple[KeyPart, ...]
+    #: CREATE INDEX IF NOT EXISTS and the like
+    if_not_exists: bool = False
+    uses_hash: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """FIRST, or after a column."""
+
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    column: ColumnWords
+    place: Place | None = None
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """CHANGE and MODIFY."""
+
+    old_name: str
+    column: ColumnWords
+    place: Place | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    old_name: str
+    new_name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    name: str
+    #: None: DROP DEFAULT
+    default: DefaultWords | None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetVisible:
+    name: str
+    visible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddKey:
+    key: KeyWords
+
+
+@dataclass(frozen=True, slots=True)
+class DropKey:
+    #: 'PRIMARY' for the primary key; a constraint may be anything
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTo:
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertCharset:
+    #: '' for DEFAULT
+    charset: str
+    collation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    charset: str = ""
+    #: CHARACTER SET DEFAULT: the database's
+    charset_is_default: bool = False
+    collation: str = ""
+    engine: str = ""
+    #: MariaDB: SEQUENCE=1
+    is_sequence: bool = False
+    #: CREATE TABLE: WITH SYSTEM VERSIONING
+    is_versioned: bool = False
+
+
+class OtherTable(Enum):
+    """What ALTER TABLE ... PARTITION does to a second table."""
+
+    EXCHANGED = auto()
+    #: CONVERT PARTITION p TO TABLE it
+    CREATED = auto()
+    #: CONVERT TABLE it TO PARTITION p
+    DROPPED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class MoveRows:
+    """Of partitions and tablespaces."""
+
+    rows: Rows
+    other: TableName | None = None
+    other_does: OtherTable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetVersioning:
+    on: bool
+
+
+Action = (
+    AddColumn
+    | ChangeColumn
+    | DropColumn
+    | RenameColumn
+    | SetDefault
+    | SetVisible
+    | AddKey
+    | DropKey
+    | RenameTo
+    | ConvertCharset
+    | TableOptions
+    | MoveRows
+    | SetVersioning
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    table: TableName
+    if_not_exists: bool = False
+    or_replace: bool = False
+    columns: tuple[ColumnWords, ...] = ()
+    keys: tuple[KeyWords, ...] = ()
+    options: TableOptions = field(default_factory=TableOptions)
+    like: TableName | None = None
+    #: AS SELECT: its columns are more than those
+    has_select: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSequence:
+    table: TableName
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    table: TableName
+    actions: tuple[Action, ...]
+    if_exists: bool = False
+    #: MariaDB: rows in the way of a unique key are deleted
+    ignore: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTables:
+    pairs: tuple[tuple[TableName, TableName], ...]
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropTables:
+    tables: tuple[TableName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTable:
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDatabase:
+    name: str
+    if_not_exists: bool = False
+    or_replace: bool = False
+    options: TableOptions = field(default_factory=TableOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase:
+    #: '': the default database
+    name: str
+    options: TableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Irrelevant:
+    """No table's columns or rows change: views, routines, users, transactions, temporary tables."""
+
+
+Parsed = (
+    CreateTable
+    | CreateSequence
+    | AlterTable
+    | RenameTables
+    | DropTables
+    | TruncateTable
+    | CreateDatabase
+    | AlterDatabase
+    | DropDatabase
+    | Irrelevant
+)

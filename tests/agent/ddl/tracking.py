@@ -1,0 +1,189 @@
+"""A server, its log, and a catalog that follows it: each statement is tracked and compared with information_schema."""
+
+import re
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, fields, replace
+
+import pymysql
+from menura.types import BINARY_KINDS
+
+from agent.mysql.ddl.apply import apply
+from agent.mysql.ddl.model import (
+    Applied,
+    Catalog,
+    ColumnDefinition,
+    Default,
+    Server,
+    Statement,
+    Table,
+    TableDefinition,
+    Unsure,
+)
+from agent.mysql.ddl.session import statement_of
+from agent.mysql.events import parse_query
+from agent.mysql.information_schema import read_databases, read_definitions
+from tests.servers import Server as RunningServer
+
+_HEADER = struct.Struct("<IBIIIH")
+_QUERY_EVENT, _TABLE_MAP_EVENT = 2, 19
+_CHECKSUM_BYTES = 4
+_SYSTEM = ("mysql", "information_schema", "performance_schema", "sys")
+
+
+@dataclass
+class Outcome:
+    #: the server's code; 0: it took the statement
+    refused: int = 0
+    applied: list[Applied] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    #: bodies of TABLE_MAP events
+    table_maps: list[bytes] = field(default_factory=list)
+    unsure: list[Unsure] = field(default_factory=list)
+    #: what differs from information_schema, for people
+    differences: list[str] = field(default_factory=list)
+
+
+class Tracking:
+    """One server with row-based log and minimal metadata, and what is known of it."""
+
+    def __init__(self, running: RunningServer) -> None:
+        self.running = running
+        version = str(running.run("SELECT VERSION()")[0][0])
+        numbers = [int(part) for part in re.findall(r"\d+", version)[:3]]
+        names = running.run("SELECT @@lower_case_table_names")[0][0]
+        self.server = Server("MariaDB" in version, (numbers[0], numbers[1], numbers[2]), int(str(names)))
+        self._admin = running.connect()
+        self.catalog = Catalog({}, {})
+        self.reset()
+
+    def close(self) -> None:
+        self.connection.close()
+        self._admin.close()
+
+    def reset(self) -> None:
+        """An empty server, a new session with a database `t`."""
+        with self._admin.cursor() as cursor:
+            cursor.execute("SHOW DATABASES")
+            for (name,) in list(cursor.fetchall()):
+                if name not in _SYSTEM:
+                    cursor.execute("DROP DATABASE `" + name.replace("`", "``") + "`")
+            cursor.execute("CREATE DATABASE t CHARACTER SET utf8mb4")
+            cursor.execute("SHOW BINARY LOG STATUS" if not self.server.mariadb else "SHOW MASTER STATUS")
+            self._file, self._offset = cursor.fetchall()[0][:2]
+        self.connection = self.running.connect(database="t")
+        self.catalog = Catalog(self.read(), read_databases(self._admin))
+
+    def read(self) -> dict[Table, TableDefinition | None]:
+        found = read_definitions(self._admin, None, self.server)
+        return {table: None if isinstance(read, Unsure) else read for table, read in found.items()}
+
+    def run(self, text: str) -> Outcome:
+        """Run, track and compare; tables that end as unsure are read anew afterwards."""
+        outcome = Outcome()
+        with self.connection.cursor() as cursor:
+            try:
+                cursor.execute(text)
+                cursor.fetchall()
+            except pymysql.err.MySQLError as refused:
+                outcome.refused = int(refused.args[0])
+        for type_, body in self._events():
+            if type_ == _TABLE_MAP_EVENT:
+                outcome.table_maps.append(body)
+            elif type_ == _QUERY_EVENT:
+                statement = statement_of(parse_query(body), self.server)
+                outcome.statements.append(statement)
+                applied = apply(self.catalog, statement, self.server)
+                outcome.applied.append(applied)
+                outcome.unsure += applied.unsure
+                self.catalog = applied.catalog
+        if outcome.applied:
+            self._compare(outcome)
+        return outcome
+
+    def _events(self) -> Iterator[tuple[int, bytes]]:
+        assert self.running.folder is not None
+        with (self.running.folder / "data" / self._file).open("rb") as log:
+            log.seek(self._offset)
+            events = log.read()
+        at = 0
+        while at + _HEADER.size <= len(events):
+            _, type_, _, length, _, _ = _HEADER.unpack_from(events, at)
+            if at + length > len(events):
+                break
+            yield type_, events[at + _HEADER.size : at + length - _CHECKSUM_BYTES]
+            at += length
+        self._offset += at
+
+    def _compare(self, outcome: Outcome) -> None:
+        there = self.read()
+        tables = dict(self.catalog.tables)
+        for table in {**tables, **there}:
+            if table in there and there[table] is None:  # information_schema can't tell
+                continue
+            if table in tables and tables[table] is None:
+                if table in there:
+                    tables[table] = there[table]
+                else:
+                    del tables[table]
+                continue
+            wrong = differences(table, tables.get(table), there.get(table), mariadb=self.server.mariadb)
+            outcome.differences += wrong
+            if wrong and table in there:  # told once
+                tables[table] = there[table]
+            elif wrong:
+                del tables[table]
+        databases = {name: charset for name, charset in read_databases(self._admin).items() if name not in _SYSTEM}
+        tracked = {name: charset for name, charset in self.catalog.databases.items() if name not in _SYSTEM}
+        if databases != tracked:
+            outcome.differences.append(f"databases: tracked {tracked}, there {databases}")
+        self.catalog = Catalog(tables, self.catalog.databases)
+
+
+def differences(
+    table: Table, tracked: TableDefinition | None, there: TableDefinition | None, *, mariadb: bool
+) -> list[str]:
+    """What a tracked definition has otherwise than information_schema, which can't show all."""
+    if tracked is None or there is None:
+        return [f"{table}: tracked {tracked is not None}, there {there is not None}"] if tracked != there else []
+    found = []
+    if not there.unique_columns <= tracked.unique_columns:
+        found.append(f"{table}: unique columns {set(there.unique_columns - tracked.unique_columns)} are not tracked")
+    if (tracked.primary_key, tracked.charset) != (there.primary_key, there.charset):
+        found.append(f"{table}: {tracked.primary_key} {tracked.charset}, there {there.primary_key} {there.charset}")
+    for ours, theirs in zip(tracked.columns, there.columns, strict=False):
+        ours, theirs = _comparable(ours, theirs, mariadb=mariadb)  # noqa: PLW2901
+        if ours != theirs:
+            found.append(f"{table}.{ours.name}: {_other(ours, theirs)}")
+    if len(tracked.columns) != len(there.columns):
+        found.append(f"{table}: {[c.name for c in tracked.columns]}, there {[c.name for c in there.columns]}")
+    return found
+
+
+def _other(ours: ColumnDefinition, theirs: ColumnDefinition) -> str:
+    names = [part.name for part in fields(ours) if getattr(ours, part.name) != getattr(theirs, part.name)]
+    return ", ".join(f"{name} {getattr(ours, name)!s}, there {getattr(theirs, name)!s}" for name in names)
+
+
+def _comparable(
+    ours: ColumnDefinition, theirs: ColumnDefinition, *, mariadb: bool
+) -> tuple[ColumnDefinition, ColumnDefinition]:
+    if not mariadb and theirs.nullable and ours.default is Default.NONE:  # MySQL shows both as NULL
+        ours, theirs = replace(ours, default=Default.NULL), replace(theirs, default=Default.NULL)
+    if Default.LITERAL in (ours.default, theirs.default) and ours.type.kind in BINARY_KINDS:
+        # MySQL cuts zeros off at the end, MariaDB shows '?' for what is no text
+        if Default.EXPRESSION in (ours.default, theirs.default):
+            return replace(ours, default=Default.NONE, default_text=""), replace(
+                theirs, default=Default.NONE, default_text=""
+            )
+        return replace(ours, default_text=ours.default_text.rstrip("0")), replace(
+            theirs, default_text=theirs.default_text.rstrip("0")
+        )
+    return ours, theirs
+
+
+@contextmanager
+def tracking(running: RunningServer) -> Iterator[Tracking]:
+    with closing(Tracking(running)) as tracked:
+        yield tracked
