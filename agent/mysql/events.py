@@ -4,6 +4,7 @@ Pure: the bytes after the event header, without the checksum, in; values out. A 
 contradicts itself raises `EventBodyError`.
 """
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -11,6 +12,10 @@ _QUERY_HEAD = struct.Struct("<IIBHH")
 _FORMAT_HEAD = struct.Struct("<H50sIB")
 #: EXECUTE_LOAD_QUERY: file id, two offsets into the text, how to treat duplicates
 _LOAD_QUERY_EXTRA_BYTES = 13
+
+#: the name of a log file, of at most FN_REFLEN bytes less one
+_LOG_FILE = re.compile(r"[^\0]+\.[0-9]+")
+_MOST_FILE_BYTES = 511
 
 _CHECKSUM_OFF = 0
 _CHECKSUM_CRC32 = 1
@@ -76,7 +81,13 @@ def parse_rotate(body: bytes) -> Rotate:
     """
     if len(body) <= 8:
         raise EventBodyError(f"{len(body)} bytes are too few for a rotate event")
-    return Rotate(body[8:].decode("utf-8", "surrogateescape"), int.from_bytes(body[:8], "little"))
+    try:
+        file = body[8:].decode()
+    except UnicodeDecodeError as broken:
+        raise EventBodyError("a log file's name that is not UTF-8") from broken
+    if _LOG_FILE.fullmatch(file) is None or len(body) > 8 + _MOST_FILE_BYTES:
+        raise EventBodyError("a rotate event that names no log file")
+    return Rotate(file, int.from_bytes(body[:8], "little"))
 
 
 def parse_query(body: bytes, *, is_load: bool = False) -> Query:

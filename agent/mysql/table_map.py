@@ -29,7 +29,7 @@ _NUMERIC = frozenset(
 _CHARACTER = frozenset(
     {
         *(binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_VARCHAR, binlog.MYSQL_TYPE_VAR_STRING, binlog.MYSQL_TYPE_BLOB),
-        *(binlog.MYSQL_TYPE_BLOB_COMPRESSED, binlog.MYSQL_TYPE_VARCHAR_COMPRESSED),
+        *(binlog.MYSQL_TYPE_BLOB_COMPRESSED, binlog.MYSQL_TYPE_VARCHAR_COMPRESSED, binlog.MYSQL_TYPE_VECTOR),
     }
 )
 #: MariaDB's geometries have one too, which says nothing
@@ -53,9 +53,9 @@ _METADATA_BYTES = {
     binlog.MYSQL_TYPE_VARCHAR_COMPRESSED: 2,
     binlog.MYSQL_TYPE_NEWDECIMAL: 2,
     binlog.MYSQL_TYPE_STRING: 2,
+    binlog.MYSQL_TYPE_ENUM: 2,
+    binlog.MYSQL_TYPE_SET: 2,
 }
-#: the real types of a STRING
-_STRING_TYPES = _LABELLED_TYPES | {binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_VAR_STRING}
 _WITHOUT_METADATA = frozenset(
     {
         *_INTEGER_TYPES,
@@ -206,17 +206,14 @@ def _with_metadata(number: int, type_: int, metadata: _Reader) -> tuple[int, int
     """The real type of a column and its metadata as one number.
 
     STRING: 1 real type, 1 length; bits 4 and 5 of the first byte are inverted bits 8 and 9 of the length.
-    VAR_STRING, a VARCHAR of before 5.0.3, is stored as a CHAR and has the same.
     """
     if type_ in _WITHOUT_METADATA:
         return type_, 0
     size = _METADATA_BYTES.get(type_)
     if size is None:
         raise TableMapError(f"column number {number} is of type {type_}, which this version does not know")
-    if type_ in (binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_VAR_STRING):
+    if type_ in (binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_ENUM, binlog.MYSQL_TYPE_SET):
         first, second = metadata.take(2)
-        if first | 0x30 not in _STRING_TYPES:
-            raise TableMapError(f"column number {number} is a string of type {first | 0x30}")
         return first | 0x30, second | ((first & 0x30) ^ 0x30) << 4
     return type_, metadata.number(size)
 
@@ -244,6 +241,8 @@ def _read_optional(
             chosen = [index for index, column in enumerate(columns) if types is None or column.type in types]
             for index, facts in zip(chosen, read(value, len(chosen)), strict=True):
                 columns[index] = replace(columns[index], **facts)
+            if value:
+                raise TableMapError(f"optional field {field} says more than its {len(chosen)} columns need")
     return primary_key
 
 
@@ -291,7 +290,6 @@ _FIELDS: dict[int, _Field] = {
     _COLUMN_VISIBILITY: (_visible, None),
 }
 _MARIADB_FIELDS = _FIELDS | {
-    _SIGNEDNESS: (_unsigned, _NUMERIC | {binlog.MYSQL_TYPE_DECIMAL}),
     _DEFAULT_CHARSET: (_default_collations, _MARIADB_CHARACTER),
     _COLUMN_CHARSET: (_collations, _MARIADB_CHARACTER),
 }

@@ -86,6 +86,8 @@ cdef class RowsReader:
         columns = body[at]
         at += 1
         if columns == 0xFC:
+            if size - at < 2:
+                return self.fail(b"a rows event that is too short")
             columns = le16(body + at)
             at += 2
         if columns != <uint64_t> plan.column_count:
