@@ -21,6 +21,11 @@ test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some)
 	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql jars chromium
 	@$(PYTHON) -m pytest $(PYTEST_ARGS)
 
+.PHONY: fuzz
+fuzz: ## hostile bytes for the compiled core, on from the last run (EVENTS=10000000 in all, SEED=1)
+	@.ci/setup environment
+	@$(PYTHON) -m tests.fuzz --events $(or $(EVENTS),10000000) --seed $(or $(SEED),1)
+
 .PHONY: lint
 lint: ## ruff, strict types, import directions, Cython lint, shell syntax
 	@.ci/setup environment

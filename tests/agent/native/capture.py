@@ -18,10 +18,14 @@ from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, Ta
 from tests.servers import Server
 
 BINLOG_DUMP_NON_BLOCK = 1
+BINLOG_SEND_ANNOTATE_ROWS_EVENT = 2
 
 
-def dump(server: Server, file: str | None = None, offset: int = 4) -> bytes:
-    """Packets of the server's binlog from a place to its present end, as they came, the end of file included."""
+def dump(server: Server, file: str | None = None, offset: int = 4, *, annotated: bool = False) -> bytes:
+    """Packets of the server's binlog from a place to its present end, as they came, the end of file included.
+
+    MariaDB leaves out ANNOTATE_ROWS events unless `annotated`.
+    """
     file = file or str(server.run("SHOW BINARY LOGS")[0][0])
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         if server.flavor == "mariadb":
@@ -32,7 +36,7 @@ def dump(server: Server, file: str | None = None, offset: int = 4) -> bytes:
         connection._execute_command(
             COMMAND.COM_BINLOG_DUMP,
             offset.to_bytes(4, "little")
-            + BINLOG_DUMP_NON_BLOCK.to_bytes(2, "little")
+            + (BINLOG_DUMP_NON_BLOCK | (BINLOG_SEND_ANNOTATE_ROWS_EVENT if annotated else 0)).to_bytes(2, "little")
             + (4711).to_bytes(4, "little")
             + file.encode(),
         )

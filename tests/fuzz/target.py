@@ -1,0 +1,146 @@
+"""What is fuzzed: the decoder fed with a stream of packets, and the Python that handles what it hands over.
+
+Comes in: packets without checksums. Goes out: what became of them: batches, or a typed error. Anything else is a
+finding: another exception, a batch that is no valid Arrow data, an answer that depends on how the bytes were cut.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from agent.mysql import constants as binlog
+from agent.mysql.column_types import ColumnTypeUnknown
+from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
+from agent.mysql.statements import read as read_statement
+from agent.mysql.table_map import TableMapError
+from agent.native.decoder import BinlogDecoder, DecodeError, Reason, TableBatch, TablePlan, UnsupportedColumn
+from tests.agent.native.capture import plan_of
+
+#: what hostile bytes may lead to
+TYPED = (DecodeError, EventBodyError, TableMapError, ColumnTypeUnknown, UnsupportedColumn)
+MOST_PLANS = 4096
+_PREFIX = {False: b"MySQL\n", True: b"MariaDB\n"}
+
+#: called with a decoder that was just fed: makes what lies behind the bytes unreadable, and afterwards readable
+Guard = Callable[[BinlogDecoder], Callable[[], None]]
+
+
+@dataclass
+class Outcome:
+    error: str = ""
+    batches: list[TableBatch] = field(default_factory=list)
+    rows: int = 0
+
+
+class Target:
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._guard = guard
+        self._plans: dict[tuple[bool, bytes], TablePlan | Exception] = {}
+
+    def run(self, stream: bytes, *, mariadb: bool, at_once: bool = False) -> Outcome:
+        """Feed packet by packet, so that a read beyond an event leaves what was received; or `at_once`."""
+        decoder = BinlogDecoder(mariadb=mariadb, checksum=False, next_gsn=1, next_transaction_id=1)
+        outcome = Outcome()
+        at = 0
+        try:
+            while at < len(stream):
+                size = len(stream) - at
+                if not at_once:
+                    size = min(size, 4 + int.from_bytes(stream[at : at + 3], "little"))
+                space = decoder.writable()
+                size = min(size, len(space))
+                space[:size] = stream[at : at + size]
+                decoder.received(size)
+                at += size
+                if self._decode(decoder, outcome, mariadb):
+                    break
+        except TYPED as error:
+            outcome.error = f"{type(error).__name__}: {error}"
+        # Also after an error: a plan's batch would else keep its rows for the next decoder.
+        outcome.batches += decoder.take_batches()
+        outcome.rows = decoder.rows
+        return outcome
+
+    def _decode(self, decoder: BinlogDecoder, outcome: Outcome, mariadb: bool) -> bool:
+        """All that was received; whether the stream has ended."""
+        while True:
+            unguard = self._guard(decoder) if self._guard else None
+            try:
+                reason = decoder.decode()
+            finally:
+                if unguard:
+                    unguard()
+            if reason is Reason.NEED_BYTES:
+                return False
+            if reason is Reason.EVENT:
+                self._handle(decoder, mariadb)
+            elif reason is Reason.BATCH_FULL:
+                outcome.batches += decoder.take_batches()
+            else:
+                return True
+
+    def _handle(self, decoder: BinlogDecoder, mariadb: bool) -> None:
+        event = decoder.event
+        if event.type == binlog.TABLE_MAP_EVENT:
+            table_id = int.from_bytes(event.body[:6], "little")
+            decoder.define_table(table_id, event.body, self._plan(event.body, mariadb))
+        elif event.type in (binlog.QUERY_EVENT, binlog.EXECUTE_LOAD_QUERY_EVENT):
+            query = parse_query(event.body, is_load=event.type == binlog.EXECUTE_LOAD_QUERY_EVENT)
+            read_statement(query.text, query.database)
+            decoder.transaction_finished()
+        elif event.type == binlog.FORMAT_DESCRIPTION_EVENT:
+            parse_format_description(event.body)
+            decoder.forget_tables()
+        elif event.type == binlog.ROTATE_EVENT:
+            decoder.set_file(parse_rotate(event.body).file)
+            decoder.forget_tables()
+
+    def _plan(self, body: bytes, mariadb: bool) -> TablePlan:
+        """A real plan of the table map alone; byte-equal maps share one, as in the agent."""
+        key = (mariadb, body[6:])
+        known = self._plans.get(key)
+        if known is None:
+            try:
+                known = plan_of(body, mariadb=mariadb)
+            except TYPED as error:
+                known = error
+            if len(self._plans) >= MOST_PLANS:
+                self._plans.clear()
+            self._plans[key] = known
+        if isinstance(known, Exception):
+            raise known
+        return known
+
+
+def check(target: Target, stream: bytes, outcome: Outcome, *, mariadb: bool) -> None:
+    """The slower properties: valid Arrow data, and the same answer when all bytes come at once."""
+    tables = _tables(outcome)
+    again = target.run(stream, mariadb=mariadb, at_once=True)
+    assert (again.error, again.rows) == (outcome.error, outcome.rows), (again.error, outcome.error)
+    for ours, theirs in zip(tables, _tables(again), strict=True):
+        assert ours.equals(theirs) or _has_nan(ours), "the rows depend on how the bytes were cut"
+
+
+def _tables(outcome: Outcome) -> list[pa.Table]:
+    tables = []
+    for batch in outcome.batches:
+        part = pa.record_batch(batch.rows)
+        part.validate(full=True)
+        pa.record_batch(batch.transactions).validate(full=True)
+        tables.append(pa.Table.from_batches([part]))
+    return tables
+
+
+def _has_nan(table: pa.Table) -> bool:
+    return any(pa.types.is_floating(column.type) for column in table.schema)
+
+
+def to_file(stream: bytes, *, mariadb: bool) -> bytes:
+    return _PREFIX[mariadb] + stream
+
+
+def from_file(path: Path) -> tuple[bytes, bool]:
+    flavor, _, stream = path.read_bytes().partition(b"\n")
+    return stream, flavor == b"MariaDB"
