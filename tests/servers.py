@@ -45,6 +45,7 @@ class Server:
     process: subprocess.Popen[bytes] | None = None
     settings: dict[str, str] = field(default_factory=dict)
     version: str = ""
+    program: str = ""
 
     def connect(self, **options: object) -> pymysql.connections.Connection:
         """A new autocommitting PyMySQL connection as the administrator."""
@@ -88,10 +89,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def server(flavor: Flavor, folder: Path, *, version: str = "", **settings: str) -> Iterator[Server]:
+def server(flavor: Flavor, folder: Path, *, version: str = "", program: str = "", **settings: str) -> Iterator[Server]:
     """A running server with a fresh data folder in `folder`; `settings` are server options with '_' for '-'.
 
-    Row-based binary log, full images and full metadata, unless `settings` say otherwise.
+    Row-based binary log, full images and full metadata, unless `settings` say otherwise. `program` is a copy of the
+    server's executable that is to run in its place.
     """
     variable = _url_variable(flavor, version)
     url = os.environ.get(variable)
@@ -111,7 +113,7 @@ def server(flavor: Flavor, folder: Path, *, version: str = "", **settings: str) 
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copytree(_template(flavor, version), folder / "data")
     (folder / "data" / "auto.cnf").unlink(missing_ok=True)  # each MySQL makes a server UUID of its own
-    running = Server(flavor, free_port(), folder=folder, settings=settings, version=version)
+    running = Server(flavor, free_port(), folder=folder, settings=settings, version=version, program=program)
     try:
         running.start()
         yield running
@@ -123,7 +125,7 @@ def _url_variable(flavor: Flavor, version: str) -> str:
     return f"MENURA_TEST_{'_'.join([flavor, *version.split('.')]).rstrip('_').upper()}_URL"
 
 
-def _command(flavor: Flavor, version: str) -> list[str]:
+def _command(flavor: Flavor, version: str, program: str = "") -> list[str]:
     """The server's program and what it needs to find its own files."""
     if flavor == "mariadb" and not version:
         return [_installed("mariadbd"), "--no-defaults"]
@@ -131,7 +133,7 @@ def _command(flavor: Flavor, version: str) -> list[str]:
     root = SERVERS / name
     if not (root / "ready").exists():
         raise ServerMissing(f"no {name} server: run .ci/setup {name} as root, or set {_url_variable(flavor, version)}")
-    program = "mysqld" if flavor == "mysql" else "mariadbd"
+    installed = root / "usr/sbin" / ("mysqld" if flavor == "mysql" else "mariadbd")
     loader = [str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", str(root / "usr/lib/x86_64-linux-gnu")]
     options = [
         f"--basedir={root}/usr",
@@ -141,7 +143,7 @@ def _command(flavor: Flavor, version: str) -> list[str]:
     ]
     if flavor == "mysql":
         options.append("--mysqlx=OFF")
-    return [*loader, str(root / "usr/sbin" / program), "--no-defaults", *options]
+    return [*loader, program or str(installed), "--no-defaults", *options]
 
 
 def _installed(program: str) -> str:
@@ -240,7 +242,7 @@ def _launch(running: Server) -> subprocess.Popen[bytes]:
     log = (folder / "server.log").open("ab")
     with log:
         return subprocess.Popen(
-            [*_command(running.flavor, running.version), *arguments, *_as_user()],
+            [*_command(running.flavor, running.version, running.program), *arguments, *_as_user()],
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -1,0 +1,96 @@
+"""Findings as a document: agent/CONFORMANCE.md. Findings in, text out; the same findings give the same text."""
+
+from collections.abc import Mapping
+
+from agent.mysql import constants
+from tests.conformance import cases
+from tests.conformance.run import DECODED, Findings
+from tests.servers import ROOT
+
+DOCUMENT = ROOT / "agent" / "CONFORMANCE.md"
+NOT_THERE = "not there"
+
+_HEAD = """\
+# What is decoded, and what stops
+
+Made by `python -m tests.conformance`; a test fails when what it finds is no longer what stands here. Every cell was
+run: statements on the real server, its log read by a real agent, the rows that came out compared with a SELECT.
+
+- **decoded**: the rows are those of the server, value for value.
+- An error's code: the table (`TABLE_...`), or the source, stopped at that position and said why. Its rows up to there
+  are complete, and nothing after them was read.
+- {not_there}: this server has no such type, setting or statement.
+
+Nothing is skipped: there is no third outcome.
+
+Servers: {servers}.
+"""
+_TYPES = """
+## {server}: types under each setting
+
+Each type has a table of its own, in which rows are inserted with the type's edges and NULL, updated (the column, the
+one beside it, the key) and deleted. A setting under which every type is decoded has one line.
+
+"""
+_FLOWS = """
+## Statements
+
+"""
+_EVENTS = """
+## Events
+
+In how many of the settings and statements above the server's log held the event. {not_there}: it did not write them.
+
+"""
+
+
+def document(findings: Mapping[str, Findings]) -> str:
+    servers = ", ".join(f"{name} ({found.version})" for name, found in findings.items())
+    parts = [_HEAD.format(not_there=NOT_THERE, servers=servers)]
+    for name, found in findings.items():
+        parts += [_TYPES.format(server=name), _types(found)]
+    parts += [_FLOWS, _flows(findings), _EVENTS.format(not_there=NOT_THERE), _events(findings)]
+    return "".join(parts)
+
+
+def _types(found: Findings) -> str:
+    lines = ["| setting | types decoded | types that stop |", "|---|---|---|"]
+    for setting, outcomes in found.types.items():
+        stopped: dict[str, list[str]] = {}
+        for name, outcome in outcomes.items():
+            if outcome != DECODED:
+                stopped.setdefault(outcome, []).append(name)
+        count = len(outcomes) - sum(map(len, stopped.values()))
+        words = "; ".join(
+            f"{code}: {'all' if len(names) == len(outcomes) else ', '.join(f'`{name}`' for name in names)}"
+            for code, names in stopped.items()
+        )
+        lines.append(f"| {setting} | {'all ' if not stopped else ''}{count} | {words or 'none'} |")
+    names = list(dict.fromkeys(name for outcomes in found.types.values() for name in outcomes))
+    listed = ", ".join(f"`{name}`" for name in names)
+    return "\n".join(lines) + f"\n\nThe types: {listed}.\n"
+
+
+def _flows(findings: Mapping[str, Findings]) -> str:
+    names = dict.fromkeys(flow.name for flow in cases.FLOWS)
+    rows = {name: [found.flows.get(name, NOT_THERE) for found in findings.values()] for name in names}
+    return _table("statements", findings, rows)
+
+
+def _events(findings: Mapping[str, Findings]) -> str:
+    numbers = {
+        name: number
+        for name, number in vars(constants).items()
+        if name.isupper() and "_EVENT" in name and not name.startswith("LOG_EVENT_")
+    }
+    rows = {}
+    for name in sorted(numbers, key=numbers.__getitem__):
+        seen = [len(found.events.get(name, ())) for found in findings.values()]
+        rows[f"{name} ({numbers[name]})"] = [str(count) if count else NOT_THERE for count in seen]
+    return _table("event", findings, rows)
+
+
+def _table(first: str, findings: Mapping[str, Findings], rows: Mapping[str, list[str]]) -> str:
+    lines = [f"| {first} | {' | '.join(findings)} |", "|---" * (len(findings) + 1) + "|"]
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
+    return "\n".join(lines) + "\n"
