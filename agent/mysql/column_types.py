@@ -99,7 +99,7 @@ def column_type(column: MappedColumn, *, mariadb: bool, fallback: ColumnType | N
             told = tell(column, mariadb)
             if told is not None:
                 return told
-            if fallback is not None:
+            if fallback is not None and column.unsigned in (None, fallback.unsigned):
                 return fallback
             raise ColumnTypeUnknown("the log does not say enough about it, and its definition is not known")
     raise ColumnTypeUnknown("this version has no form for it")

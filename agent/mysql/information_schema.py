@@ -84,6 +84,8 @@ _KINDS = {
     "inet6": Kind.INET6,
     "uuid": Kind.UUID,
 }
+#: numeric_precision is one too small for an unsigned decimal of before 5.0
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)", re.IGNORECASE)
 _LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
@@ -234,14 +236,17 @@ def _unescaped(text: str) -> str:
 
 
 def _column_type(row: Row) -> ColumnType:
-    name, data_type, column_type, _, charset, _, precision, scale, fraction = row[:9]
+    name, data_type, column_type, _, charset, _, precision, _, fraction = row[:9]
     kind = _KINDS.get(str(data_type).lower())
     text = column_type.decode() if isinstance(column_type, bytes) else str(column_type)
     if kind is None:
         raise ColumnUnknown(f"column {name} is of type {data_type}")
     unsigned = " unsigned" in text.lower()
     if kind is Kind.DECIMAL:
-        return ColumnType(kind, unsigned, precision=int(precision), scale=int(scale))
+        digits = _DECIMAL.match(text)
+        if digits is None:
+            raise ColumnUnknown(f"column {name} is a decimal without digits: {text}")
+        return ColumnType(kind, unsigned, precision=int(digits[1]), scale=int(digits[2]))
     if kind is Kind.BIT:
         return ColumnType(kind, precision=int(precision))
     if kind in (Kind.TIME, Kind.DATETIME, Kind.TIMESTAMP):

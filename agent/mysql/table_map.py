@@ -53,9 +53,9 @@ _METADATA_BYTES = {
     binlog.MYSQL_TYPE_VARCHAR_COMPRESSED: 2,
     binlog.MYSQL_TYPE_NEWDECIMAL: 2,
     binlog.MYSQL_TYPE_STRING: 2,
-    binlog.MYSQL_TYPE_ENUM: 2,
-    binlog.MYSQL_TYPE_SET: 2,
 }
+#: the real types of a STRING
+_STRING_TYPES = _LABELLED_TYPES | {binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_VAR_STRING}
 _WITHOUT_METADATA = frozenset(
     {
         *_INTEGER_TYPES,
@@ -206,14 +206,17 @@ def _with_metadata(number: int, type_: int, metadata: _Reader) -> tuple[int, int
     """The real type of a column and its metadata as one number.
 
     STRING: 1 real type, 1 length; bits 4 and 5 of the first byte are inverted bits 8 and 9 of the length.
+    VAR_STRING, a VARCHAR of before 5.0.3, is stored as a CHAR and has the same.
     """
     if type_ in _WITHOUT_METADATA:
         return type_, 0
     size = _METADATA_BYTES.get(type_)
     if size is None:
         raise TableMapError(f"column number {number} is of type {type_}, which this version does not know")
-    if type_ in (binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_ENUM, binlog.MYSQL_TYPE_SET):
+    if type_ in (binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_VAR_STRING):
         first, second = metadata.take(2)
+        if first | 0x30 not in _STRING_TYPES:
+            raise TableMapError(f"column number {number} is a string of type {first | 0x30}")
         return first | 0x30, second | ((first & 0x30) ^ 0x30) << 4
     return type_, metadata.number(size)
 
@@ -290,6 +293,7 @@ _FIELDS: dict[int, _Field] = {
     _COLUMN_VISIBILITY: (_visible, None),
 }
 _MARIADB_FIELDS = _FIELDS | {
+    _SIGNEDNESS: (_unsigned, _NUMERIC | {binlog.MYSQL_TYPE_DECIMAL}),
     _DEFAULT_CHARSET: (_default_collations, _MARIADB_CHARACTER),
     _COLUMN_CHARSET: (_collations, _MARIADB_CHARACTER),
 }

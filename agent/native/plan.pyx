@@ -229,6 +229,8 @@ cdef class TablePlan:
         value.precision, value.scale = type_.precision, type_.scale
         value.digits = type_.precision
         value.padded = FIXED_BINARY_BYTES.get(type_.kind, type_.length_bytes)
+        if planned.binlog_type == binlog.MYSQL_TYPE_VAR_STRING:
+            value.padded = planned.metadata
         value.reads = _reads(planned)
         if type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
             self.keep_codec(column, value)
@@ -363,6 +365,8 @@ def _reads(PlannedColumn planned):
         return READS_JSON if planned.binlog_type == binlog.MYSQL_TYPE_JSON else READS_UTF8MB4
     if kind in _TEMPORAL_READS:
         return _TEMPORAL_READS[kind]
+    if kind is Kind.VARBINARY and planned.binlog_type == binlog.MYSQL_TYPE_VAR_STRING:
+        return READS_BINARY  # of before 5.0.3: stored as BINARY
     return _SIMPLE_READS.get(kind, READS_BYTES)
 
 

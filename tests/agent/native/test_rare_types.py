@@ -176,3 +176,92 @@ def test_temporal_types_of_before_5_6_equal_select(mariadb: Server) -> None:
     comparison = compare("old_times", described, expected, state, {column.name: column.name for column in described})
     assert comparison.equal, comparison
     assert comparison.source_rows == 200
+
+
+#: real types that no statement makes any more (include/field_types.h)
+OLD_DECIMAL, OLD_VARCHAR, CHAR = 0, 253, 254
+#: of a column in a .frm (sql/field.h)
+MAYBE_NULL, SIGNED = 0x8000, 1
+
+
+def _age(server: Server, table: str, columns: dict[int, tuple[int, int]]) -> None:
+    """Make a MyISAM table look as if MySQL before 5.0.3 had created it.
+
+    Its .frm says of each column, in 17 bytes: 3 and 4 length, 8 and 9 flags (bits 8 to 12: digits after the point), 13
+    type; and in its head 2 version, 30 bit 0 rows of their own length, 33 whether MySQL 5.0 wrote it.
+    `columns`: what the CHAR columns of a length, which holds as many bytes, become.
+    """
+    assert server.folder is not None
+    file = server.folder / "data" / "t" / f"{table}.frm"
+    form = bytearray(file.read_bytes())
+    if any(type_ == OLD_VARCHAR for type_, _ in columns.values()):
+        form[2], form[30], form[33] = 9, form[30] | 1, 0
+    for at in range(len(form) - 17):
+        length = int.from_bytes(form[at + 3 : at + 5], "little")
+        if form[at + 13] == CHAR and length in columns and form[at + 8 : at + 10] == b"\0\x80":
+            form[at + 13], flags = columns[length]
+            form[at + 8 : at + 10] = (flags | MAYBE_NULL).to_bytes(2, "little")
+    file.write_bytes(form)
+
+
+def _old_table(server: Server, table: str, columns: str, old: dict[int, tuple[int, int]]) -> None:
+    server.run(
+        f"DROP TABLE IF EXISTS {table}",
+        f"CREATE TABLE {table} (id INT, {columns}, last INT UNSIGNED) ENGINE=MyISAM CHARACTER SET latin1"
+        f" ROW_FORMAT={'DYNAMIC' if (OLD_VARCHAR, 0) in old.values() else 'FIXED'}",
+        f"FLUSH TABLES {table}",
+        database="t",
+    )
+    _age(server, table, old)
+
+
+def test_decimal_of_before_5_0_equals_select_and_keeps_what_its_type_can_not_hold(mariadb: Server) -> None:
+    old = {11: (OLD_DECIMAL, 2 << 8), 13: (OLD_DECIMAL, SIGNED | 3 << 8), 50: (OLD_DECIMAL, SIGNED | 10 << 8)}
+    old |= {6: (OLD_DECIMAL, SIGNED)}
+    _old_table(mariadb, "sums", "a CHAR(11), b CHAR(13), c CHAR(50), d CHAR(6)", old)
+    data = logged(
+        mariadb,
+        "SET sql_mode = ''",
+        "INSERT INTO sums VALUES (1, 0, -1.5, -12345678901234567890.5, -7, 4294967295), (2, NULL, NULL, NULL, NULL, 2),"
+        " (3, 99999999.99, 99999999.999, 1e37, 99999, 3), (4, 0.01, 123456789012, 0, 123456, 4), (5, 7, -0.001, -0.5, -99999, 5)",
+    )
+
+    decoded = decode_all(data, mariadb=True, defined=definitions(mariadb, "sums"))
+
+    assert b"\x20" * 7 + b"0.00" in data
+    described, expected = read_source(mariadb, "t", "sums")
+    rows = decoded.table("sums").to_pylist()
+    comparison = compare("sums", described, expected, rows, {column.name: column.name for column in described})
+    assert comparison.equal, comparison
+    assert rows[0]["_unrepresentable"] is None
+    assert rows[3]["_unrepresentable"] == '{"b":"999999999.999","d":"123456"}'  # decimal(11,3), decimal(5,0)
+
+
+def test_decimal_of_before_5_0_when_ignored_is_stepped_over(mariadb: Server) -> None:
+    _old_table(mariadb, "secret", "a CHAR(11)", {11: (OLD_DECIMAL, 2 << 8)})
+    data = logged(mariadb, "INSERT INTO secret VALUES (1, 7.25, 8)")
+
+    decoded = decode_all(data, mariadb=True, defined=definitions(mariadb, "secret"), ignored={"a"})
+
+    (row,) = decoded.table("secret").to_pylist()
+    assert (row["id"], row["last"], "a" in row) == (1, 8, False)
+
+
+def test_varchar_of_before_5_0_3_is_read_like_the_char_it_is_stored_as(mariadb: Server) -> None:
+    columns = "a CHAR(20), b CHAR(30) CHARACTER SET utf8mb3, c CHAR(250) CHARACTER SET utf8mb3, d CHAR(16) CHARACTER SET binary"
+    _old_table(mariadb, "words", columns, dict.fromkeys((20, 90, 750), (OLD_VARCHAR, 0)))
+    data = logged(
+        mariadb,
+        "INSERT INTO words VALUES (1, 'ab ', '  cd  ', REPEAT('ü', 250), 'x', 7), (2, '', NULL, 'short', 'y', 8),"
+        " (3, REPEAT('x', 20), REPEAT('é', 30), '', 'z', 9)",
+    )
+
+    rows = decode_all(data, mariadb=True, defined=definitions(mariadb, "words")).table("words").to_pylist()
+
+    assert "varchar(20)/*old*/" in str(mariadb.run("SHOW CREATE TABLE t.words"))
+    expected = mariadb.run("SELECT id, a, b, c, last FROM t.words ORDER BY id")
+    assert [tuple(row[name] for name in ("id", "a", "b", "c", "last")) for row in rows] == expected
+    assert [row["d"].hex().upper() for row in rows] == [
+        text for (text,) in mariadb.run("SELECT HEX(d) FROM t.words ORDER BY id")
+    ]
+    assert rows[0]["d"] == b"x" + bytes(15)
