@@ -30,7 +30,8 @@
         │   ├── SourceConnectionLost   35  transient
         │   ├── SourceFailed           36  transient: any other answer of the server
         │   ├── StateFolderUnusable    37  transient: the agent can't keep its own files
-        │   └── StateFolderInUse       38  transient: another agent has them
+        │   ├── StateFolderInUse       38  transient: another agent has them
+        │   └── LogIncomplete          39  the server says that its log lacks changes
         ├── TableError                     one table stops, its source goes on
         │   ├── TableDenied            40
         │   ├── TableSchemaUnknown     41
@@ -39,7 +40,8 @@
         │   ├── TableColumnReserved    44
         │   ├── TableStatementLogged   45
         │   ├── TableRowsRemoved       46
-        │   └── TableRowUnreadable     47
+        │   ├── TableRowUnreadable     47
+        │   └── TableRowsUncertain     49
         └── GatewayError
             ├── GatewayUnreachable     50  transient
             ├── GatewayRefused         51
@@ -201,6 +203,11 @@ class StateFolderInUse(SourceError):
     terminal = False
 
 
+class LogIncomplete(SourceError):
+    code = "LOG_INCOMPLETE"
+    exit_code = 39
+
+
 class TableError(AgentError):
     """A table stops; its source and the other tables go on."""
 
@@ -243,6 +250,11 @@ class TableRowsRemoved(TableError):
 class TableRowUnreadable(TableError):
     code = "TABLE_ROW_UNREADABLE"
     exit_code = 47
+
+
+class TableRowsUncertain(TableError):
+    code = "TABLE_ROWS_UNCERTAIN"
+    exit_code = 49
 
 
 class GatewayError(AgentError):

@@ -4,14 +4,14 @@ Comes in: bytes of the replication connection. Goes out, through a `Sink`: batch
 transaction's end the cut that makes them count. In the normal case no Python runs per row or transaction:
 `decode` returns for what Python must decide, which is a few events per file and per table. Here each event is
 judged; where the stream is stands in `read_position`, what is being sent in `cuts`, which tables get rows in
-`delivery`.
+`delivery`, rows that come later than they stand in `xa`, rows that don't count in `rollbacks`.
 
 Nothing is durable here. A kill at any point leaves the last committed cut, from which the log is read again
 with the same numbers. A position moves only past what was decoded or is proven to hold no row of ours.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, Protocol
 
 from menura.v1 import mysql_binlog_pb2
@@ -19,23 +19,27 @@ from menura.v1 import mysql_binlog_pb2
 from agent.errors import TableError
 from agent.mysql import constants as binlog
 from agent.mysql.cuts import Cuts, CutSettings
-from agent.mysql.delivery import Delivery
+from agent.mysql.delivery import Delivery, Undone
 from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
 from agent.mysql.failures import (
     connection_lost,
     event_unknown,
     event_unreadable,
-    partial_rollback,
     rows_removed,
     statement_logged,
 )
+from agent.mysql.positions import Scheme
+from agent.mysql.prepared import PreparedFile
+from agent.mysql.prepared_log import PreparedLog
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.read_position import ReadPosition
+from agent.mysql.rollbacks import Rollbacks
 from agent.mysql.schema import TablePlanner
 from agent.mysql.sink import Sink
 from agent.mysql.statements import Kind, Statement
 from agent.mysql.statements import read as read_statement
 from agent.mysql.table_map import TableMapError
+from agent.mysql.xa import XaTransactions
 from agent.native.decoder import BinlogDecoder, DecodeError, Event, Reason
 
 log = logging.getLogger("menura.binlog")
@@ -88,6 +92,10 @@ class BinlogReader:
         planner: TablePlanner,
         progress: Progress,
         doomed: dict[Table, Stop],
+        undone: Iterable[Undone],
+        prepared_file: PreparedFile,
+        prepared_log: PreparedLog,
+        scheme: Scheme,
         sink: Sink,
         settings: CutSettings,
         clock: Callable[[], float],
@@ -102,7 +110,9 @@ class BinlogReader:
         self._heard_at = clock()
         self._read = ReadPosition(source, server_uuid, progress.start, decoder, sink, clock)
         self._cuts = Cuts(decoder, progress, self._read, sink, settings, clock)
-        self._delivery = Delivery(source, decoder, planner, progress, doomed, self._read, self._cuts, sink)
+        self._delivery = Delivery(source, decoder, planner, progress, doomed, undone, self._read, self._cuts, sink)
+        self._rollbacks = Rollbacks(decoder, self._read, self._delivery)
+        self._xa = XaTransactions(decoder, self._read, self._delivery, prepared_file, prepared_log, scheme)
 
     def run(self, stream: ByteStream) -> NoReturn:
         """Read until the stream ends or fails, which raises."""
@@ -146,7 +156,12 @@ class BinlogReader:
             if reason == Reason.EVENT:
                 self._event(decoder.event)
             elif reason == Reason.BATCH_FULL:
-                self._cuts.send_batches()
+                if decoder.keep_events:
+                    self._xa.take_kept()
+                else:
+                    self._cuts.send_batches()
+            elif reason == Reason.INJECTED:
+                self._commit_xa()
             elif reason == Reason.TRANSACTION_END:
                 self._end_cut()
             elif reason == Reason.TRANSACTION_BEGIN:
@@ -172,6 +187,7 @@ class BinlogReader:
         self._cuts.send_batches()
         self._read.publish()
         self._delivery.note_passed()
+        self._xa.cut_ends(self._cuts.number, self._read.position)
         self._cuts.end(started)
 
     # --- events
@@ -183,7 +199,9 @@ class BinlogReader:
             raise event_unreadable(self._read.place(), event.type, event.log_pos, str(broken)) from broken
 
     def _handle(self, event: Event) -> None:
-        if event.type == binlog.TABLE_MAP_EVENT:
+        if self._xa.is_preparing and self._xa.keep(event):
+            self._commit_xa()  # in one phase
+        elif event.type == binlog.TABLE_MAP_EVENT:
             self._delivery.define(event.body)
         elif event.type == binlog.QUERY_EVENT:
             self._query(event, is_load=False)
@@ -191,16 +209,27 @@ class BinlogReader:
             self._query(event, is_load=True)
         elif event.type == binlog.ROTATE_EVENT:
             rotate = parse_rotate(event.body)
+            self._new_file()
             self._read.rotated(rotate.file, rotate.offset)
-            self._delivery.forget()
         elif event.type == binlog.FORMAT_DESCRIPTION_EVENT:
             self._decoder.checksum = parse_format_description(event.body).checksum
-            self._delivery.forget()
+            self._new_file()
             self._passed_event(event)
+        elif event.type == binlog.GTID_EVENT:
+            if self._decoder.stop_at_transaction_begin:
+                self._delivery.choose()
+            self._xa.begins()
         elif event.type in _SILENT_EVENTS or event.flags & binlog.LOG_EVENT_IGNORABLE_F:
             self._passed_event(event)
         else:
             raise event_unknown(self._read.place(), event.type, event.log_pos)
+
+    def _new_file(self) -> None:
+        """Table ids may be used anew; no transaction goes on from one file to the next."""
+        if self._decoder.in_transaction:
+            self._xa.abandoned()
+            self._rollbacks.interrupted()
+        self._delivery.forget()
 
     def _passed_event(self, event: Event) -> None:
         """An event that belongs to no transaction moves the offset."""
@@ -218,10 +247,24 @@ class BinlogReader:
             self._rows_removed(statement)
         elif kind is Kind.DEFINITION:
             self._definition(statement)
-        elif kind in (Kind.ROLLBACK, Kind.XA):
-            raise partial_rollback(self._read.place(), statement.words, event.log_pos)
-        if kind is not Kind.TRANSACTION and not statement.opens_transaction:
+        elif kind in (Kind.SAVEPOINT, Kind.ROLLBACK):
+            self._rollbacks.statement(query.text)
+            return
+        elif kind is Kind.XA:
+            self._xa.statement(query.text)
+            self._commit_xa()
+            return
+        ends = kind is not Kind.TRANSACTION and not statement.opens_transaction
+        if ends and not self._xa.is_committing:
             self._decoder.transaction_finished()
+
+    def _commit_xa(self) -> None:
+        """Go on with an XA transaction that is being committed, if there is one."""
+        while self._xa.is_committing:
+            between = self._xa.next_part()
+            if between is None:
+                return
+            self._event(between)
 
     def _rows_as_statement(self, statement: Statement) -> None:
         if statement.is_system_only():

@@ -72,6 +72,11 @@ class Cuts:
         #: when a cut last ended for its age, not for its size
         self._timed_at = -math.inf
 
+    @property
+    def number(self) -> int:
+        """Of the cut that is being filled."""
+        return self._cut.number
+
     def wait_seconds(self) -> float:
         """How long the stream may wait for bytes."""
         due_at = self._due_at()

@@ -5,13 +5,15 @@ out: plans in the decoder, active or not, and stops in the cut. Nothing is durab
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from menura.errors import MenuraError
 
 from agent.errors import TableError
 from agent.mysql.cuts import Cuts
-from agent.mysql.failures import row_unreadable
+from agent.mysql.failures import Place, row_unreadable
+from agent.mysql.prepared import Group
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.read_position import ReadPosition
 from agent.mysql.schema import TablePlanner
@@ -26,11 +28,30 @@ AHEAD_CHECK_TRANSACTIONS = 256
 
 
 class TableFailed(Exception):
-    """A table can't be read inside a transaction that was partly sent: read again, and stop it before that."""
+    """Tables can't be read inside a transaction that was partly sent: read again, and stop them before that."""
 
-    def __init__(self, stop: Stop) -> None:
-        self.stop = stop
-        super().__init__(str(stop.error))
+    def __init__(self, *stops: Stop) -> None:
+        self.stops = stops
+        super().__init__(str(stops[0].error))
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """Rows that a transaction takes back: those between two of its statements about savepoints."""
+
+    group: Group
+    #: number of a SAVEPOINT, or 0: the transaction's begin
+    after: int
+    #: number of the ROLLBACK
+    until: int
+
+
+class RowsUndone(Exception):
+    """Rows that were partly sent don't count: read again, and step over them."""
+
+    def __init__(self, undone: Undone) -> None:
+        self.undone = undone
+        super().__init__("a transaction took rows back")
 
 
 class Delivery:
@@ -43,6 +64,7 @@ class Delivery:
         planner: TablePlanner,
         progress: Progress,
         doomed: Mapping[Table, Stop],
+        undone: Iterable[Undone],
         read: ReadPosition,
         cuts: Cuts,
         sink: Sink,
@@ -58,6 +80,11 @@ class Delivery:
         self._tables_by_id: dict[int, Table] = {}
         self._plans: dict[Table, list[TablePlan]] = {}
         self._skipped: set[Table] = set()
+        self._undone = list(undone)
+        #: of the current transaction
+        self._undone_here: list[Undone] = []
+        #: its rows here are taken back later
+        self._is_undone = False
         #: a table map could not be planned while its table was skipped
         self._deferred = False
         self._begins = 0
@@ -66,6 +93,15 @@ class Delivery:
     def live_tables(self) -> list[Table]:
         """The tables that get the rows of the current transaction."""
         return [table for table in self._progress.synced() if table not in self._skipped]
+
+    def group(self) -> Group:
+        """The current transaction."""
+        return Group(
+            self._decoder.gtid, self._read.server_uuid, self._read.file, self._decoder.transaction_begin_offset
+        )
+
+    def _gets_rows(self, table: Table) -> bool:
+        return self._progress.is_synced(table) and table not in self._skipped and not self._is_undone
 
     # --- table maps
 
@@ -84,7 +120,7 @@ class Delivery:
                 else:
                     self.stop_here(table, error)
         if plan is not None:
-            plan.active = table not in self._skipped
+            plan.active = self._gets_rows(table)
             known = self._plans.setdefault(table, [])
             if not any(plan is other for other in known):
                 known.append(plan)
@@ -100,7 +136,7 @@ class Delivery:
     # --- tables that are not where the stream is
 
     def _decides_per_transaction(self) -> bool:
-        return self._progress.any_ahead or bool(self._doomed)
+        return self._progress.any_ahead or bool(self._doomed or self._undone or self._undone_here)
 
     def choose(self) -> None:
         """A transaction begins while some tables are ahead or doomed: which of them get its rows?"""
@@ -115,10 +151,30 @@ class Delivery:
             self._read.publish()
             self.note_passed()
         skipped = self._progress.skipped(gtid, self._read.file, begin)
-        if skipped != self._skipped:
-            self._skipped = skipped
+        is_undone = self._find_undone()
+        if skipped != self._skipped or is_undone != self._is_undone:
+            self._skipped, self._is_undone = skipped, is_undone
             self._activate()
         self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
+
+    def _find_undone(self) -> bool:
+        """Whether the rows of the transaction that begins are taken back from its begin on."""
+        here = self.group()
+        self._undone_here = [undone for undone in self._undone if undone.group.is_same(here)]
+        self._undone = [undone for undone in self._undone if not undone.group.is_same(here)]
+        return any(undone.after == 0 for undone in self._undone_here)
+
+    def savepoint(self, number: int) -> None:
+        """The transaction's statement of this number is a SAVEPOINT."""
+        if any(undone.after == number for undone in self._undone_here):
+            self._is_undone = True
+            self._activate()
+
+    def rolled_back(self, number: int) -> None:
+        """The transaction's statement of this number is a ROLLBACK TO."""
+        if any(undone.until == number for undone in self._undone_here):
+            self._is_undone = any(undone.after < number < undone.until for undone in self._undone_here)
+            self._activate()
 
     def note_passed(self) -> None:
         """The position was published: is somebody no longer ahead of it?"""
@@ -133,7 +189,7 @@ class Delivery:
     def _activate(self) -> None:
         for table, plans in self._plans.items():
             for plan in plans:
-                plan.active = self._progress.is_synced(table) and table not in self._skipped
+                plan.active = self._gets_rows(table)
         if self._deferred:  # such a table map comes again
             self.forget()
 
@@ -142,7 +198,21 @@ class Delivery:
     def stop_here(self, table: Table, error: MenuraError) -> None:
         """The table is complete up to the transaction before this one, and goes no further."""
         self._read.publish()
-        self._stop(Stop(table, self._read.position, error))
+        stop = Stop(table, self._read.position, error)
+        if self._has_rows_since(table, self._decoder.transaction_first_gsn):
+            raise TableFailed(stop)
+        self._stop(stop)
+
+    def fail_since(self, first_gsn: int, error: Callable[[Place, Table, str], MenuraError], found: str) -> None:
+        """Stop the tables that have rows from this number on before the current transaction."""
+        self._read.publish()
+        place = self._read.place()
+        tables = [table for table in self._plans if self._has_rows_since(table, first_gsn)]
+        if tables:
+            raise TableFailed(*[Stop(table, place.position, error(place, table, found)) for table in tables])
+
+    def _has_rows_since(self, table: Table, first_gsn: int) -> bool:
+        return any(plan.last_gsn >= first_gsn for plan in self._plans.get(table, ()))
 
     def _stop(self, stop: Stop) -> None:
         log.warning("table stopped", extra={"fields": {"source": self._source, "error": str(stop.error)}})

@@ -7,6 +7,7 @@ from agent.errors import (
     EventUnreadable,
     SourceConnectionLost,
     TableRowsRemoved,
+    TableRowsUncertain,
     TableRowUnreadable,
     TableStatementLogged,
 )
@@ -63,18 +64,6 @@ def event_unknown(place: Place, event_type: int, end_offset: int) -> EventUnknow
     )
 
 
-def partial_rollback(place: Place, words: str, end_offset: int) -> EventUnknown:
-    return EventUnknown(
-        DOING,
-        f"{words} {place.where(end_offset)}: rows before it may not count",
-        data=SOURCE_STANDS,
-        remedy="Start the sync of the source's tables anew after it, and keep XA transactions and rollbacks over"
-        " non-transactional tables away from this server",
-        source=place.source,
-        position=str(place.position),
-    )
-
-
 def event_unreadable(place: Place, event_type: int, end_offset: int, why: str) -> EventUnreadable:
     return EventUnreadable(
         DOING,
@@ -92,6 +81,31 @@ def row_unreadable(place: Place, table: Table, end_offset: int, why: str) -> Tab
         f"the event {place.where(end_offset)} can't be read: {why}",
         data=TABLE_COMPLETE,
         remedy=f"Look at it: {place.look(end_offset)}; then start the table's sync anew",
+        source=place.source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def rows_uncertain(place: Place, table: Table, found: str) -> TableRowsUncertain:
+    return TableRowsUncertain(
+        "reading a transaction",
+        found,
+        data=TABLE_COMPLETE,
+        remedy="Start the table's sync anew",
+        source=place.source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def transaction_lost(place: Place, table: Table, xid: str) -> TableRowsUncertain:
+    return TableRowsUncertain(
+        "reading the commit of an XA transaction",
+        f"the server's log does not hold any more where {xid} was prepared, so what it changed is not known",
+        data=TABLE_COMPLETE,
+        remedy="Start the sync of the tables that it may have changed anew; keep logs longer with: SET GLOBAL"
+        " binlog_expire_logs_seconds = 604800, and look for transactions that wait for their end with XA RECOVER",
         source=place.source,
         database=table[0],
         table=table[1],

@@ -23,7 +23,7 @@ class ReadPosition:
         clock: Callable[[], float],
     ) -> None:
         self._source = source
-        self._server_uuid = server_uuid
+        self.server_uuid = server_uuid
         self._decoder = decoder
         self._sink = sink
         self._clock = clock
@@ -53,7 +53,7 @@ class ReadPosition:
             self.position.offset,
         )
         if runs or has_moved:
-            self.position = moved(self.position, runs, self._server_uuid, self.file, offset)
+            self.position = moved(self.position, runs, self.server_uuid, self.file, offset)
         self._sink.position_is(self.position, self.last_commit_us)
 
     def rotated(self, file: str, offset: int) -> None:

@@ -32,9 +32,11 @@ SERVER_WRITE_TIMEOUT_SECONDS = 3600
 ER_SLAVE_SAME_ID = 4052
 
 _COM_BINLOG_DUMP_GTID = 0x1E
+_BINLOG_DUMP_NON_BLOCK = 0x01
 _BINLOG_THROUGH_GTID = 0x04
 _MARIA_SLAVE_CAPABILITY_GTID = 4
-_MAX_DUMP_OFFSET = 2**32 - 1
+#: the largest that a dump command without GTIDs can name
+MOST_DUMP_OFFSET = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,25 @@ class ReplicationStream:
 
 
 def open_stream(
-    server: ServerConfig, source: str, facts: Facts, replica: ReplicaIdentity, start: Position, scheme: Scheme
+    server: ServerConfig,
+    source: str,
+    facts: Facts,
+    replica: ReplicaIdentity,
+    start: Position,
+    scheme: Scheme,
+    *,
+    ends: bool = False,
 ) -> ReplicationStream:
-    """Register and ask for all events after `start`; raises a `SourceError`."""
+    """Register and ask for all events after `start`, with `ends` only up to the log's present end.
+
+    Raises a `SourceError`.
+    """
     connection = connect(server, source)
     try:
         with server_errors("asking for the binary log", server, source, REPLICATION_GRANT):
             checksum = _prepare(connection, facts, replica, start, scheme)
             register(connection, replica)
-            command, payload = _dump_command(source, replica, start, scheme)
+            command, payload = _dump_command(source, replica, start, scheme, _BINLOG_DUMP_NON_BLOCK if ends else 0)
             # PyMySQL has no public call for a command whose answer is a stream.
             connection._execute_command(command, payload)  # type: ignore[attr-defined]
     except BaseException:
@@ -134,7 +146,9 @@ def register(connection: "Connection[Any]", replica: ReplicaIdentity) -> None:
     connection._read_packet()  # type: ignore[no-untyped-call]
 
 
-def _dump_command(source: str, replica: ReplicaIdentity, start: Position, scheme: Scheme) -> tuple[int, bytes]:
+def _dump_command(
+    source: str, replica: ReplicaIdentity, start: Position, scheme: Scheme, flags: int
+) -> tuple[int, bytes]:
     """The command's byte and payload.
 
     ::
@@ -145,11 +159,11 @@ def _dump_command(source: str, replica: ReplicaIdentity, start: Position, scheme
     if scheme is Scheme.MYSQL_GTID:
         assert isinstance(start.gtids, MysqlGtids)
         gtids = start.gtids.encode()
-        head = struct.pack("<HIIQI", _BINLOG_THROUGH_GTID, replica.server_id, 0, FIRST_OFFSET, len(gtids))
+        head = struct.pack("<HIIQI", _BINLOG_THROUGH_GTID | flags, replica.server_id, 0, FIRST_OFFSET, len(gtids))
         return _COM_BINLOG_DUMP_GTID, head + gtids
     if scheme is Scheme.MARIADB_GTID:
-        return COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", FIRST_OFFSET, 0, replica.server_id)
-    if start.offset > _MAX_DUMP_OFFSET:
+        return COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", FIRST_OFFSET, flags, replica.server_id)
+    if start.offset > MOST_DUMP_OFFSET:
         raise PositionInvalid(
             "asking for the binary log by file and offset",
             "the offset is above 4 GiB, which the protocol can't name",
@@ -158,7 +172,7 @@ def _dump_command(source: str, replica: ReplicaIdentity, start: Position, scheme
             source=source,
             position=str(start),
         )
-    return COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", start.offset, 0, replica.server_id) + start.file.encode()
+    return COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", start.offset, flags, replica.server_id) + start.file.encode()
 
 
 def other_replica_has_our_id(connection: "Connection[Any]", facts: Facts, replica: ReplicaIdentity) -> bool:

@@ -24,8 +24,10 @@ from agent.mysql.binlog import BinlogReader, ServerRefused
 from agent.mysql.checks import check_binlog, check_binlog_on, duplicate_id
 from agent.mysql.connection import Facts, connect
 from agent.mysql.cuts import CutSettings
-from agent.mysql.delivery import TableFailed
+from agent.mysql.delivery import RowsUndone, TableFailed, Undone
 from agent.mysql.positions import Position, Scheme
+from agent.mysql.prepared import PreparedFile
+from agent.mysql.prepared_log import PreparedLog
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.replication import (
     ER_SLAVE_SAME_ID,
@@ -92,6 +94,7 @@ class BinlogPlugin:
         self.source = context.source.name
         self._config = context.source
         self._state = context.state
+        self._state_folder = context.state_folder
         self._replica = identity_of(context.tenant, context.agent, self.source, context.source.server_id)
         self._credit = Credit()
         self._state.credit_wait_us = lambda: self._credit.waited_us
@@ -102,6 +105,7 @@ class BinlogPlugin:
         self._is_new = False
         self._stopping = False
         self._doomed: dict[Table, Stop] = {}
+        self._undone: list[Undone] = []
         self._transient = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._terminal = Backoff(TERMINAL_FIRST_SECONDS, TERMINAL_MOST_SECONDS, Random())  # noqa: S311
         self._thread = threading.Thread(target=self._run, name=f"{self.source}/binlog", daemon=True)
@@ -167,7 +171,12 @@ class BinlogPlugin:
             except (StreamClosed, TaskCancelled, CreditCancelled):
                 continue
             except TableFailed as failed:
-                self._doom(failed.stop)
+                for stop in failed.stops:
+                    self._doom(stop)
+                task.outlet.abort()
+            except RowsUndone as rows:
+                log.info("a transaction took rows back: it is read again", extra={"fields": {"source": self.source}})
+                self._undone.append(rows.undone)
                 task.outlet.abort()
             except MenuraError as error:
                 if not task.cancelled.is_set():
@@ -229,15 +238,27 @@ class BinlogPlugin:
             next_transaction_id=replicate.next_transaction_id,
             batch_rows=BATCH_ROWS,
         )
-        reader = self._reader(task, facts, progress, decoder, planner)
-        if starts.positions or starts.stopped:
-            reader.send_start(starts.started, starts.stopped)
-        fields: dict[str, object] = {"source": self.source, "generation": replicate.generation}
-        if not starts.positions:
+        with closing(PreparedFile(self._state_folder, self.source)) as prepared:
+            reader = self._reader(task, facts, scheme, progress, decoder, planner, prepared)
+            if starts.positions or starts.stopped:
+                reader.send_start(starts.started, starts.stopped)
+            self._read(task, reader, facts, scheme, progress, decoder)
+
+    def _read(
+        self,
+        task: Task,
+        reader: BinlogReader,
+        facts: Facts,
+        scheme: Scheme,
+        progress: Progress,
+        decoder: BinlogDecoder,
+    ) -> None:
+        fields: dict[str, object] = {"source": self.source, "generation": task.replicate.generation}
+        if not progress.synced():
             log.info("no table to replicate", extra={"fields": fields})
             self._state.recovered(PART)
             return
-        fields |= {"tables": len(starts.positions), "position": progress.start}
+        fields |= {"tables": len(progress.synced()), "position": progress.start}
         log.info("replication starts", extra={"fields": fields})
         stream = open_stream(self._config.binlog, self.source, facts, self._replica, progress.start, scheme)
         with closing(stream):
@@ -250,9 +271,17 @@ class BinlogPlugin:
                 raise self._explain(refused, facts, scheme, progress.start) from refused
 
     def _reader(
-        self, task: Task, facts: Facts, progress: Progress, decoder: BinlogDecoder, planner: TablePlanner
+        self,
+        task: Task,
+        facts: Facts,
+        scheme: Scheme,
+        progress: Progress,
+        decoder: BinlogDecoder,
+        planner: TablePlanner,
+        prepared: PreparedFile,
     ) -> BinlogReader:
         replicate = task.replicate
+        sink = _TaskSink(task, decoder, self._credit, self._state, progress)
         return BinlogReader(
             self.source,
             facts.server_uuid,
@@ -260,7 +289,11 @@ class BinlogPlugin:
             planner,
             progress,
             self._doomed,
-            _TaskSink(task, decoder, self._credit, self._state, progress),
+            self._undone,
+            prepared,
+            PreparedLog(self.source, self._config.binlog, facts, self._replica, sink.received),
+            scheme,
+            sink,
             CutSettings(replicate.next_cut, replicate.cut_interval_ms / 1000, replicate.cut_bytes, SILENCE_SECONDS),
             time.monotonic,
         )

@@ -29,7 +29,8 @@ _TOKEN = re.compile(
 _ROW_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER", "IMPORT"})
 #: a partial rollback of what stands before it in the same transaction
 _ROLLBACK_WORDS = frozenset({"ROLLBACK"})
-_TRANSACTION_WORDS = frozenset({"BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "START"})
+_SAVEPOINT_WORDS = frozenset({"SAVEPOINT", "RELEASE"})
+_TRANSACTION_WORDS = frozenset({"BEGIN", "COMMIT", "START"})
 #: of an ALTER TABLE: takes rows away or brings them in without row events
 _PARTITION_ACTIONS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"})
 #: between the verb and what it is about
@@ -43,11 +44,13 @@ class Kind(Enum):
     ROWS_REMOVED = auto()
     #: the definition of a table, or anything else that moves no rows
     DEFINITION = auto()
-    #: undoes a part of its own transaction
+    #: a place that a part of its own transaction may be undone to
+    SAVEPOINT = auto()
+    #: undoes its own transaction, or a part of it
     ROLLBACK = auto()
     #: XA: the rows of a prepared transaction count only once it is committed
     XA = auto()
-    #: BEGIN, SAVEPOINT and their like
+    #: BEGIN and its like
     TRANSACTION = auto()
 
 
@@ -128,6 +131,8 @@ def _kind(first: str, second: str, words: list[str]) -> Kind:
         return Kind.ROLLBACK
     if first == "XA":
         return Kind.XA
+    if first in _SAVEPOINT_WORDS:
+        return Kind.SAVEPOINT
     if first in _TRANSACTION_WORDS:
         return Kind.TRANSACTION
     if first == "TRUNCATE" or (first == "DROP" and second in ("TABLE", "TABLES", "DATABASE", "SCHEMA")):

@@ -125,6 +125,36 @@ cdef inline void truncate_batch(Batch* batch, size_t rows, size_t from_rows, siz
     batch.text_bytes = text_bytes
 
 
+cdef inline size_t drop_rows_from(Batch* batch, int64_t first_gsn) noexcept nogil:
+    """Forget the rows from this number on, and transactions that have no other; returns how many rows those were."""
+    cdef const int64_t* numbers = <const int64_t*> batch.columns[1].values.data
+    cdef const int32_t* transactions = <const int32_t*> batch.columns[2].values.data
+    cdef const int32_t* ends = <const int32_t*> batch.transactions[2].values.data
+    cdef size_t rows = batch.rows, before = batch.rows, text_bytes = batch.text_bytes
+    cdef size_t transaction_count, absent_bytes = batch.columns[batch.column_count].text.size
+    cdef int32_t i
+    while rows and numbers[rows - 1] >= first_gsn:
+        rows -= 1
+    if rows == before:
+        return 0
+    for i in range(HEAD_COLUMNS, batch.column_count):
+        if not batch.columns[i].width and batch.columns[i].values.data != NULL:
+            text_bytes -= batch.columns[i].text.size - (<const int32_t*> batch.columns[i].values.data)[rows]
+    transaction_count = transactions[rows - 1] + 1 if rows else 0
+    if transaction_count < batch.transaction_count:
+        text_bytes -= batch.transactions[2].text.size - ends[transaction_count]
+        text_bytes -= 20 * (batch.transaction_count - transaction_count)
+        batch.transactions[2].text.size = ends[transaction_count]
+        batch.transaction_count = transaction_count
+        if transaction_count:
+            batch.last_transaction_id = (<const int64_t*> batch.transactions[0].values.data)[transaction_count - 1]
+    truncate_batch(batch, rows, before, text_bytes)
+    batch.text_bytes -= absent_bytes - batch.columns[batch.column_count].text.size
+    if rows:
+        batch.last_gsn = numbers[rows - 1]
+    return before - rows
+
+
 cdef inline void empty_batch(Batch* batch) noexcept nogil:
     """No rows, but the memory of those that were there."""
     cdef int32_t i

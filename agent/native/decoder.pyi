@@ -9,7 +9,9 @@ class Reason(IntEnum):
     """Why `BinlogDecoder.decode` returned."""
 
     NEED_BYTES = 0  # everything received is decoded
-    EVENT = 1  # `event` is one that Python handles: any that is not a known table map, rows, BEGIN, COMMIT, GTID or XID
+    # `event` is one that Python handles: any that is not a known table map, rows, BEGIN, COMMIT, XID or GTID. Of GTIDs
+    # only MariaDB's that begins a prepared XA transaction, even where there was to be a TRANSACTION_BEGIN.
+    EVENT = 1
     BATCH_FULL = 2  # a table's buffer, or all together, reached the limit: take_batches; may be inside a transaction
     TRANSACTION_END = 3  # only with stop_at_transaction_end
     TRANSACTION_BEGIN = 4  # only with stop_at_transaction_begin: `gtid` is that of the coming transaction
@@ -59,6 +61,8 @@ class TablePlan:
     database: str
     table: str
     schema_id: str
+    @property
+    def last_gsn(self) -> int: ...  # number of the last row; 0 before the first
     active: bool  # False: rows are stepped over, e.g. while the table is ahead of the stream
 
 class UnsupportedColumn(Exception):
@@ -150,6 +154,19 @@ class BinlogDecoder:
         """Python handled the event that is a whole transaction (e.g. a DDL's QUERY): number it and move the position.
 
         Ignored after BEGIN or a MariaDB GTID that stands for one: such a transaction ends with its XID or COMMIT.
+        """
+    def transaction_rolled_back(self) -> None:
+        """Python handled the event that ends the open transaction; its rows are as they were, see `drop_rows`."""
+    def transaction_abandoned(self) -> None:
+        """The open transaction has no end in the log: it is not numbered, and the position does not move."""
+    @property
+    def transaction_begin_offset(self) -> int: ...  # of the current transaction's first event
+    @property
+    def transaction_first_gsn(self) -> int: ...  # of the current transaction
+    def drop_rows(self, first_gsn: int) -> bool:
+        """Forget the rows from this number on, which is then the next.
+
+        False where some of them were taken, or a number was: then nothing is changed.
         """
     def take_gtids(self) -> list[tuple[str, int, int]]:
         """Runs of finished transactions since the last call.

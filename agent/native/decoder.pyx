@@ -15,7 +15,7 @@ from libc.string cimport memcpy, memset
 from agent.native cimport arrow as exported
 from agent.native cimport plan as compiled
 from agent.native.arrow cimport CollectedRows, take_spare
-from agent.native.batch cimport FIRST_ROWS, Batch, begin_batch, fill_absent
+from agent.native.batch cimport FIRST_ROWS, Batch, batch_bytes, begin_batch, drop_rows_from, fill_absent
 from agent.native.column cimport release
 from agent.native.events cimport EventReader
 from agent.native.packets cimport make_room
@@ -218,6 +218,38 @@ cdef class BinlogDecoder(EventReader):
             self.start_transaction(0)
             self.transaction.phase = ANNOUNCED
 
+    def transaction_rolled_back(self):
+        """The handed over event ends the open transaction as a COMMIT would."""
+        if self.end_transaction() == FAILED:
+            raise self.failure()
+
+    def transaction_abandoned(self):
+        """The transaction has no end in the log."""
+        self.forget_transaction()
+
+    @property
+    def transaction_begin_offset(self):
+        return self.transaction.begin
+
+    @property
+    def transaction_first_gsn(self):
+        return self.transaction.first_gsn if self.transaction.phase != OUTSIDE else self.gsn
+
+    def drop_rows(self, int64_t first_gsn):
+        """Forget the rows from this number on; False where some of them were taken, and then none is forgotten."""
+        cdef size_t dropped, before
+        if first_gsn < self.taken_gsn or self.resume_at:
+            return first_gsn == self.gsn
+        for plan in self.pending:
+            batch = &(<compiled.TablePlan> plan).plan.batch
+            before = batch_bytes(batch)
+            dropped = drop_rows_from(batch, first_gsn)
+            self.pending_size += batch_bytes(batch) - before
+            self.pending_row_count -= dropped
+            self.row_count -= dropped
+        self.gsn = first_gsn
+        return True
+
     def take_gtids(self):
         cdef char uuid[40]
         cdef size_t i
@@ -250,6 +282,7 @@ cdef class BinlogDecoder(EventReader):
         self.pending.clear()
         self.pending_size = 0
         self.pending_row_count = 0
+        self.taken_gsn = self.gsn
         return [batch for batch in taken if batch.row_count]
 
     @property
@@ -259,6 +292,7 @@ cdef class BinlogDecoder(EventReader):
     def take_gsn(self):
         """A row number for something that is no row."""
         self.gsn += 1
+        self.taken_gsn = self.gsn
         return self.gsn - 1
 
     @property
@@ -287,6 +321,8 @@ cdef TableBatch collect(compiled.TablePlan plan, size_t most_rows):
     cdef TableBatch batch = TableBatch.__new__(TableBatch)
     cdef Batch* rows = &collected.batch
     rows[0] = plan.plan.batch
+    if rows.rows:
+        plan.plan.taken_gsn = rows.last_gsn
     collected.plan = &plan.plan
     collected.owner = plan
     plan.plan.is_pending = False

@@ -31,6 +31,8 @@ cdef class EventReader(RowsReader):
     cdef Buffer kept_events
     cdef Runs runs
     cdef uint64_t end_offset
+    # rows below it were given out
+    cdef int64_t taken_gsn
     cdef int64_t transaction_count
     cdef int64_t timed_transactions
     cdef int64_t first_commit_us
@@ -55,5 +57,6 @@ cdef class EventReader(RowsReader):
     cdef void start_transaction(self, size_t event_size) noexcept nogil
     cdef int read_query(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil
     cdef int end_transaction(self) noexcept nogil
+    cdef void forget_transaction(self) noexcept nogil
     cdef int read_table_map(self, const uint8_t* body, size_t size) noexcept nogil
     cdef void drop_tables(self) noexcept with gil

@@ -253,7 +253,6 @@ cdef class EventReader(RowsReader):
         if found == ENDED:
             inner.close()
             if inner is self.injected:
-                self.statement += 1
                 return INJECTED
             consume(&self.packets)
             return GO_ON
@@ -299,22 +298,24 @@ cdef class EventReader(RowsReader):
 
     cdef int begin_transaction(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
         cdef Transaction* t = &self.transaction
-        cdef bint is_standalone = True, is_read
+        cdef bint is_standalone = True, is_prepared = False, is_read
         if t.phase != OUTSIDE:
             return self.fail(b"a transaction that begins before the one before it has ended")
         self.start_transaction(event_size)
         if self.header.type == GTID_EVENT:
-            is_read = read_mariadb_gtid(t, body, size, self.header.server_id, &is_standalone)
+            is_read = read_mariadb_gtid(t, body, size, self.header.server_id, &is_standalone, &is_prepared)
         elif self.header.type == GTID_TAGGED_LOG_EVENT:
             is_read = read_tagged_gtid(t, body, size)
         else:
             is_read = read_gtid(t, body, size, self.header.type == ANONYMOUS_GTID_LOG_EVENT)
         if not is_read:
             return self.fail(b"a GTID event that is cut off or has no number")
-        # MariaDB's GTID is a BEGIN at the same time
-        t.phase = ANNOUNCED if is_standalone else OPEN
+        # MariaDB's GTID is a BEGIN at the same time, or an XA START
+        t.phase = ANNOUNCED if is_standalone or is_prepared else OPEN
         if self.tables.count > MOST_TABLES:
             self.drop_tables()
+        if is_prepared:
+            return self.hand_over(body, size)
         return TRANSACTION_BEGIN if self.stop_at_transaction_begin else GO_ON
 
     cdef void start_transaction(self, size_t event_size) noexcept nogil:
@@ -323,6 +324,7 @@ cdef class EventReader(RowsReader):
         t.position_size = 0
         t.commit_timestamp_us = self.header.timestamp * <int64_t> 1000000
         t.begin = self.header.log_pos - event_size if self.header.log_pos > event_size else 0
+        t.first_gsn = self.gsn
         memset(&t.origin, 0, sizeof(t.origin))
 
     cdef int read_query(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
@@ -352,11 +354,14 @@ cdef class EventReader(RowsReader):
         self.transaction_count += 1
         self.transaction_id += 1
         self.end_offset = self.header.log_pos
-        t.phase = OUTSIDE
-        t.has_gtid = False
-        t.position_size = 0
-        self.statement += 1
+        self.forget_transaction()
         return TRANSACTION_END if self.stop_at_transaction_end else GO_ON
+
+    cdef void forget_transaction(self) noexcept nogil:
+        self.transaction.phase = OUTSIDE
+        self.transaction.has_gtid = False
+        self.transaction.position_size = 0
+        self.statement += 1
 
     # --- tables
 

@@ -1,4 +1,4 @@
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from agent.native.batch cimport Batch
 from agent.native.values cimport Text, Value
@@ -24,6 +24,8 @@ cdef struct Plan:
     # its batch has rows, and the decoder holds a reference
     bint is_pending
     Batch batch
+    # number of the last row that is not in it any more
+    int64_t taken_gsn
     # memory of a batch that was sent, for the next one; no columns: none
     Batch spare
     # the TablePlan itself

@@ -182,6 +182,11 @@ cdef class TablePlan:
     def active(self, bint active):
         self.plan.active = active
 
+    @property
+    def last_gsn(self):
+        """Number of the last row; 0 before the first."""
+        return self.plan.batch.last_gsn if self.plan.batch.rows else self.plan.taken_gsn
+
     cdef int compile(self) except -1:
         cdef int32_t i
         sent = [planned.column for planned in self.columns if planned.sent]

@@ -26,6 +26,11 @@ cdef enum:
     MOST_TAG_BYTES = 32
     MOST_POSITION_BYTES = MOST_FILE_BYTES + 32
 
+# of a MariaDB GTID_EVENT
+cdef enum:
+    FL_STANDALONE = 1
+    FL_PREPARED_XA = 64
+
 
 cdef enum Phase:
     # between two transactions
@@ -65,6 +70,8 @@ cdef struct Transaction:
     int64_t commit_timestamp_us
     # offset of its first event
     uint64_t begin
+    # number of its first row
+    int64_t first_gsn
     # its position in the server's words, made when first asked for
     char position[MOST_POSITION_BYTES]
     size_t position_size
@@ -153,7 +160,7 @@ cdef inline bint is_tag(const uint8_t* at, size_t size) noexcept nogil:
 
 
 cdef inline bint read_mariadb_gtid(
-    Transaction* t, const uint8_t* at, size_t size, uint32_t server, bint* is_standalone
+    Transaction* t, const uint8_t* at, size_t size, uint32_t server, bint* is_standalone, bint* is_prepared
 ) noexcept nogil:
     memset(&t.origin, 0, sizeof(Origin))
     if size < 13:
@@ -162,7 +169,8 @@ cdef inline bint read_mariadb_gtid(
     t.number = <int64_t> le64(at)
     t.origin.domain = le32(at + 8)
     t.origin.server = server
-    is_standalone[0] = at[12] & 1
+    is_standalone[0] = at[12] & FL_STANDALONE
+    is_prepared[0] = at[12] & FL_PREPARED_XA
     return t.number > 0
 
 

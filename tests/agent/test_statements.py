@@ -26,7 +26,7 @@ from agent.mysql.statements import Kind, read
         ("ALTER TABLE orders ADD COLUMN c INT", Kind.DEFINITION),
         ("CREATE INDEX i ON orders (a)", Kind.DEFINITION),
         ("CREATE USER a", Kind.DEFINITION),
-        ("SAVEPOINT `a`", Kind.TRANSACTION),
+        ("SAVEPOINT `a`", Kind.SAVEPOINT),
         ("ROLLBACK TO `a`", Kind.ROLLBACK),
         ("XA START 'a'", Kind.XA),
         ("", Kind.DEFINITION),
