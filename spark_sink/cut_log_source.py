@@ -1,4 +1,4 @@
-"""Spark streaming source over the gateway's cut log: entries in, one row per cut and landed file out.
+"""Spark streaming source over the gateway's cut log: entries in, one row per cut, landed file and table event out.
 
 An offset is an entry's number: `{"entry": 7}` means that entries up to 7 are behind. Entries are read upward
 until one is missing, so a batch costs as many small reads as it has entries, however old the log is.
@@ -10,20 +10,22 @@ fails in the driver with the reason, and again after a restart, until the entry 
 Nothing here is durable; Spark's checkpoint holds the offset.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from menura.landing import LandedCut, LogEntry
+from menura.landing import LandedCut, LandedEvent, LandedFile, LogEntry
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from spark_sink.errors import LogEntryUnreadable
 from spark_sink.landing_log import LandingLog
+from spark_sink.work import TableId, is_cut, row_table
 
 FORMAT_NAME = "menura_cut_log"
-#: one row per landed file; a row without `path` stands for its cut
+#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut
 ROW_SCHEMA = pa.schema(
     [
         ("entry", pa.int64()),
@@ -42,6 +44,7 @@ ROW_SCHEMA = pa.schema(
         ("bytes", pa.int64()),
         ("first_gsn", pa.int64()),
         ("last_gsn", pa.int64()),
+        ("event", pa.string()),
         ("problem", pa.string()),
     ]
 )
@@ -179,26 +182,40 @@ def problem_row(number: int, problem: str | None) -> list[Row]:
 
 
 def entry_rows(entry: LogEntry) -> list[Row]:
-    """Rows of `ROW_SCHEMA`: each cut, then its files in the order of their rows."""
+    """Rows of `ROW_SCHEMA`: each cut, then its files and events in the order of their numbers."""
     rows: list[Row] = []
     for cut in entry.cuts:
         facts = _cut_facts(entry, cut)
         rows.append(facts)
-        rows.extend(
-            {
-                **facts,
-                "database": file.database,
-                "table": file.table,
-                "schema_id": file.schema_id,
-                "path": file.path,
-                "rows": file.rows,
-                "bytes": file.bytes,
-                "first_gsn": file.first_gsn,
-                "last_gsn": file.last_gsn,
-            }
-            for file in sorted(cut.files, key=lambda file: file.first_gsn)
-        )
+        of_tables = [*map(_file_facts, cut.files), *map(_event_facts, cut.events)]
+        rows.extend(facts | row for row in sorted(of_tables, key=lambda row: row["first_gsn"]))
     return rows
+
+
+def _file_facts(file: LandedFile) -> Row:
+    return {
+        "database": file.database,
+        "table": file.table,
+        "schema_id": file.schema_id,
+        "path": file.path,
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "first_gsn": file.first_gsn,
+        "last_gsn": file.last_gsn,
+    }
+
+
+def _event_facts(event: LandedEvent) -> Row:
+    document = json.dumps(asdict(event), ensure_ascii=False)
+    return {
+        "database": event.database,
+        "table": event.table,
+        "rows": 0,
+        "bytes": 0,
+        "first_gsn": event.gsn,
+        "last_gsn": event.gsn,
+        "event": document,
+    }
 
 
 def _cut_facts(entry: LogEntry, cut: LandedCut) -> Row:
@@ -223,16 +240,16 @@ def divide(rows: Sequence[Row], parts: int) -> list[list[Row]]:
 
     The heaviest table first, each to the lightest list. Rows of cuts stand in the first list.
     """
-    cuts = [row for row in rows if row.get("path") is None]
-    tables: dict[tuple[str, str, str, str], list[Row]] = {}
+    cuts = [row for row in rows if is_cut(row)]
+    tables: dict[TableId, list[Row]] = {}
     for row in rows:
-        if row.get("path") is not None:
-            tables.setdefault((row["tenant"], row["source"], row["database"], row["table"]), []).append(row)
+        if not is_cut(row):
+            tables.setdefault(row_table(row), []).append(row)
     lists: list[list[Row]] = [[] for _ in range(max(1, min(parts, len(tables))))]
     lists[0].extend(cuts)
     loads = [0] * len(lists)
-    for files in sorted(tables.values(), key=lambda files: -sum(row["bytes"] for row in files)):
+    for work in sorted(tables.values(), key=lambda work: -sum(row["bytes"] for row in work)):
         lightest = loads.index(min(loads))
-        lists[lightest].extend(files)
-        loads[lightest] += TABLE_COST_BYTES + sum(row["bytes"] for row in files)
+        lists[lightest].extend(work)
+        loads[lightest] += TABLE_COST_BYTES + sum(row["bytes"] for row in work)
     return [part for part in lists if part]

@@ -5,17 +5,44 @@ so a file with 18446744073709551615 would claim a smaller maximum, be skipped by
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema, Transaction, write_deltalake
+import pyarrow.compute as pc
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import TableNotFoundError
 
 LAYOUT_PROPERTY = "menura.layout"
 STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 MAX_STATISTICS_COLUMNS = 32
+WRITER = WriterProperties(compression="ZSTD", compression_level=1)
+
+#: applications and versions that a commit carries, see `commit_properties`
+Transactions = Sequence[tuple[str, int]]
+
+#: a table's folder of small files is compacted each time its version is a multiple of this
+COMPACT_EVERY_VERSIONS = 64
+#: a MERGE writes each file anew that it touches, so they stay small
+COMPACT_FILE_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a Delta table's `txn` says: the source's cut, and the row number up to which all is there."""
+
+    cut: int
+    gsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +65,7 @@ def open_table(folder: str) -> DeltaTable | None:
 
 def create_table(folder: str, schema: pa.Schema, layout: Layout) -> DeltaTable:
     """Create, or open when a killed run has created it."""
-    properties = {
-        LAYOUT_PROPERTY: _encode(layout),
-        STATISTICS_PROPERTY: ",".join(f"`{name}`" for name in _statistics_columns(schema, layout.key)),
-    }
+    properties = _properties(schema, layout)
     if "://" not in folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
     nullable = pa.schema([pa.field(field.name, field.type) for field in schema])
@@ -66,7 +90,12 @@ def read_layout(table: DeltaTable) -> Layout:
 
 
 def write_layout(table: DeltaTable, layout: Layout) -> None:
-    table.alter.set_table_properties({LAYOUT_PROPERTY: _encode(layout)}, raise_if_not_exists=False)
+    table.alter.set_table_properties(_properties(schema_of(table), layout), raise_if_not_exists=False)
+
+
+def _properties(schema: pa.Schema, layout: Layout) -> dict[str, str]:
+    names = _statistics_columns(schema, layout.key)
+    return {LAYOUT_PROPERTY: _encode(layout), STATISTICS_PROPERTY: ",".join(f"`{name}`" for name in names)}
 
 
 def _encode(layout: Layout) -> str:
@@ -86,12 +115,50 @@ def add_columns(table: DeltaTable, schema: pa.Schema) -> None:
         table.alter.add_columns(fields)
 
 
-def rewrite(table: DeltaTable, schema: pa.Schema, change: Callable[[pa.Table], pa.Table]) -> None:
+def rewrite(
+    table: DeltaTable,
+    schema: pa.Schema,
+    change: Callable[[pa.Table], pa.Table],
+    transactions: Transactions = (),
+) -> None:
     """Write every row anew as `change` gives it, in one commit; batch by batch, whatever the table's size."""
+    _limit_statistics(table, schema)
     before = scan(table, "SELECT * FROM t")
     batches = (batch for old in before for batch in change(pa.Table.from_batches([old])).cast(schema).to_batches())
-    after = pa.RecordBatchReader.from_batches(schema, batches)
-    write_deltalake(table, after, mode="overwrite", schema_mode="overwrite")
+    _overwrite(table, pa.RecordBatchReader.from_batches(schema, batches), transactions)
+
+
+def empty(table: DeltaTable, schema: pa.Schema, transactions: Transactions = ()) -> None:
+    """Take every row away and give the table these columns, in one commit."""
+    _limit_statistics(table, schema)
+    _overwrite(table, pa.RecordBatchReader.from_batches(schema, []), transactions)
+
+
+def _overwrite(table: DeltaTable, rows: pa.RecordBatchReader, transactions: Transactions) -> None:
+    properties = commit_properties(*transactions)
+    write_deltalake(
+        table,
+        rows,
+        mode="overwrite",
+        schema_mode="overwrite",
+        writer_properties=WRITER,
+        commit_properties=properties,
+    )
+
+
+def _limit_statistics(table: DeltaTable, schema: pa.Schema) -> None:
+    """Before columns get other types: keep statistics only of those that stay as they are."""
+    held = schema_of(table)
+    if any(field.name in held.names and held.field(field.name).type != field.type for field in schema):
+        kept = pa.schema([field for field in schema if field in held])
+        names = ",".join(f"`{name}`" for name in _statistics_columns(kept, read_layout(table).key))
+        table.alter.set_table_properties({STATISTICS_PROPERTY: names}, raise_if_not_exists=False)
+
+
+def is_empty(table: DeltaTable) -> bool:
+    """Whether the table certainly has no row."""
+    counts = pa.table(table.get_add_actions())["num_records"]
+    return counts.null_count == 0 and not pc.any(pc.greater(counts, 0)).as_py()
 
 
 def scan(table: DeltaTable, query: str) -> pa.RecordBatchReader:
@@ -109,6 +176,30 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 def commit_properties(*transactions: tuple[str, int]) -> CommitProperties:
     """The application versions that a commit carries; a concurrent commit of one of them makes it fail."""
     return CommitProperties(app_transactions=[Transaction(name, version) for name, version in transactions])
+
+
+def read_progress(table: DeltaTable | None, application: str) -> Progress:
+    if table is None:
+        return Progress(0, 0)
+    return Progress(
+        table.transaction_version(application) or 0, table.transaction_version(_gsn_application(application)) or 0
+    )
+
+
+def progress_transactions(application: str, cut: int | None, gsn: int) -> list[tuple[str, int]]:
+    """What a commit up to row number `gsn` carries, last the cut where it is complete."""
+    transactions = [(_gsn_application(application), gsn)]
+    return transactions if cut is None else [*transactions, (application, cut)]
+
+
+def _gsn_application(application: str) -> str:
+    return f"{application}/gsn"
+
+
+def compact_when_due(table: DeltaTable) -> None:
+    """Gather small files; a commit that changes no row."""
+    if table.version() % COMPACT_EVERY_VERSIONS == 0:
+        table.optimize.compact(target_size=COMPACT_FILE_BYTES, writer_properties=WRITER)
 
 
 def quoted(name: str) -> str:

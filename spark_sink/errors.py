@@ -17,6 +17,7 @@
             ├── ColumnTypeChanged   a new type that the lake's column can't hold
             ├── ColumnNameTaken     two columns with one name in the lake
             ├── RowsPartial         rows without all values of a table without a primary key
+            ├── EventUnreadable     an event whose words for a value can't be read
             ├── ChangeTypeUnknown   a change that this version can't merge
             ├── LakeStorageFailed   the lake's storage refused; tried again
             └── TableUnexpected     a bug: says the class of the error, never its text
@@ -87,6 +88,10 @@ class ColumnNameTaken(TableStopped):
 
 class RowsPartial(TableStopped):
     code = "ROWS_PARTIAL"
+
+
+class EventUnreadable(TableStopped):
+    code = "EVENT_UNREADABLE"
 
 
 class ChangeTypeUnknown(TableStopped):

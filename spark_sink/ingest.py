@@ -27,7 +27,7 @@ from spark_sink.landing_log import LandingLog, log_entry_unreadable
 from spark_sink.large_merge import LargeMerger
 from spark_sink.records import Records, StoppedTable, now_us
 from spark_sink.table_task import TaskSettings, TaskSize, table_task, warm_up
-from spark_sink.work import CutSeen, EntryProblem, Outcome, Result, TableId, decode
+from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode, is_cut, row_table
 
 RETRY_SECONDS = 60.0
 PARTITIONS_PER_CORE = 4
@@ -120,7 +120,7 @@ class Sink:
             self._next_retry = time.monotonic() + RETRY_SECONDS
             cuts, rows = self._missed_rows({table: self._stopped[table].entry for table in tables})
             frame = self.session.createDataFrame(rows, ROW_DDL).coalesce(1)
-            _, outcomes = self._run(frame, frozenset())
+            _, _, outcomes = self._run(frame, frozenset())  # the events were recorded when their batch was
             self._record(cuts, outcomes)
             # Only what was really done goes on: a table whose entries are gone must not skip them.
             resumed = [outcome for outcome in outcomes if outcome.result is not Result.STOPPED]
@@ -135,11 +135,9 @@ class Sink:
         number = min(first_entries.values())
         while (entry := self.log.read_entry(number)) is not None:
             for row in entry_rows(entry):
-                if row.get("path") is None:
+                if is_cut(row):
                     cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
-                    continue
-                table = TableId(row["tenant"], row["source"], row["database"], row["table"])
-                if number >= first_entries.get(table, number + 1):
+                elif number >= first_entries.get(row_table(row), number + 1):
                     rows.append(row)
             number += 1
         return cuts, rows
@@ -157,7 +155,8 @@ class Sink:
 
     def _apply_batch(self, frame: DataFrame, batch: int) -> None:
         began = time.monotonic()
-        cuts, outcomes = self._run(frame, frozenset(self._stopped))
+        cuts, events, outcomes = self._run(frame, frozenset(self._stopped))
+        self.records.record_events(events)
         stopped = self._record(cuts, outcomes)
         now = now_us()
         committed_us = [cut.last_commit_timestamp_us for cut in cuts if cut.last_commit_timestamp_us]
@@ -176,7 +175,9 @@ class Sink:
             f"{(now - max(committed_us)) / 1e6:.3f}" if committed_us else "unknown",
         )
 
-    def _run(self, frame: DataFrame, left_alone: frozenset[TableId]) -> tuple[list[CutSeen], list[Outcome]]:
+    def _run(
+        self, frame: DataFrame, left_alone: frozenset[TableId]
+    ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
         settings = TaskSettings(self.settings.landing, self.settings.lake, left_alone, self.settings.size)
         done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
@@ -184,8 +185,9 @@ class Sink:
             if isinstance(message, EntryProblem):
                 raise log_entry_unreadable(message.entry, message.problem)
         cuts = [message for message in done if isinstance(message, CutSeen)]
+        events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
-        return cuts, [self.large.apply(o) if o.result is Result.LARGE else o for o in outcomes]
+        return cuts, events, [self.large.apply(o) if o.result is Result.LARGE else o for o in outcomes]
 
     def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write the batch's records; gives the outcomes of tables that stopped."""

@@ -53,8 +53,15 @@ def lake_type(landed: pa.DataType) -> pa.DataType | None:
     if pa.types.is_decimal128(landed):
         return landed
     format_ = _FORMATS.get(landed)
-    if format_ is None:
-        return None
+    return None if format_ is None else format_type(format_)
+
+
+def format_type(format_: str) -> pa.DataType:
+    """The lake's type of a column by its Arrow C format string in landing. Raises KeyError for an unknown one.
+
+    >>> format_type("d:10,2"), format_type("C")
+    (Decimal128Type(decimal128(10, 2)), DataType(int64))
+    """
     wide = lake_format(format_)
     if wide.startswith("d:"):
         precision, scale = wide[2:].split(",")

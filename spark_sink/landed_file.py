@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from menura.change_batch import ABSENT, LANDED_COLUMNS, METADATA_KEY, RESERVED_PREFIX, UNREPRESENTABLE
+from menura.change_batch import ABSENT, GSN, LANDED_COLUMNS, METADATA_KEY, RESERVED_PREFIX, UNREPRESENTABLE
 from menura.naming import lake_column
 
 from spark_sink.errors import ColumnNameTaken, DataFileUnreadable, LakeStorageFailed, TableStopped
@@ -49,6 +50,9 @@ class LandedPart(Protocol):
     def tables(self) -> Iterator[pa.Table]:
         """Its rows with the lake's names and types, in order. Raises `TableStopped`."""
 
+    def may_have(self, column: str) -> bool:
+        """Whether some row has a value in this column of ours; False is certain. Raises `TableStopped`."""
+
 
 @dataclass(frozen=True, slots=True)
 class LandedRows:
@@ -60,6 +64,9 @@ class LandedRows:
 
     def tables(self) -> Iterator[pa.Table]:
         yield self.rows
+
+    def may_have(self, column: str) -> bool:
+        return bool(self.rows[column].null_count < self.rows.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,34 @@ class LandedStream:
                 except (OSError, pa.ArrowException) as broken:
                     raise unreadable(self.table, self.file, broken) from broken
                 yield rows
+
+    def may_have(self, column: str) -> bool:
+        with open_parquet(self.log, self.table, self.file) as parquet:
+            if column not in parquet.schema_arrow.names:
+                return False
+            place = parquet.schema_arrow.names.index(column)
+            groups = [parquet.metadata.row_group(number) for number in range(parquet.num_row_groups)]
+        statistics = [(group.num_rows, group.column(place).statistics) for group in groups]
+        return any(found is None or found.null_count < rows for rows, found in statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class LandedSlice:
+    """The rows of a file whose numbers its `file` names."""
+
+    part: LandedPart
+    file: TableFile
+
+    @property
+    def shape(self) -> LandedShape:
+        return self.part.shape
+
+    def tables(self) -> Iterator[pa.Table]:
+        for rows in self.part.tables():
+            yield rows.filter((pc.field(GSN) >= self.file.first_gsn) & (pc.field(GSN) <= self.file.last_gsn))
+
+    def may_have(self, column: str) -> bool:
+        return self.part.may_have(column)
 
 
 def read_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedRows:
@@ -182,11 +217,12 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
             keys[int(place)] = name
     columns = tuple(field.name for field in fields[len(LANDED_COLUMNS) :])
     fields += [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
-    _check_names(table, file, [field.name for field in fields])
+    check_names(table, file.cut, [field.name for field in fields])
     return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)))
 
 
-def _check_names(table: TableId, file: TableFile, names: list[str]) -> None:
+def check_names(table: TableId, cut: int, names: Sequence[str]) -> None:
+    """Raises `ColumnNameTaken`."""
     seen: set[str] = set()
     for name in names:
         folded = name.casefold()
@@ -196,7 +232,7 @@ def _check_names(table: TableId, file: TableFile, names: list[str]) -> None:
                 f"{name} is there twice (case does not count) or begins with {OWN_PREFIX}",
                 data="The table stays at its last version; other tables go on",
                 remedy="Rename the column at the source, or leave it out with ignored_columns",
-                **table.where(file.cut),
+                **table.where(cut),
             )
         seen.add(folded)
 

@@ -5,41 +5,40 @@ streams its files by row groups, once into the changelog, and once, with the col
 Parquet files under LAKE/_menura/staging; Spark then computes the net effect and merges it, spilling to disk where
 it must. The rules are those of `net_effect`, said in SQL, and the same Delta `txn` make it exactly once.
 
+Rows that lack values owe them to the row's earlier life, which may have had another key: SQL has no good words for
+that. They are merged by the worker's way, `CHUNK_ROWS` at a time, each with the `txn` of its last number.
+
 Deletion vectors stay off. Measured, delta-rs's MERGE and its SQL read them right, but its pyarrow dataset refuses
 the whole table, and so would shut out who reads the lake without Spark.
 A kill leaves staged files behind; they have no meaning, and the next large batch of the table removes them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from menura.change_batch import GSN
+from deltalake import DeltaTable
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, ChangeType
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from spark_sink.delta_table import open_table, schema_of
+from spark_sink.delta_table import Transactions, progress_transactions, schema_of
 from spark_sink.landed_file import open_landed
 from spark_sink.landing_log import LandingLog
+from spark_sink.merge import Segment, match_columns, merge_tables, segment_tables
 from spark_sink.net_effect import COPY, DELETED, ROW_HASH
 from spark_sink.records import FOLDER
 from spark_sink.storage import Folder
 from spark_sink.table_task import apply_table
-from spark_sink.table_writer import (
-    Segment,
-    Versions,
-    append_changelog,
-    match_columns,
-    prepare_current,
-    read_progress,
-    segment_tables,
-    segments,
-    version_at,
-)
-from spark_sink.work import CHANGELOG, CURRENT, Outcome, TableFile, TableId
+from spark_sink.table_writer import apply_once
+from spark_sink.work import CURRENT, Outcome, TableId
 
 TRANSACTION_APPLICATION = "spark.databricks.delta.write.txnAppId"
 TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
+#: rows that lack values, merged at once; see the measure of `TaskSize`
+CHUNK_ROWS = 500_000
 
 
 class LargeMerger:
@@ -50,38 +49,35 @@ class LargeMerger:
 
     def apply(self, outcome: Outcome) -> Outcome:
         """The table's outcome once Spark has merged it."""
-        return apply_table(outcome.table, outcome.files, lambda: self._apply(outcome.table, outcome.files))
+        table, work = outcome.table, outcome.work
+        merge_rows = partial(self._merge_rows, table)
+        return apply_table(table, work, lambda: apply_once(self.log, self.lake, table, work, open_landed, merge_rows))
 
-    def _apply(self, table: TableId, files: Sequence[TableFile]) -> Versions:
-        changelog, current = (f"{table.folder(self.lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
-        logged, merged = (read_progress(open_table(folder), table) for folder in (changelog, current))
-        parts = [open_landed(self.log, table, file) for file in files if file.cut > min(logged.cut, merged.cut)]
-        to_log = [part for part in parts if part.file.cut > logged.cut]
-        if to_log:
-            append_changelog(open_table(changelog), changelog, table, to_log)
-        for segment in segments(table, [part for part in parts if part.file.cut > merged.cut]):
-            self._merge_segment(table, current, segment, merged.gsn)
-        end = files[-1].cut
-        return Versions(
-            version_at(open_table(changelog), max(logged.cut, end), end),
-            version_at(open_table(current), max(merged.cut, end), end),
-            bool(parts),
-        )
-
-    def _merge_segment(self, table: TableId, folder: str, segment: Segment, merged_gsn: int) -> None:
-        held = schema_of(prepare_current(open_table(folder), folder, table, segment))
+    def _merge_rows(
+        self, table: TableId, current: DeltaTable, segment: Segment, merged_gsn: int, transactions: Transactions
+    ) -> None:
+        """`MergeRows` on Spark."""
+        held = schema_of(current)
+        tables = segment_tables(table, segment, held, merged_gsn)
+        if segment.layout.key and any(part.may_have(ABSENT) for part in segment.parts):
+            for rows, carried in chunks(tables, segment, table.application, merged_gsn, transactions):
+                merge_tables(current, segment.layout, rows, carried)
+            return
         staging = Folder(table.folder(f"{self.lake}/{FOLDER}/staging"))
         staging.remove()
         schema = pa.schema([*held, pa.field(DELETED, pa.bool_())])
         output = Folder(staging.child("segment.parquet")).open_output()
         with output, pq.ParquetWriter(output, schema, compression="zstd") as writer:
-            for rows in segment_tables(table, segment, held, merged_gsn):
-                writer.write_table(rows.cast(schema))
+            for rows in tables:
+                writer.write_table(rows.drop_columns([CHANGE_TYPE]).cast(schema))
         staged = self.session.read.parquet(staging.url)
+        folder = f"{table.folder(self.lake)}/{CURRENT}"
         match = match_columns(held, segment.layout.key)
         effect = keyed_effect(staged, match) if segment.layout.key else keyless_effect(staged, self._delta(folder))
-        self._merge(folder, effect.select(*map(column, [*held.names, DELETED])), match, segment.transaction)
+        # Spark's commit carries one transaction: the cut's, where it is complete.
+        self._merge(folder, effect.select(*map(column, [*held.names, DELETED])), match, transactions[-1])
         staging.remove()
+        current.update_incremental()
 
     def _delta(self, folder: str) -> DataFrame:
         return self.session.read.format("delta").load(folder)
@@ -105,6 +101,26 @@ class LargeMerger:
             self.session.conf.unset(TRANSACTION_APPLICATION)
             self.session.conf.unset(TRANSACTION_VERSION)
             self.session.catalog.dropTempView("menura_effect")
+
+
+def chunks(
+    tables: Iterable[pa.Table], segment: Segment, application: str, merged_gsn: int, transactions: Transactions
+) -> Iterator[tuple[list[pa.Table], Transactions]]:
+    """Rows to merge at once, and what their commit carries; never between a preimage and its postimage."""
+    files = [part.file for part in segment.parts]
+    is_in_order = all(before.last_gsn < after.first_gsn for before, after in pairwise(files))
+    gathered: list[pa.Table] = []
+    for rows in tables:
+        gathered.append(rows)
+        if is_in_order and sum(map(len, gathered)) >= CHUNK_ROWS:
+            whole = pa.concat_tables(gathered)
+            open_rows = int(whole[CHANGE_TYPE][-1].as_py() == ChangeType.update_preimage.name)
+            done = whole.slice(0, len(whole) - open_rows)
+            gathered = [whole.slice(len(done))]
+            if len(done):
+                gsn = max(merged_gsn, done[GSN][-1].as_py())
+                yield [done], progress_transactions(application, None, gsn)
+    yield gathered, transactions
 
 
 def keyed_effect(staged: DataFrame, key: Sequence[str]) -> DataFrame:

@@ -1,29 +1,34 @@
-"""What the sink itself records in the lake: two small Delta tables under LAKE/_menura, written by the driver.
+"""What the sink itself records in the lake: small Delta tables under LAKE/_menura, written by the driver.
 
 ``cuts``    one row per (source, boundary, table that changed since the boundary before). A boundary is the
             last cut of a source in a micro-batch: the only cuts at which every table has a version. A table's
             versions at boundary B are those of its last row with `cut` <= B; null there means that the table is
             not readable at B (it had stopped, or an earlier run had brought it further).
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on.
+``events``  one row per event of a table (its definition changed, it was truncated, ...), in order with rows by `_gsn`;
+            `columns` is a JSON array of `menura.landing.LandedColumn`. Its commits carry Delta's `txn`
+            {TENANT/SOURCE: cut}, so each event is there once.
 
-Both are written after the batch's tables and before Spark's checkpoint moves. A kill between leaves the batch to
+All are written after the batch's tables and before Spark's checkpoint moves. A kill between leaves the batch to
 be replayed; its rows then carry the same `txn` and are left out, or say the same again, and a reader takes
 the last of equal (source, cut, table).
 """
 
+import json
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
+from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
 
-from spark_sink.delta_table import open_table, scan
+from spark_sink.delta_table import commit_properties, open_table, scan
 from spark_sink.errors import LakeRecordsUnwritable
-from spark_sink.work import CutSeen, Outcome, Result, TableId
+from spark_sink.work import CutSeen, EventSeen, Outcome, Result, TableId
 
 FOLDER = "_menura"
 CUTS_SCHEMA = pa.schema(
@@ -38,6 +43,25 @@ CUTS_SCHEMA = pa.schema(
         ("changelog_version", pa.int64()),
         ("current_version", pa.int64()),
         ("applied_at_us", pa.int64()),
+    ]
+)
+EVENTS_SCHEMA = pa.schema(
+    [
+        ("tenant", pa.string()),
+        ("source", pa.string()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("kind", pa.string()),
+        (GSN, pa.int64()),
+        ("cut", pa.int64()),
+        (TRANSACTION_ID, pa.int64()),
+        (COMMIT_TIMESTAMP_US, pa.int64()),
+        (POSITION, pa.string()),
+        ("statement", pa.string()),
+        ("removes_rows", pa.bool_()),
+        ("new_database", pa.string()),
+        ("new_table", pa.string()),
+        ("columns", pa.string()),
     ]
 )
 ERRORS_SCHEMA = pa.schema(
@@ -77,6 +101,7 @@ def now_us() -> int:
 class Records:
     def __init__(self, lake: str) -> None:
         self.cuts_folder = f"{lake}/{FOLDER}/cuts"
+        self.events_folder = f"{lake}/{FOLDER}/events"
         self.errors_folder = f"{lake}/{FOLDER}/errors"
 
     def record_batch(self, cuts: Sequence[CutSeen], outcomes: Iterable[Outcome]) -> None:
@@ -98,6 +123,21 @@ class Records:
                 }
             )
         _append(self.cuts_folder, rows, CUTS_SCHEMA)
+
+    def record_events(self, events: Iterable[EventSeen]) -> None:
+        """Rows of `events` for those of cuts that are not recorded yet."""
+        recorded = open_table(self.events_folder)
+        new = [
+            event
+            for event in events
+            if recorded is None or event.seen.cut > (recorded.transaction_version(event.table.application) or 0)
+        ]
+        cuts: dict[str, int] = {}
+        for event in new:
+            application = event.table.application
+            cuts[application] = max(event.seen.cut, cuts.get(application, 0))
+        rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
+        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
 
     def record_stops(self, outcomes: Iterable[Outcome]) -> None:
         """Rows of `errors` for tables that stopped."""
@@ -153,13 +193,35 @@ def _table_facts(table: TableId) -> dict[str, Any]:
     return {"tenant": table.tenant, "source": table.source, "database": table.database, "table": table.table}
 
 
-def _append(folder: str, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+def _event_row(seen: EventSeen) -> dict[str, Any]:
+    event = seen.seen.event
+    new_database, new_table = event.new_name or (None, None)
+    return {
+        **_table_facts(seen.table),
+        "kind": event.kind,
+        GSN: event.gsn,
+        "cut": seen.seen.cut,
+        TRANSACTION_ID: event.transaction_id,
+        COMMIT_TIMESTAMP_US: event.commit_timestamp_us,
+        POSITION: event.position,
+        "statement": event.statement,
+        "removes_rows": event.removes_rows,
+        "new_database": new_database,
+        "new_table": new_table,
+        "columns": json.dumps([asdict(column) for column in event.columns], ensure_ascii=False),
+    }
+
+
+def _append(
+    folder: str, rows: list[dict[str, Any]], schema: pa.Schema, properties: CommitProperties | None = None
+) -> None:
     if not rows:
         return
     try:
         if "://" not in folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
-        write_deltalake(folder, pa.Table.from_pylist(rows, schema=schema), mode="append")
+        rows_table = pa.Table.from_pylist(rows, schema=schema)
+        write_deltalake(folder, rows_table, mode="append", commit_properties=properties)
         table = DeltaTable(folder)
         if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:
             table.optimize.compact()

@@ -20,9 +20,10 @@ from pyspark.sql import Row
 from spark_sink.delta_table import Layout, create_table
 from spark_sink.errors import LakeStorageFailed, TableStopped, TableUnexpected
 from spark_sink.landing_log import LandingLog
+from spark_sink.merge import merge_effect
 from spark_sink.net_effect import DELETED, keyed_effect
-from spark_sink.table_writer import Versions, apply_files, merge_effect
-from spark_sink.work import Outcome, Result, TableFile, TableId, encode, split_rows
+from spark_sink.table_writer import Versions, apply_work
+from spark_sink.work import Outcome, Result, TableId, Work, encode, split_rows
 
 STORAGE_ATTEMPTS = 3
 STORAGE_PAUSE_SECONDS = 0.5
@@ -41,13 +42,13 @@ class TaskSize:
     rows: int = 1_000_000
     bytes: int = 64 << 20
 
-    def holds(self, files: Sequence[TableFile]) -> bool:
-        return sum(file.rows for file in files) <= self.rows and sum(file.bytes for file in files) <= self.bytes
+    def holds(self, work: Sequence[Work]) -> bool:
+        return sum(each.rows for each in work) <= self.rows and sum(each.bytes for each in work) <= self.bytes
 
-    def groups(self, files: Sequence[TableFile]) -> list[list[TableFile]]:
+    def groups(self, work: Sequence[Work]) -> list[list[Work]]:
         """Whole cuts, as many together as fit; at least one."""
-        groups: list[list[TableFile]] = []
-        for _, found in groupby(files, key=lambda file: file.cut):
+        groups: list[list[Work]] = []
+        for _, found in groupby(work, key=lambda each: each.cut):
             cut = list(found)
             if groups and self.holds([*groups[-1], *cut]):
                 groups[-1].extend(cut)
@@ -60,7 +61,7 @@ class TaskSize:
 class TaskSettings:
     landing: str
     lake: str
-    #: tables that wait for somebody; their files are left alone
+    #: tables that wait for somebody; their files and events are left alone
     stopped: frozenset[TableId]
     size: TaskSize
 
@@ -72,44 +73,44 @@ def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str
     """
 
     def run(rows: Iterable[Row]) -> Iterator[str]:
-        cuts, tables = split_rows(row.asDict() for row in rows)
-        for cut in cuts:
-            yield encode(cut)
+        known, tables = split_rows(row.asDict() for row in rows)
+        for message in known:
+            yield encode(message)
         for outcome in apply_tables(settings, tables.items()):
             yield encode(outcome)
 
     return run
 
 
-def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[TableFile]]]) -> Iterator[Outcome]:
+def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[Work]]]) -> Iterator[Outcome]:
     log = LandingLog(settings.landing)
-    for table, files in tables:
+    for table, work in tables:
         if table in settings.stopped:
             continue
-        groups = settings.size.groups(files)
+        groups = settings.size.groups(work)
         if all(settings.size.holds(group) for group in groups):
-            yield apply_table(table, files, partial(apply_groups, log, settings.lake, table, groups))
+            yield apply_table(table, work, partial(apply_groups, log, settings.lake, table, groups))
         else:
-            rows = sum(file.rows for file in files)
-            yield Outcome(table, Result.LARGE, files[0].entry, files[-1].cut, rows, files=tuple(files))
+            rows = sum(each.rows for each in work)
+            yield Outcome(table, Result.LARGE, work[0].entry, work[-1].cut, rows, work=tuple(work))
 
 
-def apply_groups(log: LandingLog, lake: str, table: TableId, groups: Sequence[Sequence[TableFile]]) -> Versions:
+def apply_groups(log: LandingLog, lake: str, table: TableId, groups: Sequence[Sequence[Work]]) -> Versions:
     """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
-    done = [apply_files(log, lake, table, group) for group in groups]
+    done = [apply_work(log, lake, table, group) for group in groups]
     return replace(done[-1], changed=any(versions.changed for versions in done))
 
 
-def apply_table(table: TableId, files: Sequence[TableFile], apply: Callable[[], Versions]) -> Outcome:
+def apply_table(table: TableId, work: Sequence[Work], apply: Callable[[], Versions]) -> Outcome:
     """One table's outcome, whatever happens to it in `apply`."""
     began = time.monotonic()
-    entry, cut, rows = files[0].entry, files[-1].cut, sum(file.rows for file in files)
+    entry, cut, rows = work[0].entry, work[-1].cut, sum(each.rows for each in work)
     try:
         versions = with_storage_retries(table, cut, apply)
     except TableStopped as stop:
-        return stopped(table, files[0], stop)
+        return stopped(table, work[0], stop)
     except Exception as unexpected:  # noqa: BLE001  (the table's top: one table never stops another)
-        return stopped(table, files[0], unexpected_stop(table, cut, unexpected))
+        return stopped(table, work[0], unexpected_stop(table, cut, unexpected))
     return Outcome(
         table,
         Result.APPLIED if versions.changed else Result.SKIPPED,
@@ -155,7 +156,7 @@ def unexpected_stop(table: TableId, cut: int, unexpected: Exception) -> TableUne
     )
 
 
-def stopped(table: TableId, first: TableFile, stop: TableStopped) -> Outcome:
+def stopped(table: TableId, first: Work, stop: TableStopped) -> Outcome:
     return Outcome(
         table, Result.STOPPED, first.entry, first.cut, code=stop.code, message=str(stop), terminal=stop.terminal
     )
@@ -167,7 +168,7 @@ def warm_up(_: Iterable[object]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="menura-warm-up-") as folder:
         table = create_table(folder, pa.schema([schema.field("id")]), Layout("", ("id",), ("id",)))
         for version in (1, 2):
-            merge_effect(table, schema.empty_table(), ["id"], ("warm-up", version))
+            merge_effect(table, schema.empty_table(), ["id"], [("warm-up", version)])
             rows = pa.Table.from_pylist([{"id": version, DELETED: False}, {"id": 1, DELETED: False}], schema=schema)
-            merge_effect(table, keyed_effect(rows, ["id"]), ["id"], ("warm-up/rows", version))
+            merge_effect(table, keyed_effect(rows, ["id"]), ["id"], [("warm-up/rows", version)])
     return iter(())

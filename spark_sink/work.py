@@ -1,4 +1,4 @@
-"""Values that travel between the driver and its tasks: which table, which files, what came of it."""
+"""Values that travel between the driver and its tasks: which table, which files and events, what came of it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from menura.landing import LandedEvent, decode_event
 from menura.naming import path_segment
 
 CHANGELOG = "changelog"
@@ -64,6 +65,35 @@ class TableFile:
     last_gsn: int
 
 
+@dataclass(frozen=True, slots=True)
+class CutEvent:
+    """An event of a table; it stands among the table's files by its row number."""
+
+    entry: int
+    cut: int
+    event: LandedEvent
+
+    @property
+    def first_gsn(self) -> int:
+        return self.event.gsn
+
+    @property
+    def last_gsn(self) -> int:
+        return self.event.gsn
+
+    @property
+    def rows(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return 0
+
+
+#: what a table has to follow
+Work = TableFile | CutEvent
+
+
 class Result(StrEnum):
     APPLIED = "applied"
     #: nothing to do: a replay of what the table already holds
@@ -79,7 +109,7 @@ class Outcome:
 
     table: TableId
     result: Result
-    #: first entry and last cut of the batch's files; of a stopped table the first of both
+    #: first entry and last cut of the batch's work; of a stopped table the first of both
     entry: int
     cut: int
     rows: int = 0
@@ -90,7 +120,8 @@ class Outcome:
     code: str = ""
     message: str = ""
     terminal: bool = True
-    files: tuple[TableFile, ...] = ()
+    #: of a large one
+    work: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +146,15 @@ class EntryProblem:
     problem: str
 
 
-Message = Outcome | CutSeen | EntryProblem
+@dataclass(frozen=True, slots=True)
+class EventSeen:
+    """An event of the batch, whatever becomes of its table."""
+
+    table: TableId
+    seen: CutEvent
+
+
+Message = Outcome | CutSeen | EntryProblem | EventSeen
 
 
 def encode(value: Message) -> str:
@@ -126,26 +165,47 @@ def decode(document: str) -> Message:
     facts: dict[str, Any] = json.loads(document)
     if "problem" in facts:
         return EntryProblem(**facts)
+    if "seen" in facts:
+        return EventSeen(TableId(**facts["table"]), _decode_cut_event(facts["seen"]))
     if "result" not in facts:
         return CutSeen(**facts)
-    files = tuple(TableFile(**file) for file in facts["files"])
+    work = tuple(_decode_cut_event(each) if "event" in each else TableFile(**each) for each in facts["work"])
     table = TableId(**facts["table"])
-    return Outcome(**{**facts, "table": table, "result": Result(facts["result"]), "files": files})
+    return Outcome(**{**facts, "table": table, "result": Result(facts["result"]), "work": work})
+
+
+def _decode_cut_event(facts: dict[str, Any]) -> CutEvent:
+    return CutEvent(facts["entry"], facts["cut"], decode_event(facts["event"]))
+
+
+def is_cut(row: Mapping[str, Any]) -> bool:
+    """Whether a row of `cut_log_source.ROW_SCHEMA` stands for its cut, not for a file or an event of it."""
+    return row.get("table") is None
+
+
+def row_table(row: Mapping[str, Any]) -> TableId:
+    return TableId(row["tenant"], row["source"], row["database"], row["table"])
 
 
 def split_rows(
     rows: Iterable[Mapping[str, Any]],
-) -> tuple[list[CutSeen | EntryProblem], dict[TableId, list[TableFile]]]:
-    """Rows of `cut_log_source.ROW_SCHEMA` as cuts (or why there are none) and as tables with their files, in order."""
-    cuts: list[CutSeen | EntryProblem] = []
-    tables: dict[TableId, list[TableFile]] = {}
+) -> tuple[list[CutSeen | EntryProblem | EventSeen], dict[TableId, list[Work]]]:
+    """Rows of `cut_log_source.ROW_SCHEMA` as what the driver must know, and as tables with their work, in order."""
+    known: list[CutSeen | EntryProblem | EventSeen] = []
+    tables: dict[TableId, list[Work]] = {}
     for row in rows:
         if row.get("problem") is not None:
-            cuts.append(EntryProblem(row["entry"], row["problem"]))
+            known.append(EntryProblem(row["entry"], row["problem"]))
             continue
-        if row.get("path") is None:
-            cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
+        if is_cut(row):
+            known.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
             continue
-        table = TableId(row["tenant"], row["source"], row["database"], row["table"])
-        tables.setdefault(table, []).append(TableFile(**{name: row[name] for name in TableFile.__slots__}))
-    return cuts, tables
+        table = row_table(row)
+        work = tables.setdefault(table, [])
+        if row.get("event") is None:
+            work.append(TableFile(**{name: row[name] for name in TableFile.__slots__}))
+            continue
+        seen = CutEvent(row["entry"], row["cut"], decode_event(json.loads(row["event"])))
+        work.append(seen)
+        known.append(EventSeen(table, seen))
+    return known, tables

@@ -213,12 +213,13 @@ def _decode_cut(facts: dict[str, Any]) -> LandedCut:
         "started": tuple(LandedStart(**_with_position(start)) for start in facts["started"]),
         "stopped": tuple(LandedStop(**_with_position(stop)) for stop in facts["stopped"]),
         "files": tuple(LandedFile(**file) for file in facts["files"]),
-        "events": tuple(_decode_event(event) for event in facts.get("events", ())),
+        "events": tuple(decode_event(event) for event in facts.get("events", ())),
     }
     return LandedCut(**{**facts, **nested})
 
 
-def _decode_event(facts: dict[str, Any]) -> LandedEvent:
+def decode_event(facts: dict[str, Any]) -> LandedEvent:
+    """An event from its `asdict`; raises KeyError or TypeError for another document."""
     nested = {
         "columns": tuple(LandedColumn(**column) for column in facts["columns"]),
         "new_name": tuple(str(part) for part in facts["new_name"]),

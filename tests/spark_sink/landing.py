@@ -10,7 +10,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, UNREPRESENTABLE
-from menura.landing import LandedCut, LandedFile, LandedPosition, LogEntry, data_path, encode_entry, entry_path
+from menura.landing import (
+    LandedColumn,
+    LandedCut,
+    LandedEvent,
+    LandedFile,
+    LandedPosition,
+    LogEntry,
+    data_path,
+    encode_entry,
+    entry_path,
+)
 from menura.naming import lake_column
 
 from spark_sink.cut_log_source import entry_rows
@@ -22,6 +32,18 @@ from spark_sink.work import Outcome, TableId, split_rows
 Values = Mapping[str, object]
 Change = tuple[str, Values]
 COMMIT_US = 1_700_000_000_000_000
+FORMATS = {
+    pa.int32(): "i",
+    pa.int64(): "l",
+    pa.uint64(): "L",
+    pa.float64(): "g",
+    pa.string(): "u",
+    pa.binary(): "z",
+    pa.date32(): "tdD",
+    pa.timestamp("us"): "tsu:",
+    pa.timestamp("us", "UTC"): "tsu:UTC",
+    pa.decimal128(10, 2): "d:10,2",
+}
 
 
 def insert(**values: object) -> list[Change]:
@@ -61,16 +83,62 @@ class Table:
         return pa.schema([*map(pa.field, LANDED_COLUMNS, meta), *own, *tail])
 
 
+@dataclass(frozen=True)
+class Event:
+    """An event among a cut's batches."""
+
+    table: Table
+    kind: str
+    removes_rows: bool = False
+    columns: tuple[LandedColumn, ...] = ()
+    statement: str = ""
+
+
+def truncate(table: Table) -> Event:
+    return Event(table, "TRUNCATED", removes_rows=True, statement=f"TRUNCATE {table.name}")
+
+
+def altered(
+    table: Table,
+    renamed: Mapping[str, str] | None = None,
+    added: Mapping[str, object] | None = None,
+    types: Mapping[str, str] | None = None,
+    kind: str = "ALTERED",
+    removes_rows: bool = False,
+) -> Event:
+    """The table has these columns now; `added` says what earlier rows hold: a text, None, or ... for unknown."""
+
+    def column(name: str) -> LandedColumn:
+        earlier = (added or {}).get(name, "")
+        words = {None: "null", ...: "unknown"}
+        return LandedColumn(
+            name,
+            (types or {}).get(name, "int"),
+            FORMATS[table.columns[name]],
+            list(table.key).index(name) + 1 if name in table.key else 0,
+            (renamed or {}).get(name, ""),
+            words.get(earlier, "text") if name in (added or {}) else "",
+            str(earlier) if name in (added or {}) and earlier not in words else "",
+        )
+
+    return Event(table, kind, removes_rows, tuple(map(column, table.columns)), f"ALTER TABLE {table.name} ...")
+
+
+Batch = tuple[Table, Iterable[list[Change]]] | Event
+
+
 @dataclass
 class Writer:
     """One gateway's landing; each source has its own cuts and row numbers."""
 
     folder: Path
     entry: int = 0
+    #: of a data file
+    row_group_rows: int = 1 << 20
     cuts: dict[tuple[str, str], int] = field(default_factory=dict)
     gsns: dict[tuple[str, str], itertools.count] = field(default_factory=dict)
 
-    def cut(self, *batches: tuple[Table, Iterable[list[Change]]], tenant: str = "acme", source: str = "shop") -> int:
+    def cut(self, *batches: Batch, tenant: str = "acme", source: str = "shop") -> int:
         """An entry with one cut of these changes; its cut's number."""
         return self.write_entry([self.make_cut(batches, tenant, source)]).cuts[0].cut
 
@@ -84,14 +152,22 @@ class Writer:
         draft.rename(path)
         return entry
 
-    def make_cut(
-        self, batches: Iterable[tuple[Table, Iterable[list[Change]]]], tenant: str = "acme", source: str = "shop"
-    ) -> LandedCut:
+    def make_cut(self, batches: Iterable[Batch], tenant: str = "acme", source: str = "shop") -> LandedCut:
+        """A cut whose rows and events are numbered in this order; a table's rows of one schema share a file."""
         key = (tenant, source)
         number = self.cuts[key] = self.cuts.get(key, 0) + 1
         gsns = self.gsns.setdefault(key, itertools.count(1))
-        files = [self._file(table, changes, tenant, source, number, gsns) for table, changes in batches]
-        last = next(gsns)
+        rows: dict[tuple[str, str, str], tuple[Table, list[dict[str, object]]]] = {}
+        events: list[LandedEvent] = []
+        for batch in batches:
+            if isinstance(batch, Event):
+                events.append(_landed_event(batch, next(gsns), number))
+                continue
+            table, changes = batch
+            _, of_file = rows.setdefault((table.database, table.name, table.schema_id), (table, []))
+            of_file.extend(
+                _row(table, kind, values, next(gsns), number) for change in changes for kind, values in change
+            )
         return LandedCut(
             tenant,
             source,
@@ -100,31 +176,25 @@ class Writer:
             1,
             "mysql",
             LandedPosition(),
-            last,
+            next(gsns),
             number,
             1,
             COMMIT_US,
             COMMIT_US,
-            files=tuple(files),
+            files=tuple(
+                self._file(table, of_file, tenant, source, number) for table, of_file in rows.values() if of_file
+            ),
+            events=tuple(events),
         )
 
-    def _file(
-        self, table: Table, changes: Iterable[list[Change]], tenant: str, source: str, cut: int, gsns: itertools.count
-    ) -> LandedFile:
-        rows: list[dict[str, object]] = []
-        for change in changes:
-            gsn = next(gsns)
-            rows.extend(
-                {CHANGE_TYPE: kind, "_gsn": gsn, "_transaction_id": cut, "_commit_timestamp_us": COMMIT_US,
-                 "_position": f"gtid:{cut}", **values}
-                for kind, values in change
-            )  # fmt: skip
+    def _file(self, table: Table, rows: list[dict[str, object]], tenant: str, source: str, cut: int) -> LandedFile:
         path = data_path(tenant, source, table.database, table.name, 1, cut, table.schema_id)
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
             pa.Table.from_pylist(rows, schema=table.landed_schema()),
             target,
+            row_group_size=self.row_group_rows,
             compression="zstd",
             write_page_checksum=True,
         )
@@ -135,10 +205,42 @@ class Writer:
         )
 
 
-def apply_entries(landing: Path, lake: Path, size: TaskSize | None = None, first: int = 1) -> list[Outcome]:
-    """Do without Spark what a task does with the log from entry `first` on, as one batch."""
+def _row(table: Table, kind: str, values: Values, gsn: int, cut: int) -> dict[str, object]:
+    """A landed row; the columns that `values` names under `_absent` are not in the log."""
+    row = {CHANGE_TYPE: kind, "_gsn": gsn, "_transaction_id": cut, "_commit_timestamp_us": COMMIT_US,
+           "_position": f"gtid:{cut}", **values}  # fmt: skip
+    if ABSENT in values:
+        absent = values[ABSENT]
+        assert isinstance(absent, tuple)
+        bits = sum(1 << list(table.columns).index(name) for name in absent)
+        row[ABSENT] = bits.to_bytes((len(table.columns) + 7) // 8, "little")
+    return row
+
+
+def _landed_event(event: Event, gsn: int, cut: int) -> LandedEvent:
+    return LandedEvent(
+        event.table.database,
+        event.table.name,
+        event.kind,
+        gsn,
+        cut,
+        COMMIT_US,
+        f"gtid:{cut}",
+        event.statement,
+        event.removes_rows,
+        event.columns,
+        ("shop", "elsewhere") if event.kind == "RENAMED" else (),
+    )
+
+
+def apply_entries(
+    landing: Path, lake: Path, size: TaskSize | None = None, first: int = 1, last: int | None = None
+) -> list[Outcome]:
+    """Do without Spark what a task does with the log from entry `first` to `last` (its end), as one batch."""
     log = LandingLog(str(landing))
-    rows = [row for number in range(first, log.last_entry() + 1) for row in entry_rows(log.read_entry(number))]
+    rows = [
+        row for number in range(first, (last or log.last_entry()) + 1) for row in entry_rows(log.read_entry(number))
+    ]
     settings = TaskSettings(str(landing), str(lake), frozenset(), size or TaskSize())
     return list(apply_tables(settings, split_rows(rows)[1].items()))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_sink import table_writer
+from spark_sink import delta_table, merge
 from spark_sink.delta_table import open_table
 from spark_sink.reading import changelog, current_state
 from spark_sink.table_task import TaskSize
@@ -78,7 +78,7 @@ def test_a_kill_between_changelog_and_current_state_when_replayed_then_each_row_
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(table_writer, "merge_effect", kill)
+        patched.setattr(merge, "merge_effect", kill)
         with pytest.raises(Killed):
             apply_entries(writer.folder, lake)
     workload.cut(writer)
@@ -95,16 +95,16 @@ def test_two_writers_of_one_cut_when_they_meet_then_one_finds_its_work_done(
     writer.cut((EVENTS, [insert(kind="x", value=1.0)] * 3))
     apply_entries(writer.folder, lake)
     writer.cut((EVENTS, [insert(kind="x", value=1.0)] * 2))
-    merge = table_writer.merge_effect
+    merge_effect = merge.merge_effect
     met: list[bool] = []
 
     def meet(*arguments: object) -> None:
         if not met:
             met.append(True)
             apply_entries(writer.folder, lake)
-        merge(*arguments)  # type: ignore[arg-type]
+        merge_effect(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(table_writer, "merge_effect", meet)
+    monkeypatch.setattr(merge, "merge_effect", meet)
     outcomes = apply_entries(writer.folder, lake)
     assert [outcome.result for outcome in outcomes] == [Result.SKIPPED]
     assert len(lake_rows(lake, EVENTS)) == 5
@@ -113,7 +113,7 @@ def test_two_writers_of_one_cut_when_they_meet_then_one_finds_its_work_done(
 def test_many_small_commits_when_compacted_then_rows_stay_and_files_are_few(
     writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_writer, "COMPACT_EVERY_VERSIONS", 4)
+    monkeypatch.setattr(delta_table, "COMPACT_EVERY_VERSIONS", 4)
     workload = Workload(9)
     for _ in range(12):
         workload.cut(writer)
@@ -250,7 +250,7 @@ def test_a_kill_inside_a_cut_whose_key_changes_when_replayed_then_keyless_rows_a
 ) -> None:
     none, single = (Table("t", {"a": pa.int32()}, key=key) for key in ((), ("a",)))
     writer.write_entry([writer.make_cut([(none, [insert(a=1), insert(a=2)]), (single, [insert(a=3)])])])
-    follow = table_writer.follow_schema
+    follow = merge.change_schema
 
     class Killed(BaseException):
         pass
@@ -258,10 +258,10 @@ def test_a_kill_inside_a_cut_whose_key_changes_when_replayed_then_keyless_rows_a
     def kill(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(table_writer, "follow_schema", kill)
+    monkeypatch.setattr(merge, "change_schema", kill)
     with pytest.raises(Killed):
         apply_entries(writer.folder, lake)
-    monkeypatch.setattr(table_writer, "follow_schema", follow)
+    monkeypatch.setattr(merge, "change_schema", follow)
     apply_entries(writer.folder, lake)
     assert lake_rows(lake, single) == [{"a": 1}, {"a": 2}, {"a": 3}]
 

@@ -1,0 +1,182 @@
+"""A table's changelog: every landed row, and one row `truncate` for each event that removes all rows.
+
+Comes in: the table's `Stage`s. Goes out: one append, which carries Delta's `txn` {TENANT/SOURCE: cut} and
+{TENANT/SOURCE/gsn: number}. Columns are only ever added here; a renamed column is one more, and the old one keeps the
+rows from before. Whoever replays the rows by `_gsn` gets the current state: insert and update_postimage put a row,
+delete and update_preimage take one away, truncate takes all.
+
+Where another column comes under a name (an ALTER says that it is another, or all rows of before were removed) and has a
+type that the one so far can't take, the older values move to a column NAME~1 (NAME~2, ...): the table is then written
+anew once, and the rows before are appended first.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+from menura.change_batch import (
+    ABSENT,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP_US,
+    GSN,
+    POSITION,
+    TRANSACTION_ID,
+)
+
+from spark_sink.delta_table import (
+    WRITER,
+    Layout,
+    Progress,
+    add_columns,
+    commit_properties,
+    compact_when_due,
+    create_table,
+    progress_transactions,
+    quoted,
+    read_layout,
+    rewrite,
+    scan,
+    schema_of,
+    write_layout,
+)
+from spark_sink.event_columns import event_columns
+from spark_sink.lake_schema import fit, grown
+from spark_sink.merge import layout_of
+from spark_sink.schema_change import column_type_changed
+from spark_sink.stages import Stage
+from spark_sink.work import CutEvent, TableId
+
+#: the change type of an event that removes all rows
+TRUNCATE = "truncate"
+
+
+class Changelog:
+    """One table's changelog while a batch is appended."""
+
+    def __init__(self, delta: DeltaTable | None, folder: str, table: TableId, logged: Progress) -> None:
+        self.delta = delta
+        self._folder = folder
+        self._table = table
+        self._logged = logged
+        #: what is not appended yet, and the columns and the layout that it needs
+        self._pending: list[Stage] = []
+        self._schema = schema_of(delta) if delta is not None else pa.schema([])
+        self._layout = read_layout(delta) if delta is not None else None
+
+    def append(self, found: Sequence[Stage], end_cut: int) -> None:
+        """Append what is new of these stages. Raises `TableStopped`."""
+        new = [stage for stage in found if stage.last_gsn > self._logged.gsn]
+        for stage in new:
+            self._take(stage)
+        if new:
+            self._flush(end_cut)
+
+    def _take(self, stage: Stage) -> None:
+        if stage.event is not None:
+            logged = Stage(stage.event, (), stage.event.last_gsn)
+            columns = event_columns(self._table, stage.event)
+            if stage.removes_rows:
+                self._pending.append(logged)
+            if columns is not None:
+                layout = Layout("", columns.shape.columns, columns.shape.key)
+                new = frozenset({*columns.added, *columns.renamed})
+                self._grow(columns.shape.schema, layout, stage.event.cut, new)
+            if not stage.removes_rows:  # only once its columns are there, so that a replay makes them
+                self._pending.append(logged)
+        for part in stage.parts:
+            self._grow(part.shape.schema, layout_of(part), part.file.cut)
+            self._pending.append(Stage(None, (part,), part.file.last_gsn))
+
+    def _grow(self, wanted: pa.Schema, layout: Layout, cut: int, new: frozenset[str] = frozenset()) -> None:
+        """Take columns in; those in `new` (casefolded) are others than the ones of that name so far."""
+        if layout == self._layout and ABSENT in self._schema.names:
+            return
+        schema, refused = grown(self._schema, wanted)
+        while refused is not None:
+            if refused.casefold() not in new and not self._has_ended():
+                raise column_type_changed(self._table, cut, refused, self._schema, wanted)
+            self._flush(None)
+            self._set_aside(refused)
+            schema, refused = grown(self._schema, wanted)
+        self._schema, self._layout = schema, layout
+
+    def _has_ended(self) -> bool:
+        """Whether all rows so far were removed by an event."""
+        for stage in reversed(self._pending):
+            if stage.parts:
+                return False
+            if stage.removes_rows:
+                return True
+        if self.delta is None:
+            return True
+        newest = f"SELECT {quoted(CHANGE_TYPE)} AS kind FROM t ORDER BY {quoted(GSN)} DESC LIMIT 1"  # noqa: S608
+        return scan(self.delta, newest).read_all()["kind"].to_pylist() in ([], [TRUNCATE])
+
+    def _set_aside(self, name: str) -> None:
+        """Give the column's values from before another name."""
+        assert self.delta is not None
+        held = schema_of(self.delta)
+        names = {found.casefold(): found for found in held.names}
+        before, number = names[name.casefold()], 1
+        while f"{name}~{number}".casefold() in names:
+            number += 1
+        after = [f"{name}~{number}" if found == before else found for found in held.names]
+        schema = pa.schema([pa.field(new, found.type) for new, found in zip(after, held, strict=True)])
+        rewrite(self.delta, schema, lambda rows: rows.rename_columns(after))
+        self._schema = schema
+
+    def _flush(self, cut: int | None) -> None:
+        """Append what is pending; `cut` where it is all that the batch has."""
+        if self._layout is None:
+            self._pending.clear()
+            return  # events of a table of which nobody has said a column yet
+        if self.delta is None:
+            self.delta = create_table(self._folder, self._schema, self._layout)
+        held = schema_of(self.delta)
+        if any(found.name in held.names and held.field(found.name).type != found.type for found in self._schema):
+            wide = self._schema
+            rewrite(self.delta, wide, lambda rows: fit(rows, wide))
+        else:
+            add_columns(self.delta, self._schema)
+        if read_layout(self.delta) != self._layout:
+            write_layout(self.delta, self._layout)
+        if not self._pending:
+            return
+        gsn = max(self._logged.gsn, *(stage.last_gsn for stage in self._pending))
+        schema = schema_of(self.delta)
+        write_deltalake(
+            self.delta,
+            pa.RecordBatchReader.from_batches(schema, self._batches(schema)),
+            mode="append",
+            writer_properties=WRITER,
+            commit_properties=commit_properties(*progress_transactions(self._table.application, cut, gsn)),
+        )
+        self._pending.clear()
+        compact_when_due(self.delta)
+
+    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for stage in self._pending:
+            if stage.removes_rows and stage.event is not None and stage.last_gsn > self._logged.gsn:
+                yield from fit(_truncate_row(stage.event), schema).to_batches()
+            for part in stage.parts:
+                for rows in part.tables():
+                    new = (
+                        rows.filter(pc.field(GSN) > self._logged.gsn)
+                        if part.file.first_gsn <= self._logged.gsn
+                        else rows
+                    )
+                    yield from fit(new, schema).to_batches()
+
+
+def _truncate_row(seen: CutEvent) -> pa.Table:
+    event = seen.event
+    return pa.table(
+        {
+            CHANGE_TYPE: [TRUNCATE],
+            GSN: pa.array([event.gsn], pa.int64()),
+            TRANSACTION_ID: pa.array([event.transaction_id], pa.int64()),
+            COMMIT_TIMESTAMP_US: pa.array([event.commit_timestamp_us], pa.int64()),
+            POSITION: [event.position],
+        }
+    )

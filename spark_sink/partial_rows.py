@@ -1,0 +1,197 @@
+"""Rows that lack values, of a keyed table: what an absent column holds is looked up where the row was before.
+
+Comes in: a run of changes in order, some of which name absent columns, and a way to read the lake's rows by key. Goes
+out: the changes with their values filled in, so that they merge as whole ones do; what nobody knows (the lake did not
+have the row, or an insert did not carry the column) is null and stays named in `_absent`.
+
+A row is followed through the run as one *life*: it begins with an insert, which owes nothing to an earlier row of its
+key, or with the lake's row; updates go on with it, also under another key; a delete ends it. The work per row is a
+dictionary's; values move in Arrow, column by column: each is taken from the last change of its life that carried it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from menura.change_batch import ABSENT, CHANGE_TYPE, UNREPRESENTABLE, ChangeType
+from menura.naming import lake_column
+
+from spark_sink.net_effect import DELETED
+from spark_sink.schema_change import is_own
+
+Key = tuple[object, ...]
+#: the lake's rows with one of these keys, in any order; columns as in the current state
+ReadRows = Callable[[set[Key]], pa.Table]
+
+_GONE = -1
+_LIFE = "_menura_life"
+_PLACE = "_menura_place"
+
+
+@dataclass(slots=True)
+class _Lives:
+    """Which life each change belongs to."""
+
+    #: of each change; `_GONE` for those that take a row away
+    of_change: list[int] = field(default_factory=list)
+    #: of each life the key under which the lake may have the row; None when it began with an insert
+    base: list[Key | None] = field(default_factory=list)
+
+    def begin(self, base: Key | None) -> int:
+        self.base.append(base)
+        return len(self.base) - 1
+
+
+def has_partial(rows: pa.Table) -> bool:
+    return bool(rows[ABSENT].null_count < rows.num_rows)
+
+
+def absent_columns(rows: pa.Table) -> set[str]:
+    """Casefolded names of the columns that some row lacks."""
+    return {name.casefold() for text in rows[ABSENT].unique().to_pylist() if text for name in json.loads(text)}
+
+
+def completed(ordered: pa.Table, key: Sequence[str], read_rows: ReadRows) -> pa.Table:
+    """`ordered` (by `in_order`, with `_change_type` and the columns of the current state) with values for absent ones.
+
+    What stays unknown is named in `_absent`. Rows that are taken away stay as they are. Without `_change_type`.
+    """
+    lives = _lives(ordered[CHANGE_TYPE].to_pylist(), row_keys(ordered, key))
+    lacking = _lives_that_lack(ordered, lives)
+    bases = {base: life for life in lacking if (base := lives.base[life]) is not None}
+    held = read_rows(set(bases)) if bases else ordered.slice(0, 0).drop_columns([CHANGE_TYPE, DELETED])
+    held_lives = [bases.get(found, _GONE) for found in row_keys(held, key)]
+    filled = _filled(_timeline(held, held_lives, ordered, lives.of_change))
+    puts = filled.filter(pc.greater_equal(filled[_PLACE], 0)).drop_columns([_LIFE])
+    puts = puts.append_column(DELETED, pa.repeat(pa.scalar(False), puts.num_rows))
+    gone = ordered.append_column(_PLACE, pa.arange(0, ordered.num_rows, 1)).filter(ordered[DELETED])
+    return pa.concat_tables([puts, gone.select(puts.column_names)]).sort_by(_PLACE).drop_columns([_PLACE])
+
+
+def row_keys(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:
+    return zip(*(rows[name].to_pylist() for name in key), strict=True)
+
+
+def _lives(kinds: Sequence[str], keys: Iterator[Key]) -> _Lives:
+    lives = _Lives()
+    alive: dict[Key, int] = {}
+    moving: int | None = None  # the life of the preimage just before
+    for kind, key in zip(kinds, keys, strict=True):
+        if kind in (ChangeType.update_preimage.name, ChangeType.delete.name):
+            life = alive.get(key)
+            moving = None
+            if kind == ChangeType.update_preimage.name:
+                moving = lives.begin(key if life is None else None) if life is None or life == _GONE else life
+            alive[key] = _GONE
+            lives.of_change.append(_GONE)
+            continue
+        if kind == ChangeType.insert.name:
+            life = lives.begin(None)
+        elif moving is not None:
+            life = moving
+        else:
+            life = alive.get(key, _GONE)
+            life = lives.begin(None if key in alive else key) if life == _GONE else life
+        moving = None
+        alive[key] = life
+        lives.of_change.append(life)
+    return lives
+
+
+def _lives_that_lack(ordered: pa.Table, lives: _Lives) -> set[int]:
+    places = pc.indices_nonzero(ordered[ABSENT].is_valid()).to_pylist()
+    return {lives.of_change[place] for place in places} - {_GONE}
+
+
+def _timeline(held: pa.Table, held_lives: list[int], ordered: pa.Table, of_change: list[int]) -> pa.Table:
+    """The lake's rows and the changes that put one, by life and then by place: -1, or the change's own."""
+    before = held.append_column(_LIFE, pa.array(held_lives, pa.int64()))
+    before = before.append_column(_PLACE, pa.repeat(pa.scalar(-1, pa.int64()), held.num_rows))
+    puts = ordered.drop_columns([CHANGE_TYPE, DELETED]).append_column(_LIFE, pa.array(of_change, pa.int64()))
+    puts = puts.append_column(_PLACE, pa.arange(0, ordered.num_rows, 1))
+    both = pa.concat_tables([before, puts.select(before.column_names)])
+    both = both.filter(pc.not_equal(both[_LIFE], _GONE))
+    return both.sort_by([(_LIFE, "ascending"), (_PLACE, "ascending")])
+
+
+def _filled(timeline: pa.Table) -> pa.Table:
+    """The timeline with the values that its rows lack."""
+    columns = [name for name in timeline.column_names if not is_own(name)]
+    starts = _starts(timeline[_LIFE])
+    absent = _AbsentColumns(timeline[ABSENT])
+    rows = pa.arange(0, timeline.num_rows, 1)
+    #: of each column the places in the timeline that its values come from; None where each row has its own
+    places: dict[str, pa.Array | None] = dict.fromkeys(columns)
+    unknown: dict[str, pa.Array] = {}
+    filled = timeline
+    for name in columns:
+        lacks = absent.lacks(name)
+        if lacks is None:
+            continue
+        known = pc.if_else(pc.and_not(lacks, starts), pa.scalar(None, pa.int64()), rows)
+        places[name] = source = pc.fill_null_forward(known)
+        filled = filled.set_column(filled.column_names.index(name), name, timeline[name].take(source))
+        is_unknown = pc.and_(lacks, starts).take(source)
+        if pc.any(is_unknown).as_py():
+            unknown[name] = is_unknown
+    texts = _unrepresentable(timeline[UNREPRESENTABLE], places)
+    filled = filled.set_column(filled.column_names.index(UNREPRESENTABLE), UNREPRESENTABLE, texts)
+    return filled.set_column(filled.column_names.index(ABSENT), ABSENT, _absent_texts(timeline.num_rows, unknown))
+
+
+def _starts(lives: pa.ChunkedArray) -> pa.Array:
+    """Whether a row is the first of its life."""
+    flat = lives.combine_chunks()
+    if not len(flat):
+        return pa.array([], pa.bool_())
+    later = pc.not_equal(flat.slice(1), flat.slice(0, len(flat) - 1))
+    return pa.concat_arrays([pa.array([True]), later])
+
+
+class _AbsentColumns:
+    """Which rows lack a column."""
+
+    def __init__(self, absent: pa.ChunkedArray) -> None:
+        coded = absent.combine_chunks().dictionary_encode()
+        self._of_row = coded.indices
+        self._names = [{name.casefold() for name in json.loads(text)} for text in coded.dictionary.to_pylist()]
+
+    def lacks(self, column: str) -> pa.Array | None:
+        """None where all rows have it."""
+        of_text = [column.casefold() in names for names in self._names]
+        return pa.array(of_text, pa.bool_()).take(self._of_row).fill_null(False) if any(of_text) else None
+
+
+def _absent_texts(count: int, unknown: dict[str, pa.Array]) -> pa.Array:
+    if not unknown:
+        return pa.nulls(count, pa.string())
+    texts: list[str | None] = []
+    for flags in zip(*(of_column.to_pylist() for of_column in unknown.values()), strict=True):
+        names = [name for name, is_unknown in zip(unknown, flags, strict=True) if is_unknown]
+        texts.append(json.dumps(names, ensure_ascii=False) if names else None)
+    return pa.array(texts, pa.string())
+
+
+def _unrepresentable(texts: pa.ChunkedArray, places: dict[str, pa.Array | None]) -> pa.ChunkedArray | pa.Array:
+    """Of each row the entries of the rows that its values come from, in the order of the columns."""
+    if texts.null_count == len(texts) or all(place is None for place in places.values()):
+        return texts
+    entries = [_entries(text) for text in texts.to_pylist()]
+    sources = {name.casefold(): place.to_pylist() if place is not None else None for name, place in places.items()}
+    filled: list[str | None] = []
+    for row in range(len(entries)):
+        values: dict[str, str] = {}
+        for folded, source in sources.items():
+            values |= dict(
+                [found] if (found := entries[source[row] if source is not None else row].get(folded)) else []
+            )
+        filled.append(json.dumps(values, ensure_ascii=False, separators=(",", ":")) if values else None)
+    return pa.array(filled, pa.string())
+
+
+def _entries(text: str | None) -> dict[str, tuple[str, str]]:
+    """A row's unrepresentable values, each with the source's name, by the casefolded lake name."""
+    found: dict[str, str] = json.loads(text) if text is not None else {}
+    return {lake_column(name).casefold(): (name, value) for name, value in found.items()}
