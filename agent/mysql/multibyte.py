@@ -10,7 +10,10 @@ import codecs
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
+
+#: decoded characters that are kept, of a charset that is decoded one by one
+MOST_CHARACTERS_KEPT = 8192
 
 #: Python's name of a charset
 _PYTHON_NAMES = {
@@ -86,22 +89,31 @@ def _eucjpms() -> Iterator[tuple[bytes, str]]:
     yield b"\x8f\xa2\xb7", "～"  # for Python an ASCII tilde
 
 
-_EUC_CHARACTER = re.compile(rb"\x8f[\x00-\xff]{2}|[\x80-\xff][\x00-\xff]|[\x00-\xff]")
-_ODDITIES = {
-    "big5": _Oddities(
-        dict.fromkeys((b"\xa2\x40", b"\xa1\x5a", b"\xa1\xc3", b"\xa1\xc5", b"\xa2\xcc", b"\xa2\xce", b"\xa1\xfe"))
-        | {bytes([0xF9, 0xD6 + place]): character for place, character in enumerate("碁銹裏墻恒粧嫺")},
-        re.compile(rb"\xa2[\x40\xcc\xce]|\xa1[\x5a\xc3\xc5\xfe]|\xf9[\xd6-\xdc]"),
-        re.compile(rb"[\x80-\xff][\x00-\xff]|[\x00-\xff]"),
-    ),
-    "eucjpms": _Oddities(dict(_eucjpms()), re.compile(rb"[\xad\xf3-\xfe][\xa1-\xfe]|\x8f\xa2\xb7"), _EUC_CHARACTER),
-    "gb18030": _Oddities(
-        {b"\xa8\xbc": "ḿ", b"\x81\x35\xf4\x37": "\ue7c7"},
-        re.compile(rb"\xa8\xbc|\x81\x35\xf4\x37"),
-        re.compile(rb"[\x81-\xfe][0-9][\x00-\xff]{2}|[\x80-\xff][\x00-\xff]|[\x00-\xff]"),
-    ),
-    "ujis": _Oddities(dict(_user_defined()), re.compile(rb"[\xf5-\xfe][\xa1-\xfe]"), _EUC_CHARACTER),
-}
+_EUC_CHARACTER = rb"\x8f[\x00-\xff]{2}|[\x80-\xff][\x00-\xff]|[\x00-\xff]"
+
+
+def _oddities_of(charset: str) -> _Oddities | None:
+    """Made when a table has the charset: most hosts never need them."""
+    characters: Mapping[bytes, str | None]
+    if charset == "big5":
+        characters = dict.fromkeys((b"\xa2\x40", b"\xa1\x5a", b"\xa1\xc3", b"\xa1\xc5", b"\xa2\xcc", b"\xa2\xce"))
+        characters |= {b"\xa1\xfe": None}
+        characters |= {bytes([0xF9, 0xD6 + place]): character for place, character in enumerate("碁銹裏墻恒粧嫺")}
+        suspect = rb"\xa2[\x40\xcc\xce]|\xa1[\x5a\xc3\xc5\xfe]|\xf9[\xd6-\xdc]"
+        character = rb"[\x80-\xff][\x00-\xff]|[\x00-\xff]"
+    elif charset == "eucjpms":
+        characters = dict(_eucjpms())
+        suspect, character = rb"[\xad\xf3-\xfe][\xa1-\xfe]|\x8f\xa2\xb7", _EUC_CHARACTER
+    elif charset == "gb18030":
+        characters = {b"\xa8\xbc": "ḿ", b"\x81\x35\xf4\x37": "\ue7c7"}
+        suspect = rb"\xa8\xbc|\x81\x35\xf4\x37"
+        character = rb"[\x81-\xfe][0-9][\x00-\xff]{2}|[\x80-\xff][\x00-\xff]|[\x00-\xff]"
+    elif charset == "ujis":
+        characters = dict(_user_defined())
+        suspect, character = rb"[\xf5-\xfe][\xa1-\xfe]", _EUC_CHARACTER
+    else:
+        return None
+    return _Oddities(characters, re.compile(suspect), re.compile(character))
 
 
 def decoder_of(charset: str) -> Callable[[bytes], str] | None:
@@ -110,7 +122,7 @@ def decoder_of(charset: str) -> Callable[[bytes], str] | None:
     if name is None:
         return None
     translation, refused = _TRANSLATIONS.get(charset, {}), _REFUSED.get(charset, frozenset())
-    oddities = _ODDITIES.get(charset)
+    oddities = _oddities_of(charset)
 
     def decode_usual(text: bytes) -> str:
         decoded = codecs.decode(text, name).translate(translation)
@@ -122,7 +134,7 @@ def decoder_of(charset: str) -> Callable[[bytes], str] | None:
         return decode_usual
     suspect, character, odd = oddities.suspect, oddities.character, oddities.characters
 
-    @cache
+    @lru_cache(MOST_CHARACTERS_KEPT)
     def decode_character(text: bytes) -> str:
         if text not in odd:
             return decode_usual(text)
