@@ -20,11 +20,12 @@ from agent.errors import TableError
 from agent.mysql import constants as binlog
 from agent.mysql.cuts import Cuts, CutSettings
 from agent.mysql.delivery import Delivery, Undone
-from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
+from agent.mysql.events import EventBodyError, parse_format_description, parse_incident, parse_query, parse_rotate
 from agent.mysql.failures import (
     connection_lost,
     event_unknown,
     event_unreadable,
+    log_incomplete,
     rows_removed,
     statement_logged,
 )
@@ -219,6 +220,8 @@ class BinlogReader:
             if self._decoder.stop_at_transaction_begin:
                 self._delivery.choose()
             self._xa.begins()
+        elif event.type == binlog.INCIDENT_EVENT:
+            raise log_incomplete(self._read.place(), parse_incident(event.body), event.log_pos)
         elif event.type in _SILENT_EVENTS or event.flags & binlog.LOG_EVENT_IGNORABLE_F:
             self._passed_event(event)
         else:
@@ -267,14 +270,17 @@ class BinlogReader:
             self._event(between)
 
     def _rows_as_statement(self, statement: Statement) -> None:
-        if statement.is_system_only():
+        """Rows changed that are not in the log: in the tables that it names, and who knows where else.
+
+        What its triggers, foreign keys, views and routines did isn't logged either, and what of them there was at the
+        time is not known: so every table stops. Only a statement about the server's own tables has none of these.
+        """
+        if statement.is_system_only:
             return
-        live = self._delivery.live_tables()
-        mentioned = [table for table in live if statement.mentions(*table)]
-        for table in mentioned or live:  # without a name a trigger, a view or a routine may have written any table
-            self._delivery.stop_here(
-                table, statement_logged(self._read.place(), table, statement.words.partition(" ")[0])
-            )
+        word = statement.words.partition(" ")[0]
+        for table in self._delivery.live_tables():
+            error = statement_logged(self._read.place(), table, word, is_named=statement.mentions(*table))
+            self._delivery.stop_here(table, error)
 
     def _rows_removed(self, statement: Statement) -> None:
         for table in [table for table in self._delivery.live_tables() if statement.mentions(*table)]:

@@ -107,3 +107,17 @@ def parse_query(body: bytes, *, is_load: bool = False) -> Query:
         raise EventBodyError("the lengths of a query event contradict each other")
     database = body[database_at : text_at - 1].decode("utf-8", "surrogateescape")
     return Query(database, error_code, body[text_at:].decode("utf-8", "surrogateescape"), body[start:database_at])
+
+
+def parse_incident(body: bytes) -> str:
+    """What happened, in the server's words.
+
+    ::
+
+        2 number of the incident (1: lost events)   1 length   text
+    """
+    if len(body) < 3 or len(body) < 3 + body[2]:
+        raise EventBodyError(f"{len(body)} bytes are too few for an incident")
+    number = int.from_bytes(body[:2], "little")
+    text = body[3 : 3 + body[2]].decode("utf-8", "replace")
+    return f"incident {number}" + (f": {text}" if text else "")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from agent.errors import (
     EventUnknown,
     EventUnreadable,
+    LogIncomplete,
     SourceConnectionLost,
     TableRowsRemoved,
     TableRowsUncertain,
@@ -64,6 +65,17 @@ def event_unknown(place: Place, event_type: int, end_offset: int) -> EventUnknow
     )
 
 
+def log_incomplete(place: Place, incident: str, end_offset: int) -> LogIncomplete:
+    return LogIncomplete(
+        DOING,
+        f"the server noted at {place.file}:{end_offset} that changes are missing from its log ({incident})",
+        data="The lake is complete up to the transaction before it; which changes are missing is not known",
+        remedy="Start the sync of all of the source's tables anew, at the log's end and with a dump",
+        source=place.source,
+        position=str(place.position),
+    )
+
+
 def event_unreadable(place: Place, event_type: int, end_offset: int, why: str) -> EventUnreadable:
     return EventUnreadable(
         DOING,
@@ -112,10 +124,11 @@ def transaction_lost(place: Place, table: Table, xid: str) -> TableRowsUncertain
     )
 
 
-def statement_logged(place: Place, table: Table, word: str) -> TableStatementLogged:
+def statement_logged(place: Place, table: Table, word: str, *, is_named: bool) -> TableStatementLogged:
+    reach = "" if is_named else ", and it may have changed this table through a trigger, a foreign key or a routine"
     return TableStatementLogged(
         DOING,
-        f"{word} was logged as a statement, so its rows are not in the log",
+        f"{word} was logged as a statement, so its rows are not in the log{reach}",
         data=TABLE_COMPLETE,
         remedy="Run on the server: SET GLOBAL binlog_format = 'ROW', keep its clients from changing it, and start the"
         " table's sync anew",

@@ -27,6 +27,26 @@ _TOKEN = re.compile(
 )
 
 _ROW_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER", "IMPORT"})
+#: up to the table of a row change
+_BEFORE_TARGET = frozenset(
+    {
+        "INSERT",
+        "REPLACE",
+        "UPDATE",
+        "DELETE",
+        "INTO",
+        "FROM",
+        "LOW_PRIORITY",
+        "HIGH_PRIORITY",
+        "DELAYED",
+        "QUICK",
+        "IGNORE",
+    }
+)
+#: before parentheses, and no function
+_NO_CALLS = frozenset({"VALUES", "VALUE", "IN"})
+#: words of a row change that may concern more than one table
+_OTHER_TABLES = frozenset({"SELECT", "JOIN", "USING", "TABLE"})
 #: a partial rollback of what stands before it in the same transaction
 _ROLLBACK_WORDS = frozenset({"ROLLBACK"})
 _SAVEPOINT_WORDS = frozenset({"SAVEPOINT", "RELEASE"})
@@ -64,6 +84,8 @@ class Statement:
     default_database: str
     #: lower-cased (database or '', name) of all that may be a name
     _names: frozenset[tuple[str, str]]
+    #: a row change of one of the server's own tables, and of no other
+    is_system_only: bool
 
     def mentions(self, database: str, table: str) -> bool:
         """Whether the statement may concern that table."""
@@ -79,11 +101,6 @@ class Statement:
         """Whether a table may have other columns afterwards."""
         return self.words in ("ALTER TABLE", "CREATE TABLE")
 
-    def is_system_only(self) -> bool:
-        """Whether every qualified name, or else the default database, is the server's own."""
-        qualifiers = {database for database, _ in self._names if database}
-        return bool(qualifiers) and qualifiers <= SYSTEM_DATABASES
-
 
 def read(text: str, default_database: str) -> Statement:
     """What the statement is; never fails.
@@ -92,13 +109,19 @@ def read(text: str, default_database: str) -> Statement:
     True
     >>> read("TRUNCATE TABLE orders", "shop").kind
     <Kind.ROWS_REMOVED: 2>
+    >>> read("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, 2)", "shop").is_system_only
+    True
+    >>> read("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, f())", "shop").is_system_only
+    False
     """
     tokens = list(_tokens(text))
     words = [token.upper() for token, is_word in tokens if is_word]
     first = words[0] if words else ""
     second = next((word for word in words[1:5] if word not in _BETWEEN), "")
     opens = first == "CREATE" and words[-2:] == ["START", "TRANSACTION"]
-    return Statement(_kind(first, second, words), f"{first} {second}".strip(), opens, default_database, _names(tokens))
+    kind = _kind(first, second, words)
+    is_system_only = kind is Kind.ROWS and _is_system_only(tokens)
+    return Statement(kind, f"{first} {second}".strip(), opens, default_database, _names(tokens), is_system_only)
 
 
 def _tokens(text: str) -> Iterable[tuple[str, bool]]:
@@ -122,6 +145,23 @@ def _names(tokens: list[tuple[str, bool]]) -> frozenset[tuple[str, str]]:
         qualified = at >= 2 and tokens[at - 1] == (".", False) and tokens[at - 2][1]
         names.add((tokens[at - 2][0].lower() if qualified else "", token.lower()))
     return frozenset(names)
+
+
+def _is_system_only(tokens: list[tuple[str, bool]]) -> bool:
+    """INSERT, REPLACE, UPDATE or DELETE of a qualified system table alone, without anything that may be a routine.
+
+    Such a table has no triggers, and no foreign key leads out of the server's databases.
+    """
+    words = {token.upper() for token, is_word in tokens if is_word}
+    at = next((at for at, (token, _) in enumerate(tokens) if token.upper() not in _BEFORE_TARGET), len(tokens))
+    target = [token for token, _ in tokens[at : at + 4]]
+    if at == 0 or target[1:2] != ["."] or target[0].lower() not in SYSTEM_DATABASES or target[3:] == [","]:
+        return False
+    calls = any(
+        is_word and after == ("(", False) and token.upper() not in _NO_CALLS
+        for (token, is_word), after in pairwise(tokens[at + 3 :])
+    )
+    return not calls and not words & _OTHER_TABLES
 
 
 def _kind(first: str, second: str, words: list[str]) -> Kind:

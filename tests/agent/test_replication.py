@@ -273,11 +273,6 @@ def test_sync_when_the_server_restarts_then_goes_on(database: Server, gateway: G
             ["ALTER TABLE shop.items ADD COLUMN _gsn INT", "INSERT INTO shop.items (note) VALUES ('x')"],
             "TABLE_COLUMN_RESERVED",
         ),
-        (
-            ["SET SESSION binlog_format = 'STATEMENT'", "INSERT INTO shop.items (note) VALUES ('x')"],
-            "TABLE_STATEMENT_LOGGED",
-        ),
-        (["SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE shop.items SET note = 'y'"], "TABLE_ROW_UNREADABLE"),
     ],
 )
 def test_table_when_it_can_not_go_on_then_stops_alone(
@@ -294,6 +289,28 @@ def test_table_when_it_can_not_go_on_then_stops_alone(
         stops = [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
         assert [(stop.table.table, stop.error.code) for stop in stops] == [("items", code)]
         assert current_state(gateway, ITEMS) == kept
+
+
+def test_statement_when_it_is_logged_instead_of_rows_then_every_table_stops_before_it(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    gateway.sync("shop", ORDERS, ITEMS, oldest=True)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        change(database, rounds=1)
+        wait_equal(gateway, database, ORDERS, ITEMS)
+        kept = current_state(gateway, ORDERS)
+        database.run(
+            "SET SESSION binlog_format = 'MIXED'",
+            "BEGIN",
+            "INSERT INTO shop.orders (note) VALUES (UUID())",
+            "INSERT INTO shop.items (note) VALUES ('x')",
+            "COMMIT",
+        )
+        gateway.wait(lambda: sum(len(cut.stopped) for cut in gateway.source("shop").committed) == 2)
+        stops = [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
+        assert {stop.error.code for stop in stops} == {"TABLE_STATEMENT_LOGGED"}
+        assert current_state(gateway, ORDERS) == kept
+        assert not gateway.rows("shop", ITEMS)
 
 
 @pytest.mark.parametrize("flavor", FLAVORS)

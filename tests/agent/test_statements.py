@@ -61,5 +61,5 @@ def test_read_when_a_table_is_created_from_a_query_then_its_transaction_stays_op
 
 
 def test_system_only_when_the_server_writes_its_own_tables_then_is_true() -> None:
-    assert read("INSERT INTO mysql.plugin VALUES ('a', 'b')", "shop").is_system_only()
-    assert not read("INSERT INTO shop.orders SELECT * FROM mysql.user", "shop").is_system_only()
+    assert read("INSERT INTO mysql.plugin VALUES ('a', 'b')", "shop").is_system_only
+    assert not read("INSERT INTO shop.orders SELECT * FROM mysql.user", "shop").is_system_only

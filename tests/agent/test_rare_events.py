@@ -1,0 +1,237 @@
+"""Events that a server writes rarely or only in some set-ups: read by the whole agent, or as bytes by its reader."""
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from menura.errors import MenuraError
+from menura.v1 import mysql_binlog_pb2
+
+from agent.config import ServerConfig, SourceConfig
+from agent.errors import EventUnknown, EventUnreadable, LogIncomplete, SourceConnectionLost
+from agent.filter import Filter, Policy
+from agent.mysql import constants as binlog
+from agent.mysql.binlog import BinlogReader
+from agent.mysql.connection import Facts
+from agent.mysql.cuts import CutSettings
+from agent.mysql.positions import Position, Scheme
+from agent.mysql.prepared import PreparedFile
+from agent.mysql.prepared_log import PreparedLog
+from agent.mysql.progress import Progress, Stop
+from agent.mysql.replication import identity_of
+from agent.mysql.schema import TablePlanner
+from agent.native.decoder import BinlogDecoder, TableBatch
+from tests.agent.gateway_double import GatewayDouble
+from tests.agent.running import running_agent
+from tests.agent.test_replication import ITEMS, ORDERS, change, config, prepare, wait_equal
+from tests.servers import server
+
+TABLE = ("shop", "orders")
+FIRST_LOG = "binlog.000001"
+
+
+class Bytes:
+    """A replication connection that delivers what it was made with, and ends."""
+
+    def __init__(self, events: Iterable[bytes]) -> None:
+        packets = b"".join(
+            (len(event) + 1).to_bytes(3, "little") + bytes([number % 256, 0]) + event
+            for number, event in enumerate(events)
+        )
+        self._left = memoryview(packets)
+
+    def receive_into(self, buffer: memoryview, timeout_seconds: float) -> int:
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+
+class Recorder:
+    """A sink that remembers where the stream was."""
+
+    def __init__(self) -> None:
+        self.position = Position()
+        self.stopped: list[Stop] = []
+
+    def send_batch(self, batch: TableBatch, cut: int) -> None: ...
+    def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None: ...
+    def received(self, size: int) -> None: ...
+    def position_is(self, position: Position, commit_us: int) -> None:
+        self.position = position
+
+    def tables_are(self, stopped: Iterable[Stop]) -> None:
+        self.stopped += stopped
+
+
+def event(kind: int, body: bytes = b"", *, end: int = 0, flags: int = 0, timestamp: int = 1_700_000_000) -> bytes:
+    return struct.pack("<IBIIIH", timestamp, kind, 1, 19 + len(body), end, flags) + body
+
+
+def query(text: str, *, end: int) -> bytes:
+    return event(binlog.QUERY_EVENT, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + text.encode(), end=end)
+
+
+def anonymous(*, end: int) -> bytes:
+    return event(binlog.ANONYMOUS_GTID_LOG_EVENT, bytes(25), end=end)
+
+
+def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
+    """What the reader makes of a log, by file and offset, and the error that it ends with."""
+    at = ServerConfig("127.0.0.1", "menura")
+    source = SourceConfig("shop", at, at, 0, Filter(Policy.ACCEPT, {}))
+    facts = Facts("mysql", "9.7.0", "uuid", has_gtids=False)
+    decoder = BinlogDecoder(mariadb=False, checksum=False, next_gsn=1, next_transaction_id=1)
+    progress = Progress({TABLE: Position(None, "uuid", FIRST_LOG, 4)}, Position())
+    sink = Recorder()
+    prepared = PreparedFile(tmp_path, "shop")
+    log = PreparedLog("shop", at, facts, identity_of("t", "a", "shop", 0), sink.received)
+    reader = BinlogReader(
+        "shop", "uuid", decoder, TablePlanner(source, facts), progress, {}, (), prepared, log, Scheme.FILE, sink,
+        CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
+    )  # fmt: skip
+    try:
+        with pytest.raises(MenuraError) as raised:
+            reader.run(Bytes(events))
+    finally:
+        prepared.close()
+    reader._read.publish()
+    return sink, raised.value
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        (binlog.PREVIOUS_GTIDS_LOG_EVENT, binlog.LOG_EVENT_IGNORABLE_F),
+        (binlog.STOP_EVENT, 0),
+        (binlog.TRANSACTION_CONTEXT_EVENT, 0),
+        (binlog.VIEW_CHANGE_EVENT, 0),
+        (binlog.IGNORABLE_LOG_EVENT, binlog.LOG_EVENT_IGNORABLE_F),
+        (99, binlog.LOG_EVENT_IGNORABLE_F),
+        (binlog.ROWS_QUERY_LOG_EVENT, binlog.LOG_EVENT_IGNORABLE_F),
+        (binlog.GTID_LIST_EVENT, 0),
+        (binlog.BINLOG_CHECKPOINT_EVENT, 0),
+        (binlog.START_ENCRYPTION_EVENT, 0),
+        (binlog.RAND_EVENT, 0),
+    ],
+)
+def test_event_when_it_holds_no_rows_then_the_position_passes_it(tmp_path: Path, kind: int, flags: int) -> None:
+    sink, error = read(tmp_path, event(kind, bytes(30), end=900, flags=flags))
+    assert isinstance(error, SourceConnectionLost)
+    assert (sink.position.file, sink.position.offset) == (FIRST_LOG, 900)
+
+
+@pytest.mark.parametrize("kind", [binlog.HEARTBEAT_LOG_EVENT, binlog.HEARTBEAT_LOG_EVENT_V2])
+def test_heartbeat_when_it_names_a_place_then_the_position_stays(tmp_path: Path, kind: int) -> None:
+    sink, error = read(tmp_path, event(kind, b"binlog.000001", end=900, timestamp=0))
+    assert isinstance(error, SourceConnectionLost)
+    assert sink.position.offset == 4
+
+
+def test_rotate_when_real_and_artificial_then_the_position_is_in_the_next_file(tmp_path: Path) -> None:
+    next_log = (4).to_bytes(8, "little") + b"binlog.000002"
+    artificial = event(binlog.ROTATE_EVENT, next_log, flags=binlog.LOG_EVENT_ARTIFICIAL_F, timestamp=0)
+    sink, _ = read(tmp_path, event(binlog.ROTATE_EVENT, next_log, end=500), artificial, artificial)
+    assert (sink.position.file, sink.position.offset) == ("binlog.000002", 4)
+
+
+@pytest.mark.parametrize("kind", [7, 43, 99, 172, 255])
+def test_event_when_its_type_is_not_known_then_the_source_stops_before_it(tmp_path: Path, kind: int) -> None:
+    sink, error = read(tmp_path, event(binlog.STOP_EVENT, end=200), event(kind, bytes(30), end=900))
+    assert isinstance(error, EventUnknown)
+    assert f"type {kind}" in error.found
+    assert sink.position.offset == 200
+
+
+def test_incident_when_the_server_lost_events_then_the_source_stops_and_names_it(tmp_path: Path) -> None:
+    text = b"error writing to the binary log"
+    body = (1).to_bytes(2, "little") + bytes([len(text)]) + text
+    sink, error = read(tmp_path, event(binlog.STOP_EVENT, end=200), event(binlog.INCIDENT_EVENT, body, end=900))
+    assert isinstance(error, LogIncomplete)
+    assert "incident 1: error writing" in error.found
+    assert "dump" in error.remedy
+    assert sink.position.offset == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (binlog.INCIDENT_EVENT, b"\1\0\5abc"),
+        (binlog.XA_PREPARE_LOG_EVENT, b"\0" + bytes(12)),  # without an XA START
+        (binlog.ROTATE_EVENT, b"\4"),
+        (binlog.QUERY_EVENT, struct.pack("<IIBHH", 1, 0, 0, 0, 0) + b"\0XA COMMIT 'a'"),
+        (binlog.QUERY_EVENT, struct.pack("<IIBHH", 1, 0, 0, 0, 0) + b"\0XA COMMIT X'" + b"61" * 65 + b"',X'',1"),
+        (binlog.QUERY_EVENT, struct.pack("<IIBHH", 1, 0, 0, 0, 0) + b"\0ROLLBACK TO `never set`"),
+    ],
+)
+def test_event_when_its_body_makes_no_sense_then_the_source_stops_before_it(
+    tmp_path: Path, kind: int, body: bytes
+) -> None:
+    sink, error = read(tmp_path, anonymous(end=200), event(kind, body, end=900))
+    assert isinstance(error, EventUnreadable | EventUnknown)
+    assert sink.position.offset == 4
+
+
+@pytest.mark.parametrize(
+    "prepare_body",
+    [
+        b"\2" + struct.pack("<III", 1, 1, 0) + b"a",
+        b"\0" + struct.pack("<III", 1, 9, 9) + b"a",
+        b"\0" + struct.pack("<III", 1, 65, 0) + b"a" * 65,
+        b"\0\1",
+    ],
+)
+def test_xa_prepare_when_its_name_can_not_be_read_then_the_source_stops_before_it(
+    tmp_path: Path, prepare_body: bytes
+) -> None:
+    begin = (anonymous(end=200), query("XA START X'61',X'',1", end=300), query("XA END X'61',X'',1", end=400))
+    sink, error = read(tmp_path, *begin, event(binlog.XA_PREPARE_LOG_EVENT, prepare_body, end=500))
+    assert isinstance(error, EventUnreadable)
+    assert sink.position.offset == 4
+
+
+def test_xa_when_nothing_was_changed_in_it_then_the_position_passes_it(tmp_path: Path) -> None:
+    name = b"\0" + struct.pack("<III", 1, 1, 0) + b"a"
+    begin = (anonymous(end=200), query("XA START X'61',X'',1", end=300), query("XA END X'61',X'',1", end=400))
+    prepared = event(binlog.XA_PREPARE_LOG_EVENT, name, end=500)
+    sink, error = read(tmp_path, *begin, prepared, anonymous(end=600), query("XA COMMIT X'61',X'',1", end=700))
+    assert isinstance(error, SourceConnectionLost)
+    assert (sink.position.offset, sink.stopped) == (700, [])
+
+
+def test_statement_when_it_is_logged_instead_of_rows_then_every_table_stops(tmp_path: Path) -> None:
+    """A trigger of lines may have changed orders, and that isn't logged either."""
+    sink, _ = read(tmp_path, anonymous(end=200), query("INSERT INTO shop.lines VALUES (1)", end=300))
+    (stop,) = sink.stopped
+    assert (stop.table, stop.error.code, stop.position.offset) == (TABLE, "TABLE_STATEMENT_LOGGED", 4)
+    assert "trigger" in stop.error.found
+
+
+def test_statement_when_it_concerns_a_table_of_the_server_then_no_table_stops(tmp_path: Path) -> None:
+    sink, _ = read(tmp_path, anonymous(end=200), query("INSERT INTO mysql.heartbeat VALUES (1)", end=300))
+    assert (sink.stopped, sink.position.offset) == ([], 300)
+
+
+def test_log_when_mariadb_keeps_it_encrypted_then_is_served_decrypted(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text("1;" + "0f" * 32 + "\n")
+    settings = {
+        "plugin_load_add": "file_key_management",
+        "file_key_management_filename": str(keys),
+        "encrypt_binlog": "ON",
+    }
+    gateway = GatewayDouble()
+    try:
+        with server("mariadb", tmp_path / "server", **settings) as database:
+            prepare(database)
+            change(database, rounds=1)
+            kinds = [row[2] for row in database.run("SHOW BINLOG EVENTS")]
+            assert "Start_encryption" in kinds
+            gateway.sync("shop", ORDERS, ITEMS, oldest=True)
+            with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+                database.run("FLUSH BINARY LOGS")
+                change(database, rounds=1, table="items")
+                wait_equal(gateway, database, ORDERS, ITEMS)
+    finally:
+        gateway.stop()
