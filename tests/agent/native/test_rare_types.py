@@ -6,7 +6,11 @@ import ipaddress
 import random
 import struct
 
+import pytest
+
+from agent.native.decoder import BinlogDecoder, DecodeError
 from tests.agent.native.capture import decode_all, definitions, logged
+from tests.agent.native.mutation import without_checksums
 from tests.compare import compare, read_source
 from tests.servers import Server
 
@@ -65,6 +69,56 @@ def test_vector_is_what_the_server_returns(mysql: Server) -> None:
     assert rows[0]["w"] == struct.pack("<f", 0)
     assert rows[1]["v"] is None
     assert (rows[0]["note"], rows[0]["raw"]) == ("text", b"raw")  # a vector has a collation in the log, too
+
+
+@pytest.mark.parametrize(
+    ("place", "byte"),
+    [
+        pytest.param(4, 0, id="byte order"),
+        pytest.param(5, 0, id="type 0"),
+        pytest.param(5, 8, id="type 8"),
+        pytest.param(5, 2, id="a line without its points"),
+        pytest.param(5, 7, id="a collection of points without a type"),
+        pytest.param(8, 1, id="type beyond a byte"),
+    ],
+)
+def test_bytes_that_are_no_geometry_are_kept_and_the_table_goes_on(source: Server, place: int, byte: int) -> None:
+    data = logged(
+        source,
+        "DROP TABLE IF EXISTS shapes",
+        "CREATE TABLE shapes (id INT PRIMARY KEY, shape GEOMETRY)",
+        "INSERT INTO shapes VALUES (1, POINT(1, 2)), (2, POINT(3, 4))",
+    )
+    point = struct.pack("<IBI2d", 0, 1, 1, 1, 2)
+    damaged = bytearray(point)
+    damaged[place] = byte
+    decoder = BinlogDecoder(mariadb=source.flavor == "mariadb", checksum=False, next_gsn=1, next_transaction_id=1)
+
+    rows = (
+        decode_all(
+            without_checksums(data).replace(point, bytes(damaged)), mariadb=source.flavor == "mariadb", decoder=decoder
+        )
+        .table("shapes")
+        .to_pylist()
+    )
+
+    assert [row["shape"] is None for row in rows] == [True, False]
+    assert [row["_unrepresentable"] for row in rows] == [f'{{"shape":"0x{damaged.hex().upper()}"}}', None]
+
+
+def test_mariadbs_vector_is_what_the_server_returns(mariadb: Server) -> None:
+    if not mariadb.run("SELECT @@version LIKE '11.8%'")[0][0]:
+        pytest.skip("MariaDB has vectors from 11.7 on")
+    data = logged(
+        mariadb,
+        "DROP TABLE IF EXISTS vectors",
+        "CREATE TABLE vectors (id INT PRIMARY KEY, v VECTOR(3) NOT NULL, note VARCHAR(9))",
+        "INSERT INTO vectors VALUES (1, VEC_FromText('[1,-2.5,0.5]'), 'text')",
+    )
+
+    for defined in ({}, definitions(mariadb, "vectors")):
+        (row,) = decode_all(data, mariadb=True, defined=defined).table("vectors").to_pylist()
+        assert (row["v"], row["note"]) == (struct.pack("<3f", 1, -2.5, 0.5), "text")
 
 
 def _addresses() -> list[str]:
@@ -130,6 +184,32 @@ def test_compressed_columns_are_inflated(mariadb: Server) -> None:
 
     expected = mariadb.run("SELECT id, a, b, CAST(c AS BINARY), d, e, f FROM t.squeezed ORDER BY id")
     assert [tuple(row[name] for name in ("id", *"abcdef")) for row in decoded] == expected
+
+
+@pytest.mark.parametrize(
+    ("found", "put"),
+    [
+        pytest.param(b"\x89\x64", b"\x89\x63", id="longer than it says"),
+        pytest.param(b"\x89\x64", b"\x89\x65", id="shorter than it says"),
+        pytest.param(b"\x89\x64", b"\x79\x64", id="a method that is not known"),
+        pytest.param(b"\x89\x64\x4b", b"\x89\x64\xff", id="damaged"),
+        pytest.param(b"\x89\x64\x4b", b"\x8f\x64\x4b", id="a length of seven bytes"),
+    ],
+)
+def test_compressed_value_that_is_damaged_is_an_error_that_names_the_column(
+    mariadb: Server, found: bytes, put: bytes
+) -> None:
+    data = logged(
+        mariadb,
+        "DROP TABLE IF EXISTS squeezed",
+        "CREATE TABLE squeezed (id INT PRIMARY KEY, a VARCHAR(100) COMPRESSED)",
+        "INSERT INTO squeezed VALUES (1, REPEAT('ab', 50))",
+    )
+    assert found in data
+    decoder = BinlogDecoder(mariadb=True, checksum=False, next_gsn=1, next_transaction_id=1)
+
+    with pytest.raises(DecodeError, match=r"t\.squeezed, column a: a compressed value"):
+        decode_all(without_checksums(data).replace(found, put), mariadb=True, decoder=decoder)
 
 
 OLD_TIMES = "'00:00:00'", "'-00:00:01'", "'12:34:56'", "'-12:34:56'", "'838:59:59'", "'-838:59:59'"
