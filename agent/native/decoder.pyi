@@ -129,8 +129,8 @@ class BinlogDecoder:
         Their rows belong to the transaction that is announced or open; where there is none (no GTIDs), the event at
         hand begins one. All Reasons may come in between; unknown table maps are returned as events, as ever. When all
         are decoded, `decode` returns INJECTED once: only then inject more, or call transaction_finished. A position
-        that a transaction's end leads to is that of the event at hand. ValueError: the events before are not yet
-        decoded.
+        that a transaction's end leads to is that of the event at hand. A statement may go on in what is injected next.
+        ValueError: the events before are not yet decoded.
         """
     # tables
     def define_table(self, table_id: int, table_map_body: bytes, plan: TablePlan | None) -> None:
