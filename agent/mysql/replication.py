@@ -34,6 +34,9 @@ ER_SLAVE_SAME_ID = 4052
 _COM_BINLOG_DUMP_GTID = 0x1E
 _BINLOG_DUMP_NON_BLOCK = 0x01
 _BINLOG_THROUGH_GTID = 0x04
+#: MariaDB: with the text of the statement before its rows
+_BINLOG_SEND_ANNOTATE_ROWS_EVENT = 0x02
+_PARTIAL_IMAGES = frozenset({"MINIMAL", "NOBLOB"})
 _MARIA_SLAVE_CAPABILITY_GTID = 4
 #: the largest that a dump command without GTIDs can name
 MOST_DUMP_OFFSET = 2**32 - 1
@@ -98,7 +101,10 @@ def open_stream(
         with server_errors("asking for the binary log", server, source, REPLICATION_GRANT):
             checksum = _prepare(connection, facts, replica, start, scheme)
             register(connection, replica)
-            command, payload = _dump_command(source, replica, start, scheme, _BINLOG_DUMP_NON_BLOCK if ends else 0)
+            flags = _BINLOG_DUMP_NON_BLOCK if ends else 0
+            if _needs_annotations(connection, facts):
+                flags |= _BINLOG_SEND_ANNOTATE_ROWS_EVENT
+            command, payload = _dump_command(source, replica, start, scheme, flags)
             # PyMySQL has no public call for a command whose answer is a stream.
             connection._execute_command(command, payload)  # type: ignore[attr-defined]
     except BaseException:
@@ -131,6 +137,11 @@ def _prepare(
     for name, value in settings.items():
         rows(connection, f"SET {name} = %s", (value,))
     return checksum == "CRC32"
+
+
+def _needs_annotations(connection: "Connection[Any]", facts: Facts) -> bool:
+    """Where updates lack columns, the statement's text tells a REPLACE of MariaDB from them."""
+    return facts.flavor == "mariadb" and (variable(connection, "binlog_row_image") or "").upper() in _PARTIAL_IMAGES
 
 
 def register(connection: "Connection[Any]", replica: ReplicaIdentity) -> None:

@@ -113,7 +113,7 @@ class BinlogDecoder:
     def error_packet(self) -> tuple[int, str, str]: ...  # code, sqlstate, message
     # events that are decoded later, e.g. those of a prepared XA transaction
     keep_events: bool
-    """While true, table maps and rows events are not decoded but kept, also those inside of a compressed transaction.
+    """While true, table maps, rows events and their annotations are not decoded but kept, also inside of others.
 
     All other events are treated as ever. Each is kept whole, with its header and without a checksum. BATCH_FULL is
     returned before the kept bytes would exceed the constructor's `pending_bytes`: take_kept then. An event larger than

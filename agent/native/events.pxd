@@ -59,4 +59,5 @@ cdef class EventReader(RowsReader):
     cdef int end_transaction(self) noexcept nogil
     cdef void forget_transaction(self) noexcept nogil
     cdef int read_table_map(self, const uint8_t* body, size_t size) noexcept nogil
+    cdef int read_annotation(self, const uint8_t* text, size_t size) noexcept nogil
     cdef void drop_tables(self) noexcept with gil

@@ -14,6 +14,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
+from agent.native.annotations cimport begins_with_update
 from agent.native.column cimport release, reserve
 from agent.native.inflate cimport inflate
 from agent.native.inner cimport BROKEN, COMPRESSION_ZSTD, ENDED, Found, InnerEvents, PayloadHead, read_payload_head
@@ -58,6 +59,7 @@ cdef enum:
     PARTIAL_UPDATE_ROWS_EVENT = 39
     TRANSACTION_PAYLOAD_EVENT = 40
     GTID_TAGGED_LOG_EVENT = 42
+    ANNOTATE_ROWS_EVENT = 160
     GTID_EVENT = 162
     QUERY_COMPRESSED_EVENT = 165
     WRITE_ROWS_COMPRESSED_EVENT_V1 = 166
@@ -185,6 +187,8 @@ cdef class EventReader(RowsReader):
             type_ == GTID_TAGGED_LOG_EVENT
         ):
             return self.begin_transaction(body, size, event_size)
+        if type_ == ANNOTATE_ROWS_EVENT:
+            return self.read_annotation(body, size)
         if type_ == TRANSACTION_PAYLOAD_EVENT:
             return self.open_payload(body, size)
         if QUERY_COMPRESSED_EVENT <= type_ <= DELETE_ROWS_COMPRESSED_EVENT:
@@ -369,10 +373,18 @@ cdef class EventReader(RowsReader):
         cdef Table* table
         if size < 8:
             return self.fail(b"a table map that is too short")
+        self.annotated_tables += 1
         table = find_table(&self.tables, le48(body))
         if table == NULL or table.body_size != size or memcmp(table.body, body, size) != 0:
             return self.hand_over(body, size)
         table.statement = self.statement
+        return GO_ON
+
+    cdef int read_annotation(self, const uint8_t* text, size_t size) noexcept nogil:
+        """MariaDB's text of the statement whose rows follow."""
+        self.annotated_statement = self.statement
+        self.annotated_update = begins_with_update(text, size)
+        self.annotated_tables = 0
         return GO_ON
 
     cdef void drop_tables(self) noexcept with gil:
@@ -381,8 +393,8 @@ cdef class EventReader(RowsReader):
 
 
 cdef inline bint is_of_rows(uint8_t type_) noexcept nogil:
-    """A table map or a rows event."""
-    return TABLE_MAP_EVENT == type_ or WRITE_ROWS_EVENT_V1 <= type_ <= DELETE_ROWS_EVENT_V1 or (
+    """A table map or a rows event, or the text of their statement."""
+    return TABLE_MAP_EVENT == type_ or ANNOTATE_ROWS_EVENT == type_ or WRITE_ROWS_EVENT_V1 <= type_ <= DELETE_ROWS_EVENT_V1 or (
         WRITE_ROWS_EVENT <= type_ <= DELETE_ROWS_EVENT or type_ == PARTIAL_UPDATE_ROWS_EVENT
     ) or WRITE_ROWS_COMPRESSED_EVENT_V1 <= type_ <= DELETE_ROWS_COMPRESSED_EVENT
 

@@ -55,6 +55,10 @@ cdef class RowsReader:
     cdef size_t resume_at
     cdef bint resume_after
     cdef size_t resume_before
+    # the statement that MariaDB annotated last, whether it is an UPDATE or INSERT, and the tables announced since
+    cdef uint64_t annotated_statement
+    cdef bint annotated_update
+    cdef uint64_t annotated_tables
     # rows that MariaDB compressed, while they are read
     cdef bytes inflated
     cdef list pending
@@ -71,6 +75,7 @@ cdef class RowsReader:
     cdef int fail(self, const char* why) noexcept nogil
     cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil
+    cdef bint may_be_replace(self, const Plan* plan, const Layout* layout) noexcept nogil
     cdef int append_inflated(
         self, Plan* plan, const Layout* layout, const uint8_t* compressed, size_t size, int kind
     ) noexcept with gil

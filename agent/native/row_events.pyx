@@ -10,7 +10,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 
 from agent.native.batch cimport MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, truncate_batch
-from agent.native.images cimport Layout, append_image, count_bits
+from agent.native.images cimport Layout, append_image, count_bits, has_bit
 from agent.native.inflate cimport inflate
 from agent.native.plan cimport Plan
 from agent.native.rows cimport append_row
@@ -107,9 +107,31 @@ cdef class RowsReader:
         if layout.null_bytes[0] == 0:
             # as INSERT ... () VALUES () under MINIMAL, which takes no byte per row
             return self.fail(b"rows that the log holds no column of, nor how many: set binlog_row_image to FULL")
+        if self.mariadb and not layout.is_whole[1] and self.may_be_replace(plan, &layout):
+            return self.fail(
+                b"an update that may be a REPLACE, of which MariaDB does not log what it set to defaults:"
+                b" set binlog_row_image to FULL"
+            )
         if self.header.type >= WRITE_ROWS_COMPRESSED_EVENT_V1:
             return self.append_inflated(plan, &layout, body + at, size - at, kind)
         return self.append_rows(plan, &layout, body, at, size, kind)
+
+    cdef bint may_be_replace(self, const Plan* plan, const Layout* layout) noexcept nogil:
+        """Whether what the after image lacks may have changed.
+
+        MariaDB logs a REPLACE of a row as an update whose after image has the columns that the statement named. So has
+        that of an INSERT ... ON DUPLICATE KEY UPDATE, which leaves the others alone. Both name the key, other than most
+        updates. The annotation tells them apart where no trigger or function can have written the table.
+        """
+        cdef int32_t i
+        cdef bint lacks = False
+        for i in range(plan.column_count):
+            if has_bit(layout.present[0], i) and not has_bit(layout.present[1], i):
+                return False
+            lacks = lacks or (plan.values[i].sent and not has_bit(layout.present[1], i))
+        return lacks and not (
+            self.annotated_statement == self.statement and self.annotated_update and self.annotated_tables == 1
+        )
 
     cdef int append_inflated(
         self, Plan* plan, const Layout* layout, const uint8_t* compressed, size_t size, int kind

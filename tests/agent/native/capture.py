@@ -167,7 +167,7 @@ def logged(server: Server, *statements: str, database: str = "t") -> bytes:
     server.run("FLUSH BINARY LOGS")
     file = str(server.run("SHOW BINARY LOGS")[-1][0])
     server.run(*statements, database=database)
-    return dump(server, file)
+    return dump(server, file, annotated=server.flavor == "mariadb")
 
 
 def current_state(changes: pa.Table, key: str = "id") -> list[dict[str, object]]:

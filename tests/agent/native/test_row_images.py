@@ -161,6 +161,81 @@ def test_value_that_an_after_image_lacks_is_noted_as_unrepresentable_like_that_o
         assert rows[2]["n"] == 2
 
 
+# --- REPLACE: MariaDB logs an update that lacks what became a default, as if it had not changed
+
+
+@pytest.fixture
+def mariadb(source: Server) -> Server:
+    if source.flavor == "mysql":
+        pytest.skip("MySQL logs all columns of a REPLACE")
+    return source
+
+
+_SHOP = (
+    "DROP TABLE IF EXISTS shop, audit",
+    "CREATE TABLE shop (id INT PRIMARY KEY, amount INT DEFAULT 5, note TEXT)",
+    "CREATE TABLE audit (id INT)",
+    "INSERT INTO shop VALUES (1, 7, 'old'), (2, 8, 'older')",
+)
+_CERTAIN = (
+    "UPDATE shop SET amount = 9 WHERE id = 1",
+    "/* a comment */ -- and another\n# one more\n update shop SET amount = 9, id = 3 WHERE id = 1",
+    "INSERT INTO shop (id, amount) VALUES (1, 1) ON DUPLICATE KEY UPDATE amount = 9",
+    "EXECUTE IMMEDIATE 'UPDATE shop SET amount = 9, id = 3 WHERE id = 1'",
+    "BEGIN NOT ATOMIC UPDATE shop SET amount = 9, id = 3 WHERE id = 1; END",
+)
+_UNCERTAIN = (
+    "REPLACE INTO shop (id) VALUES (1)",
+    "/*! REPLACE */ INTO shop (id) VALUES (1)",
+    "EXECUTE IMMEDIATE 'REPLACE INTO shop (id) VALUES (1)'",
+    "BEGIN NOT ATOMIC REPLACE INTO shop (id) VALUES (1); END",
+    "BEGIN NOT ATOMIC UPDATE shop SET amount = 3 WHERE id = 2; REPLACE INTO shop (id) VALUES (1); END",
+    "INSERT INTO audit VALUES (1)",
+)
+_TRIGGER = "CREATE TRIGGER audited AFTER INSERT ON audit FOR EACH ROW REPLACE INTO shop (id) VALUES (NEW.id)"
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+@pytest.mark.parametrize("statement", _CERTAIN)
+def test_update_that_can_not_be_a_replace_leaves_alone_what_it_lacks(
+    mariadb: Server, statement: str, image: str
+) -> None:
+    data = logged(mariadb, *_SHOP, f"SET SESSION binlog_row_image = '{image}'", statement)
+
+    rows = decode_all(data, mariadb=True).table("shop").to_pylist()
+
+    assert (rows[-1]["amount"], _absent(rows[-1], ("id", "amount", "note"))) == (9, {"note"})
+    assert mariadb.run("SELECT note FROM t.shop WHERE amount = 9")[0][0] == "old"
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+@pytest.mark.parametrize("statement", _UNCERTAIN)
+def test_update_that_may_be_a_replace_is_an_error_that_names_the_setting(
+    mariadb: Server, statement: str, image: str
+) -> None:
+    data = logged(mariadb, *_SHOP, _TRIGGER, f"SET SESSION binlog_row_image = '{image}'", statement)
+
+    with pytest.raises(DecodeError, match=r"t\.shop: .*REPLACE.*binlog_row_image to FULL"):
+        decode_all(data, mariadb=True)
+
+    assert mariadb.run("SELECT note FROM t.shop WHERE id = 1") == [(None,)]
+    without = decode_all(data, mariadb=True, ignored=["amount", "note"])
+    assert len(without.table("shop")) >= 4
+
+
+def test_statement_without_annotation_is_no_proof(mariadb: Server) -> None:
+    data = logged(
+        mariadb,
+        *_SHOP,
+        "SET SESSION binlog_annotate_row_events = OFF, SESSION binlog_row_image = 'MINIMAL'",
+        "UPDATE shop SET amount = 8 WHERE id = 1",
+        _CERTAIN[2],
+    )
+
+    with pytest.raises(DecodeError, match=r"t\.shop: .*REPLACE"):
+        decode_all(data, mariadb=True)
+
+
 def test_damaged_partial_rows_give_an_answer_or_a_decode_error(source: Server) -> None:
     damaged_answers = 0
     chance = random.Random(5)
