@@ -394,9 +394,11 @@ cdef class EventReader(RowsReader):
 
 cdef inline bint is_of_rows(uint8_t type_) noexcept nogil:
     """A table map or a rows event, or the text of their statement."""
-    return TABLE_MAP_EVENT == type_ or ANNOTATE_ROWS_EVENT == type_ or WRITE_ROWS_EVENT_V1 <= type_ <= DELETE_ROWS_EVENT_V1 or (
-        WRITE_ROWS_EVENT <= type_ <= DELETE_ROWS_EVENT or type_ == PARTIAL_UPDATE_ROWS_EVENT
-    ) or WRITE_ROWS_COMPRESSED_EVENT_V1 <= type_ <= DELETE_ROWS_COMPRESSED_EVENT
+    return (
+        type_ == TABLE_MAP_EVENT or type_ == ANNOTATE_ROWS_EVENT or type_ == PARTIAL_UPDATE_ROWS_EVENT
+        or WRITE_ROWS_EVENT_V1 <= type_ <= DELETE_ROWS_EVENT_V1 or WRITE_ROWS_EVENT <= type_ <= DELETE_ROWS_EVENT
+        or WRITE_ROWS_COMPRESSED_EVENT_V1 <= type_ <= DELETE_ROWS_COMPRESSED_EVENT
+    )
 
 
 cdef inline size_t query_text(const uint8_t* body, size_t size) noexcept nogil:

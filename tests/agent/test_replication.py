@@ -273,6 +273,14 @@ def test_sync_when_the_server_restarts_then_goes_on(database: Server, gateway: G
             ["ALTER TABLE shop.items ADD COLUMN _gsn INT", "INSERT INTO shop.items (note) VALUES ('x')"],
             "TABLE_COLUMN_RESERVED",
         ),
+        (
+            [
+                "ALTER TABLE shop.items MODIFY id INT NOT NULL DEFAULT 0",
+                "SET SESSION binlog_row_image = 'MINIMAL'",
+                "INSERT INTO shop.items () VALUES ()",
+            ],
+            "TABLE_ROW_UNREADABLE",
+        ),
     ],
 )
 def test_table_when_it_can_not_go_on_then_stops_alone(
