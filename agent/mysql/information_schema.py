@@ -203,17 +203,17 @@ def _default(shown: object, type_: ColumnType, extra: str, mariadb: bool) -> tup
         return Default.NONE, ""
     text = str(shown)
     if not mariadb:
-        return (Default.EXPRESSION, "") if "DEFAULT_GENERATED" in extra else _literal(text, type_)
+        return (Default.EXPRESSION, "") if "DEFAULT_GENERATED" in extra else _literal(text, type_, mariadb)
     if text == "NULL":
         return Default.NULL, ""
     quoted = _LABEL.fullmatch(text)
     if quoted is not None:
-        return _literal(_unescaped(quoted[1]), type_)
+        return _literal(_unescaped(quoted[1]), type_, mariadb)
     is_literal = _PLAIN_LITERAL.fullmatch(text) or text.startswith("b'")
-    return _literal(text, type_) if is_literal else (Default.EXPRESSION, "")
+    return _literal(text, type_, mariadb) if is_literal else (Default.EXPRESSION, "")
 
 
-def _literal(text: str, type_: ColumnType) -> tuple[Default, str]:
+def _literal(text: str, type_: ColumnType, mariadb: bool) -> tuple[Default, str]:
     """As `ColumnDefinition.default_text` has it."""
     kind = type_.kind
     if kind is Kind.BIT:
@@ -224,6 +224,8 @@ def _literal(text: str, type_: ColumnType) -> tuple[Default, str]:
         # MariaDB shows '?' for what is no text
         is_sure = text.isascii() and "?" not in text
         return (Default.LITERAL, text.encode().hex().upper()) if is_sure else (Default.EXPRESSION, "")
+    if kind is Kind.TIMESTAMP and not mariadb and not text.startswith("0000"):
+        return Default.EXPRESSION, ""  # in the time zone of the session that last changed the table
     if kind in INTEGER_KINDS:  # ZEROFILL shows zeros
         return Default.LITERAL, str(int(text))
     if kind in (Kind.FLOAT, Kind.DOUBLE):

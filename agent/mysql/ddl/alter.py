@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from agent.mysql.ddl import hidden
-from agent.mysql.ddl.columns import Context, added, define, with_default
+from agent.mysql.ddl.columns import Context, added, define, with_default, with_first_timestamp
 from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
 from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, Rows, TableDefinition
 from agent.mysql.ddl.syntax import (
@@ -19,6 +19,8 @@ from agent.mysql.ddl.syntax import (
     ChangeColumn,
     ColumnWords,
     ConvertCharset,
+    DefaultKind,
+    DefaultWords,
     DropColumn,
     DropKey,
     KeyWords,
@@ -65,6 +67,7 @@ def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Con
     needed = _without_unneeded(actions, definition)
     _walk(work, needed)
     _put_in(work, needed)
+    work.columns = with_first_timestamp(work.columns, _defined(needed), work.context)
     if conversion:
         work.columns = [_converted(column, conversion, context) for column in work.columns]
     new_keys = [action.key for action in needed if isinstance(action, AddKey)]
@@ -96,7 +99,7 @@ def _charsets(definition: TableDefinition, actions: tuple[Action, ...], context:
             if action.charset_is_default or action.charset or action.collation:
                 charset = charset_of_words(action.charset, action.collation, default, context.server)
         elif isinstance(action, ConvertCharset):
-            default = charset if action.collation else context.charset
+            default = charset if action.collation else context.default_charset
             conversion = charset_of_words(action.charset, action.collation, default, context.server)
             charset = conversion
     return charset, conversion
@@ -142,21 +145,18 @@ def _walk(work: _Work, actions: list[Action]) -> None:
             raise Unreadable("it names a column that was not known to be there")
         of_column.setdefault(name, []).append(action)
     kept: list[ColumnDefinition] = []
-    first_timestamp = _first_timestamp(actions)
     for column in work.columns:
         changed: ColumnDefinition | None = column
         for action in of_column.get(column.name.lower(), []):
             if changed is None:
                 raise Unreadable("it changes one column twice")
-            changed = _changed(work, changed, action, first_timestamp)
+            changed = _changed(work, changed, action)
         if changed is not None:
             kept.append(changed)
     work.columns = kept
 
 
-def _changed(
-    work: _Work, column: ColumnDefinition, action: Action, first_timestamp: ColumnWords | None
-) -> ColumnDefinition | None:
+def _changed(work: _Work, column: ColumnDefinition, action: Action) -> ColumnDefinition | None:
     """The column after an action of its own; None where it is gone from its place."""
     if isinstance(action, DropColumn):
         work.dropped.add(column.name.lower())
@@ -166,7 +166,7 @@ def _changed(
             work.renamed.append((column.name, action.column.name))
         if action.place is not None:
             return None
-        return define(action.column, work.context, is_first_timestamp=action.column is first_timestamp)
+        return define(action.column, work.context)
     if isinstance(action, RenameColumn):
         if action.new_name != column.name:
             work.renamed.append((column.name, action.new_name))
@@ -175,23 +175,22 @@ def _changed(
         return replace(column, visible=action.visible)
     assert isinstance(action, SetDefault)
     if action.default is None:
-        return replace(column, default=Default.NONE, default_text="")
-    return with_default(column, action.default, None, work.context)
-
-
-def _first_timestamp(actions: list[Action]) -> ColumnWords | None:
-    return next((words for words in _defined(actions) if words.type.name == "TIMESTAMP"), None)
+        without = Default.NULL if column.nullable and work.context.server.mariadb else Default.NONE
+        return replace(column, default=without, default_text="")
+    default = action.default
+    if default.kind is DefaultKind.EXPRESSION and default.literal and not default.literal.text.startswith("-"):
+        default = DefaultWords(DefaultKind.LITERAL, default.literal)  # here MySQL takes (7) for 7
+    return with_default(column, default, None, work.context)
 
 
 def _put_in(work: _Work, actions: list[Action]) -> None:
     """Adds columns, and those that were changed and moved."""
-    first_timestamp = _first_timestamp(actions)
     for action in actions:
         if isinstance(action, AddColumn):
-            column = define(action.column, work.context, is_first_timestamp=action.column is first_timestamp)
+            column = define(action.column, work.context)
             work.added.append(added(action.column, column, work.context))
         elif isinstance(action, ChangeColumn) and action.place is not None:
-            column = define(action.column, work.context, is_first_timestamp=action.column is first_timestamp)
+            column = define(action.column, work.context)
         else:
             continue
         if column.name.lower() in {other.name.lower() for other in work.columns}:
@@ -245,9 +244,19 @@ def _with_row_end(
 
 
 def _followed(names: Iterable[str], work: _Work) -> list[str]:
-    """Columns of before under their names of afterwards, without dropped ones."""
+    """Columns of before under their names of afterwards, without dropped ones.
+
+    The servers look a key's columns up by name, so one that is added under a dropped one's name takes its place.
+    """
     renamed = {old.lower(): new for old, new in work.renamed}
-    return [renamed.get(name.lower(), name) for name in names if name.lower() not in work.dropped]
+    added_names = {column.name.lower() for column in work.added}
+    followed = []
+    for name in names:
+        if name.lower() in renamed and name.lower() in added_names:
+            raise Unreadable("a column of a key gets another name, and another column its name")
+        if name.lower() not in work.dropped or name.lower() in added_names:
+            followed.append(renamed.get(name.lower(), name))
+    return followed
 
 
 def _unique_columns(definition: TableDefinition, work: _Work, uniques: list[KeyWords]) -> frozenset[str]:

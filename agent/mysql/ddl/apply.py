@@ -101,7 +101,8 @@ class _Work:
         return next((known for known in self.databases if known.lower() == name.lower()), name)
 
     def context(self, database: str) -> Context:
-        return Context(self.statement, self.server, self.databases.get(database, ""))
+        of_session = self.databases.get(self.database(self.statement.database), "")
+        return Context(self.statement, self.server, of_session, self.databases.get(database, ""))
 
     def forget(self, table: Table, why: str) -> None:
         self.tables[table] = None

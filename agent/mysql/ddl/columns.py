@@ -22,11 +22,18 @@ class Context:
 
     statement: Statement
     server: Server
+    #: of the session's database; '' where it is not known
+    charset_of_session: str
     #: of the table; '' where it is not known
     charset: str
 
+    @property
+    def default_charset(self) -> str:
+        """What CONVERT TO CHARACTER SET DEFAULT means: to MySQL it is the session's database that counts."""
+        return self.charset if self.server.mariadb else self.charset_of_session
 
-def define(words: ColumnWords, context: Context, *, is_first_timestamp: bool = False) -> ColumnDefinition:
+
+def define(words: ColumnWords, context: Context) -> ColumnDefinition:
     """The column as it is afterwards, keys of the table left out."""
     types = TypeContext(context.server, context.statement.sql_mode, context.charset)
     type_, length = column_type(words.type, types)
@@ -47,13 +54,27 @@ def define(words: ColumnWords, context: Context, *, is_first_timestamp: bool = F
     )
     if words.generated or auto_increment:
         return replace(column, default=Default.NONE)
-    if words.default is None and has_implicit_defaults and not nullable and not words.primary:
-        if is_first_timestamp and not words.on_update_now:
-            return replace(column, default=Default.EXPRESSION)
+    if words.default is None and has_implicit_defaults and not nullable:
         return replace(column, default=Default.LITERAL, default_text=implicit_text(type_) or "")
     if words.type.compressed and not nullable and words.default is None:
         return replace(column, default=Default.LITERAL)  # an empty one
     return with_default(column, words.default, words.type, context)
+
+
+def with_first_timestamp(
+    columns: list[ColumnDefinition], defined: list[ColumnWords], context: Context
+) -> list[ColumnDefinition]:
+    """Without explicit_defaults_for_timestamp the first TIMESTAMP is CURRENT_TIMESTAMP where nothing else is said."""
+    if context.statement.explicit_defaults_for_timestamp:
+        return columns
+    first = next((column for column in columns if column.type.kind is Kind.TIMESTAMP), None)
+    words = next((words for words in defined if first is not None and words.name == first.name), None)
+    if first is None or words is None or first.nullable or first.generated:
+        return columns
+    if words.default is not None or words.on_update_now:
+        return columns
+    promoted = replace(first, default=Default.EXPRESSION, default_text="")
+    return [promoted if column is first else column for column in columns]
 
 
 def with_default(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from menura.types import ColumnType, Kind
 
 from agent.mysql.ddl import hidden
-from agent.mysql.ddl.columns import Context, define
+from agent.mysql.ddl.columns import Context, define, with_first_timestamp
 from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.ddl.syntax import CreateTable
@@ -40,9 +40,9 @@ def create(statement: CreateTable, context: Context) -> TableDefinition:
         charset = charset_of_words(options.charset, options.collation, charset, context.server)
     if options.is_sequence:
         return sequence(charset)
-    of_columns = Context(context.statement, context.server, charset)
-    first_timestamp = next((words for words in statement.columns if words.type.name == "TIMESTAMP"), None)
-    columns = [define(words, of_columns, is_first_timestamp=words is first_timestamp) for words in statement.columns]
+    of_columns = replace(context, charset=charset)
+    columns = [define(words, of_columns) for words in statement.columns]
+    columns = with_first_timestamp(columns, list(statement.columns), of_columns)
     keys = list(statement.keys)
     for words in statement.columns:
         keys += inline_keys(words)

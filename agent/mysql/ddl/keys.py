@@ -7,8 +7,8 @@ from agent.mysql.ddl.model import ColumnDefinition, Default
 from agent.mysql.ddl.syntax import ColumnWords, KeyPart, KeyWords
 from agent.mysql.ddl.tokens import Unreadable
 
-#: they have no hash indexes of their own
-_ENGINES_WITHOUT_HASH = ("", "INNODB", "MYISAM", "ARIA")
+#: they have hash indexes of their own
+_ENGINES_OF_HASHES = ("MEMORY", "HEAP")
 
 
 def inline_keys(words: ColumnWords) -> list[KeyWords]:
@@ -43,7 +43,9 @@ def hash_count(uniques: list[KeyWords], columns: list[ColumnDefinition], *, engi
     by_name = {column.name.lower(): column for column in columns}
     count = 0
     for key in uniques:
-        if key.uses_hash and engine not in _ENGINES_WITHOUT_HASH:
+        if engine in _ENGINES_OF_HASHES:
+            continue
+        if key.uses_hash and engine is None:
             raise Unreadable("whether a key USING HASH has a hidden column depends on the table's engine")
         if not {part.column.lower() for part in key.parts} <= set(by_name):
             raise Unreadable("a unique key has a column that was not known to be there")

@@ -4,6 +4,7 @@ Pure. None wherever it isn't certain what the server makes of a literal: then no
 """
 
 import ipaddress
+import math
 import re
 import struct
 from datetime import date, timedelta
@@ -91,7 +92,7 @@ def _string(literal: Literal) -> str | None:
 def _characters(literal: Literal, type_: ColumnType) -> str | None:
     text = _string(literal)
     if literal.kind is LiteralKind.NUMBER:
-        text = literal.text if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", literal.text) else None
+        text = _shown_number(literal.text)
     elif literal.kind in (LiteralKind.HEX, LiteralKind.BITS):
         try:
             text = decode_text(literal.charset or type_.charset, _raw(literal))
@@ -100,6 +101,15 @@ def _characters(literal: Literal, type_: ColumnType) -> str | None:
     if text is None or not can_hold(type_.charset, text):
         return None
     return text.rstrip(" ") if type_.kind is Kind.CHAR else text
+
+
+def _shown_number(text: str) -> str | None:
+    """As the server makes a string of it."""
+    if re.fullmatch(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?", text):
+        return text
+    if re.fullmatch(r"-?[1-9][0-9]?[eE]\+?[0-9]", text):
+        return str(int(float(text)))
+    return None
 
 
 def _raw(literal: Literal) -> bytes:
@@ -155,12 +165,14 @@ def _number(literal: Literal, type_: ColumnType, words: TypeWords | None) -> str
         text = literal.text.strip()
     if type_.kind is Kind.YEAR:
         return _year(text, literal.kind)
-    if not re.fullmatch(r"[+-]?([0-9]{1,70}(\.[0-9]{0,70})?|\.[0-9]{1,70})([eE][+-]?[0-9]{1,2})?", text):
+    if not re.fullmatch(r"[+-]?([0-9]{1,70}(\.[0-9]{0,70})?|\.[0-9]{1,70})([eE][+-]?[0-9]{1,3})?", text):
         return None
     number = Decimal(text)
     if words is None and type_.kind in (Kind.FLOAT, Kind.DOUBLE) and number != number.to_integral_value():
         return None  # FLOAT(7,2) and its like would round it
     scale = _scale(type_, words)
+    if scale is not None and number.adjusted() > 80:
+        return None
     with localcontext() as context:
         context.prec = 300
         if scale is not None:
@@ -173,6 +185,8 @@ def _number(literal: Literal, type_: ColumnType, words: TypeWords | None) -> str
 
 def real_text(number: float, kind: Kind) -> str | None:
     """The shortest text that reads back as the same value; what is no number of this type: None."""
+    if not math.isfinite(number):
+        return None
     if kind is Kind.DOUBLE:
         return repr(number)
     try:

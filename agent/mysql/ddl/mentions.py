@@ -1,5 +1,7 @@
 """Which tables a statement that can't be read may concern: a reader of words, which errs on the side of too many."""
 
+from itertools import pairwise
+
 from agent.mysql.ddl.cursor import Cursor
 from agent.mysql.ddl.model import Catalog, Server, Statement, Table
 from agent.mysql.ddl.syntax import TableName
@@ -9,8 +11,7 @@ from agent.mysql.statements import read
 #: what follows is a table's name, perhaps after some of the others
 _BEFORE_NAME = ("TABLE", "TABLES", "TO", "AS", "ON", "LIKE", "RENAME", "SEQUENCE")
 _BETWEEN = ("IF", "NOT", "EXISTS", *_BEFORE_NAME)
-#: of an ALTER TABLE that concerns a second table
-_SECOND_TABLE = frozenset({"RENAME", "EXCHANGE", "CONVERT"})
+_NO_TABLE = frozenset({"CHARACTER", "CHARSET", "CHAR", "SET"})
 
 
 def mentioned(catalog: Catalog, statement: Statement, server: Server) -> list[Table]:
@@ -38,17 +39,29 @@ def mentioned(catalog: Catalog, statement: Statement, server: Server) -> list[Ta
 def _target(tokens: list[Token]) -> TableName | None:
     """The only table that CREATE TABLE or ALTER TABLE can concern."""
     cursor = Cursor(tokens)
-    verb = cursor.accept_any("CREATE", "ALTER")
+    verb = cursor.accept_any("CREATE", "ALTER", "DROP")
     cursor.accept("OR", "REPLACE")
     while cursor.accept_any("ONLINE", "OFFLINE", "IGNORE"):
         pass
-    if not verb or not cursor.accept("TABLE"):
+    cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL")
+    if verb and cursor.accept("INDEX"):
+        while not cursor.is_end():
+            if cursor.next().word == "ON":
+                return cursor.table()
+    if verb not in ("CREATE", "ALTER") or not cursor.accept("TABLE"):
         return None
-    if verb == "ALTER" and not _SECOND_TABLE.isdisjoint(token.word for token in tokens):
+    if verb == "ALTER" and any(_may_name_table(one.word, other.word) for one, other in pairwise(tokens)):
         return None
     while cursor.accept_any("IF", "NOT", "EXISTS"):
         pass
     return cursor.table()
+
+
+def _may_name_table(word: str, next_word: str) -> bool:
+    """Of an ALTER TABLE: whether a second table comes."""
+    if word == "RENAME":
+        return next_word not in ("COLUMN", "INDEX", "KEY")
+    return word == "EXCHANGE" or (word == "CONVERT" and next_word != "TO")
 
 
 def _in_places_of_names(tokens: list[Token]) -> list[TableName]:
@@ -60,6 +73,8 @@ def _in_places_of_names(tokens: list[Token]) -> list[TableName]:
             continue
         while cursor.accept_any(*_BETWEEN):
             pass
+        if cursor.sees_any(*_NO_TABLE):
+            continue
         try:
             names.append(cursor.table())
         except Unreadable:

@@ -85,6 +85,8 @@ def _statement(cursor: Cursor) -> Parsed:
     while not cursor.is_end():  # MariaDB: SET STATEMENT lock_wait_timeout=1 FOR ALTER TABLE ...
         if cursor.accept("FOR"):
             return _statement(cursor) if cursor.sees_any(*_DEFINING) else _skip_all(cursor)
+        if cursor.sees_any("SQL_MODE", "CHARACTER_SET_CLIENT"):
+            raise cursor.unreadable("SET STATEMENT was read with other settings than it was logged with")
         cursor.next()
     raise cursor.unreadable("expected FOR")
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from agent.mysql.ddl.cursor import Cursor
 from agent.mysql.ddl.syntax import ColumnWords, DefaultKind, DefaultWords, Literal, LiteralKind, TypeWords
 from agent.mysql.ddl.tokens import TokenKind
-from agent.mysql.ddl.tokens import words as keywords
 
 #: types of more than one word, longest first
 _LONG_TYPES = (
@@ -29,7 +28,6 @@ _LONG_TYPES = (
 )
 _NOW = ("NOW", "CURRENT_TIMESTAMP", "LOCALTIME", "LOCALTIMESTAMP")
 _TEMPORAL_LITERALS = ("DATE", "TIME", "TIMESTAMP")
-_OPERATORS = tuple(keywords("+ - * / % || && | & ^ << >> = <=> < > <= >= <> != -> ->> DIV MOD AND OR XOR"))
 _ONE_WORD_ATTRIBUTES = ("SIGNED", "VIRTUAL", "STORED", "PERSISTENT", "ENFORCED", "RESTRICT", "CASCADE")
 
 
@@ -221,18 +219,22 @@ def default_words(cursor: Cursor) -> DefaultWords:
         return DefaultWords(DefaultKind.NULL)
     if _is_now(cursor, 0):
         _now(cursor)
-        return DefaultWords(DefaultKind.NOW) if not cursor.sees_any(*_OPERATORS) else _operated(cursor)
+        return DefaultWords(DefaultKind.NOW)
     if cursor.sees("("):
         started = cursor.at
         cursor.skip_parentheses()
-        if cursor.sees_any(*_OPERATORS):
-            return _operated(cursor)
         return _in_parentheses(cursor, started)
     literal = _literal(cursor)
     if literal is not None:
-        return DefaultWords(DefaultKind.LITERAL, literal) if not cursor.sees_any(*_OPERATORS) else _operated(cursor)
-    _operand(cursor)  # MariaDB: an expression without parentheses
-    return _operated(cursor)
+        return DefaultWords(DefaultKind.LITERAL, literal)
+    if cursor.sees("NEXT", "VALUE", "FOR") or cursor.sees("PREVIOUS", "VALUE", "FOR"):
+        cursor.at += 3
+        cursor.table()
+    else:  # MariaDB: a function without parentheses around it
+        cursor.table()
+        if cursor.sees("("):
+            cursor.skip_parentheses()
+    return DefaultWords(DefaultKind.EXPRESSION)
 
 
 def _literal(cursor: Cursor) -> Literal | None:
@@ -262,28 +264,3 @@ def _in_parentheses(cursor: Cursor, started: int) -> DefaultWords:
         found = DefaultWords(DefaultKind.EXPRESSION, literal if is_alone else None)
     cursor.at = ended
     return found
-
-
-def _operated(cursor: Cursor) -> DefaultWords:
-    """After the first operand of an expression."""
-    while cursor.accept_any(*_OPERATORS):
-        _operand(cursor)
-    return DefaultWords(DefaultKind.EXPRESSION)
-
-
-def _operand(cursor: Cursor) -> None:
-    while cursor.accept_any("+", "-", "~", "!", "BINARY"):
-        pass
-    if cursor.sees("("):
-        cursor.skip_parentheses()
-    elif cursor.sees("NEXT", "VALUE", "FOR") or cursor.sees("PREVIOUS", "VALUE", "FOR"):
-        cursor.at += 3
-        cursor.table()
-    elif cursor.accept("CASE"):
-        while not cursor.accept("END"):
-            if cursor.next().kind is TokenKind.END:
-                raise cursor.unreadable("expected END")
-    elif _literal(cursor) is None and not cursor.accept("NULL"):
-        cursor.table()
-        if cursor.sees("("):
-            cursor.skip_parentheses()

@@ -39,7 +39,6 @@ def create_table(cursor: Cursor, *, or_replace: bool) -> CreateTable:
         while not cursor.is_end():
             cursor.next()
         return replace(made, has_select=True)
-    cursor.accept("START", "TRANSACTION")
     return made
 
 
@@ -63,9 +62,9 @@ def _items(cursor: Cursor, items: Items) -> None:
 
 def key_or_check(cursor: Cursor, items: Items) -> bool:
     """Reads a key, check or period, if it is one."""
-    if cursor.sees("PERIOD", "FOR"):
-        cursor.at += 2
-        cursor.name()
+    if cursor.accept("PERIOD", "FOR"):
+        if not cursor.accept("SYSTEM_TIME"):
+            raise cursor.unreadable("periods other than SYSTEM_TIME are not read")
         cursor.skip_parentheses()
         return True
     if cursor.sees("CHECK") or (cursor.sees("CONSTRAINT") and "CHECK" in (cursor.peek(1).word, cursor.peek(2).word)):
@@ -139,8 +138,7 @@ def key_parts(cursor: Cursor) -> tuple[KeyPart, ...]:
             has_length = cursor.sees("(")
             if has_length:
                 cursor.skip_parentheses()
-            if not cursor.accept("WITHOUT", "OVERLAPS"):
-                parts.append(KeyPart(name, has_length))
+            parts.append(KeyPart(name, has_length))
         cursor.accept_any("ASC", "DESC")
         if cursor.accept(")"):
             return tuple(parts)
@@ -211,6 +209,8 @@ def table_option(cursor: Cursor, options: TableOptions) -> TableOptions | None:
     if cursor.accept_any("ENGINE", "TYPE"):
         cursor.accept("=")
         return replace(options, engine=cursor.name_or_text().upper())
+    if cursor.accept("START", "TRANSACTION"):
+        return options
     if cursor.accept("WITH", "SYSTEM", "VERSIONING"):
         return replace(options, is_versioned=True)
     if cursor.accept("UNION"):

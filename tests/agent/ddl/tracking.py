@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 import pymysql
-from menura.types import BINARY_KINDS
+from menura.types import BINARY_KINDS, Kind
 
 from agent.mysql.ddl.apply import apply
 from agent.mysql.ddl.model import (
@@ -171,6 +171,14 @@ def _comparable(
 ) -> tuple[ColumnDefinition, ColumnDefinition]:
     if not mariadb and theirs.nullable and ours.default is Default.NONE:  # MySQL shows both as NULL
         ours, theirs = replace(ours, default=Default.NULL), replace(theirs, default=Default.NULL)
+    if ours.type.kind is Kind.TIMESTAMP and {ours.default, theirs.default} == {Default.LITERAL, Default.EXPRESSION}:
+        # one of them does not know the time zone
+        return replace(ours, default=Default.NONE, default_text=""), replace(
+            theirs, default=Default.NONE, default_text=""
+        )
+    if ours.type.kind is Kind.FLOAT and ours.default is theirs.default is Default.LITERAL:  # it shows six digits
+        ours = replace(ours, default_text=repr(float(f"{float(ours.default_text):.6g}")))
+        theirs = replace(theirs, default_text=repr(float(f"{float(theirs.default_text):.6g}")))
     if Default.LITERAL in (ours.default, theirs.default) and ours.type.kind in BINARY_KINDS:
         # MySQL cuts zeros off at the end, MariaDB shows '?' for what is no text
         if Default.EXPRESSION in (ours.default, theirs.default):
