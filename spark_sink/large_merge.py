@@ -20,7 +20,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, ChangeType
+from menura.change_batch import CHANGE_TYPE, GSN, ChangeType
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -59,7 +59,7 @@ class LargeMerger:
         """`MergeRows` on Spark."""
         held = schema_of(current)
         tables = segment_tables(table, segment, held, merged_gsn)
-        if segment.layout.key and any(part.may_have(ABSENT) for part in segment.parts):
+        if segment.may_be_partial:
             for rows, carried in chunks(tables, segment, table.application, merged_gsn, transactions):
                 merge_tables(current, segment.layout, rows, carried)
             return
@@ -69,7 +69,7 @@ class LargeMerger:
         output = Folder(staging.child("segment.parquet")).open_output()
         with output, pq.ParquetWriter(output, schema, compression="zstd") as writer:
             for rows in tables:
-                writer.write_table(rows.drop_columns([CHANGE_TYPE]).cast(schema))
+                writer.write_table(rows.cast(schema))
         staged = self.session.read.parquet(staging.url)
         folder = f"{table.folder(self.lake)}/{CURRENT}"
         match = match_columns(held, segment.layout.key)

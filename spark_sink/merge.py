@@ -81,6 +81,11 @@ class Segment:
     def cut(self) -> int:
         return self.parts[-1].file.cut
 
+    @property
+    def may_be_partial(self) -> bool:
+        """Whether rows may lack values; False is certain."""
+        return any(part.may_have(ABSENT) for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class EventStep:
@@ -209,7 +214,7 @@ def prepare_current(current: DeltaTable | None, folder: str, table: TableId, seg
         current = create_table(folder, wanted, segment.layout)
     elif read_layout(current) != segment.layout:
         change_schema(current, table, segment.cut, Definition(segment.layout, wanted))
-    if ABSENT not in schema_of(current).names and any(part.may_have(ABSENT) for part in segment.parts):
+    if ABSENT not in schema_of(current).names and segment.may_be_partial:
         add_columns(current, pa.schema([pa.field(ABSENT, pa.string())]))
     if KEY_TEXT not in schema_of(current).names and _needs_key_text(segment):
         add_key_text(current, segment.layout)
@@ -228,17 +233,20 @@ def _needs_key_text(segment: Segment) -> bool:
 
 
 def segment_tables(table: TableId, segment: Segment, held: pa.Schema, merged_gsn: int) -> Iterator[pa.Table]:
-    """Rows above `merged_gsn` with the current state's columns, `_change_type` and `_menura_deleted`.
+    """Rows above `merged_gsn` with the current state's columns and `_menura_deleted`, `_change_type` if any is partial.
 
     Raises `TableStopped`.
     """
     live = {name.casefold() for name in (*segment.layout.columns, *METADATA_TYPES, UNREPRESENTABLE, ABSENT)}
     dropped = frozenset(name.casefold() for name in held.names) - live
     schema = pa.schema([*held, pa.field(CHANGE_TYPE, pa.string())])
+    may_be_partial = segment.may_be_partial
     for part in segment.parts:
         for rows in part.tables():
             check_change_types(table, part.file, rows)
             fitted = with_deleted(fit(rows, schema, dropped))
+            if not may_be_partial:
+                fitted = fitted.drop_columns([CHANGE_TYPE])
             yield derive(fitted.filter(pc.field(GSN) > merged_gsn), segment.layout)
 
 
@@ -282,14 +290,13 @@ def merge_tables(current: DeltaTable, layout: Layout, tables: Sequence[pa.Table]
     """Merge rows as `segment_tables` gives them."""
     match = match_columns(schema_of(current), layout.key)
     rows = in_order(pa.concat_tables(tables))
-    if not layout.key:
-        effect = keyless_effect(rows, copies_held(current, rows[ROW_HASH]))
-    else:
-        if ABSENT in rows.column_names and has_partial(rows):
+    if layout.key:
+        if CHANGE_TYPE in rows.column_names:
             rows = completed(rows, match, lambda keys: read_rows(current, match, keys))
         effect = keyed_effect(rows, match)
-    if CHANGE_TYPE in effect.column_names:
-        effect = effect.drop_columns([CHANGE_TYPE])
+    else:  # `check_mergeable` has seen that its rows are whole
+        rows = rows.select([name for name in rows.column_names if name != CHANGE_TYPE])
+        effect = keyless_effect(rows, copies_held(current, rows[ROW_HASH]))
     merge_effect(current, effect, match, transactions)
 
 

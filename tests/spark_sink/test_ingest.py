@@ -1,5 +1,6 @@
 """The streaming query over the cut log, on a real session: batches, replays, stopped tables, Spark's own MERGE."""
 
+import json
 import shutil
 import threading
 from collections.abc import Callable
@@ -24,7 +25,19 @@ from spark_sink.reading import (
     stopped_tables,
 )
 from spark_sink.table_task import TaskSize
-from tests.spark_sink.landing import Table, Workload, Writer, delete, insert, lake_rows, table_id, update
+from tests.spark_sink.landing import (
+    Event,
+    Table,
+    Workload,
+    Writer,
+    altered,
+    delete,
+    insert,
+    lake_rows,
+    table_id,
+    truncate,
+    update,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -211,3 +224,62 @@ def test_every_kind_of_key_when_merged_by_spark_then_rows_equal_those_of_a_worke
     rows = current_state(str(lake), table_id(table))
     assert rows.num_rows == 4
     assert set(rows["id"].to_pylist()) == {2**64 - 2, 2**64 - 3}
+
+
+def events(lake: Path) -> list[tuple[object, ...]]:
+    table = open_table(f"{lake}/_menura/events")
+    assert table is not None
+    rows = scan(table, 'SELECT * FROM t ORDER BY tenant, "_gsn"').read_all().to_pylist()
+    return [(row["tenant"], row["table"], row["kind"], row["cut"], row["removes_rows"]) for row in rows]
+
+
+def test_events_when_batches_are_replayed_and_a_table_is_stopped_then_each_is_recorded_once(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    table = Table("t", {"id": pa.int32(), "v": pa.float64()})
+    broken = Table("t", {"id": pa.int32(), "v": pa.binary()})
+    writer.cut((table, [insert(id=1, v=1.0)]), truncate(table), (table, [insert(id=2, v=2.0)]))
+    writer.cut(truncate(ORDERS), tenant="globex")
+    follow()
+    writer.cut(altered(broken))  # the lake can't hold it: the table stops
+    writer.cut(truncate(table))
+    follow(limits=Limits(cuts=1))
+    shutil.rmtree(lake / "_menura" / "checkpoint")
+    writer.cut(Event(table, "DROPPED", removes_rows=True), truncate(ORDERS))
+    follow(limits=Limits(cuts=2))
+    assert events(lake) == [
+        ("acme", "t", "TRUNCATED", 1, True),
+        ("acme", "t", "ALTERED", 2, False),
+        ("acme", "t", "TRUNCATED", 3, True),
+        ("acme", "t", "DROPPED", 4, True),
+        ("acme", "orders", "TRUNCATED", 4, True),
+        ("globex", "orders", "TRUNCATED", 1, True),
+    ]
+    statement = scan(open_table(f"{lake}/_menura/events"), "SELECT statement, columns FROM t WHERE kind = 'ALTERED'")
+    (row,) = statement.read_all().to_pylist()
+    assert row["statement"] == "ALTER TABLE t ..." and [c["name"] for c in json.loads(row["columns"])] == ["id", "v"]
+
+
+def test_events_partial_rows_and_bad_keys_when_merged_by_spark_then_rows_equal_those_of_a_worker(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    table = Table("t", {"id": pa.string(), "a": pa.int32(), "b": pa.int32()}, key=("id",))
+    wide = Table("t", {**table.columns, "c": pa.int32()}, key=("id",))
+    rows = [insert(id=f"k{n}", a=n, b=n) for n in range(9)]
+    bad = {"id": None, "a": 1, "b": 2, "_unrepresentable": '{"id":"0xE4"}'}
+    lacking = {"id": "k1", "a": 7, "b": None, "c": None, "_absent": ("b", "c")}
+    writer.cut((table, rows), truncate(table), (table, rows[:3]))
+    writer.cut((table, [delete(id="k0", a=0, b=0), insert(**bad)]), altered(wide, added={"c": "5"}))
+    writer.cut((wide, [update({"id": "k1", "_absent": ("a", "b", "c")}, lacking)]))
+    follow(TaskSize(rows=1))
+    assert lake_rows(lake, wide) == [
+        {"id": "k1", "a": 7, "b": 1, "c": 5},
+        {"id": "k2", "a": 2, "b": 2, "c": 5},
+        {"id": None, "a": 1, "b": 2, "c": 5},
+    ]
+    versions = {cut: version for cut, _, version in boundaries(lake)}
+    before = current_state(str(lake), table_id(wide), versions[max(versions)])
+    writer.cut(truncate(wide))
+    follow()
+    assert lake_rows(lake, wide) == []
+    assert before.num_rows == 3 == current_state(str(lake), table_id(wide), versions[max(versions)]).num_rows

@@ -365,3 +365,12 @@ def test_a_cut_of_events_and_rows_when_too_large_for_a_task_then_the_driver_gets
     assert outcome.result is Result.LARGE
     assert [type(each).__name__ for each in outcome.work] == ["TableFile", "CutEvent"]
     assert json.loads(json.dumps(outcome.rows)) == 2
+
+
+def test_partial_rows_of_a_table_without_a_key_when_a_truncate_follows_then_it_goes_on(
+    writer: Writer, lake: Path
+) -> None:
+    lacking = {"id": 1, "_absent": ("v",)}
+    writer.cut((KEYLESS, [insert(**lacking)]), truncate(KEYLESS), (KEYLESS, [insert(id=2, v="b")]))
+    apply(writer, lake)
+    assert lake_rows(lake, KEYLESS) == [{"id": 2, "v": "b"}]

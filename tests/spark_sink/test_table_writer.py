@@ -8,11 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_sink import delta_table, merge
-from spark_sink.delta_table import open_table
+from spark_sink import delta_table, merge, schema_change
+from spark_sink.delta_table import open_table, schema_of
+from spark_sink.net_effect import KEY_TEXT
 from spark_sink.reading import changelog, current_state
 from spark_sink.table_task import TaskSize
 from spark_sink.work import Result
+from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Table, Workload, Writer, apply_entries, delete, insert, lake_rows, table_id, update
 
 ORDERS = Workload.ORDERS
@@ -186,6 +188,60 @@ def test_unrepresentable_dates_in_a_key_when_two_rows_differ_only_there_then_bot
     writer.cut((table, [insert(day=datetime.date(2024, 1, 1), n=4)]))
     apply_entries(writer.folder, lake)
     assert sorted(current_state(str(lake), table_id(table))["n"].to_pylist()) == [3, 4]
+
+
+def bad_key(raw: str, n: int) -> dict[str, object]:
+    return {"code": None, "n": n, "_unrepresentable": json.dumps({"code": raw})}
+
+
+def test_text_keys_with_invalid_bytes_when_they_come_then_each_is_a_row_and_others_stay(
+    writer: Writer, lake: Path
+) -> None:
+    table = Table("codes", {"code": pa.string(), "n": pa.int32()}, key=("code",))
+    writer.cut((table, [insert(code="a", n=1), insert(code="b", n=2)]))
+    apply_entries(writer.folder, lake)
+    delta = open_table(f"{table_id(table).folder(str(lake))}/current")
+    assert delta is not None and KEY_TEXT not in schema_of(delta).names  # an ordinary table has no such column
+    writer.cut((table, [insert(**bad_key("0xE4", 3)), insert(**bad_key("0xF6", 4)), insert(code="c", n=5)]))
+    apply_entries(writer.folder, lake)
+    writer.cut((table, [update(bad_key("0xE4", 3), bad_key("0xE4", 6)), delete(**bad_key("0xF6", 4))]))
+    writer.cut((table, [update({"code": "a", "n": 1}, bad_key("0xFC", 1)), delete(code="b", n=2)]))
+    apply_entries(writer.folder, lake)
+    expected = [{"code": "c", "n": 5}, {"code": None, "n": 1}, {"code": None, "n": 6}]
+    assert lake_rows(lake, table) == expected
+    assert {outcome.result for outcome in apply_entries(writer.folder, lake)} == {Result.SKIPPED}
+    wide = Table("codes", {"code": pa.string(), "n": pa.int32(), "m": pa.int32()}, key=("code",))
+    narrow = Table("codes", {"code": pa.string(), "m": pa.int32()}, key=("code",))
+    writer.cut((wide, [insert(code="d", n=7, m=8)]), (narrow, [delete(code=None, _unrepresentable='{"code":"0xFC"}')]))
+    apply_entries(writer.folder, lake)
+    assert sorted(current_state(str(lake), table_id(table))["code"].to_pylist(), key=str) == [None, "c", "d"]
+
+
+def test_a_kill_while_a_table_gets_its_key_text_when_replayed_then_rows_are_right(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table("codes", {"code": pa.string(), "n": pa.int32()}, key=("code",))
+    writer.cut((table, [insert(code="a", n=1)]))
+    apply_entries(writer.folder, lake)
+    writer.cut((table, [insert(**bad_key("0xE4", 3)), update({"code": "a", "n": 1}, {"code": "a", "n": 2})]))
+    for module, name in ((schema_change, "rewrite"), (merge, "merge_effect")):
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            kill_at(patched, module, name, 1)
+            apply_entries(writer.folder, lake)
+    apply_entries(writer.folder, lake)
+    assert lake_rows(lake, table) == [{"code": "a", "n": 2}, {"code": None, "n": 3}]
+
+
+def test_a_partial_row_with_a_key_of_invalid_bytes_when_merged_then_it_keeps_its_own_values(
+    writer: Writer, lake: Path
+) -> None:
+    table = Table("codes", {"code": pa.string(), "n": pa.int32(), "m": pa.int32()}, key=("code",))
+    writer.cut((table, [insert(**bad_key("0xE4", 1), m=10), insert(**bad_key("0xF6", 2), m=20)]))
+    apply_entries(writer.folder, lake)
+    after = {**bad_key("0xF6", 3), "_absent": ("m",)}
+    writer.cut((table, [update({**bad_key("0xF6", 0), "n": None, "_absent": ("n", "m")}, after)]))
+    apply_entries(writer.folder, lake)
+    assert lake_rows(lake, table) == [{"code": None, "n": 1, "m": 10}, {"code": None, "n": 3, "m": 20}]
 
 
 def test_a_column_that_comes_goes_and_comes_again_when_followed_then_rows_equal_the_source(
