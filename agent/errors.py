@@ -19,7 +19,6 @@
         │   ├── SourceVersionUnsupported 24
         │   ├── BinlogDisabled         25
         │   ├── BinlogFormatNotRow     26
-        │   ├── BinlogRowImageNotFull  27
         │   ├── BinlogRowValuePartial  28
         │   ├── PositionPurged         29
         │   ├── PositionInvalid        30
@@ -137,11 +136,6 @@ class BinlogDisabled(SourceError):
 class BinlogFormatNotRow(SourceError):
     code = "BINLOG_FORMAT_NOT_ROW"
     exit_code = 26
-
-
-class BinlogRowImageNotFull(SourceError):
-    code = "BINLOG_ROW_IMAGE_NOT_FULL"
-    exit_code = 27
 
 
 class BinlogRowValuePartial(SourceError):

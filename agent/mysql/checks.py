@@ -15,7 +15,6 @@ from agent.config import SourceConfig
 from agent.errors import (
     BinlogDisabled,
     BinlogFormatNotRow,
-    BinlogRowImageNotFull,
     BinlogRowValuePartial,
     ServerIdDuplicate,
     SourceError,
@@ -65,6 +64,7 @@ def check_binlog_on(connection: "Connection[Any]", source: SourceConfig, replica
         facts = facts_of(connection, source.name)
         for setting in _SETTINGS:
             setting.check(connection, source.name)
+        _check_partial_json(connection, source.name)
         own_id = int(variable(connection, "server_id") or 0)
     if own_id == replica.server_id:
         raise duplicate_id(source.name, replica, "the server itself has this id")
@@ -114,21 +114,22 @@ _SETTINGS = (
         "Run on the server: SET GLOBAL binlog_format = 'ROW'; add binlog_format=ROW to [mysqld] in my.cnf and reconnect"
         " its clients",
     ),
-    _Setting(
-        "binlog_row_image",
-        "FULL",
-        BinlogRowImageNotFull,
-        "Run on the server: SET GLOBAL binlog_row_image = 'FULL'; add binlog_row_image=FULL to [mysqld] in my.cnf and"
-        " reconnect its clients",
-    ),
-    _Setting(
-        "binlog_row_value_options",
-        "",
-        BinlogRowValuePartial,
-        "Run on the server: SET GLOBAL binlog_row_value_options = ''; remove the line from my.cnf and reconnect its"
-        " clients",
-    ),
 )
+
+
+def _check_partial_json(connection: "Connection[Any]", source: str) -> None:
+    """Changes of a JSON value need the value before, which only whole images hold."""
+    options = variable(connection, "binlog_row_value_options") or ""
+    image = variable(connection, "binlog_row_image") or "FULL"
+    if options and image.upper() != "FULL":
+        raise BinlogRowValuePartial(
+            "checking the server's settings",
+            f"binlog_row_value_options is {options} while binlog_row_image is {image}",
+            data=READ_NOTHING,
+            remedy="Run on the server: SET GLOBAL binlog_row_image = 'FULL' or SET GLOBAL binlog_row_value_options = ''."
+            " Change my.cnf likewise and reconnect its clients",
+            source=source,
+        )
 
 
 def _visible_table(connection: "Connection[Any]") -> list[tuple[Any, ...]]:

@@ -108,7 +108,6 @@ def test_check_when_tls_can_not_be_verified_then_says_so(healthy: Server, tmp_pa
     [
         ({"log_bin": None}, 25, "log_bin"),
         ({"binlog_format": "MIXED"}, 26, "SET GLOBAL binlog_format = 'ROW'"),
-        ({"binlog_row_image": "MINIMAL"}, 27, "SET GLOBAL binlog_row_image = 'FULL'"),
     ],
 )
 def test_check_when_a_setting_is_wrong_then_names_setting_and_fix(
@@ -122,6 +121,16 @@ def test_check_when_a_setting_is_wrong_then_names_setting_and_fix(
         code, line = check(tmp_path, {"client": client(running)})
     assert code == exit_code, line
     assert said in line
+
+
+def test_check_when_json_is_logged_in_parts_without_what_was_before_then_names_the_fix(tmp_path: Path) -> None:
+    with server("mysql", tmp_path / "server", binlog_row_image="MINIMAL") as running:
+        running.create_replication_user()
+        fine, _ = check(tmp_path, {"client": client(running)})
+        running.run("SET GLOBAL binlog_row_value_options = 'PARTIAL_JSON'")
+        code, line = check(tmp_path, {"client": client(running)})
+    assert (fine, code) == (0, 28), line
+    assert "SET GLOBAL binlog_row_image = 'FULL'" in line
 
 
 def test_check_when_the_server_is_too_old_then_says_so(tmp_path: Path) -> None:

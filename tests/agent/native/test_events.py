@@ -3,6 +3,7 @@
 # ruff: noqa: E501  (SQL)
 
 import random
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -177,6 +178,74 @@ def test_event_above_16_mib_comes_in_continued_packets_and_is_read(source: Serve
     for chunk in (1 << 30, 65_521):
         rows = decode_all(data, mariadb=_is_mariadb(source), chunk=chunk).table("big").to_pylist()
         assert [(row["id"], len(row["b"])) for row in rows] == [(1, size), (2, 5)]
+
+
+def _large_rows(table_id: int, *sizes: int) -> Iterator[bytes]:
+    """The packets of one WRITE_ROWS event with a LONGBLOB of each size, made as they are asked for."""
+    rows = sum(1 + 4 + 4 + size for size in sizes)
+    body = table_id.to_bytes(6, "little") + b"\1\0" + b"\2\0" + b"\2\3"
+    size = 19 + len(body) + rows
+    head = bytes(4) + bytes([binlog.WRITE_ROWS_EVENT]) + bytes(4) + size.to_bytes(4, "little") + bytes(6)
+    waiting = bytearray(b"\0" + head + body)
+    for number, value in enumerate(sizes):
+        waiting += b"\0" + number.to_bytes(4, "little") + value.to_bytes(4, "little")
+        for at in range(0, value, 1 << 20):
+            waiting += bytes([number]) * min(1 << 20, value - at)
+            while len(waiting) >= 0xFFFFFF:
+                yield b"\xff\xff\xff\0" + waiting[:0xFFFFFF]
+                del waiting[:0xFFFFFF]
+    yield len(waiting).to_bytes(3, "little") + b"\0" + waiting
+
+
+def _feed(decoder: BinlogDecoder, data: bytes) -> Iterator[Reason]:
+    at = 0
+    while at < len(data):
+        space = decoder.writable()
+        size = min(len(space), len(data) - at)
+        space[:size] = data[at : at + size]
+        del space
+        decoder.received(size)
+        at += size
+        while (reason := decoder.decode()) is not Reason.NEED_BYTES:
+            yield reason
+
+
+def _lengths(decoder: BinlogDecoder) -> list[int]:
+    return [len(value.as_buffer()) for batch in decoder.take_batches() for value in pa.record_batch(batch.rows)["b"]]
+
+
+def test_event_of_1_gib_is_read_and_a_value_that_no_batch_holds_is_an_error(mysql: Server) -> None:
+    data = without_checksums(
+        logged(
+            mysql,
+            "DROP TABLE IF EXISTS large",
+            "CREATE TABLE large (id INT, b LONGBLOB)",
+            "INSERT INTO large VALUES (0, '')",
+        )
+    )
+    announced = list(payloads(data))
+    map_at = next(
+        at for at, payload in enumerate(announced) if len(payload) > 20 and payload[5] == binlog.TABLE_MAP_EVENT
+    )
+    decoder = _decoder(checksum=False)
+    decode_all(b"".join(map(packets, announced[: map_at + 1])), mariadb=False, decoder=decoder)
+    table_id = int.from_bytes(announced[map_at][20:26], "little")
+    sizes = [60 << 20] * 17 + [3 << 20]
+    found = []
+
+    for packet in _large_rows(table_id, *sizes):
+        for reason in _feed(decoder, packet):
+            assert reason is Reason.BATCH_FULL
+            found += _lengths(decoder)
+    found += _lengths(decoder)
+
+    assert sum(sizes) == (1 << 30) - (1 << 20)
+    assert found == sizes
+    assert len(decoder.writable()) <= 1 << 20
+    decode_all(packets(announced[map_at]), mariadb=False, decoder=decoder)
+    with pytest.raises(DecodeError, match=r"t\.large, column b: a value larger than 240 MiB"):
+        for packet in _large_rows(table_id, (240 << 20) + 1):
+            list(_feed(decoder, packet))
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
