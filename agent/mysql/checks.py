@@ -126,8 +126,8 @@ def _check_partial_json(connection: "Connection[Any]", source: str) -> None:
             "checking the server's settings",
             f"binlog_row_value_options is {options} while binlog_row_image is {image}",
             data=READ_NOTHING,
-            remedy="Run on the server: SET GLOBAL binlog_row_image = 'FULL' or SET GLOBAL binlog_row_value_options = ''."
-            " Change my.cnf likewise and reconnect its clients",
+            remedy="Run on the server SET GLOBAL binlog_row_image = 'FULL' or SET GLOBAL binlog_row_value_options = '';"
+            " change my.cnf likewise and reconnect its clients",
             source=source,
         )
 
