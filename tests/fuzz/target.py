@@ -9,17 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from menura.types import ColumnType, Kind
 
 from agent.mysql import constants as binlog
-from agent.mysql.column_types import ColumnTypeUnknown
+from agent.mysql.column_types import FIXED_BINARY_BYTES, ColumnTypeUnknown, needs_definition
 from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
 from agent.mysql.statements import read as read_statement
-from agent.mysql.table_map import TableMapError
+from agent.mysql.table_map import TableMapError, parse_table_map
 from agent.native.decoder import BinlogDecoder, DecodeError, Reason, TableBatch, TablePlan, UnsupportedColumn
-from tests.agent.native.capture import plan_of
+from tests.agent.native.capture import Definitions, plan_of
 
 #: what hostile bytes may lead to
 TYPED = (DecodeError, EventBodyError, TableMapError, ColumnTypeUnknown, UnsupportedColumn)
+_OLD_TEMPORALS = {
+    binlog.MYSQL_TYPE_TIME: Kind.TIME,
+    binlog.MYSQL_TYPE_DATETIME: Kind.DATETIME,
+    binlog.MYSQL_TYPE_TIMESTAMP: Kind.TIMESTAMP,
+}
 MOST_PLANS = 4096
 _PREFIX = {False: b"MySQL\n", True: b"MariaDB\n"}
 
@@ -98,12 +104,12 @@ class Target:
             decoder.forget_tables()
 
     def _plan(self, body: bytes, mariadb: bool) -> TablePlan:
-        """A real plan of the table map alone; byte-equal maps share one, as in the agent."""
+        """A real plan of the table map and an assumed definition; byte-equal maps share one, as in the agent."""
         key = (mariadb, body[6:])
         known = self._plans.get(key)
         if known is None:
             try:
-                known = plan_of(body, mariadb=mariadb)
+                known = plan_of(body, mariadb=mariadb, defined=_assumed(body, mariadb))
             except TYPED as error:
                 known = error
             if len(self._plans) >= MOST_PLANS:
@@ -112,6 +118,28 @@ class Target:
         if isinstance(known, Exception):
             raise known
         return known
+
+
+def _assumed(body: bytes, mariadb: bool) -> Definitions:
+    """A definition for what the map leaves open; which one depends on the column's name alone."""
+    mapped = parse_table_map(body, mariadb=mariadb)
+    types: dict[str, ColumnType] = {}
+    for column in mapped.columns:
+        if column.name is None or not needs_definition(column, mariadb=mariadb):
+            continue
+        choice = sum(column.name.encode())
+        if column.type in _OLD_TEMPORALS:
+            types[column.name] = ColumnType(_OLD_TEMPORALS[column.type], precision=choice % 7)
+        elif column.type == binlog.MYSQL_TYPE_DECIMAL:
+            precision = choice % 65 + 1
+            scale = min(precision, choice % 31)
+            types[column.name] = ColumnType(
+                Kind.DECIMAL, unsigned=bool(column.unsigned), precision=precision, scale=scale
+            )
+        else:
+            fitting = [kind for kind, size in FIXED_BINARY_BYTES.items() if size == column.metadata]
+            types[column.name] = ColumnType(fitting[choice % len(fitting)])
+    return {mapped.table: types}
 
 
 def check(target: Target, stream: bytes, outcome: Outcome, *, mariadb: bool) -> None:

@@ -147,6 +147,27 @@ def test_label_whose_bytes_are_no_text_is_told_by_its_bytes_and_the_others_are_n
     assert str(decoded.batches[0].plan.columns[1].column.type) == "enum('a\"',0x8540) charset sjis"
 
 
+def test_select_without_a_charset_returns_the_bytes_that_the_log_has(source: Server) -> None:
+    text = "日本 あいう"
+    data = logged(
+        source,
+        "DROP TABLE IF EXISTS selected",
+        "CREATE TABLE selected (id INT PRIMARY KEY, a VARCHAR(20) CHARACTER SET sjis, e ENUM('あ', 'b') CHARACTER SET ujis)",
+        "SET sql_mode = ''",
+        f"INSERT INTO selected VALUES (1, _binary X'8540', 1), (2, '{text}', 2)",
+    )
+    with closing(source.connect(database="t", use_unicode=False)) as connection, connection.cursor() as cursor:
+        cursor.execute("SET character_set_results = NULL")
+        cursor.execute("SELECT a, e FROM selected ORDER BY id")
+        (invalid, label), (valid, _) = cursor.fetchall()
+
+    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("selected").to_pylist()
+
+    assert rows[0]["_unrepresentable"] == f'{{"a":"0x{invalid.hex().upper()}"}}'
+    assert rows[1]["a"] == decode_text("sjis", valid) == text
+    assert rows[0]["e"] == decode_text("ujis", label) == "あ"
+
+
 def test_compressed_text_that_is_invalid_is_kept_too(mariadb: Server) -> None:
     data = logged(
         mariadb,
