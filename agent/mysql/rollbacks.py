@@ -16,6 +16,7 @@ server was killed (its engine decides whether the rows count).
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass, field
 
 from agent.mysql.delivery import Delivery, RowsUndone, Undone
@@ -67,7 +68,7 @@ class Rollbacks:
         found = _NAMED.fullmatch(text)
         if found is None:
             raise EventBodyError("a savepoint's statement in a form that the servers don't log")
-        name = found["name"].casefold()
+        name = _as_compared(found["name"])
         if found["verb"] == "SAVEPOINT":
             self._delivery.savepoint(self._open.statements)
             self._open.savepoints.append(_Savepoint(name, self._decoder.next_gsn, self._open.statements))
@@ -97,3 +98,12 @@ class Rollbacks:
         """Forget the rows from this number on."""
         if not self._decoder.drop_rows(first_gsn):
             raise RowsUndone(Undone(self._delivery.group(), after, self._open.statements))
+
+
+def _as_compared(name: str) -> str:
+    """The servers compare names of savepoints without case and accents.
+
+    >>> _as_compared("Ä") == _as_compared("a")
+    True
+    """
+    return "".join(sign for sign in unicodedata.normalize("NFKD", name.casefold()) if not unicodedata.combining(sign))

@@ -1,5 +1,7 @@
 """XA transactions on real servers, through the whole agent: rows count at the commit, once, and in its place."""
 
+import itertools
+import random
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -205,3 +207,49 @@ def test_xa_when_larger_than_what_is_kept_then_is_read_again_in_portions(
         database.run(*one_phase, "XA COMMIT 'o' ONE PHASE", database="shop")
         gateway.wait(lambda: sum(batch.rows.num_rows for batch in gateway.source("shop").batches) == 170_005, 60)
         wait_equal(gateway, database, ORDERS)
+
+
+def test_xa_when_agent_and_server_are_killed_again_and_again_then_every_row_counts_once(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """Names used again, commits and rollbacks in any order, plain transactions between, and files that change."""
+    dice = random.Random(4)
+    waiting: list[str] = []
+    numbers = itertools.count(1)
+    gateway.sync("shop", ORDERS, ITEMS, oldest=True)
+
+    def work(rounds: int) -> None:
+        for _ in range(rounds):
+            free = [name for name in ("'a'", "'b'", "'c'", "X'00ff',X'61',7") if name not in waiting]
+            if free and dice.random() < 0.5:
+                new = [next(numbers) for _ in range(dice.randrange(4))]
+                inserts = [f"INSERT INTO orders (id, note) VALUES ({number}, 'n')" for number in new]
+                updates = [f"UPDATE orders SET note = 'y' WHERE id = {number}" for number in new[:1]]
+                prepare_xa(database, free[0], *inserts, *updates, f"INSERT INTO items (id) VALUES ({next(numbers)})")
+                waiting.append(free[0])
+            elif waiting and dice.random() < 0.6:
+                end = dice.choice(["COMMIT", "COMMIT", "ROLLBACK"])
+                database.run(f"XA {end} {waiting.pop(dice.randrange(len(waiting)))}")
+            else:
+                database.run(f"INSERT INTO shop.items (id, note) VALUES ({next(numbers)}, 'plain')")
+            if dice.random() < 0.1:
+                database.run("FLUSH BINARY LOGS")
+
+    for round_ in range(3):
+        with running_agent(config(tmp_path, gateway, database), tmp_path / "log") as process:
+            before = len(gateway.source("shop").committed)
+            work(25)
+            gateway.wait(lambda before=before: len(gateway.source("shop").committed) > before)
+            if round_ == 1:
+                database.stop(signal.SIGKILL)
+                database.start()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        work(10)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        database.run(*[f"XA COMMIT {name}" for name in waiting])
+        wait_equal(gateway, database, ORDERS, ITEMS)
+    stopped = [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
+    gsns = [row["_gsn"] for table in (ORDERS, ITEMS) for row in gateway.rows("shop", table)]
+    assert not stopped
+    assert sorted(gsns) == list(range(1, len(gsns) + 1))
