@@ -40,6 +40,7 @@
         │   ├── TableStatementLogged   45
         │   ├── TableRowsRemoved       46
         │   ├── TableRowUnreadable     47
+        │   ├── TableIgnoredRenamed    48
         │   └── TableRowsUncertain     49
         └── GatewayError
             ├── GatewayUnreachable     50  transient
@@ -244,6 +245,11 @@ class TableRowsRemoved(TableError):
 class TableRowUnreadable(TableError):
     code = "TABLE_ROW_UNREADABLE"
     exit_code = 47
+
+
+class TableIgnoredRenamed(TableError):
+    code = "TABLE_IGNORED_RENAMED"
+    exit_code = 48
 
 
 class TableRowsUncertain(TableError):

@@ -16,9 +16,11 @@ from typing import NoReturn, Protocol
 
 from menura.v1 import mysql_binlog_pb2
 
-from agent.errors import TableError
+from agent.config import SourceConfig
 from agent.mysql import constants as binlog
+from agent.mysql.connection import Facts
 from agent.mysql.cuts import Cuts, CutSettings
+from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import Delivery, Undone
 from agent.mysql.events import EventBodyError, parse_format_description, parse_incident, parse_query, parse_rotate
 from agent.mysql.failures import (
@@ -26,7 +28,6 @@ from agent.mysql.failures import (
     event_unknown,
     event_unreadable,
     log_incomplete,
-    rows_removed,
     statement_logged,
 )
 from agent.mysql.positions import Scheme
@@ -36,6 +37,7 @@ from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.read_position import ReadPosition
 from agent.mysql.rollbacks import Rollbacks
 from agent.mysql.schema import TablePlanner
+from agent.mysql.schema_changes import SchemaChanges
 from agent.mysql.sink import Sink
 from agent.mysql.statements import Kind, Statement
 from agent.mysql.statements import read as read_statement
@@ -87,10 +89,10 @@ class BinlogReader:
 
     def __init__(
         self,
-        source: str,
-        server_uuid: str,
+        config: SourceConfig,
+        facts: Facts,
         decoder: BinlogDecoder,
-        planner: TablePlanner,
+        definitions: Definitions,
         progress: Progress,
         doomed: dict[Table, Stop],
         undone: Iterable[Undone],
@@ -101,17 +103,23 @@ class BinlogReader:
         settings: CutSettings,
         clock: Callable[[], float],
     ) -> None:
-        self._source = source
+        source = config.name
         self._decoder = decoder
-        self._planner = planner
         self._progress = progress
         self._sink = sink
         self._silence_seconds = settings.silence_seconds
         self._clock = clock
         self._heard_at = clock()
-        self._read = ReadPosition(source, server_uuid, progress.start, decoder, sink, clock)
+        self._read = ReadPosition(source, facts.server_uuid, progress.start, decoder, sink.position_is, clock)
         self._cuts = Cuts(decoder, progress, self._read, sink, settings, clock)
-        self._delivery = Delivery(source, decoder, planner, progress, doomed, undone, self._read, self._cuts, sink)
+        self._definitions = definitions
+        planner = TablePlanner(config, facts, definitions)
+        self._delivery = Delivery(
+            source, decoder, planner, definitions, progress, doomed, undone, self._read, self._cuts, sink
+        )
+        self._changes = SchemaChanges(
+            config, definitions.server, decoder, definitions, planner, self._delivery, self._read, self._cuts
+        )
         self._rollbacks = Rollbacks(decoder, self._read, self._delivery)
         self._xa = XaTransactions(decoder, self._read, self._delivery, prepared_file, prepared_log, scheme)
 
@@ -189,6 +197,7 @@ class BinlogReader:
         self._read.publish()
         self._delivery.note_passed()
         self._xa.cut_ends(self._cuts.number, self._read.position)
+        self._definitions.followed(self._read.position)
         self._cuts.end(started)
 
     # --- events
@@ -246,10 +255,8 @@ class BinlogReader:
         kind = Kind.ROWS if is_load else statement.kind
         if kind is Kind.ROWS:
             self._rows_as_statement(statement)
-        elif kind is Kind.ROWS_REMOVED:
-            self._rows_removed(statement)
-        elif kind is Kind.DEFINITION:
-            self._definition(statement)
+        elif kind in (Kind.ROWS_REMOVED, Kind.DEFINITION):
+            self._changes.statement(query, statement)
         elif kind in (Kind.SAVEPOINT, Kind.ROLLBACK):
             self._rollbacks.statement(query.text)
             return
@@ -260,6 +267,8 @@ class BinlogReader:
         ends = kind is not Kind.TRANSACTION and not statement.opens_transaction
         if ends and not self._xa.is_committing:
             self._decoder.transaction_finished()
+        if kind in (Kind.ROWS_REMOVED, Kind.DEFINITION):
+            self._changes.settle()
 
     def _commit_xa(self) -> None:
         """Go on with an XA transaction that is being committed, if there is one."""
@@ -281,20 +290,6 @@ class BinlogReader:
         for table in self._delivery.live_tables():
             error = statement_logged(self._read.place(), table, word, is_named=statement.mentions(*table))
             self._delivery.stop_here(table, error)
-
-    def _rows_removed(self, statement: Statement) -> None:
-        for table in [table for table in self._delivery.live_tables() if statement.mentions(*table)]:
-            self._delivery.stop_here(table, rows_removed(self._read.place(), table, statement.words))
-
-    def _definition(self, statement: Statement) -> None:
-        if not statement.changes_columns():
-            return
-        for table in [table for table in self._delivery.live_tables() if statement.mentions(*table)]:
-            log.info("definition changed", extra={"fields": {"source": self._source, "table": ".".join(table)}})
-            try:
-                self._planner.definition_changed(table)
-            except TableError as error:
-                self._delivery.stop_here(table, error)
 
     # --- failures
 

@@ -47,6 +47,7 @@ class _Cut:
     sent_rows: int = 0
     sent_bytes: int = 0
     stopped: list[Stop] = field(default_factory=list)
+    events: list[mysql_binlog_pb2.TableEvent] = field(default_factory=list)
 
 
 class Cuts:
@@ -89,7 +90,7 @@ class Cuts:
         """After each portion of bytes and each silence: is it time to end the cut?"""
         now = self._clock()
         cut = self._cut
-        if cut.first_row_at is None and (self._decoder.pending_rows or cut.sent_rows):
+        if cut.first_row_at is None and (self._decoder.pending_rows or cut.sent_rows or cut.events):
             cut.first_row_at = now
         due_at = self._due_at()
         is_due = bool(cut.stopped) or (due_at is not None and now >= due_at)
@@ -120,6 +121,10 @@ class Cuts:
         """Tables that stop in this cut, which is then due at once."""
         self._cut.stopped.extend(stops)
 
+    def add_event(self, event: mysql_binlog_pb2.TableEvent) -> None:
+        """Something that happened to a table other than a change of its rows."""
+        self._cut.events.append(event)
+
     def end(self, started: Sequence[mysql_binlog_pb2.TableStarted] = ()) -> None:
         """Send the cut's end, at the published position; its batches have been sent."""
         decoder = self._decoder
@@ -139,6 +144,7 @@ class Cuts:
             transaction_count=transactions,
             first_commit_timestamp_us=first_us,
             last_commit_timestamp_us=last_us,
+            events=self._cut.events,
         )
         self._sink.send_cut(end)
         self._read.last_commit_us = last_us or self._read.last_commit_us

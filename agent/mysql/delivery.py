@@ -12,7 +12,9 @@ from menura.errors import MenuraError
 
 from agent.errors import TableError
 from agent.mysql.cuts import Cuts
+from agent.mysql.definitions import Definitions
 from agent.mysql.failures import Place, row_unreadable
+from agent.mysql.log_scan import current_transaction
 from agent.mysql.prepared import Group
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.read_position import ReadPosition
@@ -62,6 +64,7 @@ class Delivery:
         source: str,
         decoder: BinlogDecoder,
         planner: TablePlanner,
+        definitions: Definitions,
         progress: Progress,
         doomed: Mapping[Table, Stop],
         undone: Iterable[Undone],
@@ -72,6 +75,7 @@ class Delivery:
         self._source = source
         self._decoder = decoder
         self._planner = planner
+        self._definitions = definitions
         self._progress = progress
         self._doomed = dict(doomed)
         self._read = read
@@ -113,7 +117,9 @@ class Delivery:
         plan: TablePlan | None = None
         if self._progress.is_synced(table):
             try:
-                plan = self._planner.plan(table, body)
+                self._read.publish()
+                transaction = current_transaction(self._decoder, self._read)
+                plan = self._planner.plan(table, body, self._read.position, transaction)
             except TableError as error:
                 if table in self._skipped:
                     self._deferred = True
@@ -217,6 +223,7 @@ class Delivery:
     def _stop(self, stop: Stop) -> None:
         log.warning("table stopped", extra={"fields": {"source": self._source, "error": str(stop.error)}})
         self._progress.stop(stop.table)
+        self._definitions.ended(stop.table, stop.position)
         for plan in self._plans.get(stop.table, ()):
             plan.active = False
         self._cuts.add_stop(stop)

@@ -7,6 +7,7 @@ from agent.errors import (
     EventUnreadable,
     LogIncomplete,
     SourceConnectionLost,
+    TableIgnoredRenamed,
     TableRowsRemoved,
     TableRowsUncertain,
     TableRowUnreadable,
@@ -144,6 +145,19 @@ def rows_removed(place: Place, table: Table, words: str) -> TableRowsRemoved:
         f"{words} changed the table's rows without row events",
         data="The lake holds the table as it was before that",
         remedy="Drop its rows in the lake and start the table's sync anew",
+        source=place.source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def ignored_renamed(place: Place, table: Table, words: str) -> TableIgnoredRenamed:
+    return TableIgnoredRenamed(
+        DOING,
+        f"{words} gave a column that the filter ignores a name that it does not ignore, or may have done so",
+        data=TABLE_COMPLETE,
+        remedy=f"Add the new name to sources.{place.source}.filter.{'.'.join(table)}.ignored_columns, restart the agent"
+        " and start the table's sync anew",
         source=place.source,
         database=table[0],
         table=table[1],

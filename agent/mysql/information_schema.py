@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from menura.schema import Column
 from menura.types import INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
@@ -94,22 +93,6 @@ _PLAIN_LITERAL = re.compile(r"-?[0-9.]+(?:e[+-]?[0-9]+)?")
 
 class ColumnUnknown(ValueError):
     """A column of a type that has no kind; says which."""
-
-
-def read_columns(connection: "Connection[Any]", database: str, table: str) -> tuple[Column, ...]:
-    """The columns in their order, empty when the table is not there (or not shown); raises `ColumnUnknown`."""
-    server = Server("MariaDB" in str(rows(connection, "SELECT VERSION()")[0][0]), (0, 0, 0))
-    definition = read_definitions(connection, [(database, table)], server).get((database, table))
-    if definition is None:
-        return ()
-    if isinstance(definition, Unsure):
-        raise ColumnUnknown(definition.why)
-    key = {name: place for place, name in enumerate(definition.primary_key, 1)}
-    return tuple(
-        Column(column.name, column.type, nullable=column.nullable, key=key.get(column.name, 0))
-        for column in definition.columns
-        if not column.hidden
-    )
 
 
 def read_databases(connection: "Connection[Any]") -> dict[str, str]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from agent.mysql.failures import Place
 from agent.mysql.positions import Position, moved
-from agent.mysql.sink import Sink
 from agent.native.decoder import BinlogDecoder
 
 
@@ -19,13 +18,13 @@ class ReadPosition:
         server_uuid: str,
         start: Position,
         decoder: BinlogDecoder,
-        sink: Sink,
+        tell: Callable[[Position, int], None],
         clock: Callable[[], float],
     ) -> None:
         self._source = source
         self.server_uuid = server_uuid
         self._decoder = decoder
-        self._sink = sink
+        self._tell = tell
         self._clock = clock
         #: as of the last `publish`
         self.position = start
@@ -54,7 +53,7 @@ class ReadPosition:
         )
         if runs or has_moved:
             self.position = moved(self.position, runs, self.server_uuid, self.file, offset)
-        self._sink.position_is(self.position, self.last_commit_us)
+        self._tell(self.position, self.last_commit_us)
 
     def rotated(self, file: str, offset: int) -> None:
         """The next event is in another file; the one before it has been read."""

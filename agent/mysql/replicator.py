@@ -22,9 +22,12 @@ from agent.credit import Credit, CreditCancelled
 from agent.errors import SourceError, SourceFailed, as_message, defect
 from agent.mysql.binlog import BinlogReader, ServerRefused
 from agent.mysql.checks import check_binlog, check_binlog_on, duplicate_id
-from agent.mysql.connection import Facts, connect
+from agent.mysql.connection import Facts, connect, server_errors
 from agent.mysql.cuts import CutSettings
+from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import RowsUndone, TableFailed, Undone
+from agent.mysql.describer import ServerDescriber, server_of
+from agent.mysql.history import SchemaHistory
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import PreparedFile
 from agent.mysql.prepared_log import PreparedLog
@@ -37,9 +40,8 @@ from agent.mysql.replication import (
     open_stream,
     other_replica_has_our_id,
 )
-from agent.mysql.schema import TablePlanner
 from agent.mysql.server_log import ServerLog, natural_scheme
-from agent.mysql.starts import resolve, scheme_of
+from agent.mysql.starts import Starts, resolve, scheme_of
 from agent.mysql.watch import LogEndWatch
 from agent.native.decoder import BinlogDecoder, TableBatch
 from agent.plugins import Context
@@ -228,9 +230,20 @@ class BinlogPlugin:
             progress = Progress(starts.positions, server_log.end())
             if starts.positions:
                 server_log.check_readable(progress.start)
+            with server_errors("asking for the server's settings", self._config.binlog, self.source):
+                server = server_of(connection, facts)
         self._watch.follow(facts, scheme)
         task.check()
-        planner = TablePlanner(self._config, facts)
+        describer = ServerDescriber(self.source, self._config.binlog, facts, scheme, self._replica, server, task.check)
+        with closing(SchemaHistory(self._state_folder, self.source)) as history:
+            definitions = Definitions(self.source, server, history, describer)
+            definitions.begin(progress.start, starts.positions, _anew(replicate))
+            self._read(task, facts, scheme, starts, progress, definitions)
+
+    def _read(
+        self, task: Task, facts: Facts, scheme: Scheme, starts: Starts, progress: Progress, definitions: Definitions
+    ) -> None:
+        replicate = task.replicate
         decoder = BinlogDecoder(
             mariadb=facts.flavor == "mariadb",
             checksum=True,
@@ -239,12 +252,12 @@ class BinlogPlugin:
             batch_rows=BATCH_ROWS,
         )
         with closing(PreparedFile(self._state_folder, self.source)) as prepared:
-            reader = self._reader(task, facts, scheme, progress, decoder, planner, prepared)
+            reader = self._reader(task, facts, scheme, progress, decoder, definitions, prepared)
             if starts.positions or starts.stopped:
                 reader.send_start(starts.started, starts.stopped)
-            self._read(task, reader, facts, scheme, progress, decoder)
+            self._stream(task, reader, facts, scheme, progress, decoder)
 
-    def _read(
+    def _stream(
         self,
         task: Task,
         reader: BinlogReader,
@@ -277,16 +290,16 @@ class BinlogPlugin:
         scheme: Scheme,
         progress: Progress,
         decoder: BinlogDecoder,
-        planner: TablePlanner,
+        definitions: Definitions,
         prepared: PreparedFile,
     ) -> BinlogReader:
         replicate = task.replicate
         sink = _TaskSink(task, decoder, self._credit, self._state, progress)
         return BinlogReader(
-            self.source,
-            facts.server_uuid,
+            self._config,
+            facts,
             decoder,
-            planner,
+            definitions,
             progress,
             self._doomed,
             self._undone,
@@ -315,6 +328,15 @@ class BinlogPlugin:
             source=self.source,
             position=str(start),
         )
+
+
+def _anew(replicate: mysql_binlog_pb2.Replicate) -> list[Table]:
+    """Tables whose earlier life does not count."""
+    return [
+        (sync.table.database, sync.table.table)
+        for sync in replicate.tables
+        if sync.WhichOneof("start") not in (None, "position")
+    ]
 
 
 class _TaskSink:

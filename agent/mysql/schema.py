@@ -1,13 +1,10 @@
 """From a table map to how its rows are read: the table's columns at that moment, minus what the filter ignores.
 
 Comes in: bodies of TABLE_MAP events, and the filter's verdict. Goes out: `TablePlan`s for the decoder. With
-binlog_row_metadata=FULL a table map says all about its columns. Otherwise information_schema is asked, and what
-it says is checked against the table map; that describes the table as it is now, so a DDL in the stream then
-stops the table. Never a guess: a contradiction raises a `TableError`.
+binlog_row_metadata=FULL a table map says all about its columns but for a few types. Otherwise, and for those,
+`definitions` tells how the table looks at this position, and that is checked against the table map. Never a guess: a
+contradiction that stays raises a `TableError`.
 """
-
-from contextlib import closing
-from dataclasses import dataclass
 
 from menura.change_batch import is_reserved
 from menura.schema import Column, schema_id
@@ -23,8 +20,12 @@ from agent.errors import (
 )
 from agent.mysql import constants
 from agent.mysql.column_types import ColumnTypeUnknown, column_type, needs_definition, size_is_logged
-from agent.mysql.connection import Facts, connect, server_errors
-from agent.mysql.information_schema import ColumnUnknown, read_columns
+from agent.mysql.connection import Facts
+from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
+from agent.mysql.definitions import Definitions
+from agent.mysql.history import Unknown
+from agent.mysql.log_scan import Transaction
+from agent.mysql.positions import Position
 from agent.mysql.table_map import MappedColumn, TableMap, TableMapError, parse_table_map
 from agent.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
 
@@ -44,81 +45,110 @@ _TYPE_NAMES = {
 Table = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    plan: TablePlan
-    #: described by information_schema, not by the log
-    is_asked: bool
-
-
 class TablePlanner:
-    """The plans of one stream; equal table maps share one."""
+    """The plans of one stream; equal table maps of one definition share one."""
 
-    def __init__(self, config: SourceConfig, facts: Facts) -> None:
+    def __init__(self, config: SourceConfig, facts: Facts, definitions: Definitions) -> None:
         self._config = config
         self._mariadb = facts.flavor == "mariadb"
-        self._plans: dict[bytes, _Known] = {}
-        self._current: dict[Table, _Known] = {}
-        self._asked: dict[Table, tuple[Column, ...]] = {}
+        self._definitions = definitions
+        self._plans: dict[Table, dict[bytes, TablePlan]] = {}
 
-    def plan(self, table: Table, body: bytes) -> TablePlan:
-        """How the rows after this TABLE_MAP are read; raises a `TableError`."""
-        known = self._plans.get(body[6:])  # without its id, which changes for no reason of ours
+    def plan(self, table: Table, body: bytes, position: Position, transaction: Transaction) -> TablePlan:
+        """How the rows after this TABLE_MAP, which stands in `transaction` behind `position`, are read.
+
+        Raises a `TableError`, and a `SourceError` where the server has to be asked and can't answer.
+        """
+        plans = self._plans.setdefault(table, {})
+        known = plans.get(body[6:])  # without its id, which changes for no reason of ours
         if known is None:
-            known = self._make(table, body)
-            self._plans[body[6:]] = known
-        self._current[table] = known
-        return known.plan
+            known = plans[body[6:]] = self._make(table, body, position, transaction)
+        return known
 
     def definition_changed(self, table: Table) -> None:
-        """A DDL of the table stands in the stream; raises `TableSchemaUnknown` where the log does not describe it."""
-        known = self._current.get(table)
-        if known is not None and known.is_asked:
-            raise TableSchemaUnknown(
-                "following a change of a table's definition",
-                "the log does not describe columns (binlog_row_metadata is not FULL), so rows after it can't be read",
-                data=COMPLETE,
-                remedy=FULL_METADATA,
-                source=self._config.name,
-                database=table[0],
-                table=table[1],
-            )
+        """An equal table map may mean other columns from here on."""
+        self._plans.pop(table, None)
 
-    def _make(self, table: Table, body: bytes) -> _Known:
-        verdict = self._config.filter.verdict(*table)
+    def _make(self, table: Table, body: bytes, position: Position, transaction: Transaction) -> TablePlan:
         try:
             table_map = parse_table_map(body, mariadb=self._mariadb)
-            is_asked = any(needs_definition(column, mariadb=self._mariadb) for column in table_map.columns)
-            asked = self._ask(table, table_map) if is_asked else None
-            if asked is not None and any(column.name is None for column in table_map.columns):
-                columns = asked
-            else:
-                columns = tuple(
-                    self._column(table_map, index, asked, sent=not verdict.ignores(column.name or ""))
-                    for index, column in enumerate(table_map.columns)
-                )
-            self._check_names(table, columns)
-            sent = tuple(column for column in columns if not verdict.ignores(column.name))
-            planned = [
-                PlannedColumn(column, logged.type, logged.metadata, not verdict.ignores(column.name))
-                for column, logged in zip(columns, table_map.columns, strict=True)
-            ]
-            return _Known(TablePlan(table[0], table[1], schema_id(sent), planned), is_asked)
-        except (TableMapError, ColumnTypeUnknown, ColumnUnknown) as unknown:
+            if any(needs_definition(column, mariadb=self._mariadb) for column in table_map.columns):
+                return self._by_definition(table, table_map, position, transaction)
+            return self._by_table_map(table, table_map, position)
+        except (TableMapError, ColumnTypeUnknown) as unknown:
             raise self._error(TableColumnUnsupported, table, str(unknown), self._ignore_or_upgrade(table)) from unknown
+
+    def _by_table_map(self, table: Table, table_map: TableMap, position: Position) -> TablePlan:
+        columns = self._columns(table, table_map, None)
+        self._definitions.described(table, definition_of(columns), position)
+        try:
+            return self._compiled(table, table_map, columns)
         except UnsupportedColumn as unsupported:
-            if is_asked:
-                raise self._error(TableSchemaMismatch, table, str(unsupported), FULL_METADATA) from unsupported
             remedy = self._ignore_or_upgrade(table)
             raise self._error(TableColumnUnsupported, table, str(unsupported), remedy) from unsupported
 
-    def _column(self, table_map: TableMap, index: int, asked: tuple[Column, ...] | None, *, sent: bool) -> Column:
+    def _by_definition(
+        self, table: Table, table_map: TableMap, position: Position, transaction: Transaction
+    ) -> TablePlan:
+        """A definition that the table map contradicts is looked for once more."""
+        for is_last in (False, True):
+            definition = self._definitions.learned(table, position, transaction)
+            if not isinstance(definition, TableDefinition):
+                why = definition.why if isinstance(definition, Unknown) else "there is no such table by then"
+                found = f"the log does not describe columns, and its definition is not known, because {why}"
+                raise self._error(TableSchemaUnknown, table, found, FULL_METADATA)
+            try:
+                return self._checked(table, table_map, definition)
+            except _Contradiction as contradiction:
+                if is_last:
+                    found = f"{contradiction}, by its definition"
+                    raise self._error(TableSchemaMismatch, table, found, FULL_METADATA) from contradiction
+                self._definitions.doubted(table, str(contradiction))
+        raise AssertionError
+
+    def _checked(self, table: Table, table_map: TableMap, definition: TableDefinition) -> TablePlan:
+        """By a definition that must fit the table map; raises `_Contradiction`."""
+        defined = columns_of(definition)
+        if len(defined) != len(table_map.columns):
+            raise _Contradiction(f"{len(table_map.columns)} columns in the log are {len(defined)}")
+        for column, logged in zip(defined, table_map.columns, strict=True):
+            if logged.name is not None and logged.name.lower() != column.name.lower():
+                raise _Contradiction(f"column {logged.name} is {column.name}")
+            if logged.nullable != column.nullable:
+                raise _Contradiction(
+                    f"column {column.name}, which may {'' if logged.nullable else 'not '}be NULL, differs"
+                )
+        is_described = table_map.columns[0].name is not None
+        columns = self._columns(table, table_map, defined) if is_described else defined
+        try:
+            return self._compiled(table, table_map, columns)
+        except UnsupportedColumn as unsupported:
+            raise _Contradiction(str(unsupported)) from unsupported
+
+    def _columns(self, table: Table, table_map: TableMap, defined: tuple[Column, ...] | None) -> tuple[Column, ...]:
+        verdict = self._config.filter.verdict(*table)
+        return tuple(
+            self._column(table_map, index, defined, sent=not verdict.ignores(column.name or ""))
+            for index, column in enumerate(table_map.columns)
+        )
+
+    def _compiled(self, table: Table, table_map: TableMap, columns: tuple[Column, ...]) -> TablePlan:
+        self._check_names(table, columns)
+        verdict = self._config.filter.verdict(*table)
+        sent = tuple(column for column in columns if not verdict.ignores(column.name))
+        planned = [
+            PlannedColumn(column, logged.type, logged.metadata, not verdict.ignores(column.name))
+            for column, logged in zip(columns, table_map.columns, strict=True)
+        ]
+        return TablePlan(table[0], table[1], schema_id(sent), planned)
+
+    def _column(self, table_map: TableMap, index: int, defined: tuple[Column, ...] | None, *, sent: bool) -> Column:
         """A column that the table map describes; of one that is not sent the type matters only for its size."""
         mapped = table_map.columns[index]
         assert mapped.name is not None
         places = [column for column, _ in table_map.primary_key or ()]
         key = places.index(index) + 1 if index in places else 0
-        definition = asked[index].type if asked is not None and asked[index].name == mapped.name else None
+        definition = defined[index].type if defined is not None else None
         return Column(mapped.name, self._type(mapped, definition, sent=sent), nullable=mapped.nullable, key=key)
 
     def _type(self, mapped: MappedColumn, definition: ColumnType | None, *, sent: bool) -> ColumnType:
@@ -137,21 +167,6 @@ class TablePlanner:
                 found = f"the column name {column.name} is one of the lake's own"
                 raise self._error(TableColumnReserved, table, found, remedy)
 
-    def _ask(self, table: Table, table_map: TableMap) -> tuple[Column, ...]:
-        """The columns of information_schema, asked once per stream and table."""
-        if table not in self._asked:
-            server = self._config.binlog
-            with (
-                closing(connect(server, self._config.name)) as connection,
-                server_errors(DOING, server, self._config.name, "SELECT"),
-            ):
-                self._asked[table] = read_columns(connection, *table)
-        columns = self._asked[table]
-        if len(columns) != len(table_map.columns):
-            found = f"information_schema shows {len(columns)} columns, the log has {len(table_map.columns)}"
-            raise self._error(TableSchemaMismatch, table, found, FULL_METADATA)
-        return columns
-
     def _ignore_or_upgrade(self, table: Table) -> str:
         setting = f"sources.{self._config.name}.filter.{'.'.join(table)}.ignored_columns"
         return f"Add the column to {setting} and restart the agent, or upgrade Menura; then start the table's sync anew"
@@ -160,3 +175,24 @@ class TablePlanner:
         return kind(
             DOING, found, data=COMPLETE, remedy=remedy, source=self._config.name, database=table[0], table=table[1]
         )
+
+
+class _Contradiction(Exception):
+    """A definition does not fit a table map; says where."""
+
+
+def columns_of(definition: TableDefinition) -> tuple[Column, ...]:
+    keys = {name.lower(): place for place, name in enumerate(definition.primary_key, start=1)}
+    return tuple(
+        Column(column.name, column.type, nullable=column.nullable, key=keys.get(column.name.lower(), 0))
+        for column in definition.columns
+    )
+
+
+def definition_of(columns: tuple[Column, ...]) -> TableDefinition:
+    """What a table map that describes itself tells of a table: no defaults."""
+    defined = tuple(
+        ColumnDefinition(column.name, column.type, column.nullable, Default.EXPRESSION) for column in columns
+    )
+    key = sorted((column for column in columns if column.key), key=lambda column: column.key)
+    return TableDefinition(defined, tuple(column.name for column in key))

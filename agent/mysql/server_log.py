@@ -77,6 +77,15 @@ class ServerLog:
             missing = f"the server has purged its log before {file}: rows that were not changed since then need a dump"
         return Oldest(self._position(gtids, file, FIRST_OFFSET), missing)
 
+    def bytes_after(self, position: Position) -> int | None:
+        """How much log there is from `position` on; None: not known."""
+        with server_errors("asking for the size of the binary log", self._server, self._source, STATUS_GRANT):
+            files = self._files()
+        names = [name for name, _ in files]
+        if position.file not in names or position.server_uuid != self._facts.server_uuid:
+            return None
+        return max(0, sum(size for _, size in files[names.index(position.file) :]) - position.offset)
+
     def parse(self, text: str) -> Position:
         """A position in a user's words; raises `PositionInvalid`."""
         file_offset = parse_file_offset(text)

@@ -82,7 +82,9 @@ class Statement:
     #: CREATE TABLE ... START TRANSACTION: its rows and its commit follow
     opens_transaction: bool
     default_database: str
-    #: lower-cased (database or '', name) of all that may be a name
+    #: (database or '', name) of all that may be a name, as written
+    names: frozenset[tuple[str, str]]
+    #: the same, lower-cased
     _names: frozenset[tuple[str, str]]
     #: a row change of one of the server's own tables, and of no other
     is_system_only: bool
@@ -95,11 +97,10 @@ class Statement:
             return True
         if ("", wanted) in self._names and self.default_database.lower() in (here, ""):
             return True
-        return self.words.endswith(("DATABASE", "SCHEMA")) and ("", here) in self._names
+        return self.is_about_database() and ("", here) in self._names
 
-    def changes_columns(self) -> bool:
-        """Whether a table may have other columns afterwards."""
-        return self.words in ("ALTER TABLE", "CREATE TABLE")
+    def is_about_database(self) -> bool:
+        return self.words.endswith(("DATABASE", "SCHEMA"))
 
 
 def read(text: str, default_database: str) -> Statement:
@@ -119,9 +120,11 @@ def read(text: str, default_database: str) -> Statement:
     first = words[0] if words else ""
     second = next((word for word in words[1:5] if word not in _BETWEEN), "")
     opens = first == "CREATE" and words[-2:] == ["START", "TRANSACTION"]
+    names = _names(tokens)
+    lowered = frozenset((database.lower(), name.lower()) for database, name in names)
     kind = _kind(first, second, words)
     is_system_only = kind is Kind.ROWS and _is_system_only(tokens)
-    return Statement(kind, f"{first} {second}".strip(), opens, default_database, _names(tokens), is_system_only)
+    return Statement(kind, f"{first} {second}".strip(), opens, default_database, names, lowered, is_system_only)
 
 
 def _tokens(text: str) -> Iterable[tuple[str, bool]]:
@@ -143,7 +146,7 @@ def _names(tokens: list[tuple[str, bool]]) -> frozenset[tuple[str, str]]:
         if not is_word:
             continue
         qualified = at >= 2 and tokens[at - 1] == (".", False) and tokens[at - 2][1]
-        names.add((tokens[at - 2][0].lower() if qualified else "", token.lower()))
+        names.add((tokens[at - 2][0] if qualified else "", token))
     return frozenset(names)
 
 

@@ -145,6 +145,10 @@ class BinlogDecoder:
     @property
     def gtid(self) -> str: ...  # of the current or coming transaction, '' for none
     @property
+    def transaction_position(self) -> str: ...  # of the current or coming transaction as in _position, '' for none
+    @property
+    def commit_timestamp_us(self) -> int: ...  # of the transaction that began last
+    @property
     def in_transaction(self) -> bool: ...
     @property
     def transaction_end_offset(

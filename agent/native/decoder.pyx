@@ -195,6 +195,17 @@ cdef class BinlogDecoder(EventReader):
         return self.transaction.position[: self.transaction.position_size].decode()
 
     @property
+    def transaction_position(self):
+        if self.transaction.phase == OUTSIDE:
+            return ""
+        name_position(&self.transaction, self.mariadb, self.file)
+        return self.transaction.position[: self.transaction.position_size].decode("utf-8", "surrogateescape")
+
+    @property
+    def commit_timestamp_us(self):
+        return self.transaction.commit_timestamp_us
+
+    @property
     def in_transaction(self):
         return self.transaction.phase != OUTSIDE
 

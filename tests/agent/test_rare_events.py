@@ -15,12 +15,15 @@ from agent.mysql import constants as binlog
 from agent.mysql.binlog import BinlogReader
 from agent.mysql.connection import Facts
 from agent.mysql.cuts import CutSettings
+from agent.mysql.ddl.model import Server
+from agent.mysql.definitions import Definitions
+from agent.mysql.describer import ServerDescriber
+from agent.mysql.history import SchemaHistory
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import PreparedFile
 from agent.mysql.prepared_log import PreparedLog
 from agent.mysql.progress import Progress, Stop
 from agent.mysql.replication import identity_of
-from agent.mysql.schema import TablePlanner
 from agent.native.decoder import BinlogDecoder, TableBatch
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
@@ -86,9 +89,14 @@ def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
     progress = Progress({TABLE: Position(None, "uuid", FIRST_LOG, 4)}, Position())
     sink = Recorder()
     prepared = PreparedFile(tmp_path, "shop")
-    log = PreparedLog("shop", at, facts, identity_of("t", "a", "shop", 0), sink.received)
+    replica = identity_of("t", "a", "shop", 0)
+    log = PreparedLog("shop", at, facts, replica, sink.received)
+    server = Server(mariadb=False, version=(9, 7, 0))
+    history = SchemaHistory(tmp_path, "shop")
+    describer = ServerDescriber("shop", at, facts, Scheme.FILE, replica, server, lambda: None)
+    definitions = Definitions("shop", server, history, describer)
     reader = BinlogReader(
-        "shop", "uuid", decoder, TablePlanner(source, facts), progress, {}, (), prepared, log, Scheme.FILE, sink,
+        source, facts, decoder, definitions, progress, {}, (), prepared, log, Scheme.FILE, sink,
         CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
     )  # fmt: skip
     try:
@@ -96,6 +104,7 @@ def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
             reader.run(Bytes(events))
     finally:
         prepared.close()
+        history.close()
     reader._read.publish()
     return sink, raised.value
 

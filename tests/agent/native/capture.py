@@ -12,7 +12,9 @@ from pymysql.constants import COMMAND
 
 from agent.mysql import constants as binlog
 from agent.mysql.column_types import column_type
-from agent.mysql.information_schema import read_columns
+from agent.mysql.ddl.model import Server as DefinitionServer
+from agent.mysql.ddl.model import TableDefinition
+from agent.mysql.information_schema import read_definitions
 from agent.mysql.table_map import parse_table_map
 from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
 from tests.servers import Server
@@ -57,10 +59,13 @@ Definitions = Mapping[str, Mapping[str, ColumnType]]
 def definitions(server: Server, *tables: str, database: str = "t") -> Definitions:
     """The tables as information_schema describes them now."""
     with closing(server.connect()) as connection:
-        return {
-            table: {column.name: column.type for column in read_columns(connection, database, table)}
-            for table in tables
-        }
+        asked = DefinitionServer(server.flavor == "mariadb", (0, 0, 0))
+        found = read_definitions(connection, [(database, table) for table in tables], asked)
+    return {
+        name: {column.name: column.type for column in definition.columns}
+        for (_, name), definition in found.items()
+        if isinstance(definition, TableDefinition)
+    }
 
 
 def plan_of(

@@ -1,0 +1,104 @@
+"""A statement backwards: how a table looked before an ALTER TABLE, from how it looks after it.
+
+Pure. Only where the statement itself says all about what it changed: columns that it added or renamed, keys, defaults.
+The statement applied to the answer gives the definition that was asked about, or there is no answer.
+"""
+
+from dataclasses import replace
+
+from agent.mysql.ddl.apply import apply
+from agent.mysql.ddl.model import Catalog, ColumnDefinition, Default, Server, Statement, Table, TableDefinition
+from agent.mysql.ddl.parse import parse
+from agent.mysql.ddl.syntax import (
+    Action,
+    AddColumn,
+    AddKey,
+    AlterTable,
+    DropKey,
+    Irrelevant,
+    RenameColumn,
+    SetDefault,
+    TableOptions,
+)
+from agent.mysql.ddl.tokens import Unreadable
+
+
+def undo(
+    table: Table, after: TableDefinition, statement: Statement, databases: dict[str, str], server: Server
+) -> TableDefinition | None:
+    """The table before the statement; None: that can't be told.
+
+    >>> from menura.types import ColumnType, Kind
+    >>> after = TableDefinition(tuple(ColumnDefinition(name, ColumnType(Kind.INT)) for name in "ac"))
+    >>> server = Server(mariadb=False, version=(9, 7, 0))
+    >>> add = Statement("ALTER TABLE t ADD c INT", "shop")
+    >>> [column.name for column in undo(("shop", "t"), after, add, {}, server).columns]
+    ['a']
+    >>> undo(("shop", "t"), after, Statement("ALTER TABLE t MODIFY c INT", "shop"), {}, server) is None
+    True
+    """
+    try:
+        parsed = parse(statement.text, server, statement.sql_mode)
+    except Unreadable:
+        return None
+    if statement.without_effect or isinstance(parsed, Irrelevant):
+        return after
+    if not isinstance(parsed, AlterTable):
+        return None
+    before: TableDefinition | None = after
+    for action in reversed(parsed.actions):
+        before = _without(before, action) if before is not None else None
+    if before is None or not before.columns:
+        return None
+    applied = apply(Catalog({table: before}, databases), statement, server)
+    again = applied.catalog.tables.get(table)
+    return before if again is not None and _shape(again) == _shape(after) else None
+
+
+def _without(after: TableDefinition, action: Action) -> TableDefinition | None:
+    match action:
+        case AddColumn(if_not_exists=False) if not action.column.primary:
+            kept = tuple(column for column in after.columns if column.name.lower() != action.column.name.lower())
+            return replace(after, columns=kept) if len(kept) == len(after.columns) - 1 else None
+        case RenameColumn(if_exists=False):
+            return _with_name(after, action.new_name, action.old_name)
+        case SetDefault():
+            return _changed(after, action.name, default=Default.EXPRESSION, default_text="")
+        case AddKey() if not action.key.primary:
+            return after
+        case DropKey() if action.name.upper() != "PRIMARY":
+            return after
+        case TableOptions() if action == TableOptions(engine=action.engine):
+            return after
+    return None
+
+
+def _with_name(after: TableDefinition, new_name: str, old_name: str) -> TableDefinition | None:
+    renamed = _changed(after, new_name, name=old_name)
+    if renamed is None:
+        return None
+    key = tuple(old_name if name.lower() == new_name.lower() else name for name in after.primary_key)
+    unique = frozenset(old_name if name.lower() == new_name.lower() else name for name in after.unique_columns)
+    return replace(renamed, primary_key=key, unique_columns=unique)
+
+
+def _changed(after: TableDefinition, column_name: str, **facts: object) -> TableDefinition | None:
+    if not any(column.name.lower() == column_name.lower() for column in after.columns):
+        return None
+    columns = tuple(
+        replace(column, **facts) if column.name.lower() == column_name.lower() else column  # type: ignore[arg-type]
+        for column in after.columns
+    )
+    return replace(after, columns=columns)
+
+
+def _shape(definition: TableDefinition) -> list[object]:
+    return [
+        [_column_shape(column) for column in definition.columns],
+        [name.lower() for name in definition.primary_key],
+        definition.charset,
+    ]
+
+
+def _column_shape(column: ColumnDefinition) -> tuple[object, ...]:
+    return column.name, column.type, column.nullable, column.generated, column.hidden

@@ -1,0 +1,394 @@
+"""The durable schema history: what the synced tables looked like, by position.
+
+Comes in: definitions, each from the position on from which it holds, as `definitions` finds them out. Goes out, when a
+stream begins: what is known of each table where it begins. Knows neither servers nor SQL statements.
+
+Durable: one SQLite file per source in the agent's state folder; a row per table and change, which is dropped once a
+committed position has passed the one after it:
+
+::
+
+    facts     format, source; tracked: the stream has been followed up to here
+    tables    database, name; began: its rows were wanted from here on; ended: and no further (null: still wanted)
+    versions  database, name; since: position; state: 'known', 'gone' or 'unknown'; definition: JSON, or why not
+
+A position is {"gtid_set", "server_uuid", "file", "offset"}. Rows are written before the cut that they belong to is
+sent, in the log's order. A kill leaves rows of cuts that were never committed: `begin` drops them, and reading the log
+again makes them again. A crash of the host may take the newest ones: then `tracked` is older too, and `begin` says from
+where the log must be looked through for changes. A lost or broken file costs one look through the log; nothing that
+it held is needed to be right.
+"""
+
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from menura.types import ColumnType, Kind
+
+from agent.errors import StateFolderInUse
+from agent.mysql.ddl.model import ColumnDefinition, Default, Table, TableDefinition
+from agent.mysql.positions import Gtids, MariadbGtids, MysqlGtids, Position, PositionsUnordered
+from agent.mysql.relatives import Relatives
+from agent.state_folder import make_state_folder, state_unusable
+
+log = logging.getLogger("menura.history")
+
+FORMAT = 1
+#: SQLite's mark of whose file it is: "Menu"
+APPLICATION_ID = 0x4D656E75
+#: another agent's transaction is never long: who waits longer meets one that keeps the file
+BUSY_SECONDS = 0.5
+
+_TABLES = """
+    CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE tables (database TEXT NOT NULL, name TEXT NOT NULL, began TEXT NOT NULL, ended TEXT,
+                         PRIMARY KEY (database, name)) WITHOUT ROWID;
+    CREATE TABLE versions (number INTEGER PRIMARY KEY, database TEXT NOT NULL, name TEXT NOT NULL, since TEXT NOT NULL,
+                           state TEXT NOT NULL, definition TEXT NOT NULL);
+    CREATE INDEX versions_of_table ON versions (database, name);
+"""
+_NAMES = frozenset({"facts", "tables", "versions", "versions_of_table"})
+#: what a file can't be blamed for
+_REFUSALS = frozenset(
+    {
+        *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN),
+        *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The table is not there."""
+
+    #: an online schema change has given it this name, until its copy takes its place
+    put_aside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody knows what the table looks like, nor whether it is there."""
+
+    #: completes "its definition is not known, because ..."
+    why: str
+
+
+#: of a table, at one position
+Version = TableDefinition | Gone | Unknown
+
+NEVER_SEEN = Unknown("its definition was never read")
+
+
+@dataclass(slots=True)
+class Begun:
+    """What is known where a stream begins."""
+
+    versions: dict[Table, Version] = field(default_factory=dict)
+    #: tables whose version is that of an older position: what stands between there and their own must be applied
+    behind: dict[Table, Position] = field(default_factory=dict)
+
+
+class HistoryBroken(Exception):
+    """The file can't be this source's history; says why."""
+
+
+class SchemaHistory:
+    """One source's file, locked for as long as it is open; used by one thread."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        """Open or make the file; raises `StateFolderInUse` or `StateFolderUnusable`."""
+        self._path = folder / f"{source}.history.sqlite"
+        self._source = source
+        make_state_folder(folder, source)
+        try:
+            self._connection = self._open()
+        except HistoryBroken as broken:
+            self._put_aside(str(broken))
+            try:
+                self._connection = self._open()
+            except HistoryBroken as again:
+                raise state_unusable(self._path, str(again), source) from again
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def begin(self, start: Position, tables: Mapping[Table, Position], anew: Iterable[Table]) -> Begun:
+        """A stream begins at `start`, each table at its own position; of those in `anew` nothing older counts."""
+        try:
+            with self._errors(), self._connection:
+                for table in anew:
+                    self._forget(table)
+                begun = self._begin(start, tables)
+                self._put_fact("tracked", _position_text(start))
+        except (HistoryBroken, PositionsUnordered) as broken:
+            self._make_anew(str(broken))
+            return self.begin(start, tables, ())
+        return begun
+
+    def record(self, position: Position, versions: Mapping[Table, Version]) -> None:
+        """From `position` on these tables look so."""
+        since = _position_text(position)
+        rows = [(*table, since, *_encoded(version)) for table, version in versions.items()]
+        self._write("INSERT INTO versions (database, name, since, state, definition) VALUES (?, ?, ?, ?, ?)", rows)
+        self._write("INSERT OR IGNORE INTO tables VALUES (?, ?, ?, NULL)", [row[:3] for row in rows])
+
+    def followed(self, position: Position) -> None:
+        """All changes up to `position` are recorded."""
+        self._write("INSERT OR REPLACE INTO facts VALUES ('tracked', ?)", [(_position_text(position),)])
+
+    def keep_relatives(self, relatives: Relatives) -> None:
+        self._write("INSERT OR REPLACE INTO facts VALUES ('relatives', ?)", [(relatives.text(),)])
+
+    def relatives(self, synced: Iterable[Table]) -> Relatives:
+        """As they were kept."""
+        found = self._rows("SELECT value FROM facts WHERE name = 'relatives'")
+        try:
+            return Relatives(synced, found[0][0] if found else "")
+        except (ValueError, TypeError, KeyError) as broken:
+            self._make_anew(f"relatives that can't be read ({type(broken).__name__})")
+            return Relatives(synced)
+
+    def tables(self) -> list[Table]:
+        """All that have ever begun."""
+        return [(row[0], row[1]) for row in self._rows("SELECT database, name FROM tables")]
+
+    def ended(self, table: Table, position: Position) -> None:
+        """The table stopped at `position`: what comes later is not recorded."""
+        statement = "UPDATE tables SET ended = ? WHERE database = ? AND name = ?"
+        self._write(statement, [(_position_text(position), *table)])
+
+    def compact(self, committed: Position) -> None:
+        """Drop what no stream will ask for again: versions before the one that holds at `committed`."""
+        with self._errors(), self._connection:
+            for table in {(row[0], row[1]) for row in self._rows("SELECT database, name FROM versions")}:
+                self._drop_superseded(table, committed)
+
+    # --- where a stream begins
+
+    def _begin(self, start: Position, tables: Mapping[Table, Position]) -> Begun:
+        begun = Begun()
+        tracked = self._tracked()
+        known = {(row[0], row[1]): row[2:] for row in self._rows("SELECT database, name, began, ended FROM tables")}
+        for table, (began, ended) in known.items():
+            end = _position(ended) if ended else _later(tracked, _position(began))
+            if table not in tables:
+                self._rows("UPDATE tables SET ended = ? WHERE database = ? AND name = ?", (_position_text(end), *table))
+                continue
+            self._drop_later(table, tables[table])
+            self._drop_superseded(table, tables[table])
+            begun.versions[table] = self._newest(table)
+            if not end.covers(tables[table]):
+                begun.behind[table] = end
+        for table, position in tables.items():
+            begun.versions.setdefault(table, NEVER_SEEN)
+            self._rows("INSERT OR REPLACE INTO tables VALUES (?, ?, ?, NULL)", (*table, _position_text(position)))
+        return begun
+
+    def _tracked(self) -> Position | None:
+        found = self._rows("SELECT value FROM facts WHERE name = 'tracked'")
+        return _position(found[0][0]) if found else None
+
+    def _newest(self, table: Table) -> Version:
+        statement = (
+            "SELECT state, definition FROM versions WHERE database = ? AND name = ? ORDER BY number DESC LIMIT 1"
+        )
+        found = self._rows(statement, table)
+        return _decoded(*found[0]) if found else NEVER_SEEN
+
+    def _versions(self, table: Table) -> list[tuple[int, Position]]:
+        """Number and position, the newest first."""
+        statement = "SELECT number, since FROM versions WHERE database = ? AND name = ? ORDER BY number DESC"
+        return [(row[0], _position(row[1])) for row in self._rows(statement, table)]
+
+    def _drop_later(self, table: Table, position: Position) -> None:
+        for number, since in self._versions(table):
+            if position.covers(since):
+                return
+            self._rows("DELETE FROM versions WHERE number = ?", (number,))
+
+    def _drop_superseded(self, table: Table, position: Position) -> None:
+        for number, since in self._versions(table):
+            if position.covers(since):
+                self._rows("DELETE FROM versions WHERE database = ? AND name = ? AND number < ?", (*table, number))
+                return
+
+    def _forget(self, table: Table) -> None:
+        self._rows("DELETE FROM tables WHERE database = ? AND name = ?", table)
+        self._rows("DELETE FROM versions WHERE database = ? AND name = ?", table)
+
+    # --- the file
+
+    def _open(self) -> sqlite3.Connection:
+        with self._errors():
+            connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level="IMMEDIATE")
+            try:
+                self._path.chmod(0o600)
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("PRAGMA journal_mode = WAL")
+                # In the log's order all the same: a crash of the host takes only the newest rows.
+                connection.execute("PRAGMA synchronous = NORMAL")
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    self._check(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What SQLite can't do is ours: the disk's or another process's fault, or else the file is broken."""
+        try:
+            yield
+        except (sqlite3.Error, OSError) as broken:
+            code = getattr(broken, "sqlite_errorcode", sqlite3.SQLITE_CANTOPEN) & 0xFF
+            if code == sqlite3.SQLITE_BUSY:
+                raise self._in_use() from broken
+            if code in _REFUSALS:
+                raise state_unusable(self._path, str(broken), self._source) from broken
+            raise HistoryBroken(str(broken)) from broken
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        """Whose file it is, and whether it is whole; an empty one becomes ours."""
+        owner, format_ = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
+        )
+        if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0:
+            for statement in _TABLES.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute("INSERT INTO facts VALUES ('source', ?)", (self._source,))
+            return
+        if (owner, format_) != (APPLICATION_ID, FORMAT):
+            raise HistoryBroken(f"it is of application {owner:#x} and format {format_}, expected format {FORMAT}")
+        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE sql IS NOT NULL")}
+        if names != _NAMES:
+            raise HistoryBroken("it has other tables")
+        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise HistoryBroken("its pages contradict each other")
+        source = connection.execute("SELECT value FROM facts WHERE name = 'source'").fetchone()
+        if source != (self._source,):
+            raise HistoryBroken("it is of another source")
+
+    def _make_anew(self, why: str) -> None:
+        self._connection.close()
+        self._put_aside(why)
+        self._connection = self._open()
+
+    def _put_aside(self, why: str) -> None:
+        aside = self._path.with_name(f"{self._path.name}.{time.time_ns()}")
+        fields = {"source": self._source, "file": self._path, "kept_as": aside, "found": why}
+        log.warning("schema history can't be used: it is made anew", extra={"fields": fields})
+        try:
+            self._path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        except OSError as refused:
+            raise state_unusable(self._path, refused.strerror or type(refused).__name__, self._source) from refused
+
+    def _rows(self, statement: str, values: Iterable[object] = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement, tuple(values)).fetchall()
+
+    def _put_fact(self, name: str, value: str) -> None:
+        self._rows("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def _write(self, statement: str, rows: Iterable[tuple[object, ...]]) -> None:
+        try:
+            with self._errors(), self._connection:
+                self._connection.executemany(statement, rows)
+        except HistoryBroken as broken:
+            raise state_unusable(self._path, str(broken), self._source) from broken
+
+    def _in_use(self) -> StateFolderInUse:
+        return StateFolderInUse(
+            f"opening {self._path}, where the agent keeps what tables looked like",
+            "another process has it open",
+            data="Nothing is lost: the log is read again from the last committed cut",
+            remedy="Stop the other agent, or give each its own state_folder",
+            source=self._source,
+        )
+
+
+def _later(tracked: Position | None, began: Position) -> Position:
+    """How far a table was followed: with the stream, or it began beyond it."""
+    return tracked if tracked is not None and tracked.covers(began) else began
+
+
+def _position_text(position: Position) -> str:
+    message = position.to_proto()
+    facts = {
+        "scheme": "" if position.gtids is None else type(position.gtids).__name__,
+        "gtid_set": message.gtid_set,
+        "server_uuid": position.server_uuid,
+        "file": message.file,
+        "offset": message.offset,
+    }
+    return json.dumps(facts)
+
+
+def _position(text: str) -> Position:
+    try:
+        facts = json.loads(text)
+        gtids: Gtids | None = None
+        if facts["scheme"] == MysqlGtids.__name__:
+            gtids = MysqlGtids.parse(facts["gtid_set"])
+        elif facts["scheme"] == MariadbGtids.__name__:
+            gtids = MariadbGtids.parse(facts["gtid_set"])
+        return Position(gtids, str(facts["server_uuid"]), str(facts["file"]), int(facts["offset"]))
+    except (ValueError, TypeError, KeyError) as broken:
+        raise HistoryBroken(f"a position that can't be read ({type(broken).__name__})") from broken
+
+
+def _encoded(version: Version) -> tuple[str, str]:
+    """State, and the definition as JSON or why it is not known."""
+    if isinstance(version, Unknown):
+        return "unknown", version.why
+    if isinstance(version, Gone):
+        return "gone", version.put_aside
+    return "known", json.dumps(_plain(version), ensure_ascii=False, separators=(",", ":"))
+
+
+def _decoded(state: str, text: str) -> Version:
+    if state == "unknown":
+        return Unknown(text)
+    if state == "gone":
+        return Gone(text)
+    try:
+        facts = json.loads(text)
+        columns = tuple(_column(column) for column in facts.pop("columns"))
+        primary_key = tuple(facts.pop("primary_key", ()))
+        unique_columns = frozenset(facts.pop("unique_columns", ()))
+        return TableDefinition(columns, primary_key, unique_columns=unique_columns, **facts)
+    except (ValueError, TypeError, KeyError, AttributeError) as broken:
+        raise HistoryBroken(f"a definition that can't be read ({type(broken).__name__})") from broken
+
+
+def _column(facts: dict[str, Any]) -> ColumnDefinition:
+    type_ = facts.pop("type")
+    labels = tuple(type_.pop("labels", ()))
+    column_type = ColumnType(Kind(type_.pop("kind")), labels=labels, **type_)
+    return ColumnDefinition(type=column_type, default=Default(facts.pop("default", Default.NULL)), **facts)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """A dataclass as JSON's values, without what is as it always is."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return [_plain(member) for member in value]
+    if not hasattr(value, "__dataclass_fields__"):
+        return value
+    given = {
+        entry.name: getattr(value, entry.name) for entry in fields(value) if getattr(value, entry.name) != entry.default
+    }
+    return {name: _plain(member) for name, member in given.items()}
