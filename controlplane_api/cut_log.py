@@ -14,7 +14,7 @@ from typing import Any
 from menura.landing import LandedCut, LandedStart, LandedStop, LogEntry
 from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
-from controlplane_api import leases
+from controlplane_api import leases, table_events
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import CommittedPosition, Landing, Source, SourceTable, Sync, Tenant
@@ -101,6 +101,8 @@ def _apply_cuts(connection: Connection, entry: LogEntry) -> None:
     syncs, known = _load_syncs(connection, _tables_of(cuts))
     for source, cut in cuts:
         _apply_cut(source, cut, syncs, entry.committed_at_us)
+    events = [(syncs[source.id, event.database, event.table], event) for source, cut in cuts for event in cut.events]
+    table_events.record(connection, [(sync.table_id, event) for sync, event in events])
     new = [asdict(sync) for sync in syncs.values() if sync.table_id not in known]
     old = [asdict(sync) for sync in syncs.values() if sync.table_id in known]
     if new:
@@ -123,6 +125,9 @@ def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], at
     source.generation = max(source.generation, cut.generation)
     for start in cut.started:
         _begin(syncs[source.id, start.database, start.table], start, cut.generation)
+    for event in cut.events:  # the lake has it: a resume before it would bring it once more
+        sync = syncs[source.id, event.database, event.table]
+        sync.position = ahead.get((event.database, event.table), here)
     for file in cut.files:
         sync = syncs[source.id, file.database, file.table]
         sync.rows += file.rows
@@ -219,6 +224,7 @@ def _tables_of(cuts: Iterable[tuple[_Source, LandedCut]]) -> list[TableKey]:
     for source, cut in cuts:
         tables.update((source.id, start.database, start.table) for start in cut.started)
         tables.update((source.id, file.database, file.table) for file in cut.files)
+        tables.update((source.id, event.database, event.table) for event in cut.events)
         tables.update((source.id, stop.database, stop.table) for stop in cut.stopped)
     return sorted(tables)
 

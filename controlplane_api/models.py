@@ -130,6 +130,22 @@ class Sync(Base):
     landed_at_us: Mapped[int | None]
 
 
+class TableEvent(Base):
+    """One of a table's last events; follows the cut log."""
+
+    __tablename__ = "table_event"
+
+    table_id: Mapped[int] = mapped_column(Id, ForeignKey("source_table.id"), primary_key=True, autoincrement=False)
+    gsn: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[str]
+    commit_timestamp_us: Mapped[int]
+    position: Mapped[str]
+    statement: Mapped[str]
+    removes_rows: Mapped[bool]
+    #: [database, table], of a renamed one
+    new_name: Mapped[list[Any]]
+
+
 class CommittedPosition(Base):
     """Where a source's last committed cut ended; follows the cut log."""
 

@@ -171,15 +171,31 @@ def table(connection: Connection, source_id: int, database: str, name: str) -> T
         statement.where(SourceTable.source_id == source_id, SourceTable.database == database, SourceTable.name == name)
     ).first()
     if row is None:
-        raise TableUnknown(
-            "looking for a table",
-            "the source's cartography does not have it",
-            remedy="Check the spelling: names are case-sensitive.",
-            database=database,
-            table=name,
-        )
+        raise _table_unknown(database, name)
     return TableDetail(
         **_table_fields(row, now_us()), columns=row.columns, keys=row.keys, collation=row.table_collation
+    )
+
+
+def table_id(connection: Connection, source_id: int, database: str, name: str) -> int:
+    """Raises `TableUnknown`."""
+    found = connection.execute(
+        select(SourceTable.id).where(
+            SourceTable.source_id == source_id, SourceTable.database == database, SourceTable.name == name
+        )
+    ).scalar()
+    if found is None:
+        raise _table_unknown(database, name)
+    return found
+
+
+def _table_unknown(database: str, name: str) -> TableUnknown:
+    return TableUnknown(
+        "looking for a table",
+        "the source's cartography does not have it",
+        remedy="Check the spelling: names are case-sensitive.",
+        database=database,
+        table=name,
     )
 
 

@@ -119,6 +119,26 @@ class TableDetail(TableView):
     keys: list[KeyView]
 
 
+class TableEventView(View):
+    """What happened to a table other than changes of rows."""
+
+    #: its number among the source's row changes
+    gsn: int
+    kind: str
+    commit_timestamp_us: int
+    position: str
+    #: as the server logged it
+    statement: str
+    removes_rows: bool
+    #: [database, table], of a renamed one
+    new_name: list[str]
+
+
+class TableEvents(View):
+    #: the last one first
+    events: list[TableEventView]
+
+
 class Agents(View):
     agents: list[AgentView]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from controlplane_api import queries, syncs
+from controlplane_api import queries, syncs, table_events
 from controlplane_api.paths import ControlDatabase, SourceName, TableName, TenantName
 from controlplane_api.states import StartKind, State
 from controlplane_api.views import (
@@ -21,6 +21,7 @@ from controlplane_api.views import (
     StopManyRequest,
     StopRequest,
     TableDetail,
+    TableEvents,
     Tables,
     TableView,
 )
@@ -61,6 +62,14 @@ def get_table(tenant: TenantName, source: SourceName, table: TableName, control:
     with control.read() as connection:
         row = queries.source_row(connection, tenant, source)
         return queries.table(connection, row.id, *table)
+
+
+@router.get("/tables/{database}/{table}/events")
+def get_table_events(tenant: TenantName, source: SourceName, table: TableName, control: ControlDatabase) -> TableEvents:
+    """The last changes of the table's definition and its truncates; the lake has all of them."""
+    with control.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        return TableEvents(events=table_events.newest(connection, queries.table_id(connection, row.id, *table)))
 
 
 @router.post("/tables/{database}/{table}/start")

@@ -2,7 +2,16 @@
 
 from collections.abc import Sequence
 
-from menura.landing import LandedAhead, LandedCut, LandedFile, LandedPosition, LandedStart, LandedStop, LogEntry
+from menura.landing import (
+    LandedAhead,
+    LandedCut,
+    LandedEvent,
+    LandedFile,
+    LandedPosition,
+    LandedStart,
+    LandedStop,
+    LogEntry,
+)
 
 from controlplane_api.registry import SqlRegistry
 from gateway.registry import AgentSeen, ColumnSeen, KeySeen, SourceHealth, SourceKey, SourceSeen, TableSeen
@@ -64,6 +73,10 @@ def stopped(table: str, number: int, database: str = "shop") -> LandedStop:
     return LandedStop(database, table, at(number), "EVENT_UNKNOWN", "An event that can't be read.")
 
 
+def event(table: str, gsn: int, kind: str = "TRUNCATED", database: str = "shop") -> LandedEvent:
+    return LandedEvent(database, table, kind, gsn, gsn, T0 + gsn, f"{UUID}:{gsn}", f"{kind} {table}", kind != "ALTERED")
+
+
 def cut(
     number: int,
     *files: LandedFile,
@@ -73,11 +86,13 @@ def cut(
     start: Sequence[LandedStart] = (),
     stop: Sequence[LandedStop] = (),
     ahead: Sequence[LandedAhead] = (),
+    events: Sequence[LandedEvent] = (),
 ) -> LandedCut:
     """Cut `number`, which ends after the source's transaction of that number."""
     return LandedCut(
         key.tenant, key.source, epoch, number, generation, "mysql", at(number), number * 10, number, 1,
         T0 + number * 1_000_000, T0 + number * 1_000_000, tuple(ahead), tuple(start), tuple(stop), files,
+        tuple(events),
     )  # fmt: skip
 
 

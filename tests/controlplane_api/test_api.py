@@ -122,6 +122,20 @@ def test_start_when_position_is_not_the_servers_then_refused(
     assert registry.generations([KEY]) == {KEY: 0}
 
 
+def test_events_of_a_table_when_asked_for_then_the_last_one_comes_first(client: httpx.Client, registry: SqlRegistry):
+    facts.record_shop(registry)
+    events = [facts.event("orders", 3, "ALTERED"), facts.event("orders", 5), facts.event("items", 6)]
+    registry.apply_entry(LANDING, entry(1, cut(1, events=events)))
+    found = client.get(path_of("shop", "orders", "/events")).json()["events"]
+    assert [(each["gsn"], each["kind"], each["removes_rows"]) for each in found] == [
+        (5, "TRUNCATED", True),
+        (3, "ALTERED", False),
+    ]
+    assert found[1]["statement"] == "ALTERED orders" and found[1]["new_name"] == []
+    assert client.get(path_of("shop", "notes", "/events")).json() == {"events": []}
+    assert client.get(path_of("shop", "nowhere", "/events")).json()["code"] == "TABLE_UNKNOWN"
+
+
 def test_bulk_start_when_some_tables_cannot_then_each_has_its_outcome(client: httpx.Client, registry: SqlRegistry):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen("orders"), facts.table_seen("items"), facts.table_seen("secrets", denied=True)]

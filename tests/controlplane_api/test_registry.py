@@ -12,6 +12,7 @@ from controlplane_api.models import Agent, CommittedPosition, Source, SourceHeal
 from controlplane_api.registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables, stop_tables
+from controlplane_api.table_events import newest
 from gateway.registry import (
     LeaseHeld,
     Problem,
@@ -23,7 +24,7 @@ from gateway.registry import (
     TableEffective,
 )
 from tests.controlplane_api import facts
-from tests.controlplane_api.facts import KEY, LANDING, T0, at, cut, entry, file, started, stopped
+from tests.controlplane_api.facts import KEY, LANDING, T0, at, cut, entry, event, file, started, stopped
 
 OLDEST, NOW, RESUME = Start(StartKind.OLDEST), Start(StartKind.NOW), Start(StartKind.RESUME)
 
@@ -162,6 +163,30 @@ def test_apply_entry_when_replayed_from_scratch_then_gives_the_same_state(
     assert SqlRegistry(rebuilt).generations([KEY]) == {KEY: 4}
     assert SqlRegistry(rebuilt).desired(KEY).tables == ()  # started again by command, where each stopped
     rebuilt.close()
+
+
+def test_event_when_its_entry_is_applied_then_the_table_is_past_it(registry: SqlRegistry, database: Database):
+    facts.record_shop(registry)
+    start(database, "orders")
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders"), start=[started("orders", 0)])))
+    registry.apply_entry(LANDING, entry(2, cut(2, events=[event("orders", 12)])))
+    sync = sync_of(database, "orders")
+    assert (sync["position"]["offset"], sync["rows"]) == (200, 10)
+
+
+def test_events_when_there_are_many_then_the_last_hundred_of_each_table_stay(registry: SqlRegistry, database: Database):
+    facts.record_shop(registry)
+    for number in (1, 2):
+        first = number * 1_000
+        events = [event("orders", first + n, "ALTERED") for n in range(70)] + [event("items", first + 80)]
+        registry.apply_entry(LANDING, entry(number, cut(number, events=events)))
+    registry.apply_entry(LANDING, entry(3, cut(3, events=[event("notes", 3_000 + n) for n in range(150)])))
+    with database.read() as connection:
+        ids = {row.name: row.id for row in connection.execute(select(SourceTable.name, SourceTable.id))}
+        found = {name: [each.gsn for each in newest(connection, id_)] for name, id_ in ids.items()}
+    assert found["orders"] == [*range(2_069, 1_999, -1), *range(1_069, 1_039, -1)]
+    assert found["items"] == [2_080, 1_080]
+    assert found["notes"] == list(range(3_149, 3_049, -1))
 
 
 def test_resume_when_stopped_then_begins_where_its_last_landed_rows_end(registry: SqlRegistry, database: Database):
