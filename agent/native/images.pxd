@@ -18,7 +18,7 @@ from agent.native.column cimport Column, Row, append_null
 from agent.native.inner cimport read_length
 from agent.native.json_diff cimport decode_json_diff
 from agent.native.plan cimport Plan
-from agent.native.rows cimport decode_value, finish_row, start_row, value_size
+from agent.native.rows cimport decode_value, find_value, finish_row, start_row
 from agent.native.values cimport MOST_VALUE_BYTES, Value, fail
 
 cdef enum:
@@ -115,11 +115,11 @@ cdef inline Presence next_value(Image* image, const Value* value, int32_t number
     image.passed += 1
     if has_bit(image.nulls, image.passed - 1):
         return NULL_VALUE
-    image.value = value_size(value, image.at, image.end, &image.size)
-    if image.value == NULL:
+    if not find_value(value, &image.at, image.end, &image.size):
         fail(row, b"a row that ends inside a value")
         return BROKEN_VALUE
-    image.at = image.value + image.size
+    image.value = image.at
+    image.at += image.size
     return HAS_VALUE
 
 

@@ -84,22 +84,20 @@ cdef inline int decode_value(
     return 0
 
 
-cdef inline const uint8_t* value_size(
-    const Value* value, const uint8_t* at, const uint8_t* end, size_t* size
+cdef inline bint find_value(
+    const Value* value, const uint8_t** at, const uint8_t* end, size_t* size
 ) noexcept nogil:
-    """Where the value behind its length begins, and its size; NULL: it is not there as a whole."""
+    """Move `at` behind the value's length, if it has one; False: the value is not there as a whole."""
     size[0] = value.size
     if value.prefix:
-        if end - at < value.prefix:
-            return NULL
+        if end - at[0] < value.prefix:
+            return False
         if value.prefix == 1:
-            size[0] = at[0]
+            size[0] = at[0][0]
         else:
-            size[0] = le_bytes(at, value.prefix)
-        at += value.prefix
-    if <size_t> (end - at) < size[0]:
-        return NULL
-    return at
+            size[0] = le_bytes(at[0], value.prefix)
+        at[0] += value.prefix
+    return <size_t> (end - at[0]) >= size[0]
 
 
 cdef inline const uint8_t* decode_columns(
@@ -122,8 +120,7 @@ cdef inline const uint8_t* decode_columns(
                     return NULL
                 column += 1
             continue
-        at = value_size(value, at, end, &size)
-        if at == NULL:
+        if not find_value(value, &at, end, &size):
             fail(row, b"a row that ends inside a value")
             return NULL
         if value.sent:
