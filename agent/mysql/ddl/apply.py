@@ -47,7 +47,7 @@ def apply(catalog: Catalog, statement: Statement, server: Server) -> Applied:
     """What the statement does; raises nothing.
 
     Tables that end as `Unsure` are None in the new catalog. Of a statement that is not read these are all tables
-    whose names stand anywhere in it.
+    whose names stand anywhere in it, but of CREATE TABLE only the one that it makes.
 
     >>> server = Server(mariadb=False, version=(9, 7, 0))
     >>> made = apply(Catalog({}, {"shop": "utf8mb4"}), Statement("CREATE TABLE t (a INT)", "shop"), server)
@@ -57,15 +57,17 @@ def apply(catalog: Catalog, statement: Statement, server: Server) -> Applied:
     if statement.without_effect:
         return Applied(catalog)
     work = _Work(statement, server, dict(catalog.tables), dict(catalog.databases))
+    is_read = False
     try:
-        _do(work, parse(statement.text, server, statement.sql_mode))
+        parsed = parse(statement.text, server, statement.sql_mode)
+        is_read = True
+        _do(work, parsed)
     except Unreadable as why:
-        return _unread(catalog, statement, server, str(why))
+        return _unread(catalog, mentioned(catalog, statement, server, is_read=is_read), str(why))
     return Applied(Catalog(work.tables, work.databases), tuple(work.changes), tuple(work.unsure))
 
 
-def _unread(catalog: Catalog, statement: Statement, server: Server, why: str) -> Applied:
-    tables = mentioned(catalog, statement, server)
+def _unread(catalog: Catalog, tables: list[Table], why: str) -> Applied:
     unknown: dict[Table, TableDefinition | None] = dict.fromkeys(tables)
     return Applied(
         Catalog({**catalog.tables, **unknown}, catalog.databases), (), tuple(Unsure(table, why) for table in tables)

@@ -14,12 +14,15 @@ _BETWEEN = ("IF", "NOT", "EXISTS", *_BEFORE_NAME)
 _NO_TABLE = frozenset({"CHARACTER", "CHARSET", "CHAR", "SET"})
 
 
-def mentioned(catalog: Catalog, statement: Statement, server: Server) -> list[Table]:
-    """The one that it defines, where that is clear, else whatever it names anywhere; as the server stores them."""
+def mentioned(catalog: Catalog, statement: Statement, server: Server, *, is_read: bool) -> list[Table]:
+    """The one that it defines, where that is clear, else whatever it names anywhere; as the server stores them.
+
+    `is_read`: its words are understood, only what they do is not.
+    """
     tokens: list[Token] = []
     try:
         tokens.extend(tokens_of(statement.text, server, statement.sql_mode))
-        target = _target(tokens)
+        target = _target(tokens, is_read=is_read)
         names = [target] if target else _in_places_of_names(tokens)
     except Unreadable:
         target, names = None, []
@@ -36,8 +39,8 @@ def mentioned(catalog: Catalog, statement: Statement, server: Server) -> list[Ta
     return list(found)
 
 
-def _target(tokens: list[Token]) -> TableName | None:
-    """The only table that CREATE TABLE or ALTER TABLE can concern."""
+def _target(tokens: list[Token], *, is_read: bool) -> TableName | None:
+    """The only table that CREATE TABLE, ALTER TABLE, CREATE INDEX or DROP INDEX can concern."""
     cursor = Cursor(tokens)
     verb = cursor.accept_any("CREATE", "ALTER", "DROP")
     cursor.accept("OR", "REPLACE")
@@ -49,6 +52,8 @@ def _target(tokens: list[Token]) -> TableName | None:
             if cursor.next().word == "ON":
                 return cursor.table()
     if verb not in ("CREATE", "ALTER") or not cursor.accept("TABLE"):
+        return None
+    if verb == "ALTER" and not is_read:
         return None
     if verb == "ALTER" and any(_may_name_table(one.word, other.word) for one, other in pairwise(tokens)):
         return None
