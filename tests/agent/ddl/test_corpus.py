@@ -2,6 +2,7 @@
 
 A file is a theme and starts on an empty server with a database `t`. A statement that a server refuses counts for the
 other only. `-- unsure SERVER: tables` before a statement: what the tracker must call unsure there, and nothing else.
+At a file's end the row events of all tables must fit what is tracked, too.
 """
 
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.ddl.tracking import Tracking
+from tests.agent.ddl.tracking import Tracking, row_differences
 from tests.servers import Flavor
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.sql"))
@@ -48,7 +49,9 @@ def follow(tracked: Tracking, theme: Path, flavor: str) -> tuple[int, set[int], 
         if found != sorted(wanted):
             failures.append(f"{text}\n  unsure about {[(u.table, u.why) for u in outcome.unsure]}, expected {wanted}")
         failures += [f"{text}\n  {difference}" for difference in outcome.differences]
-    return logged, ran, failures
+    compared, wrong = row_differences(tracked)
+    assert compared, "no table took a row"
+    return logged, ran, failures + wrong
 
 
 @pytest.mark.parametrize("theme", CORPUS, ids=lambda theme: theme.stem)

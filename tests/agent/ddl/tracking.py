@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 import pymysql
+from menura.schema import Column
 from menura.types import BINARY_KINDS, Kind
 
 from agent.mysql.ddl.apply import apply
@@ -24,6 +25,8 @@ from agent.mysql.ddl.model import (
 from agent.mysql.ddl.session import statement_of
 from agent.mysql.events import parse_query
 from agent.mysql.information_schema import read_databases, read_definitions
+from agent.mysql.table_map import parse_table_map
+from agent.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
 from tests.servers import Server as RunningServer
 
 _HEADER = struct.Struct("<IBIIIH")
@@ -189,6 +192,27 @@ def _comparable(
             theirs, default_text=theirs.default_text.rstrip("0")
         )
     return ours, theirs
+
+
+def row_differences(tracked: Tracking) -> tuple[int, list[str]]:
+    """Puts an empty row in each table: how many took one, and whose row events contradict what is tracked."""
+    tracked.run("SET sql_mode = '', foreign_key_checks = 0")
+    compared, wrong = 0, []
+    for table, definition in tracked.catalog.tables.items():
+        name = ".".join("`" + part.replace("`", "``") + "`" for part in table)
+        outcome = tracked.run(f"INSERT INTO {name} () VALUES ()") if definition else Outcome()
+        maps = [parse_table_map(body, mariadb=tracked.server.mariadb) for body in outcome.table_maps]
+        logged = [table_map for table_map in maps if (table_map.database, table_map.table) == table]
+        if definition is None or not logged:
+            continue
+        compared += 1
+        columns = [Column(column.name, column.type) for column in definition.columns]
+        try:
+            pairs = zip(columns, logged[0].columns, strict=True)
+            TablePlan(*table, "", [PlannedColumn(column, found.type, found.metadata, True) for column, found in pairs])
+        except (ValueError, UnsupportedColumn) as contradiction:
+            wrong.append(f"row events of {table}: {contradiction}")
+    return compared, wrong
 
 
 @contextmanager
