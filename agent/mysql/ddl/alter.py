@@ -71,8 +71,7 @@ def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Con
     if conversion:
         work.columns = [_converted(column, conversion, context) for column in work.columns]
     new_keys = [action.key for action in needed if isinstance(action, AddKey)]
-    for words in _defined(needed):
-        new_keys += inline_keys(words)
+    new_keys += _keys_of(needed)
     primary_key = _primary_key(definition, work, needed, new_keys)
     work.columns, primary_key = with_primary_key(work.columns, primary_key)
     uniques = [key for key in new_keys if not key.primary]
@@ -127,7 +126,14 @@ def _without_unneeded(actions: tuple[Action, ...], definition: TableDefinition) 
             return not action.key.if_not_exists
         return True
 
-    return [action for action in actions if is_needed(action)]
+    needed = [action for action in actions if is_needed(action)]
+    if len(_keys_of(actions)) > len(_keys_of(needed)):
+        raise Unreadable("a column is left alone because of IF EXISTS, but its key may be made")
+    return needed
+
+
+def _keys_of(actions: Iterable[Action]) -> list[KeyWords]:
+    return [key for words in _defined(actions) for key in inline_keys(words)]
 
 
 def _walk(work: _Work, actions: list[Action]) -> None:
