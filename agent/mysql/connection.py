@@ -71,6 +71,8 @@ class Facts:
     server_uuid: str
     #: MySQL with gtid_mode=ON, and every MariaDB
     has_gtids: bool
+    #: rows that a foreign key's action changes are in the log
+    logs_cascades: bool = False
 
 
 def connect(server: ServerConfig, source: str) -> "Connection[Any]":
@@ -227,4 +229,11 @@ def facts_of(connection: "Connection[Any]", source: str) -> Facts:
     if is_mariadb:
         return Facts("mariadb", version, "", has_gtids=True)
     gtid_mode = variable(connection, "gtid_mode") or "OFF"
-    return Facts("mysql", version, str(variable(connection, "server_uuid") or ""), has_gtids=gtid_mode.upper() == "ON")
+    native_keys = variable(connection, "innodb_native_foreign_keys")  # unknown to servers of before 9.6
+    return Facts(
+        "mysql",
+        version,
+        str(variable(connection, "server_uuid") or ""),
+        has_gtids=gtid_mode.upper() == "ON",
+        logs_cascades=(native_keys or "ON").upper() == "OFF",
+    )

@@ -13,7 +13,7 @@ from menura.errors import MenuraError
 from agent.errors import TableError
 from agent.mysql.cuts import Cuts
 from agent.mysql.definitions import Definitions
-from agent.mysql.failures import Place, row_unreadable
+from agent.mysql.failures import Place, row_unreadable, rows_uncertain
 from agent.mysql.log_scan import current_transaction
 from agent.mysql.prepared import Group
 from agent.mysql.progress import Progress, Stop, Table
@@ -21,7 +21,7 @@ from agent.mysql.read_position import ReadPosition
 from agent.mysql.schema import TablePlanner
 from agent.mysql.sink import Sink
 from agent.mysql.table_map import table_of
-from agent.native.decoder import BinlogDecoder, DecodeError, TablePlan
+from agent.native.decoder import BinlogDecoder, DecodeError, RowsMissing, TablePlan
 
 log = logging.getLogger("menura.binlog")
 
@@ -235,4 +235,6 @@ class Delivery:
         if table is None or not self._progress.is_synced(table):
             return None
         place = self._read.place()
+        if isinstance(broken, RowsMissing):
+            return TableFailed(Stop(table, place.position, rows_uncertain(place, table, str(broken))))
         return TableFailed(Stop(table, place.position, row_unreadable(place, table, broken.log_pos, str(broken))))

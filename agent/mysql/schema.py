@@ -23,6 +23,7 @@ from agent.mysql.column_types import ColumnTypeUnknown, column_type, needs_defin
 from agent.mysql.connection import Facts
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.definitions import Definitions
+from agent.mysql.foreign_keys import Cascades
 from agent.mysql.history import Unknown
 from agent.mysql.log_scan import Transaction
 from agent.mysql.positions import Position
@@ -52,6 +53,7 @@ class TablePlanner:
         self._config = config
         self._mariadb = facts.flavor == "mariadb"
         self._definitions = definitions
+        self._cascades = Cascades(config.name, config.binlog, facts)
         self._plans: dict[Table, dict[bytes, TablePlan]] = {}
 
     def plan(self, table: Table, body: bytes, position: Position, transaction: Transaction) -> TablePlan:
@@ -63,11 +65,13 @@ class TablePlanner:
         known = plans.get(body[6:])  # without its id, which changes for no reason of ours
         if known is None:
             known = plans[body[6:]] = self._make(table, body, position, transaction)
+            known.takes_cascades = self._cascades.may_change(table)
         return known
 
     def definition_changed(self, table: Table) -> None:
         """An equal table map may mean other columns from here on."""
         self._plans.pop(table, None)
+        self._cascades.definition_changed(table)
 
     def _make(self, table: Table, body: bytes, position: Position, transaction: Transaction) -> TablePlan:
         try:

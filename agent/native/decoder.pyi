@@ -30,6 +30,9 @@ class DecodeError(Exception):
     table_id: int
     column: int
 
+class RowsMissing(DecodeError):
+    """The table may have changed without a row event: a foreign key's action that the server does not log."""
+
 class Event:
     type: int
     timestamp: int
@@ -64,6 +67,9 @@ class TablePlan:
     @property
     def last_gsn(self) -> int: ...  # number of the last row; 0 before the first
     active: bool  # False: rows are stepped over, e.g. while the table is ahead of the stream
+    # A foreign key's action may change its rows, which the server does not log: a statement that announces the table
+    # and has no row of it raises RowsMissing.
+    takes_cascades: bool
 
 class UnsupportedColumn(Exception):
     column: str  # its name; '' for the table as a whole

@@ -30,8 +30,8 @@ from agent.native.events import Event
 from agent.native.plan import PlannedColumn, TablePlan, UnsupportedColumn
 
 __all__ = [
-    "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "TableBatch", "TablePlan",
-    "UnsupportedColumn",
+    "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "RowsMissing", "TableBatch",
+    "TablePlan", "UnsupportedColumn",
 ]
 
 
@@ -61,6 +61,10 @@ class DecodeError(Exception):
         self.log_pos = log_pos
         self.table_id = table_id
         self.column = column
+
+
+class RowsMissing(DecodeError):
+    """Rows of the table may have changed without a row event."""
 
 
 cdef class TableBatch:
@@ -124,7 +128,8 @@ cdef class BinlogDecoder(EventReader):
             if 0 <= self.failed_column < len(plan.columns):
                 where = f"{plan.database}.{plan.table}, column {plan.columns[self.failed_column].column.name}: "
         why = (<bytes> self.row.failure).decode()
-        return DecodeError(
+        kind = RowsMissing if self.are_rows_missing else DecodeError
+        return kind(
             where + why, self.header.type, self.header.log_pos, self.failed_table_id, self.failed_column
         )
 
@@ -171,6 +176,8 @@ cdef class BinlogDecoder(EventReader):
         table.body_size = len(table_map_body)
         table.plan = &plan.plan if plan is not None else NULL
         table.statement = self.statement
+        table.rows_statement = 0
+        self.expect_rows(table)
 
     def forget_tables(self):
         """Table ids may be used anew."""

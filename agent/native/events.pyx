@@ -92,6 +92,7 @@ cdef class EventReader(RowsReader):
         while True:
             self.failed_table_id = -1
             self.failed_column = -1
+            self.are_rows_missing = False
             if self.injected.is_open:
                 step = self.read_inner(self.injected, self.injected_at)
             elif self.payload.is_open:
@@ -365,6 +366,7 @@ cdef class EventReader(RowsReader):
         self.transaction.phase = OUTSIDE
         self.transaction.has_gtid = False
         self.transaction.position_size = 0
+        self.cascading_count = 0
         self.statement += 1
 
     # --- tables
@@ -378,6 +380,7 @@ cdef class EventReader(RowsReader):
         if table == NULL or table.body_size != size or memcmp(table.body, body, size) != 0:
             return self.hand_over(body, size)
         table.statement = self.statement
+        self.expect_rows(table)
         return GO_ON
 
     cdef int read_annotation(self, const uint8_t* text, size_t size) noexcept nogil:

@@ -21,6 +21,8 @@ cdef struct Plan:
     # room for so many rows is made at once: as many as the last batch had
     size_t expected_rows
     bint active
+    # a foreign key's action may change its rows, which the server does not log
+    bint takes_cascades
     # its batch has rows, and the decoder holds a reference
     bint is_pending
     Batch batch

@@ -183,6 +183,14 @@ cdef class TablePlan:
         self.plan.active = active
 
     @property
+    def takes_cascades(self):
+        return self.plan.takes_cascades
+
+    @takes_cascades.setter
+    def takes_cascades(self, bint takes_cascades):
+        self.plan.takes_cascades = takes_cascades
+
+    @property
     def last_gsn(self):
         """Number of the last row; 0 before the first."""
         return self.plan.batch.last_gsn if self.plan.batch.rows else self.plan.taken_gsn

@@ -4,7 +4,7 @@ from agent.native.batch cimport Batch
 from agent.native.column cimport Row
 from agent.native.images cimport Layout
 from agent.native.plan cimport Plan
-from agent.native.tables cimport Tables
+from agent.native.tables cimport Table, Tables
 from agent.native.transactions cimport MOST_FILE_BYTES, Transaction
 
 
@@ -20,6 +20,11 @@ cdef enum Step:
     ERROR_PACKET = 5
     END_OF_STREAM = 6
     INJECTED = 7
+
+
+cdef enum:
+    # of one statement; with more, those beyond count as changed in silence
+    MOST_CASCADING = 256
 
 
 # What a row is: menura.change_batch.ChangeType.
@@ -48,6 +53,9 @@ cdef class RowsReader:
     # what the tables point to: {table id: (body, plan)}
     cdef dict kept
     cdef uint64_t statement
+    # tables that this statement has announced and that foreign keys may change in silence
+    cdef uint64_t cascading[MOST_CASCADING]
+    cdef size_t cascading_count
     cdef Transaction transaction
     cdef char file[MOST_FILE_BYTES]
     # a rows event that was left for a full batch: where its next row begins, whether that is an after image, and where
@@ -71,8 +79,12 @@ cdef class RowsReader:
     cdef Row row
     cdef int64_t failed_table_id
     cdef int32_t failed_column
+    # what failed is that rows are missing
+    cdef bint are_rows_missing
 
     cdef int fail(self, const char* why) noexcept nogil
+    cdef void expect_rows(self, const Table* table) noexcept nogil
+    cdef int end_statement(self) noexcept nogil
     cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil
     cdef bint may_be_replace(self, const Plan* plan, const Layout* layout) noexcept nogil

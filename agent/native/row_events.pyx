@@ -66,9 +66,33 @@ cdef class RowsReader:
         elif table.plan != NULL and table.plan.active:
             self.failed_table_id = <int64_t> table_id
             step = self.read_planned_rows(table.plan, body, size, kind)
-        if step == GO_ON and ends_statement:
-            self.statement += 1
-        return step
+        if table != NULL:
+            table.rows_statement = self.statement
+        return self.end_statement() if step == GO_ON and ends_statement else step
+
+    cdef void expect_rows(self, const Table* table) noexcept nogil:
+        """The statement has announced the table: where foreign keys may change it in silence, its rows have to come."""
+        if table.plan == NULL or not table.plan.active or not table.plan.takes_cascades:
+            return
+        if self.cascading_count < MOST_CASCADING:
+            self.cascading[self.cascading_count] = table.key - 1
+        self.cascading_count += 1
+
+    cdef int end_statement(self) noexcept nogil:
+        cdef Table* table
+        cdef size_t i
+        for i in range(self.cascading_count):
+            table = find_table(&self.tables, self.cascading[i if i < MOST_CASCADING else 0])
+            if table != NULL and (table.rows_statement != self.statement or i >= MOST_CASCADING):
+                self.failed_table_id = <int64_t> (table.key - 1)
+                self.are_rows_missing = True
+                return self.fail(
+                    b"announced without rows: a foreign key's action (CASCADE, SET NULL) may have changed it, which"
+                    b" this server does not log"
+                )
+        self.cascading_count = 0
+        self.statement += 1
+        return GO_ON
 
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil:
         cdef Layout layout

@@ -17,6 +17,8 @@ cdef struct Table:
     Plan* plan
     # the statement that announced it last: rows belong to a table map of their own statement
     uint64_t statement
+    # the statement of its last rows event
+    uint64_t rows_statement
 
 
 # Open addressing; at most half full.
