@@ -67,13 +67,14 @@ def key_or_check(cursor: Cursor, items: Items) -> bool:
             raise cursor.unreadable("periods other than SYSTEM_TIME are not read")
         cursor.skip_parentheses()
         return True
-    if cursor.sees("CHECK") or (cursor.sees("CONSTRAINT") and "CHECK" in (cursor.peek(1).word, cursor.peek(2).word)):
-        skip_check(cursor)
-        return True
     name = ""
-    if cursor.accept("CONSTRAINT") and not cursor.sees_any("PRIMARY", "UNIQUE", "FOREIGN"):
-        name = cursor.name()
-    if cursor.accept("PRIMARY", "KEY"):
+    if cursor.accept("CONSTRAINT"):
+        cursor.accept("IF", "NOT", "EXISTS")
+        if not cursor.sees_any("PRIMARY", "UNIQUE", "FOREIGN", "CHECK"):
+            name = cursor.name()
+    if cursor.sees("CHECK"):
+        skip_check(cursor)
+    elif cursor.accept("PRIMARY", "KEY"):
         items.keys.append(_key(cursor, "PRIMARY", primary=True))
     elif cursor.accept("UNIQUE"):
         cursor.accept_any(*_KEY_WORDS)
