@@ -17,9 +17,9 @@ from agent.mysql.connection import Facts, connect, rows, server_errors
 from agent.mysql.progress import Table
 
 #: a line of SHOW CREATE TABLE, which needs no privilege beyond SELECT, unlike information_schema's constraints
-_ACTION = re.compile(
-    r"^\s*CONSTRAINT .* FOREIGN KEY .* ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)", re.MULTILINE
-)
+_ACTION = re.compile(r"^\s*CONSTRAINT .* FOREIGN KEY .* ON (DELETE|UPDATE) (CASCADE|SET (NULL|DEFAULT))", re.MULTILINE)
+_HIDDEN = (ER.TABLEACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR)
+_GONE = (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR)
 
 
 class Cascades:
