@@ -335,7 +335,6 @@ LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
     "long position": ("PAYLOAD_INVALID", [table_event(5, "DROPPED", position="x" * 1025)]),
     "long statement": ("PAYLOAD_INVALID", [table_event(5, "DROPPED", statement="\u00e9" * 32_769)]),
     "many bytes": ("PAYLOAD_INVALID", [table_event(n, "DROPPED", statement="x" * 60_000) for n in range(1, 200)]),
-    "renamed to nothing": ("PAYLOAD_INVALID", [table_event(5, "RENAMED")]),
     "dropped with a new name": (
         "PAYLOAD_INVALID",
         [table_event(5, "DROPPED", new_name=TableName(database="shop", table="x"))],

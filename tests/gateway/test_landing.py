@@ -124,7 +124,7 @@ def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(t
             await stream.send_batch(change_batch(run, 1, "orders", rows_batch([2, 4])))
             await stream.send(cut_end=cut_end(run, 1, 6, events=events))
             await stream.expect("cut_committed")
-            await stream.send(cut_end=cut_end(run, 2, 7, events=[*events, table_event(7, "DROPPED", table="items")]))
+            await stream.send(cut_end=cut_end(run, 2, 7, events=[*events, table_event(7, "RENAMED", table="items")]))
             await stream.expect("cut_committed")
 
     asyncio.run(scenario())
