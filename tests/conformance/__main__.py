@@ -4,17 +4,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.conformance.cases import PLATFORMS
-from tests.conformance.platform import examine_platform
+from tests.conformance.platform import examine_all
 from tests.conformance.report import DOCUMENT, document
 
 
 def main() -> None:
-    findings = {}
-    for platform in PLATFORMS:
-        with tempfile.TemporaryDirectory() as folder:
-            findings[platform.name] = examine_platform(platform, Path(folder))
-    text = document(findings)
+    with tempfile.TemporaryDirectory() as folder:
+        text = document(examine_all(Path(folder)))
     DOCUMENT.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +15,18 @@ ENCRYPTED = cases.Setting("encrypted log")
 _COMMON = {"max_allowed_packet": "64M"}
 
 
+def examine_all(folder: Path) -> dict[str, Findings]:
+    """Every platform, side by side: each mostly waits for its servers."""
+    with ThreadPoolExecutor(len(cases.PLATFORMS)) as pool:
+        running = {
+            platform.name: pool.submit(examine_platform, platform, folder / platform.name.replace(" ", "-"))
+            for platform in cases.PLATFORMS
+        }
+        return {name: found.result() for name, found in running.items()}
+
+
 def examine_platform(platform: cases.Platform, folder: Path) -> Findings:
+    folder.mkdir(parents=True)
     types, settings, flows = cases.types_of(platform), cases.settings_of(platform), cases.flows_of(platform)
     with server(platform.flavor, folder / "plain", version=platform.version, **_COMMON) as running:
         findings = examine(running, folder, types, settings, flows)

@@ -8,6 +8,9 @@ from menura.change_batch import ABSENT, UNREPRESENTABLE, ChangeType
 
 Row = dict[str, Any]
 
+#: a change type of our own: every row so far is gone
+REMOVES_ROWS = -1
+
 
 def put_together(changes: Sequence[Row], columns: Sequence[str], key: str = "id") -> list[Row]:
     """Changes in the order of their numbers; a value that is absent is the one that was there before."""
@@ -15,7 +18,9 @@ def put_together(changes: Sequence[Row], columns: Sequence[str], key: str = "id"
     before: Row = {}
     for change in changes:
         kind = change["_change_type"]
-        if kind == ChangeType.update_preimage:
+        if kind == REMOVES_ROWS:
+            state.clear()
+        elif kind == ChangeType.update_preimage:
             before = _merged(state.pop(change[key]), change)
         elif kind == ChangeType.delete:
             del state[change[key]]

@@ -1,14 +1,17 @@
 """Every case on a real server, read by a real agent: what was decoded, what stopped, and which events the log held.
 
 Comes in: `cases`. Goes out: `Findings`. The agent is a process of its own, which sends to a gateway double; what it
-sent is put together to the table's rows and compared with a SELECT. Rows that differ are no finding but a failure.
+sent is put together to the table's rows and compared with a SELECT. Rows that differ are a defect, and named as one.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from menura.change_batch import CHANGE_TYPE, GSN
 
 from agent.mysql import constants
 from tests.agent.gateway_double import GatewayDouble, SourceRecord, Table
@@ -17,12 +20,16 @@ from tests.agent.native.mutation import payloads
 from tests.agent.running import client, running_agent, write_config
 from tests.compare import compare, read_source
 from tests.conformance import cases
-from tests.conformance.rows import put_together
+from tests.conformance.rows import REMOVES_ROWS, put_together
 from tests.servers import Server
 
 DECODED = "decoded"
+#: rows that differ from the server's: a defect
+WRONG = "WRONG"
 SOURCE = "conformance"
-WAIT_SECONDS = 40.0
+WAIT_SECONDS = 90.0
+#: its rows come after those of a case: when they are there, the case was read
+SENTINEL: Table = ("flows", "sentinel")
 _NAMES = {
     number: name
     for name, number in vars(constants).items()
@@ -30,15 +37,10 @@ _NAMES = {
 }
 
 
-class NotConformant(AssertionError):
-    """A table that was neither read rightly nor stopped."""
-
-
 @dataclass
 class Findings:
     """Of one server."""
 
-    version: str = ""
     #: setting: type: outcome
     types: dict[str, dict[str, str]] = field(default_factory=dict)
     #: flow: outcome
@@ -67,7 +69,7 @@ def examine(
     flows: Sequence[cases.Flow],
 ) -> Findings:
     """Settings, with every type, and flows on one running server."""
-    findings = Findings(".".join(str(running.run("SELECT VERSION()")[0][0]).split(".")[:2]))
+    findings = Findings()
     running.create_replication_user()
     (folder / "rows.txt").write_text("8\teight\n")
     (folder / "rows.txt").chmod(0o644)
@@ -112,7 +114,7 @@ def _create_flows(running: Server, flows: Sequence[cases.Flow]) -> Iterator[Tabl
         )
     running.run("CREATE TABLE flows.sentinel (id INT AUTO_INCREMENT PRIMARY KEY)")
     yield from (("flows", name) for name in names)
-    yield ("flows", "sentinel")
+    yield SENTINEL
 
 
 def _work(
@@ -122,7 +124,7 @@ def _work(
         of_types = {(f"s{number}", f"t{n}"): type_ for n, type_ in enumerate(types)}
         statements = [*cases.SESSION, *setting.session]
         for (_, table), type_ in of_types.items():
-            statements += cases.rows_of(table, type_)
+            statements += cases.rows_of(table, type_, keeps_keys=setting.keeps_keys)
         names = {table: type_.name for table, type_ in of_types.items()}
         yield _Case(setting.name, names, setting.on, (f"USE s{number}", *statements), setting.off, is_setting=True)
     for number, flow in enumerate(flows):
@@ -136,8 +138,7 @@ def _work(
 def _reading(running: Server, tables: list[Table], folder: Path) -> Iterator[_Reader]:
     """An agent that reads these tables from now on, and the sentinel."""
     gateway = GatewayDouble()
-    sentinel = ("flows", "sentinel")
-    gateway.sync(SOURCE, *dict.fromkeys((*tables, sentinel)), now=True)
+    gateway.sync(SOURCE, *dict.fromkeys((*tables, SENTINEL)), now=True)
     source = {"client": client(running)}
     config = write_config(folder, gateway.address, {SOURCE: source})
     codes = range(20, 60)  # of an agent that is told to stop while its only source has failed
@@ -181,36 +182,53 @@ def _types_in(data: bytes) -> set[int]:
 
 
 def _wait_until_read(running: Server, reader: _Reader) -> str:
-    """The code of the error that stopped the source, or '': the row that was written last has come."""
-    sentinel = ("flows", "sentinel")
+    """The code of the error that stopped the source or all of its tables, or '': the last row has come."""
     running.run("INSERT INTO flows.sentinel VALUES (NULL)")
     last = running.run("SELECT MAX(id) FROM flows.sentinel")[0][0]
     record = reader.record
 
+    def code() -> str:
+        of_source = [str(error.error.code) for error in record.errors if error.error.terminal]
+        return (of_source or _stops(record, SENTINEL) or [""])[0]
+
     def is_over() -> bool:
-        if any(error.error.terminal for error in record.errors):
-            return True
-        return any(row["id"] == last for row in reader.gateway.rows(SOURCE, sentinel)[-1:])
+        return bool(code()) or any(row["id"] == last for row in reader.gateway.rows(SOURCE, SENTINEL)[-1:])
 
     reader.gateway.wait(is_over, WAIT_SECONDS)
-    return next((str(error.error.code) for error in record.errors if error.error.terminal), "")
+    return code()
 
 
-def _outcome(running: Server, reader: _Reader, what: str, table: Table, source_code: str) -> str:
-    stopped = [
-        stop.error.code
-        for cut in reader.record.committed
+def _stops(record: SourceRecord, table: Table) -> list[str]:
+    return [
+        str(stop.error.code)
+        for cut in record.committed
         for stop in cut.stopped
         if (stop.table.database, stop.table.table) == table
     ]
+
+
+def _removals(record: SourceRecord, table: Table) -> list[dict[str, object]]:
+    """Where all rows went at once, as changes: TRUNCATE."""
+    return [
+        {GSN: event.gsn, CHANGE_TYPE: REMOVES_ROWS}
+        for cut in record.committed
+        for event in cut.events
+        if event.removes_rows and (event.table.database, event.table.table) == table
+    ]
+
+
+def _outcome(running: Server, reader: _Reader, what: str, table: Table, source_code: str) -> str:
+    stopped = _stops(reader.record, table)
     if stopped:
-        return str(stopped[0])
+        return stopped[0]
     columns, rows = read_source(running, *table)
-    changes = reader.gateway.rows(SOURCE, table)
+    changes = [*reader.gateway.rows(SOURCE, table), *_removals(reader.record, table)]
+    changes.sort(key=lambda change: change[GSN])
     names = {column.name: column.name for column in columns}
     comparison = compare(".".join(table), columns, rows, put_together(changes, list(names)), names)
     if comparison.equal and changes:
         return DECODED
     if source_code:
         return source_code
-    raise NotConformant(f"{what}: {comparison}; changes: {Counter(row['_change_type'] for row in changes)}")
+    print(f"{what}: {comparison}; changes: {Counter(row['_change_type'] for row in changes)}", file=sys.stderr)
+    return WRONG
