@@ -12,7 +12,8 @@
 
 Threads: per stream one that receives and one of gRPC's that sends; per source one worker for the binlog, one
 for the client's questions, one that watches the log's end; one each for configuration and heartbeat. The
-process keeps nothing on disk: a kill at any point costs a read of the log from the last committed cut.
+process keeps on disk what it can make again, in `state_folder`: a kill at any point costs a read of the log from the
+last committed cut, and a lost folder a look through the log for statements that changed tables.
 """
 
 import logging

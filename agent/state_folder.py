@@ -21,8 +21,11 @@ def state_folder_of(configured: str, agent: str, environment: Mapping[str, str])
     of_systemd = environment.get("STATE_DIRECTORY", "").partition(":")[0]
     if of_systemd:
         return Path(of_systemd)
-    home = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME") or "/var/lib") / ".local/state")
-    return Path(home) / "menura" / agent
+    if environment.get("XDG_STATE_HOME"):
+        return Path(environment["XDG_STATE_HOME"]) / "menura" / agent
+    if environment.get("HOME"):
+        return Path(environment["HOME"]) / ".local/state/menura" / agent
+    return Path("/var/lib/menura") / agent
 
 
 def make_state_folder(folder: Path, source: str) -> None:

@@ -197,7 +197,8 @@ class BinlogReader:
         self._read.publish()
         self._delivery.note_passed()
         self._xa.cut_ends(self._cuts.number, self._read.position)
-        self._definitions.followed(self._read.position)
+        self._definitions.followed(self._read.position, self._cuts.number)
+        self._definitions.committed(self._sink.committed_cut())
         self._cuts.end(started)
 
     # --- events

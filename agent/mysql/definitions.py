@@ -17,10 +17,11 @@ Durable: what `history` keeps; it is written before the cut that it belongs to i
 """
 
 import logging
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-from agent.errors import SourceError
+from agent.errors import PositionInvalid, PositionPurged, SourceRebuilt
 from agent.mysql.ddl.apply import apply
 from agent.mysql.ddl.model import Applied, Catalog, ChangeKind, Server, Statement, Table, TableDefinition
 from agent.mysql.ddl.undo import undo
@@ -67,6 +68,9 @@ class Definitions:
         #: changed since the last `settled`
         self._changed: set[Table] = set()
         self._relatives = Relatives(())
+        #: cuts with changes, and where they end
+        self._uncommitted: deque[tuple[int, Position]] = deque()
+        self._has_recorded = False
 
     def begin(self, start: Position, tables: Mapping[Table, Position], anew: Collection[Table]) -> None:
         """The stream begins at `start`, and each table at its own position."""
@@ -139,17 +143,34 @@ class Definitions:
         """An online schema change has given the table this name for as long as its copy is not in its place."""
         self._put(table, Gone(name))
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether something waits for `settled`."""
+        return bool(self._changed)
+
     def settled(self, position: Position) -> None:
         """What has changed holds from `position` on; now it is durable."""
         if self._changed:
             self._history.keep_relatives(self._relatives)
             self._history.record(position, {table: self.of(table) for table in sorted(self._changed)})
             self._changed.clear()
+            self._has_recorded = True
 
-    def followed(self, position: Position) -> None:
-        """A cut ends here."""
+    def followed(self, position: Position, cut: int) -> None:
+        """This cut ends here."""
         self.settled(position)
         self._history.followed(position)
+        if self._has_recorded:
+            self._uncommitted.append((cut, position))
+            self._has_recorded = False
+
+    def committed(self, cut: int) -> None:
+        """No stream will ask for what was before this cut's end."""
+        position: Position | None = None
+        while self._uncommitted and self._uncommitted[0][0] <= cut:
+            position = self._uncommitted.popleft()[1]
+        if position is not None:
+            self._history.compact(position)
 
     def ended(self, table: Table, position: Position) -> None:
         self._history.ended(table, position)
@@ -261,7 +282,7 @@ class Definitions:
             for logged in self._describer.statements(least(behind.values()), until):
                 live = [table for table, end in behind.items() if not logged.transaction.is_in(end)]
                 self.apply(logged.statement, logged.transaction, live)
-        except SourceError as lost:
+        except (PositionPurged, PositionInvalid, SourceRebuilt) as lost:
             log.warning("schema history has a gap", extra={"fields": {"source": self._source, "error": str(lost)}})
             for table in behind:
                 self._put(table, Unknown("the log since the schema history's end can't be read"))

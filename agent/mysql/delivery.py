@@ -18,7 +18,7 @@ from agent.mysql.log_scan import current_transaction
 from agent.mysql.prepared import Group
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.read_position import ReadPosition
-from agent.mysql.schema import TablePlanner
+from agent.mysql.schema import Moment, TablePlanner
 from agent.mysql.sink import Sink
 from agent.mysql.table_map import table_of
 from agent.native.decoder import BinlogDecoder, DecodeError, RowsMissing, TablePlan
@@ -117,9 +117,7 @@ class Delivery:
         plan: TablePlan | None = None
         if self._progress.is_synced(table):
             try:
-                self._read.publish()
-                transaction = current_transaction(self._decoder, self._read)
-                plan = self._planner.plan(table, body, self._read.position, transaction)
+                plan = self._planner.plan(table, body, None if table in self._skipped else self._moment())
             except TableError as error:
                 if table in self._skipped:
                     self._deferred = True
@@ -131,6 +129,10 @@ class Delivery:
             if not any(plan is other for other in known):
                 known.append(plan)
         self._decoder.define_table(table_id, body, plan)
+
+    def _moment(self) -> Moment:
+        self._read.publish()
+        return Moment(self._read.position, current_transaction(self._decoder, self._read))
 
     def forget(self) -> None:
         """Table ids may be used anew."""

@@ -76,6 +76,8 @@ class Task:
     outlet: Outlet
     cancelled: threading.Event = field(default_factory=threading.Event)
     stream: ReplicationStream | None = None
+    #: the newest that the gateway has told of
+    committed_cut: int = 0
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -140,9 +142,11 @@ class BinlogPlugin:
             case "cut_committed":
                 committed = request.cut_committed
                 task = self._task
-                if task is not None and committed.cut > task.replicate.next_cut:
-                    self._transient.succeeded()
-                    self._terminal.succeeded()
+                if task is not None:
+                    task.committed_cut = committed.cut
+                    if committed.cut > task.replicate.next_cut:
+                        self._transient.succeeded()
+                        self._terminal.succeeded()
                 log.debug("cut committed", extra={"fields": {"source": self.source, "cut": committed.cut}})
 
     def closed(self) -> None:
@@ -396,6 +400,9 @@ class _TaskSink:
         counters.transactions += self._decoder.transactions - self._counted_transactions
         self._counted_rows, self._counted_transactions = self._decoder.rows, self._decoder.transactions
         self._state.read_is(position, commit_us)
+
+    def committed_cut(self) -> int:
+        return self._task.committed_cut
 
     def tables_are(self, stopped: Iterable[Stop]) -> None:
         """Tables stopped, caught up or began."""

@@ -6,6 +6,8 @@ binlog_row_metadata=FULL a table map says all about its columns but for a few ty
 contradiction that stays raises a `TableError`.
 """
 
+from dataclasses import dataclass
+
 from menura.change_batch import is_reserved
 from menura.schema import Column, schema_id
 from menura.types import ColumnType, Kind
@@ -24,7 +26,7 @@ from agent.mysql.connection import Facts
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.definitions import Definitions
 from agent.mysql.foreign_keys import Cascades
-from agent.mysql.history import Unknown
+from agent.mysql.history import Unknown, Version
 from agent.mysql.log_scan import Transaction
 from agent.mysql.positions import Position
 from agent.mysql.table_map import MappedColumn, TableMap, TableMapError, parse_table_map
@@ -46,6 +48,15 @@ _TYPE_NAMES = {
 Table = tuple[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a table map stands."""
+
+    #: behind the last finished transaction
+    position: Position
+    transaction: Transaction
+
+
 class TablePlanner:
     """The plans of one stream; equal table maps of one definition share one."""
 
@@ -56,16 +67,18 @@ class TablePlanner:
         self._cascades = Cascades(config.name, config.binlog, facts)
         self._plans: dict[Table, dict[bytes, TablePlan]] = {}
 
-    def plan(self, table: Table, body: bytes, position: Position, transaction: Transaction) -> TablePlan:
-        """How the rows after this TABLE_MAP, which stands in `transaction` behind `position`, are read.
+    def plan(self, table: Table, body: bytes, moment: Moment | None) -> TablePlan:
+        """How the rows after this TABLE_MAP are read; no `moment`: the table has these rows already.
 
         Raises a `TableError`, and a `SourceError` where the server has to be asked and can't answer.
         """
         plans = self._plans.setdefault(table, {})
         known = plans.get(body[6:])  # without its id, which changes for no reason of ours
         if known is None:
-            known = plans[body[6:]] = self._make(table, body, position, transaction)
+            known = self._make(table, body, moment)
             known.takes_cascades = self._cascades.may_change(table)
+            if moment is not None:
+                plans[body[6:]] = known
         return known
 
     def definition_changed(self, table: Table) -> None:
@@ -73,42 +86,47 @@ class TablePlanner:
         self._plans.pop(table, None)
         self._cascades.definition_changed(table)
 
-    def _make(self, table: Table, body: bytes, position: Position, transaction: Transaction) -> TablePlan:
+    def _make(self, table: Table, body: bytes, moment: Moment | None) -> TablePlan:
         try:
             table_map = parse_table_map(body, mariadb=self._mariadb)
             if any(needs_definition(column, mariadb=self._mariadb) for column in table_map.columns):
-                return self._by_definition(table, table_map, position, transaction)
-            return self._by_table_map(table, table_map, position)
+                return self._by_definition(table, table_map, moment)
+            return self._by_table_map(table, table_map, moment)
         except (TableMapError, ColumnTypeUnknown) as unknown:
             raise self._error(TableColumnUnsupported, table, str(unknown), self._ignore_or_upgrade(table)) from unknown
 
-    def _by_table_map(self, table: Table, table_map: TableMap, position: Position) -> TablePlan:
+    def _by_table_map(self, table: Table, table_map: TableMap, moment: Moment | None) -> TablePlan:
         columns = self._columns(table, table_map, None)
-        self._definitions.described(table, definition_of(columns), position)
+        if moment is not None:
+            self._definitions.described(table, definition_of(columns), moment.position)
         try:
             return self._compiled(table, table_map, columns)
         except UnsupportedColumn as unsupported:
             remedy = self._ignore_or_upgrade(table)
             raise self._error(TableColumnUnsupported, table, str(unsupported), remedy) from unsupported
 
-    def _by_definition(
-        self, table: Table, table_map: TableMap, position: Position, transaction: Transaction
-    ) -> TablePlan:
+    def _by_definition(self, table: Table, table_map: TableMap, moment: Moment | None) -> TablePlan:
         """A definition that the table map contradicts is looked for once more."""
-        for is_last in (False, True):
-            definition = self._definitions.learned(table, position, transaction)
-            if not isinstance(definition, TableDefinition):
-                why = definition.why if isinstance(definition, Unknown) else "there is no such table by then"
-                found = f"the log does not describe columns, and its definition is not known, because {why}"
-                raise self._error(TableSchemaUnknown, table, found, FULL_METADATA)
-            try:
-                return self._checked(table, table_map, definition)
-            except _Contradiction as contradiction:
-                if is_last:
-                    found = f"{contradiction}, by its definition"
-                    raise self._error(TableSchemaMismatch, table, found, FULL_METADATA) from contradiction
-                self._definitions.doubted(table, str(contradiction))
-        raise AssertionError
+        if moment is None:
+            return self._fitting(table, table_map, self._definitions.of(table))
+        version = self._definitions.learned(table, moment.position, moment.transaction)
+        try:
+            return self._fitting(table, table_map, version)
+        except TableSchemaMismatch as contradiction:
+            self._definitions.doubted(table, contradiction.found)
+        version = self._definitions.learned(table, moment.position, moment.transaction)
+        return self._fitting(table, table_map, version)
+
+    def _fitting(self, table: Table, table_map: TableMap, version: Version) -> TablePlan:
+        if not isinstance(version, TableDefinition):
+            why = version.why if isinstance(version, Unknown) else "there is no such table by then"
+            found = f"the log does not describe columns, and its definition is not known, because {why}"
+            raise self._error(TableSchemaUnknown, table, found, FULL_METADATA)
+        try:
+            return self._checked(table, table_map, version)
+        except _Contradiction as contradiction:
+            found = f"{contradiction}, by its definition"
+            raise self._error(TableSchemaMismatch, table, found, FULL_METADATA) from contradiction
 
     def _checked(self, table: Table, table_map: TableMap, definition: TableDefinition) -> TablePlan:
         """By a definition that must fit the table map; raises `_Contradiction`."""

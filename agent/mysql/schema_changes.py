@@ -113,6 +113,8 @@ class SchemaChanges:
 
     def settle(self) -> None:
         """The statement's transaction may be over: then its effect becomes durable."""
+        if not self._definitions.has_changed:
+            return
         if self._decoder.in_transaction:
             self._decoder.stop_at_transaction_end = True
         else:

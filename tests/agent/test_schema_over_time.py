@@ -5,6 +5,7 @@ both equal what SELECT showed when the rows were written.
 """
 
 import random
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -164,7 +165,7 @@ def test_definition_when_it_changes_while_the_agent_is_killed_then_each_row_has_
         steps = list(STEPS)
         while steps:
             with running_agent(config, tmp_path / "log") as process:
-                for _ in range(4):
+                for _ in range(5):
                     if steps:
                         run_step(written, steps.pop(0))
                 if not steps:
@@ -172,7 +173,7 @@ def test_definition_when_it_changes_while_the_agent_is_killed_then_each_row_has_
                 else:
                     before = len(gateway.source("shop").committed)
                     gateway.wait(lambda before=before: len(gateway.source("shop").committed) > before)
-                    time.sleep(dice.random() * 2)
+                    time.sleep(dice.random() / 4)
                     process.kill()
         told = kinds(gateway)
         assert told == ["CREATED", *(kind for step in STEPS for kind in step.events)]
@@ -191,3 +192,109 @@ def test_definition_when_it_changes_while_the_agent_is_killed_then_each_row_has_
             ]
         finally:
             afterwards.stop()
+
+
+def stops(gateway: GatewayDouble) -> list[mysql_binlog_pb2.TableStopped]:
+    return [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
+
+
+def read_from_oldest(
+    database: Server, gateway: GatewayDouble, folder: Path, written: Written, *statements: str, **source: object
+) -> None:
+    """Read up to here, stop, lose the history, run the statements while nobody looks, and go on."""
+    gateway.sync("shop", T, oldest=True)
+    config = write_config(folder, gateway.address, {"shop": {"client": client(database), **source}})
+    with running_agent(config, folder / "log"):
+        expect(gateway, written)
+    shutil.rmtree(folder / "state")
+    written.write()
+    database.run(*statements)
+    written.write()
+    with running_agent(config, folder / "log"):
+        gateway.wait(lambda: stops(gateway) or len(gateway.rows("shop", T)) == len(written.rows))
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def described_by_nobody(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server whose log does not describe columns, with a table."""
+    with server(request.param, tmp_path / "server", binlog_row_metadata=MINIMAL[request.param]) as database:
+        database.create_replication_user()
+        database.run(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, a INT UNSIGNED DEFAULT 4000000000)"
+        )
+        yield database
+
+
+def test_definition_when_the_history_is_lost_then_statements_since_are_undone(
+    described_by_nobody: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    written = Written(described_by_nobody)
+    written.write()
+    read_from_oldest(
+        described_by_nobody,
+        gateway,
+        tmp_path,
+        written,
+        "ALTER TABLE shop.t RENAME COLUMN a TO b, ADD c INT DEFAULT 3 FIRST",
+        "CREATE INDEX by_c ON shop.t (c)",
+        "ALTER TABLE shop.t ENGINE=InnoDB, ADD COLUMN d INT UNSIGNED",
+    )
+    expect(gateway, written)
+    assert kinds(gateway)[-3:] == ["ALTERED", "ALTERED", "ALTERED"]
+    assert [column.name for column in events(gateway)[-1].columns] == ["c", "id", "b", "d"]
+
+
+def test_definition_when_the_history_is_lost_and_a_statement_can_not_be_undone_then_stops_and_names_it(
+    described_by_nobody: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    written = Written(described_by_nobody)
+    written.write()
+    read_from_oldest(described_by_nobody, gateway, tmp_path, written, "ALTER TABLE shop.t DROP COLUMN a")
+    (stop,) = stops(gateway)
+    assert stop.error.code == "TABLE_SCHEMA_UNKNOWN"
+    assert "ALTER TABLE of transaction" in stop.error.found
+    assert "binlog_row_metadata" in stop.error.remedy
+    assert len(gateway.rows("shop", T)) == 1
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_statement_when_it_speaks_of_what_the_filter_keeps_back_then_nothing_of_that_leaves(
+    flavor: Flavor, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    with server(flavor, tmp_path / "server") as database:
+        database.create_replication_user()
+        database.run(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, hidden_tax INT, note INT)",
+            "CREATE TABLE shop.salaries (id INT PRIMARY KEY)",
+        )
+        gateway.sync("shop", T, now=True)
+        rules = {"salaries": None, "shop.t": {"ignored_columns": ["hidden_tax"]}}
+        config = write_config(
+            tmp_path,
+            gateway.address,
+            {"shop": {"client": client(database), "filter_policy": "accept", "filter": rules}},
+        )
+        with running_agent(config, tmp_path / "log"):
+            gateway.wait(lambda: gateway.source("shop").committed)
+            database.run(
+                "ALTER TABLE shop.t ADD more INT DEFAULT 5 COMMENT 'pwd=geheim'",
+                "ALTER TABLE shop.t ALTER hidden_tax SET DEFAULT 987654",
+                "ALTER TABLE shop.t ADD FOREIGN KEY (note) REFERENCES shop.salaries (id)",
+                "ALTER TABLE shop.salaries ADD canary INT",
+                "RENAME TABLE shop.salaries TO shop.x, shop.t TO shop.t_away, shop.x TO shop.salaries",
+                "CREATE TABLE shop.t (id INT PRIMARY KEY, hidden_tax INT)",
+                "DROP TABLE shop.t_away, shop.t",
+                "CREATE TABLE shop.t (id INT PRIMARY KEY, hidden_tax INT)",
+                "ALTER TABLE shop.t RENAME COLUMN hidden_tax TO shown",
+            )
+            gateway.wait(lambda: stops(gateway))
+        assert kinds(gateway) == ["ALTERED"] * 3 + ["RENAMED", "CREATED", "DROPPED", "CREATED"]
+        assert [stop.error.code for stop in stops(gateway)] == ["TABLE_IGNORED_RENAMED"]
+        first = events(gateway)[0]
+        assert [column.name for column in first.columns] == ["id", "note", "more"]
+        assert first.columns[2].text == "5"
+        assert first.statement == "ALTER TABLE shop.t ADD more INT DEFAULT 5 COMMENT '***'"
+        sent = b"".join(event.SerializeToString() for event in events(gateway))
+        for secret in (b"geheim", b"hidden_tax", b"987654", b"salaries", b"canary"):
+            assert secret not in sent
