@@ -64,7 +64,7 @@ class Definitions:
         self._versions: dict[Table, Version] = {}
         #: how tables look after a statement that is still to come
         self._anchors: dict[Table, tuple[Transaction, Version]] = {}
-        self._databases: dict[str, str] = {}
+        self._databases: frozenset[str] = frozenset()
         #: changed since the last `settled`
         self._changed: set[Table] = set()
         self._relatives = Relatives(())
@@ -76,7 +76,8 @@ class Definitions:
         """The stream begins at `start`, and each table at its own position."""
         self._synced = frozenset(tables)
         self._relatives = self._history.relatives(tables)
-        positions = dict(tables)
+        self._databases = frozenset(database for database, _ in tables)
+        positions = dict(tables) | {_database_key(database): start for database in self._databases}
         for table in self._history.tables():
             owner = self._relatives.owner(table)
             if owner is not None:
@@ -85,9 +86,8 @@ class Definitions:
         self._versions = begun.versions
         if not tables:
             return
-        self._databases = dict(self._describer.databases())
         self._catch_up(begun.behind, positions)
-        for group, position in _by_position(self._unknown(), tables):
+        for group, position in _by_position(self._unknown(), positions):
             if self._describer.is_near(position):
                 self._learn(group, position, "")
 
@@ -132,7 +132,8 @@ class Definitions:
     def apply(self, statement: Statement, transaction: Transaction, live: Collection[Table]) -> Applied:
         """What a statement changes; tables of `live` and their copies then look so."""
         applied = apply(self._catalog(statement, live), statement, self.server)
-        self._databases = dict(applied.catalog.databases)
+        for database in self._databases_of(statement):
+            self._put(_database_key(database), self._database_after(database, applied, transaction))
         self._relatives.note(change for change in applied.changes if self.owner(change.table) in live)
         for table in sorted(_touched(applied)):
             if self.owner(table) in live:
@@ -183,7 +184,33 @@ class Definitions:
             self._changed.add(table)
 
     def _unknown(self) -> list[Table]:
-        return [table for table in sorted(self._synced) if isinstance(self.of(table), Unknown)]
+        followed = [*map(_database_key, sorted(self._databases)), *sorted(self._synced)]
+        return [table for table in followed if isinstance(self.of(table), Unknown)]
+
+    def _charsets(self) -> dict[str, str]:
+        """Default charsets of databases; '' where it is not known."""
+        versions = {database: self.of(_database_key(database)) for database in self._databases}
+        return {
+            database: version.charset if isinstance(version, TableDefinition) else ""
+            for database, version in versions.items()
+            if not isinstance(version, Gone)
+        }
+
+    def _databases_of(self, statement: Statement) -> list[str]:
+        """Databases that the statement itself is about."""
+        words = read_statement(statement.text, statement.database)
+        if statement.without_effect or not words.is_about_database():
+            return []
+        return [name for name in self._databases if words.mentions(name, "") or words.default_database == name]
+
+    def _database_after(self, database: str, applied: Applied, transaction: Transaction) -> Version:
+        anchor = self._taken_anchor(_database_key(database), transaction)
+        if anchor is not None:
+            return anchor
+        charset = applied.catalog.databases.get(database)
+        if charset is None:
+            return Gone()
+        return TableDefinition((), charset=charset) if charset else Unknown("its default charset is not known")
 
     def _catalog(self, statement: Statement, live: Collection[Table]) -> Catalog:
         """What is known, as `apply` takes it; other tables that the statement may name may be there."""
@@ -196,13 +223,12 @@ class Definitions:
                 tables.pop(table, None)
             else:
                 tables[table] = version if isinstance(version, TableDefinition) else None
-        return Catalog(tables, self._databases)
+        return Catalog(tables, self._charsets())
 
     def _after(self, table: Table, applied: Applied, transaction: Transaction) -> Version:
-        anchor = self._anchors.get(table)
-        if anchor is not None and anchor[0] == transaction:
-            del self._anchors[table]
-            return anchor[1]
+        anchor = self._taken_anchor(table, transaction)
+        if anchor is not None:
+            return anchor
         if table not in applied.catalog.tables:
             return Gone()
         definition = applied.catalog.tables[table]
@@ -210,11 +236,19 @@ class Definitions:
             return definition
         return Unknown(next((unsure.why for unsure in applied.unsure if unsure.table == table), "a statement hides it"))
 
+    def _taken_anchor(self, table: Table, transaction: Transaction) -> Version | None:
+        """What is known to hold from this transaction on, because it was looked up ahead."""
+        anchor = self._anchors.get(table)
+        if anchor is None or anchor[0] != transaction:
+            return None
+        del self._anchors[table]
+        return anchor[1]
+
     # --- finding out
 
     def _learn(self, tables: Collection[Table], position: Position, done: str) -> None:
         """What these tables look like at `position`, or behind the transaction `done`, from what they look like now."""
-        found, until = self._describer.tables(tables)
+        found, until = self._look(tables)
         between: dict[Table, list[Logged]] = {table: [] for table in tables}
         if not position.covers(until):
             for logged in self._describer.statements(position, until):
@@ -228,14 +262,27 @@ class Definitions:
         fields = {"source": self._source, "tables": len(between), "position": position}
         log.info("definitions learned", extra={"fields": fields})
 
+    def _look(self, tables: Collection[Table]) -> tuple[Mapping[Table, TableDefinition | Unknown], Position]:
+        """How tables and databases look now, and where that is."""
+        charsets = self._describer.databases()
+        while True:
+            found, until = self._describer.tables([table for table in tables if table[1]])
+            again = self._describer.databases()
+            if again == charsets:
+                break
+            charsets = again
+        databases = {_database_key(name): TableDefinition((), charset=charset) for name, charset in charsets.items()}
+        return {**databases, **found}, until
+
     def _concerned(self, statement: Statement, tables: Collection[Table]) -> list[Table]:
         """Tables whose definition the statement may change, whatever it was."""
         words = read_statement(statement.text, statement.database)
         if not words.is_about_database() and not any(words.mentions(*table) for table in tables):
             return []
         names = _written(words)
-        catalog = Catalog(dict.fromkeys([*names, *tables]), self._databases)
+        catalog = Catalog(dict.fromkeys([*names, *tables]), self._charsets())
         touched = _touched(apply(catalog, statement, self.server))
+        touched |= {_database_key(name) for name in self._databases_of(statement)}
         return [table for table in tables if table in touched]
 
     def _before(self, table: Table, statements: list[Logged], now: Version) -> Version:
@@ -254,14 +301,17 @@ class Definitions:
 
     def _undone(self, table: Table, statement: Statement, after: Version) -> TableDefinition | None:
         return (
-            undo(table, after, statement, self._databases, self.server) if isinstance(after, TableDefinition) else None
+            undo(table, after, statement, self._charsets(), self.server) if isinstance(after, TableDefinition) else None
         )
 
     def _before_first(self, table: Table, statements: list[Logged]) -> Version:
         """A statement that makes a table tells that it was not there."""
         statement, transaction = statements[0].statement, statements[0].transaction
-        applied = apply(Catalog({}, self._databases), statement, self.server)
+        # Whatever its charset, only whether the statement makes the table is asked.
+        applied = apply(Catalog({}, {table[0]: "utf8mb4"}), statement, self.server)
         is_made = any(change.kind is ChangeKind.CREATED and change.table == table for change in applied.changes)
+        if not table[1]:
+            is_made = read_statement(statement.text, statement.database).words.startswith("CREATE")
         if is_made and not _may_be_there(statement):
             return Gone()
         last = statements[-1]
@@ -297,6 +347,11 @@ def _by_position(tables: Iterable[Table], positions: Mapping[Table, Position]) -
 
 def _names(definition: TableDefinition) -> list[str]:
     return [column.name.lower() for column in definition.columns]
+
+
+def _database_key(database: str) -> Table:
+    """A database's default charset is followed as that of a table without a name."""
+    return database, ""
 
 
 def _written(words: Words) -> set[Table]:
