@@ -22,6 +22,7 @@ from menura.change_batch import (
     GSN,
     MAX_BATCH_BYTES,
     MAX_TABLE_COLUMNS,
+    METADATA_DEFAULT,
     METADATA_KEY,
     METADATA_SOURCE_TYPE,
     POSITION,
@@ -41,6 +42,7 @@ MAX_NAME_CHARS = 256
 _ROW_HEAD = ((CHANGE_TYPE, pa.int8()), (GSN, pa.int64()), (TRANSACTION, pa.int32()))
 _TRANSACTIONS = ((TRANSACTION_ID, pa.int64()), (COMMIT_TIMESTAMP_US, pa.int64()), (POSITION, pa.string()))
 _ROW_TAIL = ((UNREPRESENTABLE, pa.string()), (ABSENT, pa.binary()))
+_COLUMN_METADATA = frozenset(name.encode() for name in (METADATA_SOURCE_TYPE, METADATA_KEY, METADATA_DEFAULT))
 _NO_MASKS = pa.array([], pa.binary())
 _CHANGE_TYPES = pa.array([kind.name for kind in ChangeType])
 #: what `menura.types.arrow_format` can give, beside decimal128
@@ -180,7 +182,7 @@ def _check_row_columns(schema: pa.Schema) -> None:
             raise BatchColumns("reading a change batch", "a column of the table with a reserved or impossible name")
         if field.type not in _COLUMN_TYPES and not pa.types.is_decimal128(field.type):
             raise BatchColumns("reading a change batch", f"a column of type {field.type}, which no source type has")
-        if set(field.metadata or ()) - {METADATA_SOURCE_TYPE.encode(), METADATA_KEY.encode()}:
+        if set(field.metadata or ()) - _COLUMN_METADATA:
             raise BatchColumns("reading a change batch", "a column with metadata that is not the contract's")
 
 

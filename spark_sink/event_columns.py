@@ -4,7 +4,6 @@ Comes in: a `CutEvent` with columns. Goes out: their `LandedShape`, which column
 before the event hold in the added ones. Pure. Raises `TableStopped`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,20 +15,8 @@ from menura.naming import lake_column
 from spark_sink.errors import EventUnreadable
 from spark_sink.lake_schema import METADATA_TYPES, format_type
 from spark_sink.landed_file import LandedShape, check_names
+from spark_sink.server_text import Fill, read_fill
 from spark_sink.work import CutEvent, TableId
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d{1,6})?)?")
-_TIME = re.compile(r"(-?)(\d{1,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """What rows from before hold in an added column."""
-
-    value: pa.Scalar
-    #: the server's text, where the value is one that the column's type can't hold
-    unrepresentable: str | None = None
-    is_unknown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +41,7 @@ def event_columns(table: TableId, seen: CutEvent) -> EventColumns | None:
     schema = pa.schema([*(pa.field(name, type_) for name, type_ in METADATA_TYPES.items()), *own, *tail])
     check_names(table, seen.cut, schema.names)
     keys = sorted((column.key, name) for name, column in zip(names, columns, strict=True) if column.key)
-    shape = LandedShape(schema, names, tuple(name for _, name in keys))
+    shape = LandedShape(schema, names, tuple(name for _, name in keys), {})
     folded = [name.casefold() for name in names]
     return EventColumns(
         shape,
@@ -75,9 +62,7 @@ def _fill(table: TableId, seen: CutEvent, column: LandedColumn) -> Fill:
         return Fill(nothing, is_unknown=column.earlier_rows != "null")
     text = column.earlier_text
     try:
-        if pa.types.is_temporal(type_):
-            return _fill_date(text, type_)
-        return Fill(read_value(text, type_, column.source_type))
+        return read_fill(text, type_, column.source_type)
     except (pa.ArrowException, ValueError) as unreadable:
         raise EventUnreadable(
             "following a change of the table's definition",
@@ -86,41 +71,3 @@ def _fill(table: TableId, seen: CutEvent, column: LandedColumn) -> Fill:
             remedy="Report this as a bug; to go on now, move the table's folder in the lake away and sync it anew",
             **table.where(seen.cut),
         ) from unreadable
-
-
-def _fill_date(text: str, type_: pa.DataType) -> Fill:
-    """A date, or what looks like one and is in no calendar."""
-    if _DATE.fullmatch(text) is None:
-        raise ValueError("no date")
-    try:
-        if not text.startswith("0000"):
-            return Fill(read_value(text, type_, ""))
-    except pa.ArrowInvalid:
-        pass  # a zero part, a 30th of February: kept as the server's text
-    return Fill(pa.scalar(None, type_), unrepresentable=text)
-
-
-def read_value(text: str, type_: pa.DataType, source_type: str) -> pa.Scalar:
-    """A value from the server's text: binary as UTF-8, BIT as its digits, an instant in UTC.
-
-    Raises ArrowInvalid or ValueError. Whole numbers of microseconds stand for a TIME:
-
-    >>> read_value("-00:00:01.5", pa.int64(), "time(1)")
-    <pyarrow.Int64Scalar: -1500000>
-    """
-    if re.match(r"time\b", source_type):
-        return pa.scalar(_time_us(text), type_)
-    if pa.types.is_binary(type_):
-        return pa.scalar(text.encode(), type_)
-    if pa.types.is_timestamp(type_):
-        return pa.scalar(text).cast(pa.timestamp("us")).cast(type_)
-    return pa.scalar(text).cast(type_)
-
-
-def _time_us(text: str) -> int:
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise ValueError("no time")
-    sign, hours, minutes, seconds, fraction = found.groups()
-    value = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int((fraction or "").ljust(6, "0"))
-    return -value if sign else value

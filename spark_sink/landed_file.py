@@ -6,20 +6,32 @@ Comes in: a file that an entry of the cut log names. Goes out: `LandedRows`. Eve
 `DataFileUnreadable`, which stops its table alone; a fault of the storage is a `LakeStorageFailed`.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from menura.change_batch import ABSENT, GSN, LANDED_COLUMNS, METADATA_KEY, RESERVED_PREFIX, UNREPRESENTABLE
+from menura.change_batch import (
+    ABSENT,
+    GSN,
+    LANDED_COLUMNS,
+    METADATA_DEFAULT,
+    METADATA_KEY,
+    METADATA_SOURCE_TYPE,
+    NULL_DEFAULT,
+    RESERVED_PREFIX,
+    TEXT_DEFAULT,
+    UNREPRESENTABLE,
+)
 from menura.naming import lake_column
 
+from spark_sink.absent_masks import absent_masks, with_defaults
 from spark_sink.errors import ColumnNameTaken, DataFileUnreadable, LakeStorageFailed, TableStopped
 from spark_sink.lake_schema import METADATA_TYPES, lake_type
 from spark_sink.landing_log import LandingLog
+from spark_sink.server_text import Fill, read_fill
 from spark_sink.work import TableFile, TableId
 
 #: what the sink's own columns begin with
@@ -36,6 +48,8 @@ class LandedShape:
     schema: pa.Schema
     columns: tuple[str, ...]
     key: tuple[str, ...]
+    #: what an insert's absent column holds, where it is known
+    defaults: Mapping[str, Fill]
 
 
 class LandedPart(Protocol):
@@ -146,33 +160,17 @@ def open_parquet(log: LandingLog, table: TableId, file: TableFile) -> pq.Parquet
 
 
 def with_lake_types(rows: pa.Table, shape: LandedShape) -> pa.Table:
-    """Rows as landed, to the lake's names and types."""
-    if rows.column_names[-1] == ABSENT:
-        absent = absent_names(rows.column(ABSENT).combine_chunks(), shape.columns)
-    else:
-        absent = pa.nulls(rows.num_rows, pa.string())
+    """Rows as landed, to the lake's names and types; inserts that the log left columns out of hold their defaults."""
     typed = len(shape.schema) - 1
     fields = list(shape.schema)[:typed]
     columns = [column.cast(field.type) for column, field in zip(rows.columns[:typed], fields, strict=True)]
-    return pa.Table.from_arrays([*columns, absent], schema=shape.schema)
-
-
-def absent_names(absent: pa.Array, columns: Sequence[str]) -> pa.Array:
-    """Masks of `menura.change_batch` as JSON arrays of names. Raises ArrowInvalid.
-
-    >>> absent_names(pa.array([None, b"\\x05"], pa.binary()), ["id", "b", "c"]).to_pylist()
-    [None, '["id", "c"]']
-    """
-    masks = absent if pa.types.is_dictionary(absent.type) else absent.dictionary_encode()
-    width = (len(columns) + 7) // 8
-    texts = []
-    for mask in masks.dictionary.to_pylist():
-        bits = int.from_bytes(mask, "little")
-        if len(mask) != width or bits >> len(columns):
-            raise pa.ArrowInvalid(f"{ABSENT} has {len(mask)} bytes for {len(columns)} columns")
-        names = [name for place, name in enumerate(columns) if bits >> place & 1]
-        texts.append(json.dumps(names, ensure_ascii=False) if names else None)
-    return pa.array(texts, pa.string()).take(masks.indices)
+    absent = pa.nulls(rows.num_rows, pa.string())
+    partial = rows.column_names[-1] == ABSENT and rows.column(ABSENT).null_count < rows.num_rows
+    if not partial:
+        return pa.Table.from_arrays([*columns, absent], schema=shape.schema)
+    masks = absent_masks(rows.column(ABSENT).combine_chunks(), shape.columns)
+    typed_rows = pa.Table.from_arrays([*columns, masks.texts()], schema=shape.schema)
+    return with_defaults(typed_rows, masks, shape) if shape.defaults else typed_rows
 
 
 def unreadable(table: TableId, file: TableFile, broken: Exception) -> TableStopped:
@@ -204,6 +202,7 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
         raise _not_in_layout(table, file, f"it has not the columns {', '.join(LANDED_COLUMNS)} ... {UNREPRESENTABLE}")
     fields = [pa.field(name, type_) for name, type_ in METADATA_TYPES.items()]
     keys: dict[int, str] = {}
+    defaults: dict[str, Fill] = {}
     if tail[-1] == ABSENT and landed.field(ABSENT).type not in _MASK_TYPES:
         raise _not_in_layout(table, file, f"column {ABSENT} has the type {landed.field(ABSENT).type}")
     for field in list(landed)[len(LANDED_COLUMNS) : len(LANDED_COLUMNS) + len(own)]:
@@ -212,13 +211,25 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
             raise _not_in_layout(table, file, f"column {field.name} has the type {field.type}")
         name = lake_column(field.name)
         fields.append(pa.field(name, type_))
-        place = (field.metadata or {}).get(METADATA_KEY.encode())
-        if place is not None:
-            keys[int(place)] = name
+        metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        if METADATA_KEY in metadata:
+            keys[int(metadata[METADATA_KEY])] = name
+        if METADATA_DEFAULT in metadata:
+            defaults[name] = _default(table, file, field.name, type_, metadata)
     columns = tuple(field.name for field in fields[len(LANDED_COLUMNS) :])
     fields += [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
     check_names(table, file.cut, [field.name for field in fields])
-    return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)))
+    return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)), defaults)
+
+
+def _default(table: TableId, file: TableFile, name: str, type_: pa.DataType, metadata: Mapping[str, str]) -> Fill:
+    text = metadata[METADATA_DEFAULT]
+    if text == NULL_DEFAULT:
+        return Fill(pa.scalar(None, type_))
+    try:
+        return read_fill(text.removeprefix(TEXT_DEFAULT), type_, metadata.get(METADATA_SOURCE_TYPE, ""))
+    except (pa.ArrowException, ValueError) as unreadable:
+        raise _not_in_layout(table, file, f"the default of column {name} is no {type_}") from unreadable
 
 
 def check_names(table: TableId, cut: int, names: Sequence[str]) -> None:

@@ -29,10 +29,11 @@ from spark_sink.delta_table import (
     write_layout,
 )
 from spark_sink.errors import ColumnTypeChanged, RowsPartial
-from spark_sink.event_columns import EventColumns, Fill
+from spark_sink.event_columns import EventColumns
 from spark_sink.lake_schema import wider
 from spark_sink.landed_file import OWN_PREFIX, LandedShape
 from spark_sink.net_effect import COPY, KEY_TEXT, ROW_HASH, key_text, row_hash
+from spark_sink.server_text import Fill
 from spark_sink.work import TableId
 
 

@@ -29,6 +29,9 @@ _SPATIAL = frozenset(
 
 Row = tuple[object, ...]
 
+#: in place of a value whose column the lake does not have (yet)
+NO_COLUMN = "(no such column)"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -172,7 +175,10 @@ def compare(
 
     def words(row: Mapping[str, object]) -> Row:
         extra = json.loads(str(row["_unrepresentable"])) if row.get("_unrepresentable") else {}
-        return tuple(lake_value(c, row[lake_names[c.name]], extra.get(c.name)) for c in columns)
+        return tuple(
+            lake_value(c, row[lake_names[c.name]], extra.get(c.name)) if lake_names[c.name] in row else NO_COLUMN
+            for c in columns
+        )
 
     in_source, in_lake = Counter(source), Counter(words(row) for row in lake)
     return Comparison(

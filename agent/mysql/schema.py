@@ -6,9 +6,9 @@ binlog_row_metadata=FULL a table map says all about its columns but for a few ty
 contradiction that stays raises a `TableError`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from menura.change_batch import is_reserved
+from menura.change_batch import NULL_DEFAULT, TEXT_DEFAULT, is_reserved
 from menura.schema import Column, schema_id
 from menura.types import ColumnType, Kind
 
@@ -99,6 +99,10 @@ class TablePlanner:
         columns = self._columns(table, table_map, None)
         if moment is not None:
             self._definitions.described(table, definition_of(columns), moment.position)
+        known = self._definitions.of(table)
+        if isinstance(known, TableDefinition):  # which the table map can't tell
+            defaults = {column.name: _insert_default(column) for column in known.columns}
+            columns = tuple(replace(column, default=defaults.get(column.name, "")) for column in columns)
         try:
             return self._compiled(table, table_map, columns)
         except UnsupportedColumn as unsupported:
@@ -170,8 +174,10 @@ class TablePlanner:
         assert mapped.name is not None
         places = [column for column, _ in table_map.primary_key or ()]
         key = places.index(index) + 1 if index in places else 0
-        definition = defined[index].type if defined is not None else None
-        return Column(mapped.name, self._type(mapped, definition, sent=sent), nullable=mapped.nullable, key=key)
+        definition = defined[index] if defined is not None else None
+        type_ = self._type(mapped, definition.type if definition else None, sent=sent)
+        default = definition.default if definition else ""
+        return Column(mapped.name, type_, nullable=mapped.nullable, key=key, default=default)
 
     def _type(self, mapped: MappedColumn, definition: ColumnType | None, *, sent: bool) -> ColumnType:
         if not sent and size_is_logged(mapped, mariadb=self._mariadb):
@@ -206,9 +212,26 @@ class _Contradiction(Exception):
 def columns_of(definition: TableDefinition) -> tuple[Column, ...]:
     keys = {name.lower(): place for place, name in enumerate(definition.primary_key, start=1)}
     return tuple(
-        Column(column.name, column.type, nullable=column.nullable, key=keys.get(column.name.lower(), 0))
+        Column(
+            column.name,
+            column.type,
+            nullable=column.nullable,
+            key=keys.get(column.name.lower(), 0),
+            default=_insert_default(column),
+        )
         for column in definition.columns
     )
+
+
+def _insert_default(column: ColumnDefinition) -> str:
+    if column.generated:
+        return ""
+    if column.default is Default.NULL:
+        return NULL_DEFAULT
+    # How a timestamp's text is meant depends on the session that set it.
+    if column.default is Default.LITERAL and column.type.kind is not Kind.TIMESTAMP:
+        return TEXT_DEFAULT + column.default_text
+    return ""
 
 
 def definition_of(columns: tuple[Column, ...]) -> TableDefinition:

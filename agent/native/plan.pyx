@@ -23,7 +23,9 @@ from agent.native.values cimport (
     READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4, READS_UUID, READS_YEAR, Text, Value
 )
 
-from menura.change_batch import ABSENT, METADATA_KEY, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS
+from menura.change_batch import (
+    ABSENT, METADATA_DEFAULT, METADATA_KEY, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS
+)
 from menura.types import MAX_DECIMAL128_PRECISION, INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
 from agent.mysql import constants as binlog
@@ -216,6 +218,8 @@ cdef class TablePlan:
             facts = {METADATA_SOURCE_TYPE: str(column.type)}
             if column.key:
                 facts[METADATA_KEY] = str(column.key)
+            if column.default:
+                facts[METADATA_DEFAULT] = column.default
             formats.append(arrow_format(column.type))
             self.fields.append(field(column.name, arrow_format(column.type), True, facts))
         self.fields.append(field(UNREPRESENTABLE, "u", True))

@@ -17,8 +17,10 @@ significant first, in as many bytes as that takes: 1 where the log did not carry
 null here and unknown, not NULL. What an update's after image lacks and its before image has is filled in by the agent,
 since such a column has not changed.
 
-A table's own column keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE` and, in a
-primary key, `METADATA_KEY`.
+An insert's absent column holds its default, which the field's metadata tells where it is the same for all rows.
+
+A table's own column keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE`, in a primary key
+`METADATA_KEY`, and `METADATA_DEFAULT` where the agent knows it.
 """
 
 from enum import IntEnum
@@ -49,6 +51,11 @@ RESERVED_PREFIX = "_menura_"
 METADATA_SOURCE_TYPE = "menura.source_type"
 #: its place in the primary key, from "1"; absent outside of it
 METADATA_KEY = "menura.key"
+#: what an insert that does not name the column stores: `NULL_DEFAULT`, or TEXT_DEFAULT and the server's text (of binary
+#: kinds in hex, of BIT in decimal digits)
+METADATA_DEFAULT = "menura.default"
+NULL_DEFAULT = "null"
+TEXT_DEFAULT = "="
 
 #: largest wire payload of one batch before compression, in bytes; a receiver refuses more
 MAX_BATCH_BYTES = 256 << 20

@@ -18,6 +18,8 @@ class Column:
     nullable: bool = True
     #: place in the primary key from 1; 0 outside of it
     key: int = 0
+    #: as `menura.change_batch.METADATA_DEFAULT`; '' where it is not known or not the same for all rows
+    default: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +40,5 @@ def schema_id(columns: tuple[Column, ...]) -> str:
     >>> len(schema_id((Column("id", ColumnType(Kind.INT), nullable=False, key=1),)))
     16
     """
-    facts = [[c.name, str(c.type), c.key] for c in columns]
+    facts = [[c.name, str(c.type), c.key, c.default] for c in columns]
     return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:16]
