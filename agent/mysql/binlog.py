@@ -43,7 +43,7 @@ from agent.mysql.statements import Kind, Statement
 from agent.mysql.statements import read as read_statement
 from agent.mysql.table_map import TableMapError
 from agent.mysql.xa import XaTransactions
-from agent.native.decoder import BinlogDecoder, DecodeError, Event, Reason
+from agent.native.decoder import AnnotationMissing, BinlogDecoder, DecodeError, Event, Reason
 
 log = logging.getLogger("menura.binlog")
 
@@ -159,7 +159,7 @@ class BinlogReader:
             try:
                 reason = decoder.decode()
             except DecodeError as broken:
-                raise self._undecodable(broken) from broken
+                self._fail(broken)
             if reason == Reason.NEED_BYTES:
                 return
             if reason == Reason.EVENT:
@@ -299,8 +299,11 @@ class BinlogReader:
         if self._clock() - self._heard_at > seconds:
             raise connection_lost(self._read.place(), f"no byte for {seconds:.0f} s, not even a heartbeat")
 
-    def _undecodable(self, broken: DecodeError) -> Exception:
+    def _fail(self, broken: DecodeError) -> NoReturn:
         """What a DecodeError becomes: a table's failure where the table is known, else the source's."""
+        if isinstance(broken, AnnotationMissing):  # no failure: the stream is opened anew, with annotations
+            raise broken
         self._read.publish()
         failed = self._delivery.failed(broken)
-        return failed or event_unreadable(self._read.place(), broken.event_type, broken.log_pos, str(broken))
+        place = self._read.place()
+        raise failed or event_unreadable(place, broken.event_type, broken.log_pos, str(broken)) from broken

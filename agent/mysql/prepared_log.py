@@ -86,7 +86,9 @@ class PreparedLog:
         start = Position(None, self.facts.server_uuid, file, begin)
         other = uuid5(self.replica.server_uuid, "prepared transactions")
         beside = ReplicaIdentity(int.from_bytes(other.bytes[:4], "little") | 1 << 31, other)
-        stream = open_stream(self.server, self.source, self.facts, beside, start, Scheme.FILE, ends=True)
+        stream = open_stream(
+            self.server, self.source, self.facts, beside, start, Scheme.FILE, ends=True, annotated=True
+        )
         return _LogFile(self, stream, start)
 
 

@@ -36,7 +36,6 @@ _BINLOG_DUMP_NON_BLOCK = 0x01
 _BINLOG_THROUGH_GTID = 0x04
 #: MariaDB: with the text of the statement before its rows
 _BINLOG_SEND_ANNOTATE_ROWS_EVENT = 0x02
-_PARTIAL_IMAGES = frozenset({"MINIMAL", "NOBLOB"})
 _MARIA_SLAVE_CAPABILITY_GTID = 4
 #: the largest that a dump command without GTIDs can name
 MOST_DUMP_OFFSET = 2**32 - 1
@@ -91,10 +90,11 @@ def open_stream(
     scheme: Scheme,
     *,
     ends: bool = False,
+    annotated: bool = False,
 ) -> ReplicationStream:
     """Register and ask for all events after `start`, with `ends` only up to the log's present end.
 
-    Raises a `SourceError`.
+    `annotated`: with the text of each statement, where the server is a MariaDB. Raises a `SourceError`.
     """
     connection = connect(server, source)
     try:
@@ -102,7 +102,7 @@ def open_stream(
             checksum = _prepare(connection, facts, replica, start, scheme)
             register(connection, replica)
             flags = _BINLOG_DUMP_NON_BLOCK if ends else 0
-            if _needs_annotations(connection, facts):
+            if annotated and facts.flavor == "mariadb":
                 flags |= _BINLOG_SEND_ANNOTATE_ROWS_EVENT
             command, payload = _dump_command(source, replica, start, scheme, flags)
             # PyMySQL has no public call for a command whose answer is a stream.
@@ -137,11 +137,6 @@ def _prepare(
     for name, value in settings.items():
         rows(connection, f"SET {name} = %s", (value,))
     return checksum == "CRC32"
-
-
-def _needs_annotations(connection: "Connection[Any]", facts: Facts) -> bool:
-    """Where updates lack columns, the statement's text tells a REPLACE of MariaDB from them."""
-    return facts.flavor == "mariadb" and (variable(connection, "binlog_row_image") or "").upper() in _PARTIAL_IMAGES
 
 
 def register(connection: "Connection[Any]", replica: ReplicaIdentity) -> None:

@@ -43,7 +43,7 @@ from agent.mysql.replication import (
 from agent.mysql.server_log import ServerLog, natural_scheme
 from agent.mysql.starts import Starts, resolve, scheme_of
 from agent.mysql.watch import LogEndWatch
-from agent.native.decoder import BinlogDecoder, TableBatch
+from agent.native.decoder import AnnotationMissing, BinlogDecoder, TableBatch
 from agent.plugins import Context
 from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
 from agent.state import SourceState
@@ -110,6 +110,8 @@ class BinlogPlugin:
         self._stopping = False
         self._doomed: dict[Table, Stop] = {}
         self._undone: list[Undone] = []
+        #: MariaDB's statements are asked for beside their rows, which costs bytes: from when some row needed it
+        self._annotated = False
         self._transient = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._terminal = Backoff(TERMINAL_FIRST_SECONDS, TERMINAL_MOST_SECONDS, Random())  # noqa: S311
         self._thread = threading.Thread(target=self._run, name=f"{self.source}/binlog", daemon=True)
@@ -184,6 +186,12 @@ class BinlogPlugin:
                 log.info("a transaction took rows back: it is read again", extra={"fields": {"source": self.source}})
                 self._undone.append(rows.undone)
                 task.outlet.abort()
+            except AnnotationMissing:
+                log.info(
+                    "rows need their statements' text: asked for from now on", extra={"fields": {"source": self.source}}
+                )
+                self._annotated = True
+                task.outlet.abort()
             except MenuraError as error:
                 if not task.cancelled.is_set():
                     self._retry_later(task, error)
@@ -255,6 +263,7 @@ class BinlogPlugin:
             next_transaction_id=replicate.next_transaction_id,
             batch_rows=BATCH_ROWS,
         )
+        decoder.annotated = self._annotated
         with closing(PreparedFile(self._state_folder, self.source)) as prepared:
             reader = self._reader(task, facts, scheme, progress, decoder, definitions, prepared)
             if starts.positions or starts.stopped:
@@ -277,7 +286,9 @@ class BinlogPlugin:
             return
         fields |= {"tables": len(progress.synced()), "position": progress.start}
         log.info("replication starts", extra={"fields": fields})
-        stream = open_stream(self._config.binlog, self.source, facts, self._replica, progress.start, scheme)
+        stream = open_stream(
+            self._config.binlog, self.source, facts, self._replica, progress.start, scheme, annotated=self._annotated
+        )
         with closing(stream):
             task.stream = stream
             task.check()  # a cancellation before the line above has not seen the stream

@@ -162,8 +162,12 @@ class TablePlanner:
         self._check_names(table, columns)
         verdict = self._config.filter.verdict(*table)
         sent = tuple(column for column in columns if not verdict.ignores(column.name))
+        known = self._definitions.of(table)
+        computed = _computed(known) if isinstance(known, TableDefinition) else frozenset()
         planned = [
-            PlannedColumn(column, logged.type, logged.metadata, not verdict.ignores(column.name))
+            PlannedColumn(
+                column, logged.type, logged.metadata, not verdict.ignores(column.name), column.name.lower() in computed
+            )
             for column, logged in zip(columns, table_map.columns, strict=True)
         ]
         return TablePlan(table[0], table[1], schema_id(sent), planned)
@@ -221,6 +225,12 @@ def columns_of(definition: TableDefinition) -> tuple[Column, ...]:
         )
         for column in definition.columns
     )
+
+
+def _computed(definition: TableDefinition) -> frozenset[str]:
+    """Lower-cased names of columns that may be generated: of a table that only its table map describes, all."""
+    is_described_only = all(column.default is Default.EXPRESSION for column in definition.columns)
+    return frozenset(column.name.lower() for column in definition.columns if column.generated or is_described_only)
 
 
 def _insert_default(column: ColumnDefinition) -> str:

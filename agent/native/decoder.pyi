@@ -30,6 +30,9 @@ class DecodeError(Exception):
     table_id: int
     column: int
 
+class AnnotationMissing(DecodeError):
+    """Rows that can be read only beside the text of their statement, in a stream with `annotated`."""
+
 class RowsMissing(DecodeError):
     """The table may have changed without a row event: a foreign key's action that the server does not log."""
 
@@ -53,8 +56,9 @@ class PlannedColumn:
     binlog_type: int
     metadata: int
     sent: bool
+    computed: bool  # may be a generated column: MariaDB leaves those out of partial images although they changed
 
-    def __init__(self, column: Column, binlog_type: int, metadata: int, sent: bool) -> None: ...
+    def __init__(self, column: Column, binlog_type: int, metadata: int, sent: bool, computed: bool = False) -> None: ...
 
 class TablePlan:
     """Compiled once per TABLE_MAP version; raises UnsupportedColumn for a type that it can't decode, and for a column
@@ -96,6 +100,7 @@ class BinlogDecoder:
 
     stop_at_transaction_end: bool
     stop_at_transaction_begin: bool
+    annotated: bool  # MariaDB was asked for the text of statements; else rows that need it raise AnnotationMissing
     checksum: bool  # CRC32 at the end of each event; Python sets it from FORMAT_DESCRIPTION
 
     def __init__(

@@ -30,8 +30,8 @@ from agent.native.events import Event
 from agent.native.plan import PlannedColumn, TablePlan, UnsupportedColumn
 
 __all__ = [
-    "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "RowsMissing", "TableBatch",
-    "TablePlan", "UnsupportedColumn",
+    "AnnotationMissing", "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "RowsMissing",
+    "TableBatch", "TablePlan", "UnsupportedColumn",
 ]
 
 
@@ -61,6 +61,10 @@ class DecodeError(Exception):
         self.log_pos = log_pos
         self.table_id = table_id
         self.column = column
+
+
+class AnnotationMissing(DecodeError):
+    """Rows that can be read only beside the text of their statement, which this stream was not asked for."""
 
 
 class RowsMissing(DecodeError):
@@ -129,6 +133,8 @@ cdef class BinlogDecoder(EventReader):
                 where = f"{plan.database}.{plan.table}, column {plan.columns[self.failed_column].column.name}: "
         why = (<bytes> self.row.failure).decode()
         kind = RowsMissing if self.are_rows_missing else DecodeError
+        if self.is_annotation_missing:
+            kind = AnnotationMissing
         return kind(
             where + why, self.header.type, self.header.log_pos, self.failed_table_id, self.failed_column
         )

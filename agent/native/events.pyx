@@ -92,7 +92,7 @@ cdef class EventReader(RowsReader):
         while True:
             self.failed_table_id = -1
             self.failed_column = -1
-            self.are_rows_missing = False
+            self.are_rows_missing = self.is_annotation_missing = False
             if self.injected.is_open:
                 step = self.read_inner(self.injected, self.injected_at)
             elif self.payload.is_open:

@@ -39,6 +39,7 @@ cdef class PlannedColumn:
     cdef readonly int binlog_type
     cdef readonly int metadata
     cdef readonly bint sent
+    cdef readonly bint computed
 
 
 cdef class TablePlan:

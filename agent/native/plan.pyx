@@ -150,11 +150,12 @@ class UnsupportedColumn(Exception):
 cdef class PlannedColumn:
     """One column as the log has it. `metadata` is that of the TABLE_MAP, as `agent.mysql.table_map` gives it."""
 
-    def __init__(self, column, int binlog_type, int metadata, bint sent):
+    def __init__(self, column, int binlog_type, int metadata, bint sent, bint computed=False):
         self.column = column
         self.binlog_type = binlog_type
         self.metadata = metadata
         self.sent = sent
+        self.computed = computed
 
 
 cdef class TablePlan:
@@ -236,6 +237,7 @@ cdef class TablePlan:
         memset(value, 0, sizeof(Value))
         value.size, value.prefix = _size(planned)
         value.sent = planned.sent
+        value.computed = planned.computed
         value.is_json = planned.binlog_type == binlog.MYSQL_TYPE_JSON
         self.plan.json_columns += value.is_json
         if not planned.sent:

@@ -79,8 +79,10 @@ cdef class RowsReader:
     cdef Row row
     cdef int64_t failed_table_id
     cdef int32_t failed_column
-    # what failed is that rows are missing
+    # what failed is that rows are missing, or the text of their statement, which this stream does not have
     cdef bint are_rows_missing
+    cdef bint is_annotation_missing
+    cdef public bint annotated
 
     cdef int fail(self, const char* why) noexcept nogil
     cdef void expect_rows(self, const Table* table) noexcept nogil
@@ -88,6 +90,7 @@ cdef class RowsReader:
     cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil
     cdef bint may_be_replace(self, const Plan* plan, const Layout* layout) noexcept nogil
+    cdef bint lacks_computed(self, const Plan* plan, const Layout* layout) noexcept nogil
     cdef int append_inflated(
         self, Plan* plan, const Layout* layout, const uint8_t* compressed, size_t size, int kind
     ) noexcept with gil

@@ -132,8 +132,14 @@ cdef class RowsReader:
             # as INSERT ... () VALUES () under MINIMAL, which takes no byte per row
             return self.fail(b"rows that the log holds no column of, nor how many: set binlog_row_image to FULL")
         if self.mariadb and not layout.is_whole[1] and self.may_be_replace(plan, &layout):
+            self.is_annotation_missing = not self.annotated
             return self.fail(
                 b"an update that may be a REPLACE, of which MariaDB does not log what it set to defaults:"
+                b" set binlog_row_image to FULL"
+            )
+        if self.mariadb and not layout.is_whole[1] and self.lacks_computed(plan, &layout):
+            return self.fail(
+                b"an update without a generated column, which MariaDB leaves out although it changes:"
                 b" set binlog_row_image to FULL"
             )
         if self.header.type >= WRITE_ROWS_COMPRESSED_EVENT_V1:
@@ -156,6 +162,13 @@ cdef class RowsReader:
         return lacks and not (
             self.annotated_statement == self.statement and self.annotated_update and self.annotated_tables == 1
         )
+
+    cdef bint lacks_computed(self, const Plan* plan, const Layout* layout) noexcept nogil:
+        cdef int32_t i
+        for i in range(plan.column_count):
+            if plan.values[i].computed and plan.values[i].sent and not has_bit(layout.present[1], i):
+                return True
+        return False
 
     cdef int append_inflated(
         self, Plan* plan, const Layout* layout, const uint8_t* compressed, size_t size, int kind

@@ -64,6 +64,8 @@ cdef struct Value:
     Reads reads
     # False: stepped over
     bint sent
+    # may change although MariaDB leaves it out of an after image
+    bint computed
     # MySQL's binary JSON
     bint is_json
     # bytes of a value in the event; with a prefix: bytes of its length, and `size` is not used

@@ -111,6 +111,9 @@ def test_rows_when_images_are_partial_and_compressed_then_the_lake_equals_the_so
                 cursor.execute("UPDATE documents SET id = id + 1000, body = 'moved' WHERE id = %s", (len(image) * 10,))
                 cursor.execute("DELETE FROM documents WHERE id = 3")
                 cursor.execute("INSERT INTO documents VALUES (3, 'back', 'whole', NULL, 9)")
+        with closing(server.connect(database=database)) as connection, connection.cursor() as cursor:
+            cursor.execute("SET binlog_row_image = MINIMAL")
+            cursor.execute("INSERT INTO documents (id, title) VALUES (7, 'what it leaves out has its default')")
         wait_until_equal(running.lake, running.tenant, source, server, database, ["documents"])
 
 
