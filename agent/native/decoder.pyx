@@ -30,8 +30,8 @@ from agent.native.events import Event
 from agent.native.plan import PlannedColumn, TablePlan, UnsupportedColumn
 
 __all__ = [
-    "AnnotationMissing", "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason", "RowsMissing",
-    "TableBatch", "TablePlan", "UnsupportedColumn",
+    "AnnotationMissing", "ArrowColumns", "BinlogDecoder", "DecodeError", "Event", "PlannedColumn", "Reason",
+    "RowsMissing", "TableBatch", "TablePlan", "UnsupportedColumn",
 ]
 
 
