@@ -89,13 +89,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def server(flavor: Flavor, folder: Path, *, version: str = "", program: str = "", **settings: str) -> Iterator[Server]:
+def server(flavor: Flavor, folder: Path, *, release: str = "", program: str = "", **settings: str) -> Iterator[Server]:
     """A running server with a fresh data folder in `folder`; `settings` are server options with '_' for '-'.
 
     Row-based binary log, full images and full metadata, unless `settings` say otherwise. `program` is a copy of the
     server's executable that is to run in its place.
     """
-    variable = _url_variable(flavor, version)
+    variable = _url_variable(flavor, release)
     url = os.environ.get(variable)
     if url:
         if settings:
@@ -107,13 +107,13 @@ def server(flavor: Flavor, folder: Path, *, version: str = "", program: str = ""
             parts.hostname or "127.0.0.1",
             unquote(parts.username or "root"),
             unquote(parts.password or ""),
-            version=version,
+            version=release,
         )
         return
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(_template(flavor, version), folder / "data")
+    shutil.copytree(_template(flavor, release), folder / "data")
     (folder / "data" / "auto.cnf").unlink(missing_ok=True)  # each MySQL makes a server UUID of its own
-    running = Server(flavor, free_port(), folder=folder, settings=settings, version=version, program=program)
+    running = Server(flavor, free_port(), folder=folder, settings=settings, version=release, program=program)
     try:
         running.start()
         yield running

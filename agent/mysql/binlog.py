@@ -184,8 +184,11 @@ class BinlogReader:
     # --- cuts
 
     def _end_cut_if_due(self) -> None:
-        if not self._cuts.is_due():
-            return
+        if self._cuts.is_due():
+            self._end_cut_now()
+
+    def _end_cut_now(self) -> None:
+        """At once, or at the end of the transaction that the decoder is in."""
         if self._decoder.in_transaction:
             self._decoder.stop_at_transaction_end = True
         else:
@@ -208,6 +211,8 @@ class BinlogReader:
             self._handle(event)
         except (EventBodyError, TableMapError) as broken:
             raise event_unreadable(self._read.place(), event.type, event.log_pos, str(broken)) from broken
+        if self._cuts.has_many_events:
+            self._end_cut_now()
 
     def _handle(self, event: Event) -> None:
         if self._xa.is_preparing and self._xa.keep(event):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from menura.change_batch import MAX_EVENTS_BYTES
 from menura.v1 import mysql_binlog_pb2
 
 from agent.errors import as_message
@@ -48,6 +49,7 @@ class _Cut:
     sent_bytes: int = 0
     stopped: list[Stop] = field(default_factory=list)
     events: list[mysql_binlog_pb2.TableEvent] = field(default_factory=list)
+    events_bytes: int = 0
 
 
 class Cuts:
@@ -124,6 +126,12 @@ class Cuts:
     def add_event(self, event: mysql_binlog_pb2.TableEvent) -> None:
         """Something that happened to a table other than a change of its rows."""
         self._cut.events.append(event)
+        self._cut.events_bytes += event.ByteSize()
+
+    @property
+    def has_many_events(self) -> bool:
+        """Whether the cut has to end before the next statement: one more may not fit."""
+        return self._cut.events_bytes > MAX_EVENTS_BYTES // 2
 
     def end(self, started: Sequence[mysql_binlog_pb2.TableStarted] = ()) -> None:
         """Send the cut's end, at the published position; its batches have been sent."""

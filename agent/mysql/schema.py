@@ -6,6 +6,7 @@ binlog_row_metadata=FULL a table map says all about its columns but for a few ty
 contradiction that stays raises a `TableError`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from menura.change_batch import NULL_DEFAULT, TEXT_DEFAULT, is_reserved
@@ -159,7 +160,7 @@ class TablePlanner:
         )
 
     def _compiled(self, table: Table, table_map: TableMap, columns: tuple[Column, ...]) -> TablePlan:
-        self._check_names(table, columns)
+        self.check_names(table, [column.name for column in columns])
         verdict = self._config.filter.verdict(*table)
         sent = tuple(column for column in columns if not verdict.ignores(column.name))
         known = self._definitions.of(table)
@@ -192,11 +193,12 @@ class TablePlanner:
             name = _TYPE_NAMES.get(mapped.type, "unknown")
             raise ColumnTypeUnknown(f"column {mapped.name} of type {name}: {unknown}") from unknown
 
-    def _check_names(self, table: Table, columns: tuple[Column, ...]) -> None:
-        for column in columns:
-            if is_reserved(column.name):
-                remedy = f"Rename it on the server: ALTER TABLE {table[1]} RENAME COLUMN {column.name} TO ..."
-                found = f"the column name {column.name} is one of the lake's own"
+    def check_names(self, table: Table, columns: Iterable[str]) -> None:
+        """Raises `TableColumnReserved`."""
+        for name in columns:
+            if is_reserved(name):
+                remedy = f"Rename it on the server: ALTER TABLE {table[1]} RENAME COLUMN {name} TO ..."
+                found = f"the column name {name} is one of the lake's own"
                 raise self._error(TableColumnReserved, table, found, remedy)
 
     def _ignore_or_upgrade(self, table: Table) -> str:

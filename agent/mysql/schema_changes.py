@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from menura.v1 import mysql_binlog_pb2
 
 from agent.config import SourceConfig
+from agent.errors import TableError
 from agent.mysql.charsets import CharsetUnknown
 from agent.mysql.cuts import Cuts
 from agent.mysql.ddl.model import (
@@ -141,13 +142,19 @@ class SchemaChanges:
             if swap is None:
                 self._delivery.stop_here(table, rows_removed(self._read.place(), table, made.words.words))
             else:
-                self._add(made, swap)
+                self._add(swap)
             return
         if not changes:  # nobody knows how it looks now
             created = made.words.words.startswith("CREATE")
             changes = [Change(ChangeKind.CREATED if created else ChangeKind.ALTERED, table)]
-        for change in changes:
-            self._add(made, self._event(made, change, before))
+        events = [self._event(made, change, before) for change in changes]
+        try:
+            self._planner.check_names(table, [column.name for event in events for column in event.columns])
+        except TableError as error:
+            self._delivery.stop_here(table, error)
+            return
+        for event in events:
+            self._add(event)
 
     def _event(self, made: _Statement, change: Change, before: Version) -> mysql_binlog_pb2.TableEvent:
         event = self._named(made, change)
@@ -178,7 +185,7 @@ class SchemaChanges:
             statement=statement_about(change.kind, change.table, change.new_table, made.statement.text, self._filter),
         )
 
-    def _add(self, made: _Statement, event: mysql_binlog_pb2.TableEvent) -> None:
+    def _add(self, event: mysql_binlog_pb2.TableEvent) -> None:
         event.gsn = self._decoder.take_gsn()
         self._cuts.add_event(event)
 

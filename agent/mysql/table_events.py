@@ -7,6 +7,7 @@ name of another table that it denies, no column that it ignores, nor a statement
 import re
 from collections.abc import Collection, Mapping
 
+from menura.change_batch import MAX_STATEMENT_BYTES
 from menura.types import arrow_format
 from menura.v1 import config_pb2, mysql_binlog_pb2
 
@@ -14,7 +15,8 @@ from agent.filter import Filter, Policy, Verdict
 from agent.mysql.ddl.model import AddedColumn, ChangeKind, ColumnDefinition, EarlierRows, Table, TableDefinition
 from agent.mysql.progress import name_message
 
-MOST_STATEMENT_BYTES = 64 << 10
+#: an ENUM's labels may take more
+MOST_TYPE_CHARS = 60_000
 HIDDEN = "(not shown: it speaks of what the filter keeps back)"
 MASK = "'***'"
 
@@ -62,7 +64,7 @@ def _column(
 ) -> mysql_binlog_pb2.ColumnAfter:
     message = mysql_binlog_pb2.ColumnAfter(
         name=column.name,
-        source_type=str(column.type),
+        source_type=_short(str(column.type)),
         arrow_format=arrow_format(column.type),
         key=key,
         renamed_from=renamed_from or "",
@@ -74,6 +76,10 @@ def _column(
     elif added is not None:
         message.is_unknown = True
     return message
+
+
+def _short(type_: str) -> str:
+    return type_ if len(type_) <= MOST_TYPE_CHARS else f"{type_[:MOST_TYPE_CHARS]}…"
 
 
 def statement_about(kind: ChangeKind, table: Table, new_table: Table | None, text: str, filter_: Filter) -> str:
@@ -143,6 +149,6 @@ def _masked(text: str) -> str:
 
 def _cut(text: str) -> str:
     encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= MOST_STATEMENT_BYTES:
+    if len(encoded) <= MAX_STATEMENT_BYTES:
         return encoded.decode()
-    return encoded[: MOST_STATEMENT_BYTES - 3].decode("utf-8", "ignore") + "…"
+    return encoded[: MAX_STATEMENT_BYTES - 3].decode("utf-8", "ignore") + "…"

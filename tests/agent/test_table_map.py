@@ -52,7 +52,7 @@ def flavor_and_maps(
 ) -> tuple[Flavor, list[bytes]]:
     """Bodies of three table maps: full metadata, minimal metadata, and a key with a prefix."""
     flavor, version = request.param
-    with server(flavor, tmp_path_factory.mktemp("map") / flavor, version=version) as running:
+    with server(flavor, tmp_path_factory.mktemp("map") / flavor, release=version) as running:
         running.run("CREATE DATABASE t CHARACTER SET utf8mb4")
         data = logged(
             running,

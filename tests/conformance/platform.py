@@ -28,7 +28,7 @@ def examine_all(folder: Path) -> dict[str, Findings]:
 def examine_platform(platform: cases.Platform, folder: Path) -> Findings:
     folder.mkdir(parents=True)
     types, settings, flows = cases.types_of(platform), cases.settings_of(platform), cases.flows_of(platform)
-    with server(platform.flavor, folder / "plain", version=platform.version, **_COMMON) as running:
+    with server(platform.flavor, folder / "plain", release=platform.version, **_COMMON) as running:
         findings = examine(running, folder, types, settings, flows)
     with _encrypted(platform, folder / "encrypted") as running:
         encrypted = examine(running, folder, types, [ENCRYPTED], [])
@@ -50,7 +50,7 @@ def _encrypted(platform: cases.Platform, folder: Path) -> Iterator[Server]:
             "file_key_management_filename": str(keys),
             "encrypt_binlog": "ON",
         }
-        with server(platform.flavor, folder / "server", version=platform.version, **_COMMON, **options) as running:
+        with server(platform.flavor, folder / "server", release=platform.version, **_COMMON, **options) as running:
             yield running
         return
     installed = SERVERS / "mysql" / "usr"

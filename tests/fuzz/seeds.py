@@ -48,7 +48,7 @@ def make() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)
             with server(
-                platform.flavor, path / "server", version=platform.version, max_allowed_packet="64M", local_infile="1"
+                platform.flavor, path / "server", release=platform.version, max_allowed_packet="64M", local_infile="1"
             ) as running:
                 units = list(_logged(running, platform))
         streams = [b"".join(map(packets, unit)) for unit in units]

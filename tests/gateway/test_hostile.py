@@ -353,7 +353,7 @@ LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
             "a column of no type": [{**COLUMN, "arrow_format": "+l"}],
             "a decimal of 39 digits": [{**COLUMN, "arrow_format": "d:39,0"}],
             "a decimal of more scale than digits": [{**COLUMN, "arrow_format": "d:5,6"}],
-            "a key without a first place": [{**COLUMN, "key": 2}],
+            "a key with two columns at one place": [{**COLUMN, "key": 2}, {**COLUMN, "name": "other", "key": 2}],
             "a long earlier value": [{**COLUMN, "text": "x" * 65_537}],
             "an added column that is renamed": [{**COLUMN, "renamed_from": "x", "is_null": True}],
         }.items()

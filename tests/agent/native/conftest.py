@@ -10,7 +10,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """Each of the servers, shared by this folder's tests; every test makes a log file and tables of its own."""
     flavor, version = request.param
     folder = tmp_path_factory.mktemp(flavor) / "server"
-    with server(flavor, folder, version=version, max_allowed_packet="128M") as running:
+    with server(flavor, folder, release=version, max_allowed_packet="128M") as running:
         running.create_replication_user()
         running.run("CREATE DATABASE t CHARACTER SET utf8mb4")
         yield running
