@@ -249,7 +249,7 @@ def test_credit_when_it_runs_out_then_reading_stops_and_memory_is_bounded(
         assert psutil.Process(process.pid).memory_info().rss < 160 << 20
         gateway.grants_credit = True
         gateway.grant("shop", 1 << 20)
-        gateway.wait(lambda: len(gateway.rows("shop", ORDERS)) == 1 << 18, 60)
+        gateway.wait(lambda: sum(batch.rows.num_rows for batch in record.batches) == 1 << 18, 60)
 
 
 def test_sync_when_the_server_restarts_then_goes_on(database: Server, gateway: GatewayDouble, tmp_path: Path) -> None:
