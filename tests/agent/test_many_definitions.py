@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from menura.change_batch import MAX_EVENTS_BYTES
-from menura.v1 import config_pb2
 
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
-from tests.agent.test_replication import ORDERS, config, database, gateway, last_state, wait_equal
+from tests.agent.test_replication import ORDERS, config, database, gateway, stops, wait_equal
 from tests.servers import Server
 
 __all__ = ["database", "gateway"]
@@ -41,10 +40,7 @@ def test_column_when_an_alter_gives_it_a_reserved_name_then_its_table_alone_stop
         database.run(
             "ALTER TABLE shop.reserved ADD COLUMN _menura_x INT", "INSERT INTO shop.orders (note) VALUES ('a')"
         )
-        gateway.wait(
-            lambda: (found := last_state(gateway, ("shop", "reserved"))) and found.state == config_pb2.TableState.FAILED
-        )
-        stopped = last_state(gateway, ("shop", "reserved"))
-        assert stopped is not None
+        gateway.wait(lambda: stops(gateway, ("shop", "reserved")))
+        (stopped,) = stops(gateway, ("shop", "reserved"))
         assert stopped.error.code == "TABLE_COLUMN_RESERVED"
         wait_equal(gateway, database, ORDERS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from menura.v1 import config_pb2, stream_pb2
+from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
@@ -98,6 +98,12 @@ def last_state(gateway: GatewayDouble, table: Table) -> config_pb2.TableState | 
     effective = gateway.source("shop").effective
     found = [t for t in effective[-1].tables if (t.table.database, t.table.table) == table] if effective else []
     return found[0] if found else None
+
+
+def stops(gateway: GatewayDouble, table: Table) -> list[mysql_binlog_pb2.TableStopped]:
+    """What committed cuts say of the table's stop; its state is soon not told any more, since nobody wants it then."""
+    cuts = gateway.source("shop").committed
+    return [stop for cut in cuts for stop in cut.stopped if (stop.table.database, stop.table.table) == table]
 
 
 def test_sync_from_oldest_when_rows_change_then_equals_the_table(
