@@ -74,6 +74,10 @@ class Cuts:
         self._cut = _Cut(settings.first_cut, clock())
         #: when a cut last ended for its age, not for its size
         self._timed_at = -math.inf
+        #: the cut before ended for its size: this one may be the rest of a backlog
+        self._follows_full = False
+        #: rows of the cut when they were last looked at, and since when they are so many
+        self._rows, self._rows_since = 0, clock()
 
     @property
     def number(self) -> int:
@@ -94,6 +98,9 @@ class Cuts:
         cut = self._cut
         if cut.first_row_at is None and (self._decoder.pending_rows or cut.sent_rows or cut.events):
             cut.first_row_at = now
+        rows = self._decoder.pending_rows + cut.sent_rows
+        if rows != self._rows:
+            self._rows, self._rows_since = rows, now
         due_at = self._due_at()
         is_due = bool(cut.stopped) or (due_at is not None and now >= due_at)
         is_due = is_due or cut.sent_bytes + self._decoder.pending_bytes >= self._settings.most_bytes
@@ -106,11 +113,12 @@ class Cuts:
         return is_due
 
     def _due_at(self) -> float | None:
-        """At most one cut an interval ends for its age; after a calm the first change leaves at once."""
+        """At most one cut an interval ends for its age; after a calm, or a backlog, what is there leaves at once."""
         if self._cut.first_row_at is None:
             return None
         interval = self._settings.interval_seconds
-        return max(self._cut.first_row_at + min(GATHER_SECONDS, interval), self._timed_at + interval)
+        due_at = max(self._cut.first_row_at + min(GATHER_SECONDS, interval), self._timed_at + interval)
+        return min(due_at, self._rows_since + GATHER_SECONDS) if self._follows_full else due_at
 
     def send_batches(self) -> None:
         cut = self._cut
@@ -138,8 +146,10 @@ class Cuts:
         decoder = self._decoder
         decoder.stop_at_transaction_end = False
         due_at, now = self._due_at(), self._clock()
-        if due_at is not None and now >= due_at:
+        is_full = self._cut.sent_bytes >= self._settings.most_bytes
+        if not is_full and due_at is not None and now >= due_at:
             self._timed_at = now
+        self._follows_full = is_full
         transactions, first_us, last_us = decoder.take_times()
         end = mysql_binlog_pb2.CutEnd(
             cut=self._cut.number,

@@ -125,7 +125,8 @@ def _cpu_seconds(usage: resource.struct_rusage) -> float:
 def menura(server: Server, case: Case) -> Measure:
     """The whole agent: read, decode, filter, Arrow, compress, send; a real gateway beside it lands and commits.
 
-    CPU and memory are the agent's alone; the wall ends with the commit of the last row.
+    CPU and memory are the agent's alone. The wall begins with the commit of the start cut, when the command has come
+    from the API to the agent and the log has been asked for, and ends with that of the last row.
     """
     with tempfile.TemporaryDirectory() as folder, stack(Path(folder), sink=False, cut_interval_ms=500) as running:
         # without TLS, as python-mysql-replication reads
@@ -134,8 +135,11 @@ def menura(server: Server, case: Case) -> Measure:
             table = running.wait_for_table("bench", "bench", case.table)
             assert agent.running is not None
             process = psutil.Process(agent.running.pid)
-            cpu_before, began_us = sum(process.cpu_times()[:2]), time.time_ns() // 1000
+            cpu_before = sum(process.cpu_times()[:2])
             running.post(f"{table}/start", {"start": {"position": case.gtid_set}})
+            path = running.landing / entry_path(1)
+            wait_for(f"the start cut; agent: {agent.tail(5)}", path.exists, 60, every=0.02)
+            began_us = decode_entry(path.read_bytes()).committed_at_us
             rows, committed_at_us = 0, began_us
             entry = 1
             while rows < case.rows:
