@@ -13,7 +13,7 @@ from menura.errors import MenuraError
 from agent.errors import TableError
 from agent.mysql.cuts import Cuts
 from agent.mysql.definitions import Definitions
-from agent.mysql.failures import Place, row_unreadable, rows_uncertain
+from agent.mysql.failures import WITHOUT_CASCADES, Place, row_unreadable, rows_uncertain
 from agent.mysql.log_scan import current_transaction
 from agent.mysql.prepared import Group
 from agent.mysql.progress import Progress, Stop, Table
@@ -238,5 +238,6 @@ class Delivery:
             return None
         place = self._read.place()
         if isinstance(broken, RowsMissing):
-            return TableFailed(Stop(table, place.position, rows_uncertain(place, table, str(broken))))
+            error = rows_uncertain(place, table, str(broken), WITHOUT_CASCADES)
+            return TableFailed(Stop(table, place.position, error))
         return TableFailed(Stop(table, place.position, row_unreadable(place, table, broken.log_pos, str(broken))))

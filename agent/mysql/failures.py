@@ -100,12 +100,19 @@ def row_unreadable(place: Place, table: Table, end_offset: int, why: str) -> Tab
     )
 
 
-def rows_uncertain(place: Place, table: Table, found: str) -> TableRowsUncertain:
+SYNC_ANEW = "Start the table's sync anew"
+#: else it stops again at the next such statement
+WITHOUT_CASCADES = (
+    "Take ON DELETE and ON UPDATE actions from the table's foreign keys, or leave the table out; " + SYNC_ANEW.lower()
+)
+
+
+def rows_uncertain(place: Place, table: Table, found: str, remedy: str = SYNC_ANEW) -> TableRowsUncertain:
     return TableRowsUncertain(
         "reading a transaction",
         found,
         data=TABLE_COMPLETE,
-        remedy="Start the table's sync anew",
+        remedy=remedy,
         source=place.source,
         database=table[0],
         table=table[1],

@@ -36,6 +36,7 @@ def test_child_when_a_parent_is_deleted_then_equals_its_table_or_stops_before(
         (stopped,) = stops(gateway, LINES)
         assert stopped.error.code == "TABLE_ROWS_UNCERTAIN"
         assert "CASCADE" in stopped.error.found
+        assert "foreign keys" in stopped.error.remedy
         assert {row["id"] for row in gateway.rows("shop", LINES)} == {10, 11}
         database.run("INSERT INTO orders (id, note) VALUES (4, 'd')", database="shop")
         wait_equal(gateway, database, ORDERS, PLAIN)
