@@ -124,7 +124,7 @@ class SourceHealth:
 
 @dataclass(frozen=True, slots=True)
 class TableDesired:
-    """A table to sync. Exactly one of the four is set when the sync has not begun yet; none when it goes on."""
+    """A table to sync. Exactly one of the five is set when the sync has not begun yet; none when it goes on."""
 
     database: str
     table: str
@@ -132,6 +132,8 @@ class TableDesired:
     start_text: str = ""
     start_oldest: bool = False
     start_now: bool = False
+    #: the dump that brings its earlier rows
+    start_dump: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,64 @@ class SourceDesired:
     source: str
     generation: int
     tables: tuple[TableDesired, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """See menura.v1.DumpRange."""
+
+    number: int
+    lower: str
+    upper: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPlanned:
+    """See menura.v1.DumpPlan."""
+
+    key: tuple[str, ...]
+    ranges: tuple[KeyRange, ...]
+    estimated_rows: int | None
+    estimated_bytes: int | None
+    runway_seconds: int | None
+    needed_seconds: int | None
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpDesired:
+    """A dump that is not over; see menura.v1.DumpOrder."""
+
+    dump: str
+    database: str
+    table: str
+    priority: int
+    paused: bool
+    workers: int
+    rows_per_second: int
+    bytes_per_second: int
+    started_gsn: int
+    plan: DumpPlanned | None
+    remaining: tuple[KeyRange, ...]
+    next_chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpsDesired:
+    generation: int
+    dumps: tuple[DumpDesired, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSeen:
+    """What a dump is doing, as the agent says; `state` is the name of a menura.v1.DumpStatus.State."""
+
+    dump: str
+    state: str
+    reason: str
+    rows_per_second: int
+    bytes_per_second: int
+    uncommitted_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +266,7 @@ class Registry(Protocol):
         """Number of the last cut log entry of this landing that the database holds; 0 for none."""
 
     def apply_entry(self, landing: str, entry: LogEntry) -> None:
-        """Follow the cut log: committed positions, started and stopped tables, row and byte counts; idempotent.
+        """Follow the cut log: positions, started and stopped tables, counts, the ledger of chunks; idempotent.
 
         A stopped table's sync becomes 'failed' with its position, and the source's generation grows.
         """

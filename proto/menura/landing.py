@@ -4,15 +4,16 @@
 
     LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
+    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA.parquet
 
 A data file counts only when an entry names it. An entry is written once (put if absent), after the
 files that it names are durable; so whoever reads entries 1, 2, 3, ... until one is missing sees each
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 2 (times in microseconds since the epoch, UTC)::
+An entry, format 3 (times in microseconds since the epoch, UTC)::
 
-    {"format": 2, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+    {"format": 3, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"gtid_set": "3E11...:1-77", "server_uuid": "3E11...", "file": "binlog.000002", "offset": 1234},
@@ -25,15 +26,24 @@ An entry, format 2 (times in microseconds since the epoch, UTC)::
                    "statement": "ALTER TABLE orders ADD note TEXT", "removes_rows": false,
                    "columns": [{"name": "note", "source_type": "text charset utf8mb4", "arrow_format": "u", "key": 0,
                                 "renamed_from": "", "earlier_rows": "null", "earlier_text": ""}],
-                   "new_name": []}],
+                   "new_name": [], "dump": "", "removes_rows_before_gsn": 0}],
+       "chunks": [{"database": "shop", "table": "orders", "dump": "0f8e...", "chunk": 12, "gsn": 871, "range": 2,
+                   "lower": "[\\"500\\"]", "upper": "[\\"900\\"]", "last_of_range": false, "rows": 400,
+                   "source_bytes": 51200, "read_at_us": 1699999999000000, "read_us": 930000,
+                   "position": "3E11...:1-75"}],
        "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
-                  "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900}]}]}
+                  "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900, "dump": "", "chunk": 0}]}]}
 
 `events` are menura.v1.TableEvent: `earlier_rows` is "" for a column that was there before, else "null", "text" (then
 `earlier_text` has it) or "unknown"; `new_name` is [database, table] of a RENAMED one.
-Format 1 is the same without `events`; its files have no `_absent`.
+A file with a `dump` belongs to one of the cut's `chunks`. It has the table's columns and `_unrepresentable` only: what
+the other columns before and after them hold is the same for all its rows and stands in its chunk: `snapshot`, `gsn`
+(also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
+are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
+over them, wherever in the log those stand.
+Format 2 is the same without dumps. Format 1 is format 2 without `events`; its files have no `_absent`.
 
 Within a source cuts are numbered from 1 without gaps; `epoch` is that of the gateway's lease and never falls.
 A reader MUST refuse a `format` above its own.
@@ -45,8 +55,8 @@ from typing import Any
 
 from menura.naming import path_segment
 
-FORMAT = 2
-READABLE_FORMATS = (1, 2)
+FORMAT = 3
+READABLE_FORMATS = (1, 2, 3)
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -118,6 +128,31 @@ class LandedEvent:
     columns: tuple[LandedColumn, ...] = ()
     #: (database, table), of a RENAMED one
     new_name: tuple[str, ...] = ()
+    #: of DUMP_STARTED and DUMPED
+    dump: str = ""
+    #: rows with a lower number do not exist any more
+    removes_rows_before_gsn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LandedChunk:
+    """What one range of a table's key held at one moment; a whole table where it has no key."""
+
+    database: str
+    table: str
+    dump: str
+    chunk: int
+    gsn: int
+    range: int
+    #: see menura.v1.DumpRange
+    lower: str
+    upper: str
+    last_of_range: bool
+    rows: int
+    source_bytes: int
+    read_at_us: int
+    read_us: int
+    position: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +166,9 @@ class LandedFile:
     bytes: int
     first_gsn: int
     last_gsn: int
+    #: of one of the cut's chunks; "" and 0 for changes
+    dump: str = ""
+    chunk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +191,8 @@ class LandedCut:
     files: tuple[LandedFile, ...] = ()
     #: in the order of their numbers
     events: tuple[LandedEvent, ...] = ()
+    #: each with its files, or with none where it is empty
+    chunks: tuple[LandedChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +216,12 @@ def data_path(tenant: str, source: str, database: str, table: str, epoch: int, c
     """Path of a cut's Parquet file of one table and schema version, relative to LANDING."""
     folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}"
     return f"{folder}/{epoch:010d}-{cut:020d}-{schema_id}.parquet"
+
+
+def chunk_path(tenant: str, source: str, database: str, table: str, dump: str, chunk: int, schema_id: str) -> str:
+    """Path of a chunk's Parquet file, relative to LANDING; DUMP is in a form that is safe in paths."""
+    folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}/dump-{dump}"
+    return f"{folder}/{chunk:012d}-{schema_id}.parquet"
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -214,6 +260,7 @@ def _decode_cut(facts: dict[str, Any]) -> LandedCut:
         "stopped": tuple(LandedStop(**_with_position(stop)) for stop in facts["stopped"]),
         "files": tuple(LandedFile(**file) for file in facts["files"]),
         "events": tuple(decode_event(event) for event in facts.get("events", ())),
+        "chunks": tuple(LandedChunk(**chunk) for chunk in facts.get("chunks", ())),
     }
     return LandedCut(**{**facts, **nested})
 

@@ -13,6 +13,8 @@ import yaml
 from tests.servers import ROOT, Server
 
 END_SECONDS = 15
+#: a SIGABRT makes the interpreter print where each thread is
+HANG_SHOWS_STACKS = (sys.executable, "-X", "faulthandler")
 
 
 def client(server: Server, **changes: object) -> dict[str, object]:
@@ -50,7 +52,7 @@ def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subproc
     """`menura agent run` in the background; told to stop it ends with 0 or a named code, unless the test killed it."""
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "agent.cli", "run", "--config", str(config), "--log-level", "debug"],
+            [*HANG_SHOWS_STACKS, "-m", "agent.cli", "run", "--config", str(config), "--log-level", "debug"],
             stdout=out,
             stderr=out,
             env=_environment(),
@@ -63,9 +65,9 @@ def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subproc
         try:
             code = process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
+            process.send_signal(signal.SIGABRT)
             process.wait()
-            raise
+            raise AssertionError(f"it does not end:\n{log.read_text()[-8000:]}") from None
     assert code in (exit_codes or (0,)) or code == -signal.SIGKILL, log.read_text()[-4000:]
     assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
 
