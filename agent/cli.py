@@ -5,7 +5,8 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
+
+from menura.signals import set_at_signal
 
 from agent import logs, memory
 from agent.config import AgentConfig, load
@@ -49,12 +50,7 @@ def _check(config: AgentConfig) -> int:
 
 def _run(config: AgentConfig) -> int:
     stopping = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    set_at_signal(stopping, signal.SIGTERM, signal.SIGINT)
     memory.settle()
     return Agent(config, default_registry()).run(stopping)
 

@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import FrameType
 
+from menura.signals import set_at_signal
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -36,11 +36,11 @@ def main() -> int:
     logging.Formatter.converter = time.gmtime
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()
-    _set_at_signal(stop)
+    set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
     try:
         settings = _settings(arguments)
         session = start_session(arguments.master)
-        _set_at_signal(stop)  # Spark has put a handler of its own for Ctrl-C
+        set_at_signal(stop, signal.SIGTERM, signal.SIGINT)  # Spark has put a handler of its own for Ctrl-C
         try:
             run(session, settings, stop)
         finally:
@@ -49,14 +49,6 @@ def main() -> int:
         print(f"menura sink: {failure}", file=sys.stderr)
         return failure.exit_code
     return 0
-
-
-def _set_at_signal(stop: threading.Event) -> None:
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask_to_stop)
 
 
 def run(session: SparkSession, settings: SinkSettings, stop: threading.Event) -> None:

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import httpx
 import typer
+from menura.signals import set_at_signal
 
 from controlplane_api.app import parse_listen
 from controlplane_api.commands.options import single_command
@@ -37,8 +38,7 @@ def up(
     folder = data.absolute()
     parse_listen(api_listen)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+    set_at_signal(stop, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     with _locked(folder):
         for listen in (gateway_listen, api_listen):
             _check_free(listen)

@@ -43,7 +43,7 @@ def agent(command: str, config: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=60,
-        env=_environment(),
+        env=environment(),
     )
 
 
@@ -55,7 +55,7 @@ def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subproc
             [*HANG_SHOWS_STACKS, "-m", "agent.cli", "run", "--config", str(config), "--log-level", "debug"],
             stdout=out,
             stderr=out,
-            env=_environment(),
+            env=environment(),
         )
     try:
         yield process
@@ -72,5 +72,5 @@ def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subproc
     assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])}

@@ -165,13 +165,13 @@ def test_definition_when_it_changes_while_the_agent_is_killed_then_each_row_has_
         steps = list(STEPS)
         while steps:
             with running_agent(config, tmp_path / "log") as process:
+                before = len(gateway.source("shop").committed)
                 for _ in range(5):
                     if steps:
                         run_step(written, steps.pop(0))
                 if not steps:
                     expect(gateway, written)
                 else:
-                    before = len(gateway.source("shop").committed)
                     gateway.wait(lambda before=before: len(gateway.source("shop").committed) > before)
                     time.sleep(dice.random() / 4)
                     process.kill()
