@@ -75,7 +75,7 @@ def _round(state: Path, seed: int, events: int, *, blind: bool) -> dict[str, flo
     data = current.read_bytes()
     kept = FINDINGS / f"{seed}-{int(time.time())}"
     kept.write_bytes(data[4 : 4 + int.from_bytes(data[:4], "little")])
-    what = "hung" if ended.returncode == -signal.SIGALRM else f"ended with {ended.returncode}"
+    what = "hung" if ended.returncode == -signal.SIGPROF else f"ended with {ended.returncode}"
     print(f"seed {seed}: the worker {what}; its input is kept: python -m tests.fuzz replay {kept}", file=sys.stderr)
     return None
 

@@ -30,7 +30,7 @@ from tests.fuzz import seeds  # noqa: E402
 from tests.fuzz.mutate import Payloads, mutate, stream_of  # noqa: E402
 from tests.fuzz.target import Target, check, from_file, to_file  # noqa: E402
 
-#: one input that takes longer hangs
+#: of the processor; 64 inputs that take more hang
 HANG_SECONDS = 20
 #: of the slower properties: one input in so many
 CHECK_EACH = 20
@@ -104,7 +104,7 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
         stream = stream_of(changed, chance)
         current.put(to_file(stream, mariadb=mariadb))
         if inputs % 64 == 0:
-            signal.alarm(HANG_SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, HANG_SECONDS)
         outcome = target.run(stream, mariadb=mariadb)
         if _coverage.fuzz_end() and not blind:
             corpus.keep(mariadb, changed)
