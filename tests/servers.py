@@ -262,3 +262,41 @@ def _wait_until_up(running: Server) -> None:
             time.sleep(0.05)
         else:
             return
+
+
+def replicate(primary: Server, replica: Server) -> None:
+    """Make an empty, running server follow `primary` from its first transaction on; its server_id is its own.
+
+    The replica writes what it applies to its own log, unless its settings say otherwise.
+    """
+    primary.run(
+        "CREATE USER IF NOT EXISTS 'follower'@'%' IDENTIFIED BY 'follower-secret'",
+        "GRANT REPLICATION SLAVE ON *.* TO 'follower'@'%'",
+    )
+    if primary.flavor == "mysql":
+        replica.run(
+            "RESET BINARY LOGS AND GTIDS",
+            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{primary.host}', SOURCE_PORT = {primary.port}, "
+            "SOURCE_USER = 'follower', SOURCE_PASSWORD = 'follower-secret', SOURCE_AUTO_POSITION = 1, "
+            "GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = 1",
+            "START REPLICA",
+        )
+        return
+    replica.run(
+        "RESET MASTER",
+        "SET GLOBAL gtid_slave_pos = ''",
+        f"CHANGE MASTER TO MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, MASTER_USER = 'follower', "
+        "MASTER_PASSWORD = 'follower-secret', MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1",
+        "START SLAVE",
+    )
+
+
+@contextmanager
+def replica_of(primary: Server, folder: Path, **settings: str) -> Iterator[Server]:
+    """A running replica of `primary`, with `settings` of its own."""
+    settings = {"server_id": "2", "log_slave_updates": "1", **settings}
+    if primary.flavor == "mysql":
+        settings["log_replica_updates"] = settings.pop("log_slave_updates")
+    with server(primary.flavor, folder, release=primary.version, **settings) as replica:
+        replicate(primary, replica)
+        yield replica
