@@ -2,7 +2,7 @@
 
 Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
 change by commands, `committed_position` by the cut log, `source_health` by heartbeats. Whoever changes
-syncs of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
+syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
 
 Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
 keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fields.
@@ -71,6 +71,8 @@ class Source(Base):
     policy_sha256: Mapped[str] = mapped_column(default="")
     #: of the desired state; grows with each change of the set of tables
     generation: Mapped[int] = mapped_column(default=0)
+    #: of the desired dumps; grows with each change of what is asked of them
+    dump_generation: Mapped[int] = mapped_column(default=0)
     problem: Mapped[dict[str, Any] | None]
     cartography_at_us: Mapped[int | None]
 
@@ -114,6 +116,7 @@ class Sync(Base):
     source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
     desired: Mapped[str]
     start: Mapped[str | None]
+    #: the position, or the dump's UUID
     start_text: Mapped[str] = mapped_column(default="")
     #: of the source when the sync was last started, stopped or failed: reports of older ones are of an earlier life
     changed_generation: Mapped[int]
@@ -144,6 +147,108 @@ class TableEvent(Base):
     removes_rows: Mapped[bool]
     #: [database, table], of a renamed one
     new_name: Mapped[list[Any]]
+
+
+class Dump(Base):
+    """A first copy of a table: what is asked for, its plan, how far it is.
+
+    Commands and plans are written by the API and the gateway; `started_gsn`, the counts, the ranges and the chunks
+    follow the cut log. `state` is running until the dump is over; what it does meanwhile is in `dump_status`.
+    """
+
+    __tablename__ = "dump"
+    __table_args__ = (UniqueConstraint("source_id", "uuid"), Index(None, "source_id", "state"), Index(None, "table_id"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    uuid: Mapped[str]
+    source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
+    table_id: Mapped[int] = mapped_column(ForeignKey("source_table.id"))
+    state: Mapped[str]
+    #: `changed_generation` of its sync when it failed: it can go on as long as the sync lives the same life
+    sync_generation: Mapped[int] = mapped_column(default=0)
+    created_at_us: Mapped[int]
+    ended_at_us: Mapped[int | None]
+    problem: Mapped[dict[str, Any] | None]
+
+    priority: Mapped[int] = mapped_column(default=0)
+    paused: Mapped[bool] = mapped_column(default=False)
+    #: run it although the server may not keep its log long enough
+    forced: Mapped[bool] = mapped_column(default=False)
+    #: 0: no limit of the user's
+    workers: Mapped[int] = mapped_column(default=0)
+    rows_per_second: Mapped[int] = mapped_column(default=0)
+    bytes_per_second: Mapped[int] = mapped_column(default=0)
+
+    planned_at_us: Mapped[int | None]
+    #: columns of the key in whose order it is read; none: the whole table in one snapshot
+    key: Mapped[list[Any]]
+    estimated_rows: Mapped[int | None]
+    estimated_bytes: Mapped[int | None]
+    runway_seconds: Mapped[int | None]
+    needed_seconds: Mapped[int | None]
+    warning: Mapped[str] = mapped_column(default="")
+
+    #: number of its DUMP_STARTED event; 0 before that is committed
+    started_gsn: Mapped[int] = mapped_column(default=0)
+    #: above every committed chunk
+    next_chunk: Mapped[int] = mapped_column(default=1)
+    #: of committed chunks, as the server sent them
+    rows: Mapped[int] = mapped_column(default=0)
+    bytes: Mapped[int] = mapped_column(default=0)
+    chunks: Mapped[int] = mapped_column(default=0)
+
+
+class DumpRange(Base):
+    """One range of a dump's plan, and how far it is done."""
+
+    __tablename__ = "dump_range"
+
+    dump_id: Mapped[int] = mapped_column(Id, ForeignKey("dump.id"), primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    lower: Mapped[str]
+    upper: Mapped[str]
+    #: where its last committed chunk ended; `lower` before the first
+    reached: Mapped[str]
+    done: Mapped[bool] = mapped_column(default=False)
+    rows: Mapped[int] = mapped_column(default=0)
+
+
+class DumpChunk(Base):
+    """A chunk that a cut has made visible; see menura.landing.LandedChunk."""
+
+    __tablename__ = "dump_chunk"
+    __table_args__ = (Index(None, "dump_id", "committed_at_us"),)
+
+    dump_id: Mapped[int] = mapped_column(Id, ForeignKey("dump.id"), primary_key=True, autoincrement=False)
+    chunk: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    range: Mapped[int]
+    lower: Mapped[str]
+    upper: Mapped[str]
+    #: whether its range went on by it: not when the range was elsewhere, or the dump was over
+    counted: Mapped[bool]
+    gsn: Mapped[int]
+    cut: Mapped[int]
+    rows: Mapped[int]
+    bytes: Mapped[int]
+    read_at_us: Mapped[int]
+    read_us: Mapped[int]
+    position: Mapped[str]
+    committed_at_us: Mapped[int]
+
+
+class DumpStatus(Base):
+    """What a dump is doing, as the agent said last."""
+
+    __tablename__ = "dump_status"
+
+    dump_id: Mapped[int] = mapped_column(Id, ForeignKey("dump.id"), primary_key=True, autoincrement=False)
+    at_us: Mapped[int]
+    #: a name of menura.v1.DumpStatus.State
+    state: Mapped[str]
+    reason: Mapped[str]
+    rows_per_second: Mapped[int]
+    bytes_per_second: Mapped[int]
+    uncommitted_rows: Mapped[int]
 
 
 class CommittedPosition(Base):

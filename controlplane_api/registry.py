@@ -14,17 +14,21 @@ from contextlib import contextmanager
 from typing import Any
 
 from menura.landing import LogEntry
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, tuple_, update
+from sqlalchemy.orm import InstrumentedAttribute
 
-from controlplane_api import cut_log, leases
+from controlplane_api import cut_log, dump_reports, leases
 from controlplane_api.cartography import store_cartography
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, clean_int64, clean_text, insert_into, position_from, problem_document
 from controlplane_api.errors import DatabaseUnavailable
-from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync, Tenant
-from controlplane_api.states import Desired, StartKind, State
+from controlplane_api.models import Agent, CommittedPosition, Dump, Source, SourceHealth, SourceTable, Sync, Tenant
+from controlplane_api.states import Desired, DumpEnd, StartKind, State
 from gateway.registry import (
     AgentSeen,
+    DumpPlanned,
+    DumpsDesired,
+    DumpSeen,
     Problem,
     RegistryUnavailable,
     SourceCommitted,
@@ -202,11 +206,13 @@ class SqlRegistry:
                     Sync.start,
                     Sync.start_text,
                     Sync.position,
+                    Dump.state.label("dump_state"),
                 )
                 .select_from(Source)
                 .join(Tenant)
                 .outerjoin(Sync, (Sync.source_id == Source.id) & _ASKED_OF_AGENT[0] & _ASKED_OF_AGENT[1])
                 .outerjoin(SourceTable, SourceTable.id == Sync.table_id)
+                .outerjoin(Dump, _BEGINS_WITH)
                 .where(Tenant.name == key.tenant, Source.name == key.source)
                 .order_by(SourceTable.database, SourceTable.name)
             ).all()  # fmt: skip
@@ -217,15 +223,7 @@ class SqlRegistry:
             )
 
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
-        if not tenants_sources:
-            return {}
-        with self._read() as connection:
-            rows = connection.execute(
-                select(Tenant.name.label("tenant"), Source.name, Source.generation)
-                .join_from(Source, Tenant)
-                .where(tuple_(Tenant.name, Source.name).in_([(key.tenant, key.source) for key in tenants_sources]))
-            )
-            return {SourceKey(row.tenant, row.name): row.generation for row in rows}
+        return self._generations(tenants_sources, Source.generation)
 
     def acquire_lease(self, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
         with self._write() as connection:
@@ -266,6 +264,40 @@ class SqlRegistry:
             ahead=ahead_from(row.ahead),
         )
 
+    def dumps(self, key: SourceKey) -> DumpsDesired:
+        with self._read() as connection:
+            return dump_reports.desired(connection, key)
+
+    def dump_generations(self, keys: Sequence[SourceKey]) -> dict[SourceKey, int]:
+        return self._generations(keys, Source.dump_generation)
+
+    def record_dump_plan(self, key: SourceKey, dump: str, plan: DumpPlanned, at_us: int) -> None:
+        with self._write() as connection:
+            source = _lock_source(connection, key)
+            if source is not None:
+                dump_reports.record_plan(connection, source.id, dump, plan, at_us)
+
+    def record_dump_status(self, key: SourceKey, dumps: Sequence[DumpSeen], at_us: int) -> None:
+        with self._write() as connection:
+            dump_reports.record_status(connection, key, dumps, at_us)
+
+    def record_dump_failed(self, key: SourceKey, dump: str, problem: Problem, at_us: int) -> None:
+        with self._write() as connection:
+            source = _lock_source(connection, key)
+            if source is not None:
+                dump_reports.record_failed(connection, source.id, dump, problem, at_us)
+
+    def _generations(self, keys: Sequence[SourceKey], column: InstrumentedAttribute[int]) -> dict[SourceKey, int]:
+        if not keys:
+            return {}
+        with self._read() as connection:
+            rows = connection.execute(
+                select(Tenant.name.label("tenant"), Source.name, column.label("generation"))
+                .join_from(Source, Tenant)
+                .where(tuple_(Tenant.name, Source.name).in_([(key.tenant, key.source) for key in keys]))
+            )
+            return {SourceKey(row.tenant, row.name): row.generation for row in rows}
+
     @contextmanager
     def _write(self) -> Iterator[Connection]:
         try:
@@ -284,6 +316,8 @@ class SqlRegistry:
 
 
 _ASKED_OF_AGENT = (Sync.desired == Desired.SYNCING, Sync.failed.is_(False))
+
+_BEGINS_WITH = and_(Sync.start == StartKind.DUMP, Dump.table_id == Sync.table_id, Dump.uuid == Sync.start_text)
 
 _UPDATE_EFFECTIVE = (
     update(Sync)
@@ -357,11 +391,14 @@ def _effective_change(row: AnyRow, table: TableEffective) -> dict[str, Any] | No
 
 def _desired_table(row: AnyRow) -> TableDesired:
     position = position_from(row.position) if row.start == StartKind.RESUME else None
+    by_dump = row.start == StartKind.DUMP and row.dump_state == DumpEnd.RUNNING
     return TableDesired(
         database=row.database,
         table=row.name,
         start_position=position,
         start_text=row.start_text if row.start == StartKind.POSITION else "",
         start_oldest=row.start == StartKind.OLDEST or (row.start == StartKind.RESUME and position is None),
-        start_now=row.start == StartKind.NOW,
+        # Its dump has failed: the changes come all the same, and the sync says what is missing.
+        start_now=row.start == StartKind.NOW or (row.start == StartKind.DUMP and not by_dump),
+        start_dump=row.start_text if by_dump else "",
     )

@@ -18,6 +18,8 @@ class StartKind(StrEnum):
     POSITION = "position"
     #: where it stopped; the log's oldest transaction when it never began
     RESUME = "resume"
+    #: a dump brings its earlier rows
+    DUMP = "dump"
 
 
 class State(StrEnum):
@@ -32,3 +34,17 @@ class State(StrEnum):
     STOPPED = "stopped"
     #: no sync was ever asked for; never stored
     NOT_SYNCED = "not_synced"
+
+
+class DumpEnd(StrEnum):
+    """What became of a dump, as the database keeps it."""
+
+    RUNNING = "running"
+    #: with the cut of its DUMPED event the table was what it was at the source
+    DONE = "done"
+    FAILED = "failed"
+    #: by its plan the server does not keep its log for as long as the dump needs it
+    REFUSED = "refused"
+    CANCELLED = "cancelled"
+    #: only the cut log knows it, after the database was built anew from it: its plan is gone
+    LOST = "lost"

@@ -272,3 +272,17 @@ class Registry(Protocol):
         """
 
     def committed(self, key: SourceKey) -> SourceCommitted: ...
+
+    def dumps(self, key: SourceKey) -> DumpsDesired:
+        """All dumps of the source that are not over, with what is left of each by the ledger."""
+
+    def dump_generations(self, keys: Sequence[SourceKey]) -> dict[SourceKey, int]:
+        """Of the desired dumps; grows with each command, each plan and each DUMP_STARTED or DUMPED event."""
+
+    def record_dump_plan(self, key: SourceKey, dump: str, plan: DumpPlanned, at_us: int) -> None:
+        """The first one counts; ignored when it has one or is over."""
+
+    def record_dump_status(self, key: SourceKey, dumps: Sequence[DumpSeen], at_us: int) -> None: ...
+
+    def record_dump_failed(self, key: SourceKey, dump: str, problem: Problem, at_us: int) -> None:
+        """The dump is over; its table's sync says that earlier rows are missing and why."""

@@ -9,6 +9,9 @@ from menura.landing import LogEntry
 
 from gateway.registry import (
     AgentSeen,
+    DumpPlanned,
+    DumpsDesired,
+    DumpSeen,
     LeaseHeld,
     Problem,
     RegistryUnavailable,
@@ -39,6 +42,10 @@ class MemoryRegistry:
         self.applied: dict[str, int] = defaultdict(int)
         self.entries: list[LogEntry] = []
         self.positions: dict[SourceKey, SourceCommitted] = {}
+        self.wanted_dumps: dict[SourceKey, DumpsDesired] = {}
+        self.plans: dict[tuple[SourceKey, str], DumpPlanned] = {}
+        self.dump_statuses: dict[SourceKey, tuple[DumpSeen, ...]] = {}
+        self.failed_dumps: dict[tuple[SourceKey, str], Problem] = {}
 
     def want(self, tenant: str, source: str, *tables: str, oldest: bool = False) -> int:
         """Set the desired tables; the new generation."""
@@ -156,3 +163,23 @@ class MemoryRegistry:
     def committed(self, key: SourceKey) -> SourceCommitted:
         self._check()
         return self.positions.get(key, SourceCommitted())
+
+    def dumps(self, key: SourceKey) -> DumpsDesired:
+        self._check()
+        return self.wanted_dumps.get(key, DumpsDesired(0, ()))
+
+    def dump_generations(self, keys: Sequence[SourceKey]) -> dict[SourceKey, int]:
+        self._check()
+        return {key: self.dumps(key).generation for key in keys if key in self.wanted}
+
+    def record_dump_plan(self, key: SourceKey, dump: str, plan: DumpPlanned, at_us: int) -> None:
+        self._check()
+        self.plans.setdefault((key, dump), plan)
+
+    def record_dump_status(self, key: SourceKey, dumps: Sequence[DumpSeen], at_us: int) -> None:
+        self._check()
+        self.dump_statuses[key] = tuple(dumps)
+
+    def record_dump_failed(self, key: SourceKey, dump: str, problem: Problem, at_us: int) -> None:
+        self._check()
+        self.failed_dumps[key, dump] = problem

@@ -1,0 +1,76 @@
+"""How a dump ends before it is complete, and what its table's sync says then.
+
+Comes in: dumps that fail, are refused or cancelled, within a transaction that holds the source's row. Goes out: their
+end, and in the syncs of their tables why older rows are missing. A sync that waits for its dump to begin with begins
+without it, at the log's end: the source's generation grows.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Connection, and_, or_, select, update
+
+from controlplane_api.documents import problem_document
+from controlplane_api.models import Dump, Source, Sync
+from controlplane_api.states import DumpEnd, StartKind
+from gateway.registry import Problem
+
+LOOKUP_DUMPS = 5_000
+
+#: of a sync by dump, while the dump runs
+NOT_YET = "the dump that brings them is not done"
+
+_ENDS = {
+    DumpEnd.FAILED: "the dump that should have brought them failed",
+    DumpEnd.REFUSED: "the dump that should have brought them was refused",
+    DumpEnd.CANCELLED: "the dump that should have brought them was cancelled",
+    DumpEnd.LOST: "the dump that should have brought them was lost",
+}
+
+
+def missing_rows(state: str, message: str) -> str:
+    """Why a table lacks older rows after its dump ended like this.
+
+    >>> missing_rows("cancelled", "")
+    'the dump that should have brought them was cancelled'
+    """
+    return f"{_ENDS[DumpEnd(state)]}{': ' if message else ''}{message}"
+
+
+def end_dumps(
+    connection: Connection, source_id: int, dumps: Sequence[int], end: DumpEnd, problem: Problem | None, at_us: int
+) -> None:
+    """End these running dumps of the source (their ids), all for one reason."""
+    if not dumps:
+        return
+    missing = missing_rows(end, problem.message if problem is not None else "")
+    begins_without = False
+    for begin in range(0, len(dumps), LOOKUP_DUMPS):
+        ended = Dump.id.in_(dumps[begin : begin + LOOKUP_DUMPS])
+        waits = _waits_for(ended)
+        begins_without = begins_without or connection.execute(select(Sync.table_id).where(waits)).first() is not None
+        connection.execute(
+            update(Sync)
+            .where(
+                or_(waits, and_(Sync.earlier_rows_missing != "", Sync.table_id.in_(select(Dump.table_id).where(ended))))
+            )
+            .values(earlier_rows_missing=missing)
+        )
+        generation = select(Sync.changed_generation).where(Sync.table_id == Dump.table_id).scalar_subquery()
+        connection.execute(
+            update(Dump)
+            .where(ended)
+            .values(state=end, ended_at_us=at_us, problem=problem_document(problem), sync_generation=generation)
+        )
+    grow_dump_generation(connection, source_id)
+    if begins_without:
+        connection.execute(update(Source).where(Source.id == source_id).values(generation=Source.generation + 1))
+
+
+def grow_dump_generation(connection: Connection, source_id: int) -> None:
+    """What is asked of the source's dumps has changed: the gateway says it to the agent."""
+    connection.execute(update(Source).where(Source.id == source_id).values(dump_generation=Source.dump_generation + 1))
+
+
+def _waits_for(dumps: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Syncs that have not begun because they begin with one of the dumps."""
+    return and_(Sync.start == StartKind.DUMP, Sync.start_text.in_(select(Dump.uuid).where(dumps)))

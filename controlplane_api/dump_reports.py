@@ -1,0 +1,178 @@
+"""What the gateway asks and says of a source's dumps: the desired ones, their plans, states and failures.
+
+Comes in: reports of agents, within the caller's transaction, which holds the source's row except for states. Goes out:
+the dumps that are not over with what the ledger says is left of each (`dump_ledger` moves it). Commands are in `dumps`.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from controlplane_api.documents import clean_int64, clean_text, insert_into
+from controlplane_api.dump_ends import end_dumps, grow_dump_generation
+from controlplane_api.models import Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
+from controlplane_api.states import DumpEnd
+from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange, Problem, SourceKey
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+def desired(connection: Connection, key: SourceKey) -> DumpsDesired:
+    """See `gateway.registry.Registry.dumps`."""
+    # The generation first and a dump before its ranges: what changes between comes with a newer generation, and a
+    # plan is never seen without its ranges.
+    source = connection.execute(
+        select(Source.id, Source.dump_generation)
+        .join_from(Source, Tenant)
+        .where(Tenant.name == key.tenant, Source.name == key.source)
+    ).first()
+    if source is None:
+        return DumpsDesired(0, ())
+    running = (Dump.source_id == source.id, Dump.state == DumpEnd.RUNNING)
+    rows = connection.execute(
+        select(Dump, SourceTable.database, SourceTable.name)
+        .join(SourceTable, SourceTable.id == Dump.table_id)
+        .where(*running)
+        .order_by(Dump.id)
+    ).all()
+    ranges: dict[int, list[AnyRow]] = defaultdict(list)
+    for each in connection.execute(
+        select(DumpRange).join(Dump, Dump.id == DumpRange.dump_id).where(*running).order_by(DumpRange.number)
+    ):
+        ranges[each.dump_id].append(each)
+    return DumpsDesired(source.dump_generation, tuple(_desired(row, ranges[row.id]) for row in rows))
+
+
+def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPlanned, at_us: int) -> None:
+    """The first one counts; one that needs the log for longer than the server keeps it ends the dump, if not forced."""
+    found = _running(connection, source_id, dump)
+    if found is None or found.planned_at_us is not None:
+        return
+    values = {
+        "planned_at_us": at_us,
+        "key": [clean_text(column) for column in plan.key],
+        "warning": clean_text(plan.warning),
+        "estimated_rows": _clean_optional(plan.estimated_rows),
+        "estimated_bytes": _clean_optional(plan.estimated_bytes),
+        "runway_seconds": _clean_optional(plan.runway_seconds),
+        "needed_seconds": _clean_optional(plan.needed_seconds),
+    }
+    connection.execute(update(Dump).where(Dump.id == found.id).values(values))
+    unusable = _unusable(plan)
+    if unusable:
+        message = f"The agent's plan of it can't be used: {unusable}. Start the dump again; if it stays, report it."
+        problem = Problem("DUMP_PLAN_INVALID", message, terminal=True, at_us=at_us)
+        end_dumps(connection, source_id, [found.id], DumpEnd.FAILED, problem, at_us)
+        return
+    if plan.ranges:
+        rows = [{"dump_id": found.id, "reached": each.lower, **asdict(each)} for each in plan.ranges]
+        connection.execute(insert(DumpRange), rows)
+    short = _shortage(plan)
+    if short and not found.forced:
+        problem = Problem("DUMP_RUNWAY_SHORT", short, terminal=True, at_us=at_us)
+        end_dumps(connection, source_id, [found.id], DumpEnd.REFUSED, problem, at_us)
+        return
+    grow_dump_generation(connection, source_id)
+
+
+def record_status(connection: Connection, key: SourceKey, dumps: Sequence[DumpSeen], at_us: int) -> None:
+    """Of dumps that are not over; the others' are late."""
+    rows_of_source = connection.execute(
+        select(Dump.id, Dump.uuid)
+        .join(Source, Source.id == Dump.source_id)
+        .join(Tenant)
+        .where(Tenant.name == key.tenant, Source.name == key.source, Dump.state == DumpEnd.RUNNING)
+    )
+    ids = {row.uuid: row.id for row in rows_of_source}
+    seen = {ids[each.dump]: each for each in dumps if each.dump in ids}
+    if not seen:
+        return
+    rows = [
+        {
+            "dump_id": dump_id,
+            "at_us": at_us,
+            "state": clean_text(each.state),
+            "reason": clean_text(each.reason),
+            "rows_per_second": clean_int64(each.rows_per_second),
+            "bytes_per_second": clean_int64(each.bytes_per_second),
+            "uncommitted_rows": clean_int64(each.uncommitted_rows),
+        }
+        for dump_id, each in sorted(seen.items())
+    ]
+    statement = insert_into(connection, DumpStatus)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[DumpStatus.dump_id],
+            set_={name: statement.excluded[name] for name in rows[0] if name != "dump_id"},
+        ),
+        rows,
+    )
+
+
+def record_failed(connection: Connection, source_id: int, dump: str, problem: Problem, at_us: int) -> None:
+    """Ignored when it is over."""
+    found = _running(connection, source_id, dump)
+    if found is not None:
+        end_dumps(connection, source_id, [found.id], DumpEnd.FAILED, problem, at_us)
+
+
+def _running(connection: Connection, source_id: int, dump: str) -> AnyRow | None:
+    return connection.execute(
+        select(Dump).where(Dump.source_id == source_id, Dump.uuid == dump, Dump.state == DumpEnd.RUNNING)
+    ).first()
+
+
+def _unusable(plan: DumpPlanned) -> str:
+    """Why the ledger can't follow this plan; empty when it can."""
+    if bool(plan.key) != bool(plan.ranges):
+        return "it has a key without ranges, or ranges without a key"
+    if len({each.number for each in plan.ranges}) != len(plan.ranges):
+        return "two of its ranges have one number"
+    if any("\x00" in each.lower + each.upper for each in plan.ranges):
+        return "a bound of its ranges is no text"
+    return ""
+
+
+def _shortage(plan: DumpPlanned) -> str:
+    if plan.runway_seconds is None or plan.needed_seconds is None or plan.needed_seconds <= plan.runway_seconds:
+        return ""
+    return (
+        f"It needs the server's log for about {plan.needed_seconds} s, and the server keeps it for about "
+        f"{plan.runway_seconds} s: changes would be lost before they are read. Let the server keep its log longer "
+        "(binlog_expire_logs_seconds) and start the dump again, or force it."
+    )
+
+
+def _clean_optional(number: int | None) -> int | None:
+    return None if number is None else clean_int64(number)
+
+
+def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
+    plan = None
+    if row.key:  # of a dump in one snapshot there is nothing to go on from
+        plan = DumpPlanned(
+            key=tuple(row.key),
+            ranges=tuple(KeyRange(each.number, each.lower, each.upper) for each in ranges),
+            estimated_rows=row.estimated_rows,
+            estimated_bytes=row.estimated_bytes,
+            runway_seconds=row.runway_seconds,
+            needed_seconds=row.needed_seconds,
+            warning=row.warning,
+        )
+    return DumpDesired(
+        dump=row.uuid,
+        database=row.database,
+        table=row.name,
+        priority=row.priority,
+        paused=row.paused,
+        workers=row.workers,
+        rows_per_second=row.rows_per_second,
+        bytes_per_second=row.bytes_per_second,
+        started_gsn=row.started_gsn,
+        plan=plan,
+        remaining=tuple(KeyRange(each.number, each.reached, each.upper) for each in ranges if not each.done),
+        next_chunk=row.next_chunk,
+    )
