@@ -41,7 +41,12 @@
         │   ├── TableRowsRemoved       46
         │   ├── TableRowUnreadable     47
         │   ├── TableIgnoredRenamed    48
-        │   └── TableRowsUncertain     49
+        │   ├── TableRowsUncertain     49
+        │   └── DumpError                      a dump ends or waits, its table's stream goes on
+        │       ├── DumpSnapshotImpossible 60
+        │       ├── DumpSnapshotFailed     61  transient
+        │       ├── DumpServerUnrelated    62
+        │       └── DumpRunwayShort        63
         └── GatewayError
             ├── GatewayUnreachable     50  transient
             ├── GatewayRefused         51
@@ -255,6 +260,31 @@ class TableIgnoredRenamed(TableError):
 class TableRowsUncertain(TableError):
     code = "TABLE_ROWS_UNCERTAIN"
     exit_code = 49
+
+
+class DumpError(TableError):
+    """The rows from before a table's stream; the stream goes on."""
+
+
+class DumpSnapshotImpossible(DumpError):
+    code = "DUMP_SNAPSHOT_IMPOSSIBLE"
+    exit_code = 60
+
+
+class DumpSnapshotFailed(DumpError):
+    code = "DUMP_SNAPSHOT_FAILED"
+    exit_code = 61
+    terminal = False
+
+
+class DumpServerUnrelated(DumpError):
+    code = "DUMP_SERVER_UNRELATED"
+    exit_code = 62
+
+
+class DumpRunwayShort(DumpError):
+    code = "DUMP_RUNWAY_SHORT"
+    exit_code = 63
 
 
 class GatewayError(AgentError):

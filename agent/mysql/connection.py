@@ -123,7 +123,7 @@ def _tls_context(tls: ServerTls, source: str) -> ssl.SSLContext | None:
 
 def _connect_error(refused: pymysql.err.MySQLError, server: ServerConfig, source: str) -> SourceError:
     doing = f"connecting to {server.address} as {server.user}"
-    code = refused.args[0] if refused.args and isinstance(refused.args[0], int) else 0
+    code = server_code(refused)
     cause = getattr(refused, "original_exception", None)
     untouched = "Nothing was read"
     if isinstance(cause, ssl.SSLError) or code in (CR.CR_SSL_CONNECTION_ERROR, _ER_SECURE_TRANSPORT_REQUIRED):
@@ -167,7 +167,7 @@ def server_errors(doing: str, server: ServerConfig, source: str, grant: str = ""
     try:
         yield
     except pymysql.err.MySQLError as failed:
-        code = failed.args[0] if failed.args and isinstance(failed.args[0], int) else 0
+        code = server_code(failed)
         if code in _GRANT_MISSING or (code == ER.ACCESS_DENIED_ERROR and grant):
             raise grant_missing(doing, server, source, grant, f"the server refused it (code {code})") from failed
         if code in _CONNECTION_LOST:
@@ -195,6 +195,15 @@ def grant_missing(doing: str, server: ServerConfig, source: str, grant: str, fou
         remedy=f"Run on the server: GRANT {grant or 'SELECT'} ON *.* TO '{server.user}'@'%'",
         source=source,
     )
+
+
+def server_code(failed: pymysql.err.MySQLError) -> int:
+    """The server's or client's number of an error; 0: it has none."""
+    return failed.args[0] if failed.args and isinstance(failed.args[0], int) else 0
+
+
+def is_grant_missing(failed: pymysql.err.MySQLError) -> bool:
+    return server_code(failed) in _GRANT_MISSING or server_code(failed) == ER.ACCESS_DENIED_ERROR
 
 
 def rows(connection: "Connection[Any]", statement: str, arguments: Sequence[object] = ()) -> list[Row]:

@@ -1,0 +1,46 @@
+"""Snapshots: whether a table's engine has them, and their end."""
+
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from agent.errors import DumpSnapshotImpossible
+from agent.mysql.connection import rows
+from agent.mysql.ddl.model import Table
+from agent.mysql.dump.server import DumpServer
+
+BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+DOING = "taking a snapshot of a table"
+NOTHING_LOST = "Nothing of it was dumped; its stream goes on"
+_ENGINES = frozenset({"INNODB", "ROCKSDB", "TOKUDB"})
+
+
+def check_engine(connection: "Connection[Any]", table: Table, server: DumpServer) -> None:
+    """Raise `DumpSnapshotImpossible` for an engine that shows others' changes in the middle of a read."""
+    statement = "SELECT engine FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+    found = rows(connection, statement, table)
+    engine = str(found[0][0]) if found else ""
+    if engine.upper() in _ENGINES:
+        return
+    raise DumpSnapshotImpossible(
+        DOING,
+        f"its engine is {engine}, which has no snapshots" if engine else "the server has no such table",
+        data=NOTHING_LOST,
+        remedy=f"Run on the server: ALTER TABLE {table[1]} ENGINE = InnoDB; or give it a primary key"
+        if engine
+        else "Start the dump anew when the table is there",
+        source=server.source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def end(connection: "Connection[Any]") -> None:
+    """End the transaction. A connection that can't (rows were left unread, it broke) is closed, which ends it too."""
+    if not connection.open:
+        return
+    try:
+        connection.rollback()
+    except (pymysql.err.MySQLError, OSError):
+        connection.close()
