@@ -1,7 +1,7 @@
 """Encoding: a table's collected rows to the two byte strings of a ChangeBatch.
 
-Comes in: a `TableBatch` of Arrow columns. Goes out: two Arrow IPC streams, each a zstd frame, and their sizes before
-compression. Nothing is durable here.
+Comes in: a `TableBatch` of Arrow columns, or a dump's `SnapshotRows`. Goes out: two Arrow IPC streams, or one, each a
+zstd frame, and their sizes before compression. Nothing is durable here.
 """
 
 import io
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from nanoarrow.ipc import StreamWriter
 
+from agent.mysql.dump.results import SnapshotRows
 from agent.native.decoder import ArrowColumns, TableBatch
 
 if sys.version_info >= (3, 14):
@@ -34,6 +35,18 @@ def encode(batch: TableBatch) -> EncodedBatch:
     rows, rows_bytes = _encode_stream(batch.rows)
     transactions, transactions_bytes = _encode_stream(batch.transactions)
     return EncodedBatch(rows, transactions, rows_bytes, transactions_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    rows: bytes
+    #: before compression
+    rows_bytes: int
+
+
+def encode_snapshot(rows: SnapshotRows) -> Encoded:
+    """Rows of a dump as they travel."""
+    return Encoded(*_encode_stream(rows.columns))
 
 
 def _encode_stream(columns: ArrowColumns) -> tuple[bytes, int]:

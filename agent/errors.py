@@ -46,7 +46,9 @@
         │       ├── DumpSnapshotImpossible 60
         │       ├── DumpSnapshotFailed     61  transient
         │       ├── DumpServerUnrelated    62
-        │       └── DumpRunwayShort        63
+        │       ├── DumpRunwayShort        63
+        │       ├── ResultInvalid          64
+        │       └── DefinitionMoved        65  transient
         └── GatewayError
             ├── GatewayUnreachable     50  transient
             ├── GatewayRefused         51
@@ -285,6 +287,21 @@ class DumpServerUnrelated(DumpError):
 class DumpRunwayShort(DumpError):
     code = "DUMP_RUNWAY_SHORT"
     exit_code = 63
+
+
+class ResultInvalid(DumpError):
+    """What the server sent as a table's rows can't be read."""
+
+    code = "DUMP_RESULT_INVALID"
+    exit_code = 64
+
+
+class DefinitionMoved(DumpError):
+    """The table was altered between the reading of its definition and of its rows."""
+
+    code = "DUMP_DEFINITION_MOVED"
+    exit_code = 65
+    terminal = False
 
 
 class GatewayError(AgentError):

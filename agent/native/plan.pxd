@@ -56,6 +56,7 @@ cdef class TablePlan:
     cdef list fields_with_absent
 
     cdef int compile(self) except -1
+    cdef int begin(self, head) except -1
     cdef int compile_column(self, PlannedColumn planned, Value* value) except -1
     cdef Text keep_text(self, str text)
     cdef Text* keep_texts(self, size_t count) except NULL

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
 from agent.native.arrow cimport drop_spare
-from agent.native.batch cimport FIRST_ROWS, HEAD_COLUMNS, begin_batch, release_batch
+from agent.native.batch cimport FIRST_ROWS, begin_batch, release_batch
 from agent.native.decimals cimport decimal_size
 from agent.native.values cimport (
     READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES,
@@ -200,6 +200,14 @@ cdef class TablePlan:
 
     cdef int compile(self) except -1:
         cdef int32_t i
+        self.begin(WIRE_ROW_COLUMNS)
+        for i in range(self.plan.column_count):
+            self.compile_column(self.columns[i], &self.plan.values[i])
+        return 0
+
+    cdef int begin(self, head) except -1:
+        """The batch's columns: `head` (names and Arrow formats), those that are sent, _unrepresentable."""
+        cdef int32_t i
         sent = [planned.column for planned in self.columns if planned.sent]
         self.kept = []
         self.plan.owner = <void*> self
@@ -207,14 +215,12 @@ cdef class TablePlan:
         self.plan.expected_rows = FIRST_ROWS
         self.plan.column_count = <int32_t> len(self.columns)
         self.plan.values = <Value*> calloc(len(self.columns), sizeof(Value))
-        self.plan.batch_columns = <int32_t> len(sent) + HEAD_COLUMNS + 1
+        self.plan.batch_columns = <int32_t> len(sent) + len(head) + 1
         self.plan.widths = <int32_t*> calloc(self.plan.batch_columns, sizeof(int32_t))
         if self.plan.values == NULL or self.plan.widths == NULL:
             raise MemoryError
-        for i in range(self.plan.column_count):
-            self.compile_column(self.columns[i], &self.plan.values[i])
-        self.fields = [field(name, format_, False) for name, format_ in WIRE_ROW_COLUMNS]
-        formats = [format_ for _, format_ in WIRE_ROW_COLUMNS]
+        self.fields = [field(name, format_, False) for name, format_ in head]
+        formats = [format_ for _, format_ in head]
         for column in sent:
             facts = {METADATA_SOURCE_TYPE: str(column.type)}
             if column.key:

@@ -104,9 +104,9 @@ cdef inline int append_timestamp(
     return 0
 
 
-cdef inline int decode_date(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:
-    cdef uint32_t packed = at[0] | (at[1] << 8) | (<uint32_t> at[2] << 16)
-    cdef int day = packed & 31, month = (packed >> 5) & 15, year = packed >> 9
+cdef inline int append_date(
+    const Value* value, Column* column, Row* row, int year, int month, int day
+) noexcept nogil:
     if is_calendar_date(year, month, day):
         (<int32_t*> column.values.data)[row.number] = days_since_epoch(year, month, day)
         mark_valid(column, row.number)
@@ -114,6 +114,11 @@ cdef inline int decode_date(const Value* value, Column* column, Row* row, const 
     if month > 12 or year > 9999:
         return fail(row, b"a date of month 13 or year 10000 and above")
     return append_date_text(value, row, year, month, day, -1, 0)
+
+
+cdef inline int decode_date(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:
+    cdef uint32_t packed = at[0] | (at[1] << 8) | (<uint32_t> at[2] << 16)
+    return append_date(value, column, row, packed >> 9, (packed >> 5) & 15, packed & 31)
 
 
 cdef inline int decode_datetime(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:

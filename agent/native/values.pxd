@@ -47,6 +47,13 @@ cdef enum Reads:
     READS_OLD_DATETIME
     READS_OLD_TIMESTAMP
     READS_COMPRESSED
+    # of result sets: agent.native.result_values
+    READS_RESULT_DECIMAL
+    READS_RESULT_DATE
+    READS_RESULT_DATETIME
+    READS_RESULT_TIMESTAMP
+    READS_RESULT_TIME
+    READS_RESULT_BIT
 
 
 cdef enum:

@@ -27,6 +27,8 @@ _SESSION = (
     # dates that no calendar has are compared as they stand; no padding of CHAR, no quotes with another meaning
     "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
     "SET SESSION time_zone = '+00:00'",
+    # text comes as its column has it, so that what is invalid in the column's charset is seen
+    "SET SESSION character_set_results = NULL",
     # settings of the server that would cut a result short, or end it while the governor holds it back
     "SET SESSION sql_select_limit = 18446744073709551615",
     "SET SESSION sql_big_selects = 1",
@@ -59,18 +61,18 @@ def prepare(connection: "Connection[Any]", facts: Facts) -> None:
             cursor.execute(statement)
 
 
-def chunk_statement(table: Table, columns: Iterable[str], key: Key, lower: str, upper: str, limit: int) -> str:
-    """SELECT `columns`, then the key's columns as the texts of a bound, of the first `limit` rows above `lower`.
+def chunk_statement(table: Table, expressions: Iterable[str], key: Key, lower: str, upper: str, limit: int) -> str:
+    """SELECT `expressions`, then the key's columns as the texts of a bound, of the first `limit` rows above `lower`.
 
     `lower` and `upper` (included) are bounds as JSON, empty for none; raises `BoundInvalid`.
     """
     where = between(key, bound_texts(key, lower), bound_texts(key, upper))
-    return select(table, [*map(quoted_name, columns), *hidden_columns(key)], key, where, limit)
+    return select(table, [*expressions, *hidden_columns(key)], key, where, limit)
 
 
-def whole_statement(table: Table, columns: Iterable[str]) -> str:
-    """SELECT `columns` of all rows, in no order."""
-    return f"SELECT {', '.join(map(quoted_name, columns))} FROM {quoted(table)}"  # noqa: S608
+def whole_statement(table: Table, expressions: Iterable[str]) -> str:
+    """SELECT `expressions` of all rows, in no order."""
+    return f"SELECT {', '.join(expressions)} FROM {quoted(table)}"  # noqa: S608
 
 
 def bound_of(key: Key, last_row: Sequence[bytes | None]) -> str:
