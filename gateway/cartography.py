@@ -1,22 +1,21 @@
-"""A MySQLClient stream: asks what is on a server, records the answer when it is whole.
+"""Cartography on a MySQLClient stream: asks what is on a server, records the answer when it is whole.
 
 Goes out: CartographyRequest when the stream opens and every so often. Comes in: Cartography in parts. Parts live in
-memory until the last has come, and are forgotten with the stream. Dumps will be commands of this stream.
+memory until the last has come, and are forgotten with the stream.
 """
 
 import asyncio
-import time
 
 from menura.v1.mysql_client_pb2 import Cartography, CartographyRequest
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid
+from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession
-from gateway.registry import Problem, SourceKey, TableSeen
-from gateway.replication import LandingParts
+from gateway.registry import SourceKey, TableSeen
 from gateway.stream import AgentStream
-from gateway.tasks import report, run_until_first
-from gateway.translation import MAX_NAME_CHARS, problem_from, tables_seen
+from gateway.tasks import report
+from gateway.translation import MAX_NAME_CHARS, tables_seen
 
 MAX_TABLES = 500_000
 
@@ -29,29 +28,13 @@ class Cartographer:
         self._key = key
         self._tables: list[TableSeen] = []
 
-    async def serve(self) -> None:
-        await run_until_first(self._receive(), self._ask())
-
-    async def _ask(self) -> None:
+    async def ask(self) -> None:
         while True:
             await self._stream.send(StreamRequest(cartography_request=CartographyRequest()))
             await asyncio.sleep(self._parts.config.cartography_seconds)
 
-    async def _receive(self) -> None:
-        while (message := await self._stream.read()) is not None:
-            at_us = time.time_ns() // 1000
-            if message.WhichOneof("payload") == "cartography":
-                await self._take(message.cartography, at_us)
-                continue
-            await self._record_problem(problem_from(message.error, at_us))
-
-    async def _record_problem(self, problem: Problem) -> None:
-        await report(
-            self._parts.metrics,
-            lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us),
-        )
-
-    async def _take(self, part: Cartography, at_us: int) -> None:
+    async def take(self, part: Cartography, at_us: int) -> None:
+        """One part of an answer."""
         if part.source != self._key.source:
             raise PayloadInvalid("reading a cartography", "that of another source", source=str(self._key))
         self._tables += tables_seen(part)

@@ -29,7 +29,7 @@ from gateway.registry import Registry, RegistryUnavailable, SourceKey
 logger = logging.getLogger(__name__)
 
 REGISTRY_RETRY_SECONDS = 0.25
-#: table events of one entry, as far as they come in several cuts; a reader takes entries of a limited size
+#: table events and chunks of one entry, as far as they come in several cuts; a reader takes entries of a limited size
 MAX_ENTRY_EVENTS_BYTES = 64 << 20
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class CompleteCut:
 
     key: SourceKey
     landed: LandedCut
-    #: what its table events take of the entry
+    #: what its table events and chunks take of the entry
     events_bytes: int
     lease_is_valid: Callable[[], bool]
     outcome: asyncio.Future[int]

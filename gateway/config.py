@@ -32,6 +32,8 @@ class GatewayConfig:
     cut_bytes: int = 16 << 20
     #: bytes of change batches that a source may have on the way or in memory here
     credit_window_bytes: int = 64 << 20
+    #: the same of rows that dumps read
+    dump_credit_window_bytes: int = 32 << 20
     #: shortest time between two entries of the cut log; cuts that end meanwhile share the next one
     commit_spacing_ms: int = 100
     heartbeat_interval_ms: int = 1000

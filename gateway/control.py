@@ -14,9 +14,9 @@ from menura.v1.config_pb2 import DesiredState, EffectiveState, Hello, TableName
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, SourceHeld, as_message
+from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession, Presence
 from gateway.registry import AgentSeen, Problem, SourceKey
-from gateway.replication import LandingParts
 from gateway.stream import AgentStream
 from gateway.tasks import ask_registry, report, run_until_first
 from gateway.translation import MAX_NAME_CHARS, optional_problem, problem_from, source_seen, tables_effective

@@ -21,7 +21,8 @@
     │   ├── BatchInvalid        BATCH_INVALID             bytes of a change batch that can't be read
     │   ├── BatchTooLarge       BATCH_TOO_LARGE
     │   ├── BatchColumns        BATCH_COLUMNS             columns other than the contract's
-    │   └── TableNotDesired     TABLE_NOT_DESIRED
+    │   ├── TableNotDesired     TABLE_NOT_DESIRED
+    │   └── DumpNotDesired      DUMP_NOT_DESIRED
     └── Unsettled               transient: the agent opens the stream again and reads from the committed position
         ├── SessionUnknown      SESSION_UNKNOWN
         ├── SessionReplaced     SESSION_REPLACED
@@ -31,6 +32,7 @@
         ├── LandingFailed       LANDING_FAILED
         │   └── LogUnsettled    LOG_UNSETTLED
         ├── LogEntryTaken       LOG_ENTRY_TAKEN
+        ├── ChunksLost          CHUNKS_LOST               a cut that named chunks of a dump was not committed
         ├── RegistryAway        REGISTRY_UNAVAILABLE
         └── GatewayStopping     GATEWAY_STOPPING
 """
@@ -133,6 +135,13 @@ class TableNotDesired(StreamError):
     code = "TABLE_NOT_DESIRED"
 
 
+class DumpNotDesired(StreamError):
+    """Transient: a dump may have ended while its agent was away."""
+
+    code = "DUMP_NOT_DESIRED"
+    terminal = False
+
+
 class Unsettled(GatewayError):
     code = "UNSETTLED"
     terminal = False
@@ -173,6 +182,10 @@ class LogUnsettled(LandingFailed):
 
 class LogEntryTaken(Unsettled):
     code = "LOG_ENTRY_TAKEN"
+
+
+class ChunksLost(Unsettled):
+    code = "CHUNKS_LOST"
 
 
 class RegistryAway(Unsettled):

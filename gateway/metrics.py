@@ -18,6 +18,15 @@ class GatewayMetrics:
     menura_landing_files_total: int = 0
     menura_landing_file_bytes_total: int = 0
     menura_landing_failures_total: int = 0
+    menura_dump_batches_total: int = 0
+    menura_dump_received_bytes_total: int = 0
+    #: of chunks that cuts have committed
+    menura_dump_rows_total: int = 0
+    menura_dump_chunks_total: int = 0
+    #: landed and deleted again: read anew, given up, or of a dump that is over
+    menura_dump_discarded_chunks_total: int = 0
+    #: named by a cut and not there
+    menura_dump_unknown_chunks_total: int = 0
     menura_log_entries_total: int = 0
     menura_log_commit_us_total: int = 0
     menura_registry_failures_total: int = 0

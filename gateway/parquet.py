@@ -12,20 +12,18 @@ goes on in a further file of the same cut (`...-1.parquet`).
 Durable: what `finish` returned. A kill before leaves files that no entry names.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, CHANGE_TYPE, POSITION
 from menura.landing import LandedFile, data_path
 
 from gateway.errors import BatchColumns, OutOfSequence
+from gateway.parquet_file import ROW_GROUP_BYTES, ParquetFile
 from gateway.registry import SourceKey
-from gateway.storage import Output, Storage
+from gateway.storage import Storage
 from gateway.wire_batch import LandedBatch
 
-ROW_GROUP_BYTES = 4 << 20
 MAX_GATHERED_BYTES = 64 << 20
 MAX_OPEN_FILES = 128
 
@@ -48,10 +46,7 @@ class _Table:
 
 @dataclass(slots=True, eq=False)
 class _OpenFile:
-    path: str
-    output: Output
-    writer: pq.ParquetWriter
-    rows: int = 0
+    parquet: ParquetFile
     first_gsn: int = 0
     last_gsn: int = 0
 
@@ -123,9 +118,7 @@ class CutFiles:
         """Delete what was written; only before an entry could name it. Returns the credit that was held."""
         for table in self._open.values():
             assert table.open_file is not None
-            with suppress(OSError, pa.ArrowException):  # the disk that refused the rows refuses the footer too
-                table.open_file.writer.close()
-            self._storage.discard(table.open_file.path, table.open_file.output)
+            table.open_file.parquet.discard()
         for file in self._finished:
             self._storage.discard(file.path, None)
         self._open.clear()
@@ -149,9 +142,7 @@ class CutFiles:
         file = table.open_file or self._create(table)
         self._open[table.version] = self._open.pop(table.version)
         first, last = table.gathered[0], table.gathered[-1]
-        rows = pa.Table.from_batches([batch.rows for batch in table.gathered])
-        file.writer.write_table(rows, row_group_size=rows.num_rows)
-        file.rows += rows.num_rows
+        file.parquet.write([batch.rows for batch in table.gathered])
         file.first_gsn = file.first_gsn or first.first_gsn
         file.last_gsn = last.last_gsn
         released = table.credit_bytes
@@ -168,30 +159,26 @@ class CutFiles:
         if table.files:
             path = f"{path.removesuffix('.parquet')}-{table.files}.parquet"
         table.files += 1
-        output = self._storage.create(path)
-        writer = pq.ParquetWriter(
-            output,
-            table.schema,
-            compression="zstd",
-            compression_level=1,
-            # Measured: dictionaries for all columns cost 2.5 times the CPU of the ones with few values.
-            use_dictionary=[CHANGE_TYPE, POSITION, ABSENT],
-            write_statistics=True,
-            write_page_checksum=True,
-        )
-        table.open_file = _OpenFile(path, output, writer)
+        table.open_file = _OpenFile(ParquetFile(self._storage, path, table.schema, (CHANGE_TYPE, POSITION, ABSENT)))
         self._open[table.version] = table
         return table.open_file
 
     def _close(self, table: _Table) -> None:
         file = table.open_file
         assert file is not None
-        file.writer.close()
-        size_bytes = file.output.tell()
-        file.output.close()
+        size_bytes = file.parquet.close()
         database, name, schema_id = table.version
         self._finished.append(
-            LandedFile(database, name, schema_id, file.path, file.rows, size_bytes, file.first_gsn, file.last_gsn)
+            LandedFile(
+                database,
+                name,
+                schema_id,
+                file.parquet.path,
+                file.parquet.rows,
+                size_bytes,
+                file.first_gsn,
+                file.last_gsn,
+            )
         )
         table.open_file = None
         del self._open[table.version]

@@ -1,24 +1,26 @@
 """Desired state by level: notices that a source's generation moved and lets its streams send it whole.
 
 One task asks the registry for the generations of all sources that somebody follows; a missed change is seen at
-the next look, since what counts is the generation and not the event.
+the next look, since what counts is the generation and not the event. Tables have generations, and dumps have theirs.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gateway.metrics import GatewayMetrics
-from gateway.registry import Registry, RegistryUnavailable, SourceKey
+from gateway.registry import RegistryUnavailable, SourceKey
 
 logger = logging.getLogger(__name__)
 
 
 class Generations:
-    def __init__(self, registry: Registry, poll_seconds: float, metrics: GatewayMetrics) -> None:
-        self._registry = registry
+    def __init__(
+        self, ask: Callable[[Sequence[SourceKey]], dict[SourceKey, int]], poll_seconds: float, metrics: GatewayMetrics
+    ) -> None:
+        self._ask = ask
         self._poll_seconds = poll_seconds
         self._metrics = metrics
         self._followers: Counter[SourceKey] = Counter()
@@ -63,7 +65,7 @@ class Generations:
 
     async def _poll(self, keys: list[SourceKey]) -> None:
         try:
-            found = await asyncio.to_thread(self._registry.generations, keys)
+            found = await asyncio.to_thread(self._ask, keys)
         except RegistryUnavailable as unavailable:
             self._metrics.menura_registry_failures_total += 1
             if not self._away:

@@ -16,19 +16,18 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
 
-import pyarrow as pa
 from menura.errors import MenuraError
 from menura.landing import LandedCut
 from menura.v1.error_pb2 import Error
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
 from menura.v1.stream_pb2 import StreamRequest, StreamResponse
 
-from gateway.committer import Committer, CompleteCut
-from gateway.config import GatewayConfig
+from gateway.chunk_files import discard_files
+from gateway.committer import CompleteCut
+from gateway.cut_dumps import CutDumps, NamedChunks
 from gateway.errors import (
     NOTHING_LOST,
     CreditOverdrawn,
@@ -39,13 +38,11 @@ from gateway.errors import (
     TableNotDesired,
     as_message,
 )
+from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.lease import Lease
-from gateway.metrics import GatewayMetrics
 from gateway.parquet import CutFiles
-from gateway.reconciliation import Generations
-from gateway.registry import Registry, RegistryUnavailable, SourceKey
-from gateway.slots import SourceSlots, superseded
-from gateway.storage import Storage
+from gateway.registry import RegistryUnavailable, SourceKey
+from gateway.slots import superseded
 from gateway.stream import AgentStream
 from gateway.table_events import encoded_bytes, landed_events
 from gateway.tasks import ask_registry, finish, report, run_until_first
@@ -68,23 +65,8 @@ MAX_QUEUED_MESSAGES = 256
 #: committed cuts whose log entry is remembered for an agent that ends one again
 MAX_REMEMBERED_CUTS = 1024
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class LandingParts:
-    """What all sources of a gateway share."""
-
-    config: GatewayConfig
-    registry: Registry
-    storage: Storage
-    committer: Committer
-    generations: Generations
-    metrics: GatewayMetrics
-    threads: Executor
-    slots: SourceSlots
-    #: sources whose last landing failed, as the registry was told
-    troubled: set[SourceKey]
+#: of `Troubles`
+TROUBLE = "cut"
 
 
 @dataclass(slots=True)
@@ -97,32 +79,44 @@ class _Run:
     last_gsn: int
     last_transaction_id: int
     files: CutFiles
+    dumps: CutDumps
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A cut on its way into the log, and what it holds until it is known to be there."""
+
+    cut: CompleteCut
+    files: CutFiles
+    chunks: NamedChunks
 
 
 @dataclass(slots=True)
 class Replication:
     stream: AgentStream
     key: SourceKey
+    session: str
     #: asked at each cut, since the agent may learn it later
     flavor: Callable[[], str]
     parts: LandingParts
     superseded: asyncio.Event = field(default_factory=asyncio.Event)
     _lease: Lease = field(init=False)
+    _jobs: LandingJobs = field(init=False)
     _run: _Run | None = None
     #: messages, and desired generations that were noticed
     _queue: "asyncio.Queue[StreamResponse | int]" = field(
         default_factory=lambda: asyncio.Queue(maxsize=MAX_QUEUED_MESSAGES)
     )
     _credit_bytes: int = 0
-    _uncommitted: "deque[tuple[CompleteCut, CutFiles]]" = field(default_factory=deque)
+    _uncommitted: "deque[_Submitted]" = field(default_factory=deque)
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
-    _job: "asyncio.Future[Any] | None" = None
     _leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         config = self.parts.config
         self._lease = Lease(self.parts.registry, self.key, config.name, config.lease_seconds)
+        self._jobs = LandingJobs(self.parts.threads, self.parts.metrics, self.key, "writing a cut's files")
 
     async def serve(self) -> None:
         """Land until the agent leaves, a newer stream comes, or something fails."""
@@ -138,7 +132,7 @@ class Replication:
                     self._leave_when_superseded(),
                 )
         except LandingFailed as failed:
-            self.parts.troubled.add(self.key)
+            self.parts.troubles.began(self.key, TROUBLE)
             await self._record_problem(as_message(failed))
             raise
         finally:
@@ -180,7 +174,7 @@ class Replication:
         """Settle the run before, then tell the agent where to go on."""
         await self._wait_until_committed(0)
         if self._run is not None:
-            await self._grant(await self._in_thread(self._run.files.discard))
+            await self._grant(await self._jobs.run(self._run.files.discard))
             self._run = None
         config, registry = self.parts.config, self.parts.registry
         async with self._leasing:
@@ -188,14 +182,16 @@ class Replication:
         desired = await ask_registry(registry.desired, self.key)
         committed = await ask_registry(registry.committed, self.key)
         self.parts.committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
+        tables = frozenset((table.database, table.table) for table in desired.tables)
         self._run = _Run(
             generation=desired.generation,
             epoch=epoch,
-            tables=frozenset((table.database, table.table) for table in desired.tables),
+            tables=tables,
             cut=committed.cut + 1,
             last_gsn=committed.last_gsn,
             last_transaction_id=committed.last_transaction_id,
             files=self._new_files(epoch, committed.cut + 1),
+            dumps=CutDumps(self.key, self.session, self.parts, tables),
         )
         logger.info(
             "run begins: source=%s generation=%d epoch=%d cut=%d tables=%d",
@@ -226,7 +222,7 @@ class Replication:
                 database=table[0],
                 table=table[1],
             )
-        resent_rows, released = await self._in_thread(lambda: _land_in_files(batch, run.last_gsn, run.files))
+        resent_rows, released = await self._jobs.run(lambda: _land_in_files(batch, run.last_gsn, run.files))
         metrics.menura_landing_resent_rows_total += resent_rows
         return released
 
@@ -246,45 +242,49 @@ class Replication:
                 f"row number {end.last_gsn} and transaction {end.last_transaction_id} "
                 f"after {highest} and {run.last_transaction_id}",
             )
-        files = run.files
-        events = landed_events(end, run.tables, run.last_gsn)
+        events = await run.dumps.admit(
+            end, landed_events(end, run.tables, run.last_gsn), lambda: self._wait_until_committed(0)
+        )
         started, stopped = landed_starts(end), landed_stops(end, _now_us())
         position, ahead = landed_position(end.position), landed_ahead(end.ahead)
         await self._wait_until_committed(MAX_UNCOMMITTED_CUTS - 1)
-        landed_files, released = await self._in_thread(files.finish)
-        events_bytes = await self._in_thread(lambda: encoded_bytes(events)) if events else 0
-        cut = CompleteCut(
-            self.key,
-            LandedCut(
-                tenant=self.key.tenant,
-                source=self.key.source,
-                epoch=run.epoch,
-                cut=run.cut,
-                generation=run.generation,
-                flavor=self.flavor(),
-                position=position,
-                last_gsn=end.last_gsn,
-                last_transaction_id=end.last_transaction_id,
-                transaction_count=end.transaction_count,
-                first_commit_timestamp_us=end.first_commit_timestamp_us,
-                last_commit_timestamp_us=end.last_commit_timestamp_us,
-                ahead=ahead,
-                started=started,
-                stopped=stopped,
-                files=landed_files,
-                events=events,
-            ),
-            events_bytes,
-            self._lease.is_valid,
-            asyncio.get_running_loop().create_future(),
-        )
-        run.cut += 1
-        run.last_gsn, run.last_transaction_id = end.last_gsn, end.last_transaction_id
-        run.files = self._new_files(run.epoch, run.cut)
+        files, released = await self._jobs.run(run.files.finish)
+        events_bytes = await self._jobs.run(lambda: encoded_bytes(events)) if events else 0
         async with self._moved:
-            self._uncommitted.append((cut, files))
+            # From here to the end of the block nothing waits: what the cut holds is always somebody's.
+            chunks = run.dumps.name(end, events, run.last_gsn)
+            cut = CompleteCut(
+                self.key,
+                LandedCut(
+                    tenant=self.key.tenant,
+                    source=self.key.source,
+                    epoch=run.epoch,
+                    cut=run.cut,
+                    generation=run.generation,
+                    flavor=self.flavor(),
+                    position=position,
+                    last_gsn=end.last_gsn,
+                    last_transaction_id=end.last_transaction_id,
+                    transaction_count=end.transaction_count,
+                    first_commit_timestamp_us=end.first_commit_timestamp_us,
+                    last_commit_timestamp_us=end.last_commit_timestamp_us,
+                    ahead=ahead,
+                    started=started,
+                    stopped=stopped,
+                    files=(*files, *chunks.files),
+                    events=events,
+                    chunks=chunks.landed,
+                ),
+                events_bytes + chunks.entry_bytes(),
+                self._lease.is_valid,
+                asyncio.get_running_loop().create_future(),
+            )
+            self._uncommitted.append(_Submitted(cut, run.files, chunks))
+            run.cut += 1
+            run.last_gsn, run.last_transaction_id = end.last_gsn, end.last_transaction_id
+            run.files = self._new_files(run.epoch, run.cut)
+            self.parts.committer.submit(cut)
             self._moved.notify_all()
-        self.parts.committer.submit(cut)
         await self._grant(released)
 
     async def _acknowledge(self) -> None:
@@ -292,7 +292,8 @@ class Replication:
         while True:
             async with self._moved:
                 await self._moved.wait_for(lambda: self._uncommitted)
-            cut = self._uncommitted[0][0]
+            submitted = self._uncommitted[0]
+            cut = submitted.cut
             await asyncio.wait({cut.outcome})
             if cut.outcome.cancelled():
                 raise GatewayStopping("committing a cut", "the gateway is stopping", data=NOTHING_LOST)
@@ -302,15 +303,14 @@ class Replication:
                 self._entries.popitem(last=False)
             await self.stream.send(StreamRequest(cut_committed=CutCommitted(cut=cut.landed.cut, log_entry=entry)))
             async with self._moved:
-                self._uncommitted.popleft()
+                self._settle(self._uncommitted.popleft(), is_committed=True)
                 self._moved.notify_all()
-            if self.key in self.parts.troubled:
-                self.parts.troubled.discard(self.key)
+            if self.parts.troubles.ended(self.key, TROUBLE):
                 await self._record_problem(None)
 
     async def _acknowledge_again(self, cut: int) -> None:
         """A cut that was committed before; one that is still on its way is acknowledged when it is."""
-        if any(waiting.landed.cut == cut for waiting, _ in self._uncommitted):
+        if any(waiting.cut.landed.cut == cut for waiting in self._uncommitted):
             return
         # 0: committed before this stream, and no reader asks which entry it was
         await self.stream.send(StreamRequest(cut_committed=CutCommitted(cut=cut, log_entry=self._entries.get(cut, 0))))
@@ -352,35 +352,21 @@ class Replication:
         problem = None if error is None else problem_from(error, at_us)
         await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Blocking work of this source, one call at a time; what the storage refuses ends the stream for a while."""
-        job = asyncio.get_running_loop().run_in_executor(self.parts.threads, work)
-        self._job = job
-        try:
-            return await asyncio.shield(job)
-        except (OSError, pa.ArrowException) as failed:
-            self.parts.metrics.menura_landing_failures_total += 1
-            reason = failed.strerror if isinstance(failed, OSError) else None
-            raise LandingFailed(
-                "writing a cut's files",
-                f"{type(failed).__name__} {reason or ''}".strip(),
-                data=NOTHING_LOST,
-                remedy="Check the landing's free space and permissions; it is tried again by itself",
-                source=str(self.key),
-            ) from failed
-
     async def _close(self) -> None:
         """Leave nothing behind: the thread ends, commits settle, dropped files go, the lease is free."""
         try:
-            if self._job is not None:
-                await asyncio.wait({self._job})
-                self._job.exception()
+            await self._jobs.settle()
             await self.parts.committer.withdraw(self.key)
-            dropped = [files for cut, files in self._uncommitted if _is_dropped(cut)]
-            if self._run is not None:
-                dropped.append(self._run.files)
-            for files in dropped:
-                await asyncio.get_running_loop().run_in_executor(self.parts.threads, files.discard)
+            dropped: list[Callable[[], object]] = [self._run.files.discard] if self._run is not None else []
+            for submitted in self._uncommitted:
+                self._settle(submitted, is_committed=_is_committed(submitted.cut))
+                if _is_dropped(submitted.cut):
+                    dropped += [
+                        submitted.files.discard,
+                        partial(discard_files, self.parts.storage, submitted.chunks.files),
+                    ]
+            for discard in dropped:
+                await asyncio.get_running_loop().run_in_executor(self.parts.threads, discard)
             if self._lease.epoch:
                 await asyncio.to_thread(self._lease.release)
         except (OSError, RegistryUnavailable) as failed:
@@ -388,6 +374,14 @@ class Replication:
             logger.warning("source not left tidily: source=%s: %s", self.key, type(failed).__name__)
         finally:
             self.parts.slots.leave(self.key, self)
+
+    def _settle(self, submitted: _Submitted, *, is_committed: bool) -> None:
+        """What became of the chunks that a cut named."""
+        chunks = submitted.chunks
+        self.parts.parked.settle(self.key, chunks.parked, is_committed=is_committed)
+        if is_committed:
+            self.parts.metrics.menura_dump_chunks_total += len(chunks.landed)
+            self.parts.metrics.menura_dump_rows_total += sum(chunk.rows for chunk in chunks.landed)
 
     def _current(self) -> _Run:
         assert self._run is not None
@@ -410,6 +404,10 @@ def _land_in_files(batch: ChangeBatch, after_gsn: int, files: CutFiles) -> tuple
 
 def _credit_of(batch: ChangeBatch) -> int:
     return len(batch.rows) + len(batch.transactions)
+
+
+def _is_committed(cut: CompleteCut) -> bool:
+    return cut.outcome.done() and not cut.outcome.cancelled() and cut.outcome.exception() is None
 
 
 def _is_dropped(cut: CompleteCut) -> bool:

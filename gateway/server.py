@@ -16,17 +16,17 @@ from menura.change_batch import MAX_BATCH_BYTES
 from menura.errors import MenuraError
 from menura.v1.stream_pb2 import StreamRequest, StreamResponse
 
+from gateway.chunks import ParkedChunks
 from gateway.committer import Committer
 from gateway.config import GatewayConfig, TlsFiles
 from gateway.cut_log import CutLog
 from gateway.errors import GatewayFault, GatewayStopping, ListenRefused
+from gateway.landing_parts import LandingParts
 from gateway.metrics import GatewayMetrics
 from gateway.presence import Presence
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, RegistryUnavailable
-from gateway.replication import LandingParts
 from gateway.session import Session
-from gateway.slots import SourceSlots
 from gateway.storage import landing_name, open_storage
 from gateway.stream import AgentStream
 from gateway.tasks import run_until_first
@@ -68,9 +68,12 @@ async def serve(
     if not await _recover(log, registry, stop):
         return
     committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics)
-    generations = Generations(registry, config.poll_seconds, metrics)
+    generations = Generations(registry.generations, config.poll_seconds, metrics)
+    dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
     with ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads:
-        parts = LandingParts(config, registry, storage, committer, generations, metrics, threads, SourceSlots(), set())
+        parts = LandingParts(
+            config, registry, storage, committer, generations, dump_generations, metrics, threads, ParkedChunks()
+        )
         streams = _Streams(parts, stop)
         server = grpc.aio.server(options=_OPTIONS)
         server.add_generic_rpc_handlers((streams.handler(),))
@@ -89,7 +92,7 @@ async def serve(
                     await streams.ended()
 
         try:
-            await run_until_first(committer.run(), generations.run(), wait_for_stop())
+            await run_until_first(committer.run(), generations.run(), dump_generations.run(), wait_for_stop())
         finally:
             stop.set()
             await server.stop(0)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from menura.v1.config_pb2 import Heartbeat, HeartbeatAck, Hello, HelloAck
 from menura.v1.stream_pb2 import RequestType, StreamRequest
 
-from gateway.cartography import Cartographer
+from gateway.client import Client
 from gateway.control import Control
 from gateway.errors import PayloadInvalid, SessionReplaced
+from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession, Presence
 from gateway.registry import SourceKey
-from gateway.replication import LandingParts, Replication
+from gateway.replication import Replication
 from gateway.stream import AgentStream
 from gateway.tasks import finish, report, run_until_first
 from gateway.translation import problem_from, source_health, source_seen
@@ -65,12 +66,14 @@ class Session:
             source = SourceKey(key.tenant, key.source)
             self.presence.check_holds(agent, source)
             if key.request_type == RequestType.MySQLClient:
-                await Cartographer(self.stream, self.parts, agent, source).serve()
+                await Client(self.stream, self.parts, agent, source).serve()
             else:
                 said = source_seen(hello).get(key.source)
                 if said is not None and said.flavor:
                     agent.flavors[key.source] = said.flavor
-                await Replication(self.stream, source, lambda: agent.flavors.get(key.source, ""), self.parts).serve()
+                await Replication(
+                    self.stream, source, key.session, lambda: agent.flavors.get(key.source, ""), self.parts
+                ).serve()
 
     async def _serve_heartbeats(self) -> None:
         recorded_at = 0.0

@@ -26,7 +26,7 @@ from gateway.errors import (
 )
 
 PROTOCOL = 1
-#: largest message that is not a change batch
+#: largest message that is no batch of rows
 MAX_CONTROL_BYTES = 16 << 20
 MAX_HEADER_BYTES = 1 << 10
 
@@ -35,9 +35,22 @@ _WITHOUT_SOURCE = (RequestType.Control_Config, RequestType.Control_Heartbeat)
 _PAYLOADS = {
     RequestType.Control_Config: ("effective_state", "error"),
     RequestType.Control_Heartbeat: ("heartbeat", "error"),
-    RequestType.MySQLClient: ("cartography", "error"),
+    RequestType.MySQLClient: (
+        "cartography",
+        "dump_plan",
+        "snapshot_batch",
+        "chunk_end",
+        "chunk_dropped",
+        "dump_status",
+        "dump_failed",
+        "error",
+    ),
     RequestType.MySQLBinlog: ("change_batch", "cut_end", "error"),
 }
+
+
+#: their sizes are checked where they are read
+_BATCHES = ("change_batch", "snapshot_batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +112,7 @@ class AgentStream:
         payload = message.WhichOneof("payload")
         if payload not in _PAYLOADS[self.key.request_type]:
             raise PayloadInvalid("reading a message", f"payload {payload} on this stream")
-        if payload != "change_batch" and message.ByteSize() > MAX_CONTROL_BYTES:
+        if payload not in _BATCHES and message.ByteSize() > MAX_CONTROL_BYTES:
             raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
         return message
 

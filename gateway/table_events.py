@@ -22,6 +22,7 @@ MAX_POSITION_CHARS = 1024
 #: what `menura.types.arrow_format` can give, beside decimal128
 _FORMATS = frozenset(("c", "C", "s", "S", "i", "I", "l", "L", "f", "g", "u", "z", "tdD", "tsu:", "tsu:UTC"))
 _DECIMAL_FORMAT = re.compile(r"d:([1-9]|[12]\d|3[0-8]),(\d|[12]\d|3[0-8])")
+_DUMP = re.compile(r"[0-9A-Za-z-]{0,64}")
 _EARLIER_ROWS = {None: "", "is_null": "null", "text": "text", "is_unknown": "unknown"}
 
 
@@ -62,6 +63,7 @@ def _landed_event(table: tuple[str, str], event: TableEvent) -> LandedEvent:
         raise _invalid(table, f"a statement of more than {MAX_STATEMENT_BYTES} bytes")
     if event.HasField("new_name") and event.kind != TableEvent.RENAMED:  # the agent's filter may keep a new name back
         raise _invalid(table, "a new name of a table that is not renamed")
+    _check_dump(table, event)
     return LandedEvent(
         *table,
         kind=known[event.kind].name,
@@ -73,7 +75,23 @@ def _landed_event(table: tuple[str, str], event: TableEvent) -> LandedEvent:
         removes_rows=event.removes_rows,
         columns=_landed_columns(table, event),
         new_name=table_name(event.new_name) if event.HasField("new_name") else (),
+        dump=event.dump,
+        removes_rows_before_gsn=event.removes_rows_before_gsn,
     )
+
+
+def _check_dump(table: tuple[str, str], event: TableEvent) -> None:
+    if (event.kind in (TableEvent.DUMP_STARTED, TableEvent.DUMPED)) != bool(event.dump):
+        raise _invalid(table, "a dump's event without a dump, or another one with a dump")
+    if not _DUMP.fullmatch(event.dump):
+        raise _invalid(table, "a dump that is no UUID")
+    if event.kind == TableEvent.DUMPED:
+        if event.removes_rows == bool(event.removes_rows_before_gsn):
+            raise _invalid(table, "a dump's end that removes all rows and some, or none")
+        if not 0 <= event.removes_rows_before_gsn <= event.gsn:
+            raise _invalid(table, "a dump's end that removes rows after it")
+    elif event.removes_rows_before_gsn or (event.dump and event.removes_rows):
+        raise _invalid(table, "rows removed by an event that removes none")
 
 
 def _landed_columns(table: tuple[str, str], event: TableEvent) -> tuple[LandedColumn, ...]:

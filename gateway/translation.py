@@ -32,7 +32,7 @@ MAX_TEXT_CHARS = 64 << 10
 FLAVORS = ("", "mysql", "mariadb")
 
 
-def _text(value: str, limit: int = MAX_TEXT_CHARS) -> str:
+def clean_text(value: str, limit: int = MAX_TEXT_CHARS) -> str:
     return value[:limit].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
@@ -43,14 +43,16 @@ def problem_from(error: Error, at_us: int) -> Problem:
     where = ", ".join(f"{word} {value}" for word, value in named if value)
     said = [f"{error.doing}{f' ({where})' if where else ''}: {error.found}", error.data, error.remedy]
     message = " ".join(part if part.endswith(".") else f"{part}." for part in said if part)
-    return Problem(_text(error.code, MAX_NAME_CHARS), _text(message), error.terminal, _int64(error.at_us) or at_us)
+    return Problem(
+        clean_text(error.code, MAX_NAME_CHARS), clean_text(message), error.terminal, int64(error.at_us) or at_us
+    )
 
 
 def optional_problem(holder: EffectiveState | TableState, at_us: int) -> Problem | None:
     return problem_from(holder.error, at_us) if holder.HasField("error") else None
 
 
-def _int64(value: int) -> int:
+def int64(value: int) -> int:
     return max(0, min(value, MAX_INT64))
 
 
@@ -60,9 +62,9 @@ def source_seen(hello: Hello) -> dict[str, SourceSeen]:
         source.source: SourceSeen(
             source.source,
             _flavor(source.flavor),
-            _text(source.server_version, MAX_NAME_CHARS),
-            _text(source.address, MAX_NAME_CHARS),
-            _text(source.policy_sha256, MAX_NAME_CHARS),
+            clean_text(source.server_version, MAX_NAME_CHARS),
+            clean_text(source.address, MAX_NAME_CHARS),
+            clean_text(source.policy_sha256, MAX_NAME_CHARS),
         )
         for source in hello.sources
     }
@@ -78,14 +80,14 @@ def source_health(heartbeat: Heartbeat, at_us: int) -> list[SourceHealth]:
     return [
         SourceHealth(
             source=status.source,
-            read_position=_text(status.read_position),
-            source_position=_text(status.source_position),
-            lag_us=_int64(status.lag_us) if status.HasField("lag_us") else None,
-            rows=_int64(status.rows),
-            transactions=_int64(status.transactions),
-            read_bytes=_int64(status.read_bytes),
-            sent_bytes=_int64(status.sent_bytes),
-            credit_wait_us=_int64(status.credit_wait_us),
+            read_position=clean_text(status.read_position),
+            source_position=clean_text(status.source_position),
+            lag_us=int64(status.lag_us) if status.HasField("lag_us") else None,
+            rows=int64(status.rows),
+            transactions=int64(status.transactions),
+            read_bytes=int64(status.read_bytes),
+            sent_bytes=int64(status.sent_bytes),
+            credit_wait_us=int64(status.credit_wait_us),
             problem=problem_from(status.error, at_us) if status.HasField("error") else None,
         )
         for status in heartbeat.sources
@@ -99,7 +101,7 @@ def tables_effective(state: EffectiveState, at_us: int) -> list[TableEffective]:
             *table_name(table.table),
             state=known[table.state].name if table.state in known else "STATE_UNSPECIFIED",
             problem=optional_problem(table, at_us),
-            ignored_columns=tuple(_text(column, MAX_NAME_CHARS) for column in table.ignored_columns),
+            ignored_columns=tuple(clean_text(column, MAX_NAME_CHARS) for column in table.ignored_columns),
         )
         for table in state.tables
     ]
@@ -113,16 +115,16 @@ def tables_seen(part: Cartography) -> list[TableSeen]:
 def _table_seen(card: TableCard) -> TableSeen:
     return TableSeen(
         *table_name(card.table),
-        engine=_text(card.engine, MAX_NAME_CHARS),
-        collation=_text(card.collation, MAX_NAME_CHARS),
-        estimated_rows=_int64(card.estimated_rows) if card.HasField("estimated_rows") else None,
-        size_bytes=_int64(card.size_bytes) if card.HasField("size_bytes") else None,
+        engine=clean_text(card.engine, MAX_NAME_CHARS),
+        collation=clean_text(card.collation, MAX_NAME_CHARS),
+        estimated_rows=int64(card.estimated_rows) if card.HasField("estimated_rows") else None,
+        size_bytes=int64(card.size_bytes) if card.HasField("size_bytes") else None,
         columns=tuple(
             ColumnSeen(
-                _text(column.name, MAX_NAME_CHARS),
-                _text(column.column_type),
+                clean_text(column.name, MAX_NAME_CHARS),
+                clean_text(column.column_type),
                 column.nullable,
-                _text(column.charset, MAX_NAME_CHARS),
+                clean_text(column.charset, MAX_NAME_CHARS),
                 column.ignored,
                 column.generated,
             )
@@ -130,7 +132,9 @@ def _table_seen(card: TableCard) -> TableSeen:
         ),
         keys=tuple(
             KeySeen(
-                _text(key.name, MAX_NAME_CHARS), key.unique, tuple(_text(name, MAX_NAME_CHARS) for name in key.columns)
+                clean_text(key.name, MAX_NAME_CHARS),
+                key.unique,
+                tuple(clean_text(name, MAX_NAME_CHARS) for name in key.columns),
             )
             for key in card.keys
         ),
@@ -161,7 +165,7 @@ def landed_ahead(ahead: Iterable[Ahead]) -> tuple[LandedAhead, ...]:
 
 def landed_starts(end: CutEnd) -> tuple[LandedStart, ...]:
     return tuple(
-        LandedStart(*table_name(start.table), landed_position(start.position), _text(start.earlier_rows_missing))
+        LandedStart(*table_name(start.table), landed_position(start.position), clean_text(start.earlier_rows_missing))
         for start in end.started
     )
 
@@ -214,4 +218,6 @@ def _table_sync(table: TableDesired) -> TableSync:
         sync.oldest = True
     elif table.start_now:
         sync.now = True
+    elif table.start_dump:
+        sync.dump = table.start_dump
     return sync

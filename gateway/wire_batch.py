@@ -9,7 +9,7 @@ The order of the checks matters: sizes before anything is allocated, columns bef
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -36,7 +36,7 @@ from menura.v1.mysql_binlog_pb2 import ChangeBatch
 
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError, OutOfSequence
 
-_SCHEMA_ID = re.compile(r"[0-9a-f]{16}")
+SCHEMA_ID = re.compile(r"[0-9a-f]{16}")
 MAX_NAME_CHARS = 256
 
 _ROW_HEAD = ((CHANGE_TYPE, pa.int8()), (GSN, pa.int64()), (TRANSACTION, pa.int32()))
@@ -53,6 +53,8 @@ _COLUMN_TYPES = frozenset(
         *(pa.timestamp("us"), pa.timestamp("us", "UTC")),
     }
 )
+#: what hostile bytes make Arrow and the reading of its messages raise
+BROKEN_ARROW = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def check_sizes(message: ChangeBatch) -> None:
     for name in (message.table.database, message.table.table):
         if not 0 < len(name) <= MAX_NAME_CHARS or "\0" in name:
             raise BatchInvalid("reading a change batch", f"a table's name of {len(name)} characters", **where)
-    if not _SCHEMA_ID.fullmatch(message.schema_id):
+    if not SCHEMA_ID.fullmatch(message.schema_id):
         raise BatchInvalid("reading a change batch", "a schema_id that is not 16 hex digits", **where)
     if message.row_count < 1 or not 0 < message.first_gsn <= message.last_gsn:
         raise BatchInvalid(
@@ -96,14 +98,14 @@ def read_batch(message: ChangeBatch, after_gsn: int) -> LandedBatch | None:
     """
     where = {"database": message.table.database, "table": message.table.table}
     try:
-        rows = _read_stream(message.rows, message.rows_bytes, _check_row_columns)
-        transactions = _read_stream(message.transactions, message.transactions_bytes, _check_transaction_columns)
+        rows = read_stream(message.rows, message.rows_bytes, _check_row_columns)
+        transactions = read_stream(message.transactions, message.transactions_bytes, _check_transaction_columns)
         _check_numbers(message, rows, transactions)
         landed = _land(rows, transactions)
     except GatewayError as refused:
         refused.database, refused.table = where["database"], where["table"]
         raise
-    except (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError, struct.error) as broken:
+    except BROKEN_ARROW as broken:
         # Arrow's messages may quote values: the kind of failure is all that may be told
         raise BatchInvalid(
             "reading a change batch",
@@ -124,7 +126,7 @@ def read_batch(message: ChangeBatch, after_gsn: int) -> LandedBatch | None:
     )
 
 
-def _read_stream(frame: bytes, size_bytes: int, check_columns: Callable[[pa.Schema], None]) -> pa.RecordBatch:
+def read_stream(frame: bytes, size_bytes: int, check_columns: Callable[[pa.Schema], None]) -> pa.RecordBatch:
     """One Arrow IPC stream of exactly one record batch without buffer compression, validated in full."""
     data = pa.decompress(frame, decompressed_size=size_bytes, codec="zstd")
     # A list, since a StopIteration must not leave a worker thread: its future would never be done.
@@ -174,10 +176,17 @@ def _check_row_columns(schema: pa.Schema) -> None:
     tail = columns[place.stop :]
     if tuple(columns[: place.start]) != _ROW_HEAD or tuple(tail) != _ROW_TAIL[: len(tail)]:
         raise BatchColumns("reading a change batch", "columns that are not those of menura.change_batch")
-    own = schema.names[place]
-    if not 0 < len(own) <= MAX_TABLE_COLUMNS or len(set(own)) != len(own):
-        raise BatchColumns("reading a change batch", f"{len(own)} columns of the table, each needs a name of its own")
-    for field in list(schema)[place]:
+    check_table_columns(list(schema)[place])
+
+
+def check_table_columns(fields: Sequence[pa.Field]) -> None:
+    """The table's own columns; raises `BatchColumns`."""
+    names = {field.name for field in fields}
+    if not 0 < len(fields) <= MAX_TABLE_COLUMNS or len(names) != len(fields):
+        raise BatchColumns(
+            "reading a change batch", f"{len(fields)} columns of the table, each needs a name of its own"
+        )
+    for field in fields:
         if not 0 < len(field.name) <= MAX_NAME_CHARS or is_reserved(field.name):
             raise BatchColumns("reading a change batch", "a column of the table with a reserved or impossible name")
         if field.type not in _COLUMN_TYPES and not pa.types.is_decimal128(field.type):

@@ -4,7 +4,7 @@
 
     LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
-    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA.parquet
+    LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA-WORD.parquet
 
 A data file counts only when an entry names it. An entry is written once (put if absent), after the
 files that it names are durable; so whoever reads entries 1, 2, 3, ... until one is missing sees each
@@ -218,10 +218,15 @@ def data_path(tenant: str, source: str, database: str, table: str, epoch: int, c
     return f"{folder}/{epoch:010d}-{cut:020d}-{schema_id}.parquet"
 
 
-def chunk_path(tenant: str, source: str, database: str, table: str, dump: str, chunk: int, schema_id: str) -> str:
-    """Path of a chunk's Parquet file, relative to LANDING; DUMP is in a form that is safe in paths."""
+def chunk_path(
+    tenant: str, source: str, database: str, table: str, dump: str, chunk: int, schema_id: str, word: str
+) -> str:
+    """Path of a chunk's Parquet file, relative to LANDING; DUMP is in a form that is safe in paths.
+
+    WORD is random and new with each stream: a chunk's number may be used again when it was not committed.
+    """
     folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}/dump-{dump}"
-    return f"{folder}/{chunk:012d}-{schema_id}.parquet"
+    return f"{folder}/{chunk:012d}-{schema_id}-{word}.parquet"
 
 
 def encode_entry(entry: LogEntry) -> bytes:

@@ -6,6 +6,7 @@ Built by the agent for every version that it meets; the gateway and the lake see
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from menura.types import ColumnType
@@ -40,5 +41,9 @@ def schema_id(columns: tuple[Column, ...]) -> str:
     >>> len(schema_id((Column("id", ColumnType(Kind.INT), nullable=False, key=1),)))
     16
     """
-    facts = [[c.name, str(c.type), c.key, c.default] for c in columns]
-    return hashlib.sha256(json.dumps(facts, ensure_ascii=False).encode()).hexdigest()[:16]
+    return digest((c.name, str(c.type), c.key, c.default) for c in columns)
+
+
+def digest(facts: Iterable[tuple[str, str, int, str]]) -> str:
+    """`schema_id` from each column's name, its type's text, key and default."""
+    return hashlib.sha256(json.dumps(list(facts), ensure_ascii=False).encode()).hexdigest()[:16]
