@@ -23,6 +23,7 @@ from gateway.registry import (
     TableEffective,
     TableSeen,
 )
+from tests.gateway.memory_dumps import MemoryDumps
 
 
 class MemoryRegistry:
@@ -42,10 +43,8 @@ class MemoryRegistry:
         self.applied: dict[str, int] = defaultdict(int)
         self.entries: list[LogEntry] = []
         self.positions: dict[SourceKey, SourceCommitted] = {}
-        self.wanted_dumps: dict[SourceKey, DumpsDesired] = {}
-        self.plans: dict[tuple[SourceKey, str], DumpPlanned] = {}
-        self.dump_statuses: dict[SourceKey, tuple[DumpSeen, ...]] = {}
-        self.failed_dumps: dict[tuple[SourceKey, str], Problem] = {}
+        self.dump_states: dict[str, DumpSeen] = {}
+        self.ledger = MemoryDumps()
 
     def want(self, tenant: str, source: str, *tables: str, oldest: bool = False) -> int:
         """Set the desired tables; the new generation."""
@@ -54,6 +53,15 @@ class MemoryRegistry:
         wanted = tuple(TableDesired("shop", table, start_oldest=oldest) for table in tables)
         self.wanted[key] = SourceDesired(source, generation, wanted)
         return generation
+
+    def want_dump(self, tenant: str, source: str, table: str) -> str:
+        """A new dump of the table; its UUID."""
+        with self.lock:
+            return self.ledger.want(SourceKey(tenant, source), "shop", table)
+
+    def cancel_dump(self, tenant: str, source: str, dump: str) -> None:
+        with self.lock:
+            self.ledger.end(SourceKey(tenant, source), dump)
 
     def _check(self) -> None:
         if self.away:
@@ -152,6 +160,8 @@ class MemoryRegistry:
             self.positions[key] = SourceCommitted(
                 cut.epoch, cut.cut, cut.last_gsn, cut.last_transaction_id, cut.position, cut.ahead
             )
+            with self.lock:
+                self.ledger.apply(key, cut)
             if cut.stopped and key in self.wanted:
                 stopped = {(stop.database, stop.table) for stop in cut.stopped}
                 wanted = self.wanted[key]
@@ -166,20 +176,23 @@ class MemoryRegistry:
 
     def dumps(self, key: SourceKey) -> DumpsDesired:
         self._check()
-        return self.wanted_dumps.get(key, DumpsDesired(0, ()))
+        with self.lock:
+            return self.ledger.desired(key)
 
     def dump_generations(self, keys: Sequence[SourceKey]) -> dict[SourceKey, int]:
         self._check()
-        return {key: self.dumps(key).generation for key in keys if key in self.wanted}
+        return {key: self.ledger.desired(key).generation for key in keys}
 
     def record_dump_plan(self, key: SourceKey, dump: str, plan: DumpPlanned, at_us: int) -> None:
         self._check()
-        self.plans.setdefault((key, dump), plan)
+        with self.lock:
+            self.ledger.plan(key, dump, plan)
 
     def record_dump_status(self, key: SourceKey, dumps: Sequence[DumpSeen], at_us: int) -> None:
         self._check()
-        self.dump_statuses[key] = tuple(dumps)
+        self.dump_states |= {seen.dump: seen for seen in dumps}
 
     def record_dump_failed(self, key: SourceKey, dump: str, problem: Problem, at_us: int) -> None:
         self._check()
-        self.failed_dumps[key, dump] = problem
+        with self.lock:
+            self.ledger.fail(key, dump, problem)

@@ -1,6 +1,7 @@
 """An agent by script: opens streams, builds change batches as the contract says, waits for answers."""
 
 import asyncio
+import itertools
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -11,8 +12,10 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
+from menura.schema import digest
 from menura.v1.config_pb2 import Hello, SourceHello, TableName
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, CutEnd, Position, Replicate, TableEvent
+from menura.v1.mysql_binlog_pb2 import ChangeBatch, ChunkRef, CutEnd, Position, Replicate, TableEvent
+from menura.v1.mysql_client_pb2 import ChunkEnd, DesiredDumps, DumpPlan, SnapshotBatch
 from menura.v1.stream_pb2 import Header, RequestType, StreamResponse
 from menura.v1.stream_pb2_grpc import GatewayStub
 
@@ -27,6 +30,7 @@ TABLE_FIELDS = [
 ]
 ABSENT = pa.field("_absent", pa.binary())
 UNREPRESENTABLE = pa.field("_unrepresentable", pa.string())
+SNAPSHOT_SCHEMA_ID = digest((("id", "bigint", 1, ""), ("note", "varchar charset utf8mb4", 0, "")))
 
 
 def frame(batch: pa.RecordBatch, **options: Any) -> tuple[bytes, int]:
@@ -109,6 +113,60 @@ def change_batch(
     return batch
 
 
+def snapshot_rows(ids: Sequence[int], note: str = "note") -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(ids, pa.int64()), pa.array([f"{note} {id_}" for id_ in ids]), pa.nulls(len(ids), pa.string())],
+        schema=pa.schema([*TABLE_FIELDS, UNREPRESENTABLE]),
+    )
+
+
+def snapshot_batch(dump: str, chunk: int, rows: pa.RecordBatch, table: str = "orders", **changes: Any) -> SnapshotBatch:
+    rows_frame, rows_bytes = frame(rows)
+    facts: dict[str, Any] = {
+        "dump": dump,
+        "chunk": chunk,
+        "table": TableName(database="shop", table=table),
+        "schema_id": SNAPSHOT_SCHEMA_ID,
+        "row_count": rows.num_rows,
+        "rows": rows_frame,
+        "rows_bytes": rows_bytes,
+        **changes,
+    }
+    return SnapshotBatch(**facts)
+
+
+def dump_plan(dump: str, *boundaries: str, **changes: Any) -> DumpPlan:
+    """By id, in ranges between these."""
+    bounds = ["", *boundaries, ""]
+    ranges = [
+        {"number": number, "lower": lower, "upper": upper}
+        for number, (lower, upper) in enumerate(itertools.pairwise(bounds))
+    ]
+    return DumpPlan(**{"dump": dump, "key": ["id"], "ranges": ranges, **changes})
+
+
+def chunk_end(dump: str, chunk: int, lower: str, upper: str, row_count: int, /, **changes: Any) -> ChunkEnd:
+    facts: dict[str, Any] = {
+        "dump": dump,
+        "chunk": chunk,
+        "table": TableName(database="shop", table="orders"),
+        "lower": lower,
+        "upper": upper,
+        "last_of_range": upper == "",
+        "row_count": row_count,
+        "source_bytes": 100 * row_count,
+        "read_at_us": 1_700_000_000_000_000,
+        "read_us": 1000,
+        "position": "uuid:1-7",
+        **changes,
+    }
+    return ChunkEnd(**facts)
+
+
+def chunk_ref(dump: str, chunk: int, gsn: int, table: str = "orders") -> ChunkRef:
+    return ChunkRef(table=TableName(database="shop", table=table), dump=dump, chunk=chunk, gsn=gsn)
+
+
 def cut_end(run: Replicate, cut: int, last_gsn: int, /, **changes: Any) -> CutEnd:
     facts: dict[str, Any] = {
         "generation": run.generation,
@@ -138,13 +196,18 @@ class AgentStream:
             setattr(message.header, name, value)
         if batch := payload.get("change_batch"):
             self.credit -= len(batch.rows) + len(batch.transactions)
+        if batch := payload.get("snapshot_batch"):
+            self.credit -= len(batch.rows)
         await self.call.write(message)
 
-    async def send_batch(self, batch: ChangeBatch) -> None:
+    async def send_batch(self, batch: ChangeBatch | SnapshotBatch) -> None:
         """Under credit, as an agent does."""
         while self.credit <= 0:
             await self._receive()
-        await self.send(change_batch=batch)
+        if isinstance(batch, SnapshotBatch):
+            await self.send(snapshot_batch=batch)
+        else:
+            await self.send(change_batch=batch)
 
     async def expect(self, payload: str, seconds: float = ANSWER_SECONDS) -> Any:
         """The next message of that kind; others stay for later, credits are counted."""
@@ -209,6 +272,11 @@ class ScriptedAgent:
     async def open_binlog(self, source: str) -> tuple[AgentStream, Replicate]:
         stream = await self.open("MySQLBinlog", source)
         return stream, await stream.expect("replicate")
+
+    async def open_client(self, source: str) -> tuple[AgentStream, DesiredDumps]:
+        """Its first orders; what the gateway asks of the cartography waits."""
+        stream = await self.open("MySQLClient", source)
+        return stream, await stream.expect("desired_dumps")
 
 
 @asynccontextmanager
