@@ -23,7 +23,10 @@ _LABELLED_TYPES = frozenset({binlog.MYSQL_TYPE_ENUM, binlog.MYSQL_TYPE_SET})
 
 #: columns that have a bit in SIGNEDNESS
 _NUMERIC = frozenset(
-    {*_INTEGER_TYPES, binlog.MYSQL_TYPE_FLOAT, binlog.MYSQL_TYPE_DOUBLE, binlog.MYSQL_TYPE_NEWDECIMAL},
+    {
+        *_INTEGER_TYPES,
+        *(binlog.MYSQL_TYPE_FLOAT, binlog.MYSQL_TYPE_DOUBLE, binlog.MYSQL_TYPE_NEWDECIMAL, binlog.MYSQL_TYPE_YEAR),
+    }
 )
 #: columns that have a collation in DEFAULT_CHARSET and COLUMN_CHARSET
 _CHARACTER = frozenset(

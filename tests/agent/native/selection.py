@@ -1,10 +1,12 @@
 """A table's rows through the reader of result sets, to compare with what the log makes of them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from operator import itemgetter
 
 import pyarrow as pa
 import pymysql
+from menura.change_batch import METADATA_DEFAULT
 
 from agent.config import Secret, ServerConfig, SourceConfig
 from agent.filter import Filter, Policy
@@ -14,6 +16,7 @@ from agent.mysql.ddl.model import TableDefinition
 from agent.mysql.dump.results import ReadResult, RowsPlan, plan_for, read_rows
 from agent.mysql.dump.statements import prepare, whole_statement
 from agent.mysql.information_schema import read_definitions
+from tests.agent.native.capture import current_state
 from tests.servers import Server
 
 DATABASE = "t"
@@ -25,21 +28,26 @@ def source_config(server: Server, table: str = "", ignored: Iterable[str] = ()) 
     return SourceConfig("shop", at, at, 0, Filter(Policy.ACCEPT, rules))
 
 
-def definition_of(server: Server, table: str, database: str = DATABASE) -> TableDefinition:
+def definition_of(server: Server, table: str) -> TableDefinition:
     with closing(server.connect()) as connection:
         asked = DefinitionServer(server.flavor == "mariadb", (0, 0, 0))
-        found = read_definitions(connection, [(database, table)], asked)[(database, table)]
+        found = read_definitions(connection, [(DATABASE, table)], asked)[(DATABASE, table)]
     assert isinstance(found, TableDefinition), found
     return found
 
 
 def plan_of_table(
-    server: Server, table: str, *, database: str = DATABASE, ignored: Iterable[str] = (), key_columns: int = 0
+    server: Server,
+    table: str,
+    definition: TableDefinition | None = None,
+    *,
+    ignored: Iterable[str] = (),
+    key_columns: int = 0,
 ) -> RowsPlan:
     return plan_for(
         source_config(server, table if ignored else "", ignored),
-        (database, table),
-        definition_of(server, table, database),
+        (DATABASE, table),
+        definition or definition_of(server, table),
         mariadb=server.flavor == "mariadb",
         key_columns=key_columns,
     )
@@ -69,11 +77,36 @@ def read(
     return batches, reading.result
 
 
-def selected(server: Server, table: str, *, order_by: str = "", **options: object) -> pa.Table:
+def selected(server: Server, table: str, definition: TableDefinition | None = None) -> pa.Table:
     """Every row of a table, by SELECT."""
-    plan = plan_of_table(server, table, **options)
-    statement = whole_statement(plan.table, plan.expressions) + (f" ORDER BY {order_by}" if order_by else "")
+    plan = plan_of_table(server, table, definition)
     with closing(session(server)) as connection:
-        batches, result = read(connection, plan, statement)
+        batches, result = read(connection, plan)
     assert result.rows == sum(batch.num_rows for batch in batches)
-    return pa.Table.from_batches(batches) if batches else pa.table({})
+    return pa.Table.from_batches(batches)
+
+
+def assert_select_gives_the_same(
+    server: Server, changes: pa.Table, table: str, definition: TableDefinition | None = None, key: str = "id"
+) -> None:
+    """One value has one form: the rows that the changes of the log leave are those that the reader selects.
+
+    By the table's definition in information_schema, if no other is given.
+    """
+    rows = selected(server, table, definition)
+    for name in rows.column_names:
+        ours, theirs = _told(rows.schema.field(name)), _told(changes.schema.field(name))
+        assert ours == theirs, (ours, theirs)
+    left = sorted((_words(row, rows.column_names) for row in current_state(changes, key)), key=itemgetter(key))
+    assert sorted((_words(row, rows.column_names) for row in rows.to_pylist()), key=itemgetter(key)) == left
+
+
+def _told(field: pa.Field) -> tuple[object, ...]:
+    metadata = {} if field.metadata is None else dict(field.metadata)
+    metadata.pop(METADATA_DEFAULT.encode(), None)  # which the log alone does not tell
+    return field.name, field.type, field.nullable, metadata
+
+
+def _words(row: Mapping[str, object], names: Iterable[str]) -> dict[str, str]:
+    """Every bit is seen in it: -0.0 is not 0.0."""
+    return {name: repr(row[name]) for name in names}

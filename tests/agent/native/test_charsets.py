@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from agent.mysql.charsets import decode_text
+from agent.mysql.schema import definition_of
 from tests.agent.native.capture import decode_all, logged
+from tests.agent.native.selection import assert_select_gives_the_same
 from tests.servers import Server
 
 OF_SEVERAL_BYTES = (
@@ -113,7 +115,8 @@ def test_bytes_that_a_server_lets_in_although_they_are_no_text_are_kept_and_the_
         "INSERT INTO loose (id, c0) VALUES (2, 'x')",
     )
 
-    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("loose").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("loose")
+    rows = changes.to_pylist()
 
     kept = json.loads(rows[0]["_unrepresentable"])
     (stored,) = source.run(
@@ -127,6 +130,7 @@ def test_bytes_that_a_server_lets_in_although_they_are_no_text_are_kept_and_the_
     assert len(let_in) >= (14 if source.flavor == "mariadb" else 10)
     assert "0x618540" in kept.values()
     assert (rows[1]["c0"], rows[1]["_unrepresentable"]) == ("x", None)
+    assert_select_gives_the_same(source, changes, "loose")
 
 
 def test_label_whose_bytes_are_no_text_is_told_by_its_bytes_and_the_others_are_not_touched(source: Server) -> None:
@@ -145,6 +149,8 @@ def test_label_whose_bytes_are_no_text_is_told_by_its_bytes_and_the_others_are_n
     assert json.loads(rows[0]["_unrepresentable"]) == {"e": "0x8540", "f": 'a",0x8540,c'}
     assert [row["_unrepresentable"] for row in rows[1:]] == [None, '{"f":"0x8540"}', None]
     assert str(decoded.batches[0].plan.columns[1].column.type) == "enum('a\"',0x8540) charset sjis"
+    described = definition_of(tuple(planned.column for planned in decoded.batches[0].plan.columns))
+    assert_select_gives_the_same(source, decoded.table("labels"), "labels", described)
 
 
 def test_select_without_a_charset_returns_the_bytes_that_the_log_has(source: Server) -> None:
@@ -177,6 +183,8 @@ def test_compressed_text_that_is_invalid_is_kept_too(mariadb: Server) -> None:
         "INSERT INTO loose_squeezed VALUES (1, REPEAT(_binary X'8540', 100))",
     )
 
-    (row,) = decode_all(data, mariadb=True).table("loose_squeezed").to_pylist()
+    changes = decode_all(data, mariadb=True).table("loose_squeezed")
+    (row,) = changes.to_pylist()
 
     assert (row["a"], row["_unrepresentable"]) == (None, '{"a":"0x' + "8540" * 100 + '"}')
+    assert_select_gives_the_same(mariadb, changes, "loose_squeezed")

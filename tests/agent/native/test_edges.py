@@ -12,6 +12,8 @@ import pymysql
 import pytest
 
 from tests.agent.native.capture import decode_all, definitions, logged
+from tests.agent.native.selection import assert_select_gives_the_same
+from tests.e2e import every_type
 from tests.servers import Server
 
 
@@ -32,13 +34,15 @@ def test_generated_and_invisible_columns_equal_select(source: Server) -> None:
         "DELETE FROM made WHERE id = 3",
     )
 
-    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("made").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("made")
+    rows = changes.to_pylist()
 
     assert [tuple(row[name] for name in ("id", *"abcdef")) for row in rows] == [
         *((1, 5, 6, "x5", 7, 50, 50), (2, None, None, None, 7, None, None), (3, -5, -4, "x-5", 8, -50, 50)),
         *((1, 5, 6, "x5", 7, 50, 50), (1, 6, 7, "x6", 7, 60, 50)),
         (3, -5, -4, "x-5", 8, -50, 50),
     ]
+    assert_select_gives_the_same(source, changes, "made")
 
 
 def test_table_with_as_many_columns_as_the_server_permits_equals_select(source: Server) -> None:
@@ -57,11 +61,34 @@ def test_table_with_as_many_columns_as_the_server_permits_equals_select(source: 
         source, f"INSERT INTO wide VALUES (1, {values}), (2, {values})", "UPDATE wide SET c1 = 77 WHERE id = 2"
     )
 
-    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("wide").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("wide")
+    rows = changes.to_pylist()
 
     assert [tuple(row.values())[-count - 1 : -1] for row in (rows[0], rows[3])] == source.run("SELECT * FROM t.wide")
     assert rows[3]["c1"] == 77
     assert count == 4096 or (source.flavor == "mariadb" and count > 2000), (count, refused)
+    assert_select_gives_the_same(source, changes, "wide")
+
+
+def test_numbers_behind_columns_of_every_type_keep_their_sign(source: Server) -> None:
+    """The log has a bit for the sign of some types only."""
+    kinds = [kind for _, kind, _ in every_type.COLUMNS] + ["GEOMETRY"]
+    kinds += ["VECTOR(3)"] if source.flavor == "mysql" else ["INET4", "INET6", "UUID", "VARCHAR(9) COMPRESSED"]
+    columns = "".join(f", x{n} {kind}, s{n} INT, u{n} INT UNSIGNED" for n, kind in enumerate(kinds))
+    names = ", ".join(f"s{n}, u{n}" for n in range(len(kinds)))
+    data = logged(
+        source,
+        "DROP TABLE IF EXISTS signs",
+        f"CREATE TABLE signs (id INT PRIMARY KEY{columns})",
+        f"INSERT INTO signs (id, {names}) VALUES (1{', -1, 4294967295' * len(kinds)})",
+    )
+
+    defined = definitions(source, "signs")
+    changes = decode_all(data, mariadb=source.flavor == "mariadb", defined=defined).table("signs")
+
+    (row,) = changes.to_pylist()
+    assert [(row[f"s{n}"], row[f"u{n}"]) for n in range(len(kinds))] == [(-1, 4294967295)] * len(kinds)
+    assert_select_gives_the_same(source, changes, "signs")
 
 
 def _names() -> list[str]:
@@ -119,10 +146,12 @@ def test_timestamp_is_an_instant_whatever_the_time_zones_of_server_session_and_p
     finally:
         source.run("SET GLOBAL time_zone = 'SYSTEM'")
 
-    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("instants").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("instants")
+    rows = changes.to_pylist()
 
     assert [row["ts"].isoformat() for row in rows] == ["2024-03-31T02:00:00.250000+00:00"] * 2
     assert [row["dt"].isoformat() for row in rows] == ["2024-03-31T07:30:00", "2024-03-30T23:00:00"]
+    assert_select_gives_the_same(source, changes, "instants")
 
 
 def test_reals_at_their_edges_keep_every_bit(source: Server) -> None:
@@ -145,7 +174,8 @@ def test_reals_at_their_edges_keep_every_bit(source: Server) -> None:
         f"INSERT INTO reals VALUES {values}",
     )
 
-    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("reals").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("reals")
+    rows = changes.to_pylist()
 
     printed = source.run("SELECT CAST(d AS CHAR), CAST(CAST(f AS DOUBLE) AS CHAR) FROM t.reals ORDER BY id")
     for row, (d, f) in zip(rows, printed, strict=True):
@@ -153,6 +183,7 @@ def test_reals_at_their_edges_keep_every_bit(source: Server) -> None:
         assert struct.pack("<f", row["f"]) == struct.pack("<f", float(str(f)))
     if source.flavor == "mysql":  # MariaDB 10.11 stores no -0
         assert math.copysign(1, rows[0]["d"]) == math.copysign(1, rows[0]["f"]) == -1
+    assert_select_gives_the_same(source, changes, "reals")
 
 
 def test_addresses_when_ignored_are_stepped_over_without_their_definition(mariadb: Server) -> None:

@@ -8,9 +8,11 @@ import struct
 
 import pytest
 
+from agent.mysql.schema import definition_of
 from agent.native.decoder import BinlogDecoder, DecodeError
 from tests.agent.native.capture import decode_all, definitions, logged
 from tests.agent.native.mutation import without_checksums
+from tests.agent.native.selection import assert_select_gives_the_same
 from tests.compare import compare, read_source
 from tests.servers import Server
 
@@ -36,7 +38,8 @@ def test_geometry_of_every_kind_is_the_servers_wkb_with_its_srid(source: Server)
         f"INSERT INTO shapes (id, shape) VALUES {', '.join(values)}, (200, NULL)",
     )
 
-    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("shapes").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("shapes")
+    rows = changes.to_pylist()
 
     assert [row["_unrepresentable"] for row in rows] == [None] * len(rows)
     stored = {
@@ -44,6 +47,7 @@ def test_geometry_of_every_kind_is_the_servers_wkb_with_its_srid(source: Server)
     }
     assert [row["shape"] for row in rows] == [_ewkb(stored.get(row["id"])) for row in rows]
     assert len(stored) >= 2 * len(GEOMETRIES) - 2  # MariaDB makes NULL of a collection in a collection
+    assert_select_gives_the_same(source, changes, "shapes")
 
 
 def _ewkb(stored: bytes | None) -> bytes | None:
@@ -63,12 +67,14 @@ def test_vector_is_what_the_server_returns(mysql: Server) -> None:
         " (2, NULL, NULL, NULL, NULL)",
     )
 
-    rows = decode_all(data, mariadb=False).table("vectors").to_pylist()
+    changes = decode_all(data, mariadb=False).table("vectors")
+    rows = changes.to_pylist()
 
     assert rows[0]["v"] == struct.pack("<3f", 1, -2.5, 3e38)
     assert rows[0]["w"] == struct.pack("<f", 0)
     assert rows[1]["v"] is None
     assert (rows[0]["note"], rows[0]["raw"]) == ("text", b"raw")  # a vector has a collation in the log, too
+    assert_select_gives_the_same(mysql, changes, "vectors")
 
 
 @pytest.mark.parametrize(
@@ -117,8 +123,11 @@ def test_mariadbs_vector_is_what_the_server_returns(mariadb: Server) -> None:
     )
 
     for defined in ({}, definitions(mariadb, "vectors")):
-        (row,) = decode_all(data, mariadb=True, defined=defined).table("vectors").to_pylist()
+        decoded = decode_all(data, mariadb=True, defined=defined)
+        (row,) = decoded.table("vectors").to_pylist()
         assert (row["v"], row["note"]) == (struct.pack("<3f", 1, -2.5, 0.5), "text")
+        described = definition_of(tuple(planned.column for planned in decoded.batches[0].plan.columns))
+        assert_select_gives_the_same(mariadb, decoded.table("vectors"), "vectors", described)
 
 
 def _addresses() -> list[str]:
@@ -157,11 +166,13 @@ def test_addresses_and_uuids_are_as_the_server_prints_them(mariadb: Server) -> N
         f"INSERT INTO hosts VALUES {rows}",
     )
 
-    decoded = decode_all(data, mariadb=True, defined=definitions(mariadb, "hosts")).table("hosts").to_pylist()
+    changes = decode_all(data, mariadb=True, defined=definitions(mariadb, "hosts")).table("hosts")
+    decoded = changes.to_pylist()
 
     expected = mariadb.run("SELECT id, a, b, c FROM t.hosts ORDER BY id")
     assert [(row["id"], row["a"], row["b"], row["c"]) for row in decoded] == expected
     assert {(row["d"], row["e"]) for row in decoded} == {(b"\1" + bytes(15), b"\2" + bytes(3))}
+    assert_select_gives_the_same(mariadb, changes, "hosts")
 
 
 def test_compressed_columns_are_inflated(mariadb: Server) -> None:
@@ -180,10 +191,12 @@ def test_compressed_columns_are_inflated(mariadb: Server) -> None:
         "INSERT INTO squeezed (id, b, d) VALUES (100, REPEAT('wrapped', 100), REPEAT(X'00FF', 4000))",
     )
 
-    decoded = decode_all(data, mariadb=True).table("squeezed").to_pylist()
+    changes = decode_all(data, mariadb=True).table("squeezed")
+    decoded = changes.to_pylist()
 
     expected = mariadb.run("SELECT id, a, b, CAST(c AS BINARY), d, e, f FROM t.squeezed ORDER BY id")
     assert [tuple(row[name] for name in ("id", *"abcdef")) for row in decoded] == expected
+    assert_select_gives_the_same(mariadb, changes, "squeezed")
 
 
 @pytest.mark.parametrize(
@@ -250,12 +263,14 @@ def test_temporal_types_of_before_5_6_equal_select(mariadb: Server) -> None:
     finally:
         mariadb.run("SET GLOBAL mysql56_temporal_format = ON")
 
-    state = decode_all(data, mariadb=True, defined=definitions(mariadb, "old_times")).table("old_times").to_pylist()
+    changes = decode_all(data, mariadb=True, defined=definitions(mariadb, "old_times")).table("old_times")
+    state = changes.to_pylist()
 
     described, expected = read_source(mariadb, "t", "old_times")
     comparison = compare("old_times", described, expected, state, {column.name: column.name for column in described})
     assert comparison.equal, comparison
     assert comparison.source_rows == 200
+    assert_select_gives_the_same(mariadb, changes, "old_times")
 
 
 #: real types that no statement makes any more (include/field_types.h)
@@ -315,6 +330,7 @@ def test_decimal_of_before_5_0_equals_select_and_keeps_what_its_type_can_not_hol
     assert comparison.equal, comparison
     assert rows[0]["_unrepresentable"] is None
     assert rows[3]["_unrepresentable"] == '{"b":"999999999.999","d":"123456"}'  # decimal(11,3), decimal(5,0)
+    assert_select_gives_the_same(mariadb, decoded.table("sums"), "sums")
 
 
 def test_decimal_of_before_5_0_when_ignored_is_stepped_over(mariadb: Server) -> None:
@@ -336,7 +352,8 @@ def test_varchar_of_before_5_0_3_is_read_like_the_char_it_is_stored_as(mariadb: 
         " (3, REPEAT('x', 20), REPEAT('é', 30), '', 'z', 9)",
     )
 
-    rows = decode_all(data, mariadb=True, defined=definitions(mariadb, "words")).table("words").to_pylist()
+    changes = decode_all(data, mariadb=True, defined=definitions(mariadb, "words")).table("words")
+    rows = changes.to_pylist()
 
     assert "varchar(20)/*old*/" in str(mariadb.run("SHOW CREATE TABLE t.words"))
     expected = mariadb.run("SELECT id, a, b, c, last FROM t.words ORDER BY id")
@@ -345,3 +362,4 @@ def test_varchar_of_before_5_0_3_is_read_like_the_char_it_is_stored_as(mariadb: 
         text for (text,) in mariadb.run("SELECT HEX(d) FROM t.words ORDER BY id")
     ]
     assert rows[0]["d"] == b"x" + bytes(15)
+    assert_select_gives_the_same(mariadb, changes, "words")

@@ -18,6 +18,7 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
 from tests.agent.native.capture import decode_all, definitions, dump
+from tests.agent.native.selection import assert_select_gives_the_same
 from tests.compare import compare, read_source
 from tests.conformance.cases import SESSION
 from tests.servers import Server
@@ -198,6 +199,7 @@ def test_generated_rows_of_every_type_equal_select(source: Server) -> None:
         defined = definitions(source, "made")
         whole = decode_all(data, mariadb=source.flavor == "mariadb", chunk=4099, defined=defined)
         decoded = whole.table("made").to_pylist()
+        assert_select_gives_the_same(source, whole.table("made"), "made")
         columns, expected = read_source(source, "t", "made")
         comparison = compare("made", columns, expected, decoded, {column.name: column.name for column in columns})
         assert comparison.equal, comparison

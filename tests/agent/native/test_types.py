@@ -14,6 +14,7 @@ from agent.mysql.charsets import charset_of_collation
 from agent.native.decoder import BinlogDecoder
 from tests.agent.native.capture import current_state, decode_all, dump, logged
 from tests.agent.native.mutation import without_checksums
+from tests.agent.native.selection import assert_select_gives_the_same
 from tests.compare import compare, read_source
 from tests.e2e import every_type
 from tests.servers import Server
@@ -39,6 +40,7 @@ def test_every_type_after_inserts_updates_and_deletes_equals_select(source: Serv
     comparison = compare("every_type", columns, rows, state, {column.name: column.name for column in columns})
     assert comparison.equal, comparison
     assert comparison.source_rows >= 8
+    assert_select_gives_the_same(source, decoded.table("every_type"), "every_type")
 
 
 EDGES = """
@@ -122,6 +124,7 @@ def test_temporal_and_exact_values_at_their_edges_equal_select(source: Server) -
     )
     assert comparison.equal, comparison
     assert comparison.source_rows == 400
+    assert_select_gives_the_same(source, decoded.table("edges"), "edges")
 
 
 def test_unrepresentable_dates_when_invalid_keep_the_servers_text_under_the_escaped_name(source: Server) -> None:
@@ -133,7 +136,8 @@ def test_unrepresentable_dates_when_invalid_keep_the_servers_text_under_the_esca
         "INSERT INTO odd VALUES (1, '2023-02-31', '0000-00-00', 0), (2, '2024-02-29', NULL, NULL)",
     )
 
-    rows = decode_all(data, mariadb=source.flavor == "mariadb").table("odd").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("odd")
+    rows = changes.to_pylist()
 
     name = 'a"b\\é' if 'a"b\\é' in rows[0] else 'a"b\\\\é'
     assert [row[name] is None for row in rows] == [True, False]
@@ -143,6 +147,7 @@ def test_unrepresentable_dates_when_invalid_keep_the_servers_text_under_the_esca
         "ts": "0000-00-00 00:00:00",
     }
     assert rows[1]["_unrepresentable"] is None
+    assert_select_gives_the_same(source, changes, "odd")
 
 
 JSON_DOCUMENTS = [
@@ -172,9 +177,11 @@ def test_binary_json_of_every_kind_equals_select(mysql: Server) -> None:
         mysql, "DROP TABLE IF EXISTS j", "CREATE TABLE j (id INT PRIMARY KEY, j JSON)", f"INSERT INTO j VALUES {rows}"
     )
 
-    decoded = {row["id"]: row["j"] for row in decode_all(data, mariadb=False).table("j").to_pylist()}
+    changes = decode_all(data, mariadb=False).table("j")
+    decoded = {row["id"]: row["j"] for row in changes.to_pylist()}
 
     assert decoded == dict(mysql.run("SELECT id, CAST(j AS CHAR) FROM t.j"))
+    assert_select_gives_the_same(mysql, changes, "j")
 
 
 def test_text_of_every_charset_equals_select(source: Server) -> None:
@@ -190,11 +197,13 @@ def test_text_of_every_charset_equals_select(source: Server) -> None:
         f"INSERT IGNORE INTO texts VALUES (1, {', '.join([sample] * len(charsets))})",
     )
 
-    (row,) = decode_all(data, mariadb=source.flavor == "mariadb").table("texts").to_pylist()
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("texts")
+    (row,) = changes.to_pylist()
 
     (expected,) = source.run(f"SELECT {', '.join(f'`{name}`' for name in charsets)} FROM t.texts")
     assert {name: row[name] for name in charsets} == dict(zip(charsets, expected, strict=True))
     assert len(charsets) >= 39
+    assert_select_gives_the_same(source, changes, "texts")
 
 
 def test_collation_ids_of_the_server_are_all_known_by_their_charset(source: Server) -> None:
