@@ -11,7 +11,7 @@ from controlplane_api import problems
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 from controlplane_api.guard import Guard
-from controlplane_api.routers import fleet, service, tables
+from controlplane_api.routers import dumps, fleet, service, tables
 
 #: path, file in `dashboard`, media type
 DASHBOARD = (
@@ -28,7 +28,7 @@ def create_app(database: Database) -> ASGIApp:
     app = FastAPI(title="Menura", version="1", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None)
     app.state.database = database
     problems.install(app)
-    for router in (fleet.router, tables.router, service.router):
+    for router in (fleet.router, tables.router, dumps.router, service.router):
         app.include_router(router)
     for path, name, media_type in DASHBOARD:
         _serve(app, path, (files("controlplane_api") / "dashboard" / name).read_bytes(), media_type)

@@ -16,6 +16,8 @@ from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
 from controlplane_api import leases, table_events
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document
+from controlplane_api.dump_ledger import Ledger, Mention
+from controlplane_api.dump_lives import NOT_YET
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import CommittedPosition, Landing, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, StartKind, State
@@ -99,8 +101,10 @@ def _apply_cuts(connection: Connection, entry: LogEntry) -> None:
             source.cut = cut.cut
             cuts.append((source, cut))
     syncs, known = _load_syncs(connection, _tables_of(cuts))
+    ledger = _load_ledger(connection, cuts, syncs, entry.committed_at_us)
     for source, cut in cuts:
-        _apply_cut(source, cut, syncs, entry.committed_at_us)
+        _apply_cut(source, cut, syncs, ledger, entry.committed_at_us)
+    ledger.store()
     events = [(syncs[source.id, event.database, event.table], event) for source, cut in cuts for event in cut.events]
     table_events.record(connection, [(sync.table_id, event) for sync, event in events])
     new = [asdict(sync) for sync in syncs.values() if sync.table_id not in known]
@@ -119,15 +123,36 @@ _UPDATE_SYNC = (
 )
 
 
-def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], at_us: int) -> None:
+def _load_ledger(
+    connection: Connection, cuts: Iterable[tuple[_Source, LandedCut]], syncs: dict[TableKey, _Sync], at_us: int
+) -> Ledger:
+    mentioned: list[Mention] = []
+    stopped: set[int] = set()
+    for source, cut in cuts:
+        named = [(chunk.database, chunk.table, chunk.dump) for chunk in cut.chunks]
+        named += [(event.database, event.table, event.dump) for event in cut.events if event.dump]
+        mentioned += [Mention(source.id, syncs[source.id, name[0], name[1]].table_id, name[2]) for name in named]
+        for start in cut.started:
+            sync = syncs[source.id, start.database, start.table]
+            if sync.start == StartKind.DUMP:
+                mentioned.append(Mention(source.id, sync.table_id, sync.start_text))
+        stopped.update(syncs[source.id, stop.database, stop.table].table_id for stop in cut.stopped)
+    return Ledger(connection, mentioned, sorted(stopped), at_us)
+
+
+def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], ledger: Ledger, at_us: int) -> None:
     ahead = {table: position_document(part.position) for part in cut.ahead for table in part.tables}
     here = position_document(cut.position)
     source.generation = max(source.generation, cut.generation)
     for start in cut.started:
-        _begin(syncs[source.id, start.database, start.table], start, cut.generation)
+        _begin(syncs[source.id, start.database, start.table], start, cut.generation, ledger)
+    for chunk in cut.chunks:
+        ledger.chunk(source.id, syncs[source.id, chunk.database, chunk.table].table_id, chunk, cut)
     for event in cut.events:  # the lake has it: a resume before it would bring it once more
         sync = syncs[source.id, event.database, event.table]
         sync.position = ahead.get((event.database, event.table), here)
+        if event.dump:
+            _follow_dump(sync, ledger.event(source.id, sync.table_id, event))
     for file in cut.files:
         sync = syncs[source.id, file.database, file.table]
         sync.rows += file.rows
@@ -138,30 +163,42 @@ def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], at
         source.rows += file.rows
         source.bytes += file.bytes
     stops = [(syncs[source.id, stop.database, stop.table], stop) for stop in cut.stopped]
-    failed = [sync for sync, stop in stops if _end(sync, stop, cut.generation, at_us)]
+    failed = [(sync, stop) for sync, stop in stops if _end(sync, stop, cut.generation, at_us)]
     if failed:
         source.generation += 1
-    for sync in failed:
+    for sync, stop in failed:
         sync.changed_generation = source.generation
+        missing = ledger.stopped(source.id, sync.table_id, stop)
+        sync.earlier_rows_missing = sync.earlier_rows_missing and (missing or sync.earlier_rows_missing)
     source.transactions += cut.transaction_count
     source.last_commit_timestamp_us = cut.last_commit_timestamp_us or source.last_commit_timestamp_us
     source.epoch = max(source.epoch, cut.epoch)
     source.last = cut
 
 
-def _begin(sync: _Sync, start: LandedStart, generation: int) -> None:
+def _begin(sync: _Sync, start: LandedStart, generation: int, ledger: Ledger) -> None:
     position = position_document(start.position)
+    missing = start.earlier_rows_missing
+    if sync.start == StartKind.DUMP and generation >= sync.changed_generation:
+        missing = ledger.missing_at_start(sync.source_id, sync.start_text) or NOT_YET
     goes_on = sync.position is not None and (sync.start == StartKind.RESUME or sync.position == position)
     if not goes_on:  # a resume misses what the table's first start missed, no more
         # Without a command's word that it begins anew, a replay doesn't take back that rows are missing.
         kept = sync.earlier_rows_missing if sync.start is None else ""
-        sync.earlier_rows_missing = start.earlier_rows_missing or kept
+        sync.earlier_rows_missing = missing or kept
     sync.position = position
     if generation < sync.changed_generation:
         return
     sync.start, sync.start_text = None, ""
     if sync.failed:  # only when the log is replayed: the command that started it again had cleared this
         sync.failed, sync.problem, sync.state = False, None, State.STOPPED
+
+
+def _follow_dump(sync: _Sync, missing: str | None) -> None:
+    if missing is not None:
+        sync.earlier_rows_missing = missing
+    if missing == "" and sync.state == State.DUMPING:
+        sync.state = State.STREAMING
 
 
 def _end(sync: _Sync, stop: LandedStop, generation: int, at_us: int) -> bool:
@@ -225,6 +262,7 @@ def _tables_of(cuts: Iterable[tuple[_Source, LandedCut]]) -> list[TableKey]:
         tables.update((source.id, start.database, start.table) for start in cut.started)
         tables.update((source.id, file.database, file.table) for file in cut.files)
         tables.update((source.id, event.database, event.table) for event in cut.events)
+        tables.update((source.id, chunk.database, chunk.table) for chunk in cut.chunks)
         tables.update((source.id, stop.database, stop.table) for stop in cut.stopped)
     return sorted(tables)
 

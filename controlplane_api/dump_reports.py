@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from controlplane_api.documents import clean_int64, clean_text, insert_into
-from controlplane_api.dump_ends import end_dumps, grow_dump_generation
+from controlplane_api.dump_lives import end_dumps, grow_dump_generation
 from controlplane_api.models import Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
 from controlplane_api.states import DumpEnd
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange, Problem, SourceKey
@@ -51,6 +51,12 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
     found = _running(connection, source_id, dump)
     if found is None or found.planned_at_us is not None:
         return
+    unusable = _unusable(plan)
+    if unusable:
+        message = f"The agent's plan of it can't be used: {unusable}. Start the dump again; if it stays, report it."
+        problem = Problem("DUMP_PLAN_INVALID", message, terminal=True, at_us=at_us)
+        end_dumps(connection, source_id, [found.id], DumpEnd.FAILED, problem, at_us)
+        return
     values = {
         "planned_at_us": at_us,
         "key": [clean_text(column) for column in plan.key],
@@ -61,12 +67,6 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
         "needed_seconds": _clean_optional(plan.needed_seconds),
     }
     connection.execute(update(Dump).where(Dump.id == found.id).values(values))
-    unusable = _unusable(plan)
-    if unusable:
-        message = f"The agent's plan of it can't be used: {unusable}. Start the dump again; if it stays, report it."
-        problem = Problem("DUMP_PLAN_INVALID", message, terminal=True, at_us=at_us)
-        end_dumps(connection, source_id, [found.id], DumpEnd.FAILED, problem, at_us)
-        return
     if plan.ranges:
         rows = [{"dump_id": found.id, "reached": each.lower, **asdict(each)} for each in plan.ranges]
         connection.execute(insert(DumpRange), rows)
@@ -142,7 +142,7 @@ def _shortage(plan: DumpPlanned) -> str:
     return (
         f"It needs the server's log for about {plan.needed_seconds} s, and the server keeps it for about "
         f"{plan.runway_seconds} s: changes would be lost before they are read. Let the server keep its log longer "
-        "(binlog_expire_logs_seconds) and start the dump again, or force it."
+        "(binlog_expire_logs_seconds) and start the dump again, or force it: menura dump start --force."
     )
 
 

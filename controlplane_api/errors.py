@@ -15,6 +15,11 @@
         │   ├── TableUnknown            404
         │   ├── PathUnknown             404 or 405
         │   ├── SyncRunning             409            start at another place while it runs
+        │   ├── SyncNotRunning          409            a dump beside a stream that there is not
+        │   ├── DumpUnknown             404
+        │   ├── DumpRunning             409            a second dump of one table
+        │   ├── DumpOver                409
+        │   ├── DumpNotResumable        409            it is read in one snapshot, or its sync began anew
         │   ├── TableDenied             409            the agent's local policy refuses it
         │   └── CrossSiteRefused        403            not this dashboard's page, or not JSON
         ├── ListenRefused                    exit 23   an address that is not loopback, or is taken
@@ -85,6 +90,31 @@ class PathUnknown(RequestError):
 
 class SyncRunning(RequestError):
     code = "SYNC_RUNNING"
+    status = 409
+
+
+class SyncNotRunning(RequestError):
+    code = "SYNC_NOT_RUNNING"
+    status = 409
+
+
+class DumpUnknown(RequestError):
+    code = "DUMP_UNKNOWN"
+    status = 404
+
+
+class DumpRunning(RequestError):
+    code = "DUMP_RUNNING"
+    status = 409
+
+
+class DumpOver(RequestError):
+    code = "DUMP_OVER"
+    status = 409
+
+
+class DumpNotResumable(RequestError):
+    code = "DUMP_NOT_RESUMABLE"
     status = 409
 
 

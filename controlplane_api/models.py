@@ -147,6 +147,8 @@ class TableEvent(Base):
     removes_rows: Mapped[bool]
     #: [database, table], of a renamed one
     new_name: Mapped[list[Any]]
+    #: of DUMP_STARTED and DUMPED: its UUID
+    dump: Mapped[str] = mapped_column(default="")
 
 
 class Dump(Base):

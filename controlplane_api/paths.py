@@ -1,4 +1,4 @@
-"""What a path names: the tenant, the source, the table. The one place that decides who may see what.
+"""What a path names: the tenant, the source, the table, the dump. The one place that decides who may see what.
 
 Paths arrive undecoded (see `controlplane_api.guard`), so every segment is decoded here, once.
 """
@@ -28,6 +28,10 @@ def named_table(database: Annotated[str, Path()], table: Annotated[str, Path()])
     return _name("database", database), _name("table", table)
 
 
+def named_dump(dump: Annotated[str, Path()]) -> str:
+    return _name("dump", dump)
+
+
 def current_database(request: Request) -> Database:
     database = request.app.state.database
     if not isinstance(database, Database):
@@ -38,6 +42,7 @@ def current_database(request: Request) -> Database:
 TenantName = Annotated[str, Depends(current_tenant)]
 SourceName = Annotated[str, Depends(named_source)]
 TableName = Annotated[tuple[str, str], Depends(named_table)]
+DumpName = Annotated[str, Depends(named_dump)]
 ControlDatabase = Annotated[Database, Depends(current_database)]
 
 

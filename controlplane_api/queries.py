@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,22 +9,28 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
 
+from controlplane_api import dump_queries
 from controlplane_api.documents import position_text
 from controlplane_api.errors import RequestInvalid, SourceUnknown, TableUnknown
-from controlplane_api.models import Agent, CommittedPosition, Lease, Source, SourceHealth, SourceTable, Sync, Tenant
-from controlplane_api.states import Desired, State
-from controlplane_api.views import AgentView, SourceView, TableDetail, TableView, TenantView
+from controlplane_api.models import (
+    Agent,
+    CommittedPosition,
+    Dump,
+    Lease,
+    Source,
+    SourceHealth,
+    SourceTable,
+    Sync,
+    Tenant,
+)
+from controlplane_api.presence import is_present, now_us
+from controlplane_api.states import Desired, DumpEnd, State
+from controlplane_api.views import AgentView, DumpView, SourceView, TableDetail, TableView, TenantView
 
-#: an agent that says nothing for longer is not connected, whatever its last gateway wrote before it died
-PRESENCE_SECONDS = 30
 #: figures of a heartbeat that is older say nothing about now
 HEALTH_SECONDS = 3
 
 AnyRow = Row[*tuple[Any, ...]]
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def agents(connection: Connection, tenant: str) -> list[AgentView]:
     return [
         AgentView(
             agent=row.name,
-            connected=_is_present(row.connected, row.seen_at_us, now),
+            connected=is_present(row.connected, row.seen_at_us, now),
             version=row.version,
             hostname=row.hostname,
             connected_at_us=row.connected_at_us,
@@ -79,7 +84,7 @@ def sources(connection: Connection, tenant: str, source: str | None = None) -> l
             health_problem,
             CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
             CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
-            CommittedPosition.transactions,
+            CommittedPosition.transactions, _DUMPS.label("dumps"),
         )
         .join_from(Source, Tenant)
         .outerjoin(Agent, Agent.id == Source.agent_id)
@@ -157,8 +162,9 @@ def tables(
         select(func.count()).select_from(SourceTable).outerjoin(Sync, Sync.table_id == SourceTable.id).where(*matching)
     ).scalar_one()
     now = now_us()
+    dumps = dump_queries.running_of_tables(connection, [row.id for row in shown])
     return TablePage(
-        tables=[TableView(**_table_fields(row, now)) for row in shown],
+        tables=[TableView(**_table_fields(row, dumps.get(row.id), now)) for row in shown],
         total=total,
         next_cursor=_write_cursor(shown[-1].database, shown[-1].name) if len(found) > limit else None,
     )
@@ -172,8 +178,12 @@ def table(connection: Connection, source_id: int, database: str, name: str) -> T
     ).first()
     if row is None:
         raise _table_unknown(database, name)
+    dumps = dump_queries.running_of_tables(connection, [row.id])
     return TableDetail(
-        **_table_fields(row, now_us()), columns=row.columns, keys=row.keys, collation=row.table_collation
+        **_table_fields(row, dumps.get(row.id), now_us()),
+        columns=row.columns,
+        keys=row.keys,
+        collation=row.table_collation,
     )
 
 
@@ -199,6 +209,12 @@ def _table_unknown(database: str, name: str) -> TableUnknown:
     )
 
 
+_DUMPS = (
+    select(func.count())
+    .where(Dump.source_id == Source.id, Dump.state == DumpEnd.RUNNING)
+    .correlate(Source)
+    .scalar_subquery()
+)
 _STATE: ColumnElement[str] = func.coalesce(Sync.state, State.NOT_SYNCED.value)
 #: a table that is gone interests nobody unless something of it has been synced
 _SHOWN = or_(SourceTable.gone.is_(False), Sync.table_id.is_not(None))
@@ -207,7 +223,7 @@ _SHOWN = or_(SourceTable.gone.is_(False), Sync.table_id.is_not(None))
 def _table_select() -> Select[*tuple[Any, ...]]:
     return (
         select(
-            SourceTable.database, SourceTable.name, SourceTable.engine, SourceTable.estimated_rows,
+            SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.engine, SourceTable.estimated_rows,
             SourceTable.size_bytes, SourceTable.denied, SourceTable.gone, _STATE.label("state"),
             Sync.desired, Sync.start, Sync.failed, Sync.position, Sync.problem, Sync.earlier_rows_missing,
             Sync.ignored_columns, Sync.rows, Sync.bytes, Sync.last_commit_timestamp_us, Sync.landed_at_us,
@@ -219,7 +235,7 @@ def _table_select() -> Select[*tuple[Any, ...]]:
     )  # fmt: skip
 
 
-def _table_fields(row: AnyRow, now: int) -> dict[str, Any]:
+def _table_fields(row: AnyRow, dump: DumpView | None, now: int) -> dict[str, Any]:
     return {
         "database": row.database,
         "table": row.name,
@@ -240,6 +256,7 @@ def _table_fields(row: AnyRow, now: int) -> dict[str, Any]:
         "size_bytes": row.size_bytes,
         "denied": row.denied,
         "gone": row.gone,
+        "dump": dump,
     }
 
 
@@ -257,7 +274,7 @@ def _table_position(row: AnyRow) -> dict[str, Any] | None:
 
 
 def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> SourceView:
-    connected = _is_present(bool(row.connected), row.seen_at_us or 0, now)
+    connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
     is_current = connected and _is_current(row.health_at_us or 0, row.connected_at_us, now)
     return SourceView(
         source=row.name,
@@ -271,6 +288,7 @@ def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> Sour
         problem=row.problem or (row.health_problem if connected else None),
         cartography_at_us=row.cartography_at_us,
         tables=dict(tables_by_state),
+        dumps=row.dumps,
         lag_us=row.lag_us if is_current else None,
         freshness_us=_age(row.last_commit_timestamp_us, now),
         read_position=row.read_position or "",
@@ -285,10 +303,6 @@ def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> Sour
         rows_per_second=row.rows_per_second if is_current else None,
         read_bytes_per_second=row.read_bytes_per_second if is_current else None,
     )
-
-
-def _is_present(connected: bool, seen_at_us: int, now: int) -> bool:
-    return connected and now - seen_at_us < PRESENCE_SECONDS * 1_000_000
 
 
 def _is_current(health_at_us: int, connected_at_us: int, now: int) -> bool:

@@ -48,3 +48,20 @@ class DumpEnd(StrEnum):
     CANCELLED = "cancelled"
     #: only the cut log knows it, after the database was built anew from it: its plan is gone
     LOST = "lost"
+
+
+class DumpState(StrEnum):
+    """What a dump is doing: how it ended, or menura.v1.DumpStatus.State as its agent says it now."""
+
+    #: its agent has not said anything of it yet, or is not connected
+    PENDING = "pending"
+    PLANNING = "planning"
+    READING = "reading"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    ENDING = "ending"
+    DONE = DumpEnd.DONE.value
+    FAILED = DumpEnd.FAILED.value
+    REFUSED = DumpEnd.REFUSED.value
+    CANCELLED = DumpEnd.CANCELLED.value
+    LOST = DumpEnd.LOST.value

@@ -5,16 +5,19 @@ lets the source's generation grow once, which the gateway notices. A kill leaves
 """
 
 import re
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from menura.errors import MenuraError
 from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
 
+from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions, create_dumps, end_dumps
 from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, TableUnknown
-from controlplane_api.models import CommittedPosition, Source, SourceTable, Sync
-from controlplane_api.states import Desired, StartKind, State
+from controlplane_api.models import CommittedPosition, Dump, Source, SourceTable, Sync
+from controlplane_api.states import Desired, DumpEnd, StartKind, State
+from gateway.registry import Problem
 
 TableName = tuple[str, str]
 AnyRow = Row[*tuple[Any, ...]]
@@ -43,6 +46,8 @@ class Outcome:
     #: what the user should know of this start; empty when there is nothing
     notice: str = ""
     refused: MenuraError | None = None
+    #: UUID of the dump that the table begins with, or that was begun beside its stream
+    dump: str = ""
 
 
 def check_start(start: Start, flavor: str) -> None:
@@ -61,42 +66,60 @@ def check_start(start: Start, flavor: str) -> None:
 
 
 def start_tables(
-    connection: Connection, source_id: int, tables: Sequence[TableName] | None, start: Start
+    connection: Connection,
+    source_id: int,
+    tables: Sequence[TableName] | None,
+    start: Start,
+    options: DumpOptions = DEFAULT_OPTIONS,
 ) -> list[Outcome]:
-    """Start syncs; `tables` None means all that are there and not denied. The source's row gets locked."""
-    generation = _lock(connection, source_id) + 1
+    """Start syncs; `tables` None means all that are there and not denied. The source's row gets locked.
+
+    `options` are of the dumps that `StartKind.DUMP` makes.
+    """
+    generation = lock_source(connection, source_id) + 1
     rows = _rows(connection, source_id, tables)
     if tables is None:
         tables = [name for name, row in rows.items() if not (row.denied or row.gone)]
     outcomes = [_start_outcome(name, rows.get(name), start) for name in tables]
     changed = [rows[outcome.database, outcome.table] for outcome in outcomes if outcome.changed]
+    by_dump = start.kind is StartKind.DUMP
+    dumps = create_dumps(connection, source_id, [row.id for row in changed], options) if by_dump else {}
     values = {
-        "desired": Desired.SYNCING, "start": start.kind, "start_text": start.text,
-        "changed_generation": generation, "failed": False, "state": State.PENDING, "problem": None,
+        "desired": Desired.SYNCING, "start": start.kind, "changed_generation": generation, "failed": False,
+        "state": State.PENDING, "problem": None,
     }  # fmt: skip
-    new = [row.id for row in changed if row.desired is None]
+    new = [
+        {"table_id": row.id, "source_id": source_id, "ignored_columns": [],
+         "start_text": dumps.get(row.id, start.text), **values}
+        for row in changed
+        if row.desired is None
+    ]  # fmt: skip
     if new:
-        fixed = {"source_id": source_id, "ignored_columns": [], **values}
-        connection.execute(insert(Sync), [{"table_id": table_id, **fixed} for table_id in new])
-    again = [row.id for row in changed if row.desired is not None]
-    for begin in range(0, len(again), LOOKUP_TABLES):
-        part = again[begin : begin + LOOKUP_TABLES]
-        connection.execute(update(Sync).where(Sync.table_id.in_(part)).values(**values))
+        connection.execute(insert(Sync), new)
+    again = [
+        {"of_table": row.id, "to_text": dumps.get(row.id, start.text)} for row in changed if row.desired is not None
+    ]
+    if again:
+        this = Sync.table_id == bindparam("of_table")
+        connection.execute(update(Sync).where(this).values(start_text=bindparam("to_text"), **values), again)
     if changed:
         connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
-    return outcomes
+    return [
+        replace(outcome, dump=dumps.get(rows[outcome.database, outcome.table].id, "")) if outcome.changed else outcome
+        for outcome in outcomes
+    ]
 
 
 def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> list[Outcome]:
     """Stop syncs where they are; `tables` None means all. The source's row gets locked."""
-    generation = _lock(connection, source_id) + 1
+    generation = lock_source(connection, source_id) + 1
     rows = _rows(connection, source_id, tables)
     here, ahead = _committed(connection, source_id)
     outcomes, changes = [], []
     for name in tables if tables is not None else rows:
         row = rows.get(name)
         if row is None:
-            outcomes.append(Outcome(*name, changed=False, refused=_unknown(name)))
+            outcomes.append(Outcome(*name, changed=False, refused=unknown_table(name)))
             continue
         runs = row.desired == Desired.SYNCING
         if runs or tables is not None:
@@ -114,11 +137,12 @@ def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableNa
         )
     if changes:
         connection.execute(_UPDATE_STOPPED, changes)
+        _cancel_dumps(connection, source_id, [change["of_table"] for change in changes])
         connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
     return outcomes
 
 
-def _lock(connection: Connection, source_id: int) -> int:
+def lock_source(connection: Connection, source_id: int) -> int:
     """The generation; other commands and the cut log wait until this transaction ends."""
     return connection.execute(
         select(Source.generation).where(Source.id == source_id).with_for_update(key_share=True)
@@ -157,6 +181,17 @@ def _committed(connection: Connection, source_id: int) -> tuple[dict[str, Any] |
     }
 
 
+def _cancel_dumps(connection: Connection, source_id: int, tables: Sequence[int]) -> None:
+    """The changes that would decide over their rows don't come any more."""
+    at_us = time.time_ns() // 1000
+    stopped = Problem("DUMP_SYNC_STOPPED", "its table's sync was stopped", terminal=True, at_us=at_us)
+    running: list[int] = []
+    for begin in range(0, len(tables), LOOKUP_TABLES):
+        part = Dump.table_id.in_(tables[begin : begin + LOOKUP_TABLES])
+        running += connection.execute(select(Dump.id).where(part, Dump.state == DumpEnd.RUNNING)).scalars()
+    end_dumps(connection, source_id, running, DumpEnd.CANCELLED, stopped, at_us)
+
+
 _STOPPED = {"desired": Desired.STOPPED, "start": None, "start_text": "", "failed": False, "state": State.STOPPED}
 _UPDATE_STOPPED = (
     update(Sync)
@@ -181,35 +216,41 @@ def _start_outcome(name: TableName, row: AnyRow | None, start: Start) -> Outcome
 def _refusal(name: TableName, row: AnyRow | None, start: Start) -> MenuraError | None:
     database, table = name
     if row is None:
-        return _unknown(name)
+        return unknown_table(name)
     if row.denied:
-        return TableDenied(
-            "starting a sync",
-            "the agent's local policy drops this table, and the control plane can't widen it",
-            data="Nothing was changed.",
-            remedy="Change filter and filter_policy in the agent's configuration, then restart the agent.",
-            database=database,
-            table=table,
-        )
+        return denied_table(name)
     runs = row.desired == Desired.SYNCING and not row.failed
-    elsewhere = start.kind is not StartKind.RESUME and (row.start, row.start_text) != (start.kind, start.text)
-    if runs and elsewhere:
+    by_dump = start.kind is StartKind.DUMP
+    same = row.start == StartKind.DUMP if by_dump else (row.start, row.start_text) == (start.kind, start.text)
+    if runs and start.kind is not StartKind.RESUME and not same:
+        beside = "Dump it beside its stream: menura dump start; or stop it first."
         return SyncRunning(
             f"starting a sync from {start.text or start.kind}",
             "the table's sync runs already",
             data="It goes on as it was.",
-            remedy="Stop it first; or start it without a place, which changes nothing.",
+            remedy=beside if by_dump else "Stop it first; or start it without a place, which changes nothing.",
             database=database,
             table=table,
         )
     return None
 
 
-def _unknown(name: TableName) -> TableUnknown:
+def unknown_table(name: TableName) -> TableUnknown:
     return TableUnknown(
         "looking for a table",
         "the source's cartography does not have it",
         remedy="Check the spelling (names are case-sensitive), or wait until the agent has read the cartography.",
+        database=name[0],
+        table=name[1],
+    )
+
+
+def denied_table(name: TableName) -> TableDenied:
+    return TableDenied(
+        "starting a sync",
+        "the agent's local policy drops this table, and the control plane can't widen it",
+        data="Nothing was changed.",
+        remedy="Change filter and filter_policy in the agent's configuration, then restart the agent.",
         database=name[0],
         table=name[1],
     )
@@ -225,6 +266,8 @@ def _notice(row: AnyRow, start: Start) -> str:
                 "Rows written before this position will be missing in the lake, unless an earlier sync brought them."
             )
             return f"{missing} Changes after it that are there already will come again." if had_before else missing
+        case StartKind.DUMP:
+            return "Rows written before the sync begins come by a dump: see menura dump list."
         case StartKind.OLDEST if had_before:
             return "The log is read from its beginning: changes that the lake has already will come again."
         case StartKind.RESUME if had_before:

@@ -48,4 +48,5 @@ def _row(table_id: int, event: LandedEvent) -> dict[str, Any]:
         "statement": event.statement,
         "removes_rows": event.removes_rows,
         "new_name": list(event.new_name),
+        "dump": event.dump,
     }

@@ -4,7 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.states import Desired, StartKind, State
+from controlplane_api.dump_lives import MAX_PER_SECOND, MAX_PRIORITY, MAX_WORKERS
+from controlplane_api.states import Desired, DumpState, StartKind, State
 
 MAX_NAMED_TABLES = 100_000
 
@@ -49,6 +50,8 @@ class SourceView(View):
     cartography_at_us: int | None
     #: tables of the cartography by state of their sync
     tables: dict[State, int]
+    #: dumps that are not over
+    dumps: int
     #: how far the agent is behind the end of the log; null while unknown
     lag_us: int | None
     #: now minus the commit time of the last change that landed
@@ -68,6 +71,84 @@ class SourceView(View):
     #: read by the agent, over its last heartbeat
     rows_per_second: float | None
     read_bytes_per_second: float | None
+
+
+class DumpLimits(View):
+    """0: no limit of the user's."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    workers: int = Field(default=0, ge=0, le=MAX_WORKERS)
+    rows_per_second: int = Field(default=0, ge=0, le=MAX_PER_SECOND)
+    bytes_per_second: int = Field(default=0, ge=0, le=MAX_PER_SECOND)
+
+
+class DumpView(View):
+    """A first copy of a table and how far it is."""
+
+    dump: str
+    source: str
+    database: str
+    table: str
+    state: DumpState
+    #: why it waits, or why it ended; empty when there is nothing to say
+    reason: str
+    problem: ProblemView | None
+    priority: int
+    limits: DumpLimits
+    #: runs although the server may not keep its log long enough
+    forced: bool
+    created_at_us: int
+    planned_at_us: int | None
+    ended_at_us: int | None
+    #: columns of the key in whose order it is read; empty: the whole table in one snapshot, or not planned yet
+    key: list[str]
+    #: in the lake, as the server sent them
+    rows: int
+    bytes: int
+    chunks: int
+    #: read, and not in the lake yet
+    uncommitted_rows: int
+    #: of the key, by the plan
+    ranges: int
+    ranges_done: int
+    #: of the server's statistics
+    estimated_rows: int | None
+    estimated_bytes: int | None
+    #: of the rows that it will have been; null while unknown
+    percent: float | None
+    #: over the agent's last seconds; null while it says nothing
+    rows_per_second: int | None
+    bytes_per_second: int | None
+    #: by its speed of the last minute; null while unknown
+    estimated_end_us: int | None
+    #: what the plan found that an operator should know
+    warning: str
+    #: that the server keeps its log from the plan on, and that the dump needs it; null: not known, or not needed
+    runway_seconds: int | None
+    needed_seconds: int | None
+
+
+class DumpRangeView(View):
+    number: int
+    done: bool
+    rows: int
+
+
+class DumpDetail(DumpView):
+    of_ranges: list[DumpRangeView]
+
+
+class Dumps(View):
+    #: the newest first
+    dumps: list[DumpView]
+    #: for the next page; null on the last
+    next_cursor: int | None
+
+
+class DumpChanged(DumpView):
+    #: whether the command changed anything
+    changed: bool
 
 
 class TableView(View):
@@ -96,6 +177,8 @@ class TableView(View):
     denied: bool
     #: no longer on the server
     gone: bool
+    #: the one that runs
+    dump: DumpView | None
 
 
 class ColumnView(View):
@@ -132,6 +215,8 @@ class TableEventView(View):
     removes_rows: bool
     #: [database, table], of a renamed one
     new_name: list[str]
+    #: of DUMP_STARTED and DUMPED
+    dump: str
 
 
 class TableEvents(View):
@@ -186,12 +271,27 @@ class PositionStart(View):
     position: str
 
 
-class StartRequest(View):
-    """Where to begin: "oldest", "now", {"position": ...}, or "resume", which is where it stopped."""
+class DumpRequest(View):
+    """How a dump shall run."""
 
     model_config = ConfigDict(extra="forbid")
 
-    start: Literal["oldest", "now", "resume"] | PositionStart = "resume"
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    limits: DumpLimits = DumpLimits()
+    #: also when the server may not keep its log long enough
+    force: bool = False
+
+
+class StartRequest(View):
+    """Where to begin: "oldest", "now", {"position": ...}, "resume", which is where it stopped, or "dump".
+
+    "dump": at the log's end, and `dump` says how its earlier rows come.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    start: Literal["oldest", "now", "resume", "dump"] | PositionStart = "resume"
+    dump: DumpRequest = DumpRequest()
 
 
 class StopRequest(View):
@@ -204,6 +304,18 @@ class StartManyRequest(StartRequest):
 
 class StopManyRequest(StopRequest):
     tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+
+
+class DumpManyRequest(DumpRequest):
+    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+
+
+class DumpCommand(View):
+    model_config = ConfigDict(extra="forbid")
+
+
+class DumpPriority(DumpCommand):
+    priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
 class RefusalView(View):
@@ -222,6 +334,8 @@ class OutcomeView(View):
     #: what to know about this start, e.g. which rows will be missing; empty when there is nothing
     notice: str
     refused: RefusalView | None
+    #: that the command began; empty for none
+    dump: str
 
 
 class Outcomes(View):

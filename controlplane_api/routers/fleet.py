@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from controlplane_api import queries
 from controlplane_api.paths import ControlDatabase, SourceName, TenantName
+from controlplane_api.presence import now_us
 from controlplane_api.views import Agents, Fleet, Sources, SourceView, Tenants
 
 router = APIRouter(prefix="/v1")
@@ -22,7 +23,7 @@ def get_fleet(tenant: TenantName, database: ControlDatabase) -> Fleet:
     with database.read() as connection:
         return Fleet(
             tenant=tenant,
-            at_us=queries.now_us(),
+            at_us=now_us(),
             agents=queries.agents(connection, tenant),
             sources=queries.sources(connection, tenant),
         )

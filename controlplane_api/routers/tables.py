@@ -8,13 +8,11 @@ from sqlalchemy import Connection
 
 from controlplane_api import queries, syncs, table_events
 from controlplane_api.paths import ControlDatabase, SourceName, TableName, TenantName
+from controlplane_api.routers.outcomes import dump_options, named_tables, outcomes_view
 from controlplane_api.states import StartKind, State
 from controlplane_api.views import (
-    NamedTable,
     Outcomes,
-    OutcomeView,
     PositionStart,
-    RefusalView,
     StartedTable,
     StartManyRequest,
     StartRequest,
@@ -99,16 +97,16 @@ def start_tables(
     """Start several tables, or all that the agent's policy lets through; refusals are told table by table."""
     with control.write() as connection:
         row = queries.source_row(connection, tenant, source)
-        outcomes = _start(connection, row.id, row.flavor, _names(request.tables), request)
-        return _many(connection, tenant, source, outcomes)
+        outcomes = _start(connection, row.id, row.flavor, named_tables(request.tables), request)
+        return outcomes_view(connection, tenant, source, outcomes)
 
 
 @router.post("/stop")
 def stop_tables(tenant: TenantName, source: SourceName, request: StopManyRequest, control: ControlDatabase) -> Outcomes:
     with control.write() as connection:
         row = queries.source_row(connection, tenant, source)
-        outcomes = syncs.stop_tables(connection, row.id, _names(request.tables))
-        return _many(connection, tenant, source, outcomes)
+        outcomes = syncs.stop_tables(connection, row.id, named_tables(request.tables))
+        return outcomes_view(connection, tenant, source, outcomes)
 
 
 def _start(
@@ -119,14 +117,7 @@ def _start(
     else:
         start = syncs.Start(StartKind(request.start))
     syncs.check_start(start, flavor)
-    return syncs.start_tables(connection, source_id, tables, start)
-
-
-def _names(tables: list[NamedTable] | str) -> list[syncs.TableName] | None:
-    """Each name once, in order; None for all."""
-    if isinstance(tables, str):
-        return None
-    return list(dict.fromkeys((named.database, named.table) for named in tables))
+    return syncs.start_tables(connection, source_id, tables, start, dump_options(request.dump))
 
 
 def _single(connection: Connection, source_id: int, outcome: syncs.Outcome) -> StartedTable:
@@ -135,25 +126,3 @@ def _single(connection: Connection, source_id: int, outcome: syncs.Outcome) -> S
     detail = queries.table(connection, source_id, outcome.database, outcome.table)
     fields = {name: getattr(detail, name) for name in TableView.model_fields}
     return StartedTable(**fields, changed=outcome.changed, notice=outcome.notice)
-
-
-def _many(connection: Connection, tenant: str, source: str, outcomes: list[syncs.Outcome]) -> Outcomes:
-    return Outcomes(
-        source=source,
-        generation=queries.source_row(connection, tenant, source).generation,
-        tables=[_outcome(outcome) for outcome in outcomes],
-    )
-
-
-def _outcome(outcome: syncs.Outcome) -> OutcomeView:
-    refused = None
-    if outcome.refused is not None:
-        names = ("code", "doing", "found", "data", "remedy")
-        refused = RefusalView(**{name: getattr(outcome.refused, name) for name in names})
-    return OutcomeView(
-        database=outcome.database,
-        table=outcome.table,
-        changed=outcome.changed,
-        notice=outcome.notice,
-        refused=refused,
-    )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from menura.landing import (
     LandedAhead,
+    LandedChunk,
     LandedCut,
     LandedEvent,
     LandedFile,
@@ -32,7 +33,7 @@ def agent_seen(tenant: str = "acme", sources: Sequence[str] = ("shop",), session
     return AgentSeen(tenant, "agent-1", session, "0.1.0", "db1.example", seen, T0)
 
 
-def table_seen(table: str, database: str = "shop", *, denied: bool = False) -> TableSeen:
+def table_seen(table: str, database: str = "shop", *, denied: bool = False, keyed: bool = True) -> TableSeen:
     return TableSeen(
         database,
         table,
@@ -44,7 +45,7 @@ def table_seen(table: str, database: str = "shop", *, denied: bool = False) -> T
             ColumnSeen("id", "bigint unsigned", nullable=False),
             ColumnSeen("note", "varchar(200)", nullable=True, charset="utf8mb4"),
         ),
-        (KeySeen("PRIMARY", unique=True, columns=("id",)),),
+        (KeySeen("PRIMARY" if keyed else "by_note", unique=True, columns=("id" if keyed else "note",)),),
         denied,
     )
 
@@ -77,6 +78,23 @@ def event(table: str, gsn: int, kind: str = "TRUNCATED", database: str = "shop")
     return LandedEvent(database, table, kind, gsn, gsn, T0 + gsn, f"{UUID}:{gsn}", f"{kind} {table}", kind != "ALTERED")
 
 
+def dump_event(table: str, gsn: int, kind: str, dump: str, before: int = 0) -> LandedEvent:
+    """DUMP_STARTED, or DUMPED that ends the dump which `before` began."""
+    return LandedEvent(
+        "shop", table, kind, gsn, 0, T0 + gsn, f"{UUID}:{gsn}", "", kind == "DUMPED" and not before,
+        dump=dump, removes_rows_before_gsn=before,
+    )  # fmt: skip
+
+
+def chunk(
+    table: str, dump: str, number: int, lower: str, upper: str, *, last: bool = False, of_range: int = 0, rows: int = 10
+) -> LandedChunk:
+    return LandedChunk(
+        "shop", table, dump, number, 5, of_range, lower, upper, last, rows, rows * 50, T0 + number * 1_000_000,
+        900_000, f"{UUID}:1-5",
+    )  # fmt: skip
+
+
 def cut(
     number: int,
     *files: LandedFile,
@@ -87,12 +105,13 @@ def cut(
     stop: Sequence[LandedStop] = (),
     ahead: Sequence[LandedAhead] = (),
     events: Sequence[LandedEvent] = (),
+    chunks: Sequence[LandedChunk] = (),
 ) -> LandedCut:
     """Cut `number`, which ends after the source's transaction of that number."""
     return LandedCut(
         key.tenant, key.source, epoch, number, generation, "mysql", at(number), number * 10, number, 1,
         T0 + number * 1_000_000, T0 + number * 1_000_000, tuple(ahead), tuple(start), tuple(stop), files,
-        tuple(events),
+        tuple(events), tuple(chunks),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ DOCUMENT = sa.JSON(none_as_null=True)
 
 def upgrade() -> None:
     op.add_column("source", sa.Column("dump_generation", sa.BigInteger(), server_default="0", nullable=False))
+    op.add_column("table_event", sa.Column("dump", sa.Text(), server_default="", nullable=False))
     op.create_table(
         "dump",
         sa.Column("id", ID, nullable=False),
@@ -102,4 +103,5 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_dump_table_id"), "dump")
     op.drop_index(op.f("ix_dump_source_id"), "dump")
     op.drop_table("dump")
+    op.drop_column("table_event", "dump")
     op.drop_column("source", "dump_generation")

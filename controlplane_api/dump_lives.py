@@ -1,13 +1,16 @@
-"""How a dump ends before it is complete, and what its table's sync says then.
+"""How dumps begin, and how they end before they are complete; what their tables' syncs say then.
 
-Comes in: dumps that fail, are refused or cancelled, within a transaction that holds the source's row. Goes out: their
-end, and in the syncs of their tables why older rows are missing. A sync that waits for its dump to begin with begins
-without it, at the log's end: the source's generation grows.
+Comes in: tables to dump, and dumps that fail, are refused or cancelled, within a transaction that holds the source's
+row. Goes out: their rows, and in the syncs of their tables why older rows are missing. A sync that waits for its dump
+to begin with begins without it, at the log's end: the source's generation grows.
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
 
 from controlplane_api.documents import problem_document
 from controlplane_api.models import Dump, Source, Sync
@@ -15,6 +18,10 @@ from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import Problem
 
 LOOKUP_DUMPS = 5_000
+#: what the columns take: menura.v1.DumpLimits, and an SQL integer
+MAX_PRIORITY = 1_000
+MAX_WORKERS = 64
+MAX_PER_SECOND = 2**53 - 1
 
 #: of a sync by dump, while the dump runs
 NOT_YET = "the dump that brings them is not done"
@@ -25,6 +32,33 @@ _ENDS = {
     DumpEnd.CANCELLED: "the dump that should have brought them was cancelled",
     DumpEnd.LOST: "the dump that should have brought them was lost",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DumpOptions:
+    #: higher ones first; equal ones share
+    priority: int = 0
+    #: 0: only the agent's own limits
+    workers: int = 0
+    rows_per_second: int = 0
+    bytes_per_second: int = 0
+    #: also when the server may not keep its log long enough
+    forced: bool = False
+
+
+DEFAULT_OPTIONS = DumpOptions()
+
+
+def create_dumps(connection: Connection, source_id: int, tables: Sequence[int], options: DumpOptions) -> dict[int, str]:
+    """A new dump of each of these tables; their UUIDs by table."""
+    if not tables:
+        return {}
+    made = {table_id: str(uuid4()) for table_id in tables}
+    at_us = time.time_ns() // 1000
+    fixed = {"source_id": source_id, "state": DumpEnd.RUNNING, "created_at_us": at_us, "key": [], **asdict(options)}
+    connection.execute(insert(Dump), [{"uuid": uuid, "table_id": table_id, **fixed} for table_id, uuid in made.items()])
+    grow_dump_generation(connection, source_id)
+    return made
 
 
 def missing_rows(state: str, message: str) -> str:

@@ -1,0 +1,285 @@
+"""Commands about dumps: begin them beside streams, pause, resume, cancel, limit them, say which goes first.
+
+Comes in: tables or one dump of a source, and what is wanted. Goes out: one transaction that changes what is asked of
+the agent and lets the source's dump generation grow, which the gateway notices. A kill leaves all of it or nothing.
+A dump that a sync begins with is made by `syncs.start_tables`.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from menura.errors import MenuraError
+from sqlalchemy import Connection, Row, select, tuple_, update
+
+from controlplane_api.dump_lives import (
+    NOT_YET,
+    DumpOptions,
+    create_dumps,
+    end_dumps,
+    grow_dump_generation,
+)
+from controlplane_api.errors import (
+    DumpNotResumable,
+    DumpOver,
+    DumpRunning,
+    DumpUnknown,
+    SyncNotRunning,
+    TableUnknown,
+)
+from controlplane_api.models import Dump, SourceTable, Sync
+from controlplane_api.states import Desired, DumpEnd, StartKind
+from controlplane_api.syncs import (
+    LOOKUP_TABLES,
+    Outcome,
+    Start,
+    TableName,
+    denied_table,
+    lock_source,
+    start_tables,
+    stop_tables,
+    unknown_table,
+)
+
+AnyRow = Row[*tuple[Any, ...]]
+
+_UNCHANGED = "Nothing was changed."
+
+
+def start_dumps(
+    connection: Connection, source_id: int, tables: Sequence[TableName] | None, options: DumpOptions
+) -> list[Outcome]:
+    """Dump tables that are synced; `tables` None means all of those. The source's row gets locked.
+
+    A table with a unique key is dumped beside its stream, which goes on. Any other begins anew, by its dump: only the
+    stream's beginning makes one snapshot of it and its changes fit together.
+    """
+    lock_source(connection, source_id)
+    rows = _tables(connection, source_id, tables)
+    running = _running(connection, source_id)
+    if tables is None:
+        tables = [name for name, row in rows.items() if _runs(row) and row.id not in running]
+    refusals = {name: refused for name in tables if (refused := _refusal(name, rows.get(name), running)) is not None}
+    anew: list[TableName] = []
+    beside: list[TableName] = []
+    for name in dict.fromkeys(tables):
+        if name not in refusals:
+            (beside if has_unique_key(rows[name].columns, rows[name].keys) else anew).append(name)
+    made = create_dumps(connection, source_id, [rows[name].id for name in beside], options)
+    outcomes = {name: Outcome(*name, changed=True, dump=made[rows[name].id]) for name in beside}
+    if anew:
+        stop_tables(connection, source_id, anew)
+        for outcome in start_tables(connection, source_id, anew, Start(StartKind.DUMP), options):
+            outcomes[outcome.database, outcome.table] = replace(outcome, notice=_ANEW)
+    outcomes |= {name: Outcome(*name, changed=False, refused=refused) for name, refused in refusals.items()}
+    return [outcomes[name] for name in tables]
+
+
+_ANEW = (
+    "The table has no unique key: its sync begins anew with one snapshot of the whole table, which can't be paused and "
+    "begins again after a break."
+)
+
+
+def has_unique_key(columns: Sequence[Mapping[str, Any]], keys: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a table with this cartography can be read key range by key range; also where it is not known yet.
+
+    >>> id_column, key = {"name": "id", "nullable": True}, {"unique": True, "columns": ["id"]}
+    >>> has_unique_key([id_column], [key]), has_unique_key([{**id_column, "nullable": False}], [key])
+    (False, True)
+    """
+    not_null = {column["name"] for column in columns if not column["nullable"]}
+    return not columns or any(key["unique"] and key["columns"] and not_null.issuperset(key["columns"]) for key in keys)
+
+
+def dump_of(connection: Connection, source_id: int, uuid: str) -> AnyRow:
+    """The dump, its table's cartography and sync; the source's row gets locked. Raises `DumpUnknown`."""
+    lock_source(connection, source_id)
+    row = connection.execute(
+        select(
+            Dump, SourceTable.database, SourceTable.name, SourceTable.columns, SourceTable.keys.label("table_keys"),
+            Sync.desired, Sync.failed, Sync.changed_generation,
+        )
+        .join(SourceTable, SourceTable.id == Dump.table_id)
+        .outerjoin(Sync, Sync.table_id == Dump.table_id)
+        .where(Dump.source_id == source_id, Dump.uuid == uuid)
+    ).first()  # fmt: skip
+    if row is None:
+        raise DumpUnknown(
+            "looking for a dump",
+            "the source has no dump of this name",
+            remedy="See menura dump list for those that there are.",
+        )
+    return row
+
+
+def pause(connection: Connection, source_id: int, uuid: str) -> bool:
+    """Whether it did not pause already."""
+    row = _running_dump(connection, source_id, uuid, "pausing a dump")
+    if _in_one_snapshot(row):
+        raise DumpNotResumable(
+            "pausing a dump",
+            "the table has no unique key: it is read in one snapshot, which can't go on after a break",
+            data="The dump goes on.",
+            remedy="Let it run, limit its speed (menura dump limit), or cancel it.",
+            **_named(row),
+        )
+    return _change(connection, row, paused=True)
+
+
+def resume(connection: Connection, source_id: int, uuid: str) -> bool:
+    """Go on with a paused or a failed one, at its chunk; whether it did not run already."""
+    row = dump_of(connection, source_id, uuid)
+    if row.state != DumpEnd.FAILED:
+        return _change(connection, _still_running(row, "resuming a dump"), paused=False)
+    why_not = _why_it_begins_anew(row)
+    if why_not:
+        raise DumpNotResumable(
+            "resuming a dump", why_not, data=_UNCHANGED, remedy="Begin a new one: menura dump start.", **_named(row)
+        )
+    other = _running(connection, source_id).get(row.table_id)
+    if other is not None:
+        raise _runs_already("resuming a dump", (row.database, row.name), other)
+    connection.execute(
+        update(Sync)
+        .where(Sync.table_id == row.table_id, Sync.earlier_rows_missing != "")
+        .values(earlier_rows_missing=NOT_YET)
+    )
+    return _change(connection, row, state=DumpEnd.RUNNING, paused=False, problem=None, ended_at_us=None)
+
+
+def cancel(connection: Connection, source_id: int, uuid: str) -> bool:
+    """End it where it is; whether it was not cancelled already."""
+    row = dump_of(connection, source_id, uuid)
+    if row.state == DumpEnd.CANCELLED:
+        return False
+    _still_running(row, "cancelling a dump")
+    end_dumps(connection, source_id, [row.id], DumpEnd.CANCELLED, None, time.time_ns() // 1000)
+    return True
+
+
+def set_priority(connection: Connection, source_id: int, uuid: str, priority: int) -> bool:
+    row = _running_dump(connection, source_id, uuid, "setting a dump's priority")
+    return _change(connection, row, priority=priority)
+
+
+def set_limits(
+    connection: Connection, source_id: int, uuid: str, *, workers: int, rows_per_second: int, bytes_per_second: int
+) -> bool:
+    row = _running_dump(connection, source_id, uuid, "limiting a dump")
+    return _change(connection, row, workers=workers, rows_per_second=rows_per_second, bytes_per_second=bytes_per_second)
+
+
+def _change(connection: Connection, row: AnyRow, **values: object) -> bool:
+    if all(getattr(row, name) == value for name, value in values.items()):
+        return False
+    connection.execute(update(Dump).where(Dump.id == row.id).values(values))
+    grow_dump_generation(connection, row.source_id)
+    return True
+
+
+def _running_dump(connection: Connection, source_id: int, uuid: str, doing: str) -> AnyRow:
+    return _still_running(dump_of(connection, source_id, uuid), doing)
+
+
+def _still_running(row: AnyRow, doing: str) -> AnyRow:
+    if row.state != DumpEnd.RUNNING:
+        raise DumpOver(
+            doing,
+            f"the dump is over: {row.state}",
+            data=_UNCHANGED,
+            remedy="Begin a new one if the table needs it: menura dump start.",
+            **_named(row),
+        )
+    return row
+
+
+def _in_one_snapshot(row: AnyRow) -> bool:
+    return not row.key if row.planned_at_us is not None else not has_unique_key(row.columns, row.table_keys)
+
+
+def _why_it_begins_anew(row: AnyRow) -> str:
+    if _in_one_snapshot(row):
+        return "the table has no unique key: it is read in one snapshot, which can't go on after a break"
+    if not _runs(row):
+        return "its table's sync does not run"
+    if row.changed_generation != row.sync_generation:
+        return "its table's sync was stopped or started since: changes between may be missing"
+    return ""
+
+
+def _runs(row: AnyRow) -> bool:
+    return bool(row.desired == Desired.SYNCING and not row.failed)
+
+
+def _named(row: AnyRow) -> dict[str, str]:
+    return {"database": row.database, "table": row.name}
+
+
+def _tables(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
+    statement = (
+        select(
+            SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.denied, SourceTable.gone,
+            SourceTable.columns, SourceTable.keys, Sync.desired, Sync.failed,
+        )
+        .outerjoin(Sync, Sync.table_id == SourceTable.id)
+        .where(SourceTable.source_id == source_id)
+        .order_by(SourceTable.database, SourceTable.name)
+    )  # fmt: skip
+    if tables is None:
+        found = list(connection.execute(statement.where(Sync.desired == Desired.SYNCING)))
+    else:
+        found = []
+        for begin in range(0, len(tables), LOOKUP_TABLES):
+            part = tuple_(SourceTable.database, SourceTable.name).in_(tables[begin : begin + LOOKUP_TABLES])
+            found += connection.execute(statement.where(part))
+    return {(row.database, row.name): row for row in found}
+
+
+def _running(connection: Connection, source_id: int) -> dict[int, str]:
+    """UUIDs of the source's dumps that are not over, by table."""
+    rows = connection.execute(
+        select(Dump.table_id, Dump.uuid).where(Dump.source_id == source_id, Dump.state == DumpEnd.RUNNING)
+    )
+    return {row.table_id: row.uuid for row in rows}
+
+
+def _refusal(name: TableName, row: AnyRow | None, running: Mapping[int, str]) -> MenuraError | None:
+    database, table = name
+    if row is None:
+        return unknown_table(name)
+    if row.denied:
+        return denied_table(name)
+    if row.gone:
+        return TableUnknown(
+            "starting a dump",
+            "the table is no longer on the server",
+            data=_UNCHANGED,
+            remedy="If it was created again, wait until the agent has read the cartography.",
+            database=database,
+            table=table,
+        )
+    if not _runs(row):
+        return SyncNotRunning(
+            "starting a dump",
+            "the table is not synced: the changes during and after its dump would be missing",
+            data=_UNCHANGED,
+            remedy="Start its sync by a dump: menura sync start --from dump.",
+            database=database,
+            table=table,
+        )
+    if row.id in running:
+        return _runs_already("starting a dump", name, running[row.id])
+    return None
+
+
+def _runs_already(doing: str, name: TableName, other: str) -> DumpRunning:
+    return DumpRunning(
+        doing,
+        f"dump {other} of this table runs already",
+        data="It goes on as it was.",
+        remedy=f"Wait for its end, or end it: menura dump cancel {other}.",
+        database=name[0],
+        table=name[1],
+    )
