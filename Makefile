@@ -41,7 +41,7 @@ format: ## rewrite Python files in the project's form
 	@.venv/bin/ruff check --fix --quiet && .venv/bin/ruff format --quiet
 
 .PHONY: bench
-bench: ## CPU and rows/s of the agent beside its peers, into build/bench.json (CASES="bulk single update")
+bench: ## CPU and rows/s of the agent beside its peers, into build/bench.json (CASES="bulk single update dump")
 	@.ci/setup environment mysql
 	@$(PYTHON) -m tests.bench $(CASES)
 

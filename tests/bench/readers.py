@@ -75,6 +75,42 @@ def go_mysql_tuned(server: Server, case: Case) -> Measure:
     return _in_go("go-mysql-tuned", "tuned", server, case)
 
 
+def menura_select(server: Server, case: Case) -> Measure:
+    """One SELECT over one connection into Arrow columns, which are dropped: what connectorx does."""
+    return _of_table("menura-select", [sys.executable, "-m", "tests.bench.dump"], server, case)
+
+
+def menura_dump(server: Server, case: Case) -> Measure:
+    """The same, with each batch encoded as it travels."""
+    return _of_table("menura-dump", [sys.executable, "-m", "tests.bench.dump", "--encode"], server, case)
+
+
+def connectorx(server: Server, case: Case) -> Measure:
+    """connectorx: one SELECT over one connection into Arrow columns, by the binary protocol."""
+    paths = [str(_connectorx_folder()), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "tests.bench.connectorx_select"]
+    return _of_table("connectorx", command, server, case, environment)
+
+
+@cache
+def _connectorx_folder() -> Path:
+    """Install the peer, too large for everybody's environment, beside it."""
+    folder = ROOT / "build" / "bench-connectorx"
+    if not (folder / "connectorx").exists():
+        options = ["--quiet", "--no-deps", "--require-hashes", f"--target={folder}"]
+        requirements = Path(__file__).with_name("connectorx.txt")
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, f"--requirement={requirements}"], check=True)
+    return folder
+
+
+def _of_table(
+    reader: str, command: list[str], server: Server, case: Case, environment: dict[str, str] | None = None
+) -> Measure:
+    arguments = [server.host, str(server.port), case.table, str(case.rows)]
+    return _measured(reader, case, [*command, *arguments], environment)
+
+
 def _in_go(reader: str, mode: str, server: Server, case: Case) -> Measure:
     return _measured(reader, case, [str(_go_reader()), server.host, str(server.port), case.file, str(case.rows), mode])
 
@@ -94,7 +130,7 @@ def _in_python(reader: str, module: str, server: Server, case: Case) -> Measure:
     return _measured(reader, case, [sys.executable, "-m", f"tests.bench.{module}", *arguments])
 
 
-def _measured(reader: str, case: Case, command: list[str]) -> Measure:
+def _measured(reader: str, case: Case, command: list[str], environment: dict[str, str] | None = None) -> Measure:
     """Run to its end; CPU as the kernel accounts it, memory as its high-water mark read last (every 10 ms).
 
     The kernel's own ru_maxrss won't do: a child begins with its parent's.
@@ -102,7 +138,7 @@ def _measured(reader: str, case: Case, command: list[str]) -> Measure:
     began = time.monotonic()
     peak = 0
     with tempfile.TemporaryFile() as complaints:
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=complaints)
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=complaints, env=environment)
         while True:
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
             if pid:
@@ -176,3 +212,9 @@ READERS: dict[str, Callable[[Server, Case], Measure]] = {
 }
 if shutil.which("go"):
     READERS |= {"go-mysql": go_mysql, "go-mysql-tuned": go_mysql_tuned}
+#: of the case `dump`
+TABLE_READERS: dict[str, Callable[[Server, Case], Measure]] = {
+    "menura-select": menura_select,
+    "menura-dump": menura_dump,
+    "connectorx": connectorx,
+}

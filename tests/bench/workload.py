@@ -1,4 +1,4 @@
-"""The fixed data of the benchmarks: one eleven-column table written in three ways, and one giant transaction.
+"""The fixed data of the benchmarks: one eleven-column table, written in three ways or read, and one giant transaction.
 
 Rows are a function of their number, made inside the server, so that every run reads the same values.
 """
@@ -27,7 +27,10 @@ BULK_ROWS = 1000
 
 @dataclass(frozen=True)
 class Case:
-    """A stretch of the binary log: from (file, offset) and the GTID set before it, `rows` row changes long."""
+    """A stretch of the binary log: from (file, offset) and the GTID set before it, `rows` row changes long.
+
+    `dump`: a table of so many rows, and nothing in the log.
+    """
 
     name: str
     table: str
@@ -68,6 +71,8 @@ def make(server: Server, name: str, rows: int) -> Case:
     server.run(f"CREATE TABLE bench.{table} ({_WIDE_COLUMNS if name == 'giant' else COLUMNS})")
     if name == "update":
         server.run(f"CALL bench.fill('{table}', 0, {rows}, {BULK_ROWS})")
+    if name == "dump":
+        server.run("SET sql_log_bin = 0", f"CALL bench.fill('{table}', 0, {rows}, {BULK_ROWS})")
     server.run("FLUSH BINARY LOGS")
     file, _, _, _, gtid_set = server.run("SHOW BINARY LOG STATUS")[0]
     if name == "bulk":
@@ -83,7 +88,7 @@ def make(server: Server, name: str, rows: int) -> Case:
             f" WHERE a.n * 1000000 < {rows}) AS source WHERE n < {rows}",
             database="bench",
         )
-    else:
-        raise ValueError(f"no case {name}: bulk, single, update or giant")
+    elif name != "dump":
+        raise ValueError(f"no case {name}: bulk, single, update, giant or dump")
     server.run("FLUSH BINARY LOGS")
     return Case(name, table, rows, str(file), str(gtid_set).replace("\n", ""))

@@ -45,7 +45,7 @@ from agent.native.results import (
 DOING = "reading a table's rows"
 UNREAD = "Nothing of it has come to the lake, and the table's changes go on"
 #: of a batch of rows, before compression
-BATCH_BYTES = 8 << 20
+BATCH_BYTES = 4 << 20
 BATCH_ROWS = 65536
 
 _COM_STMT_PREPARE = 0x16

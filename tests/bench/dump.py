@@ -1,0 +1,42 @@
+"""A dump's reader alone: one SELECT over one connection, to Arrow columns, or to these as they travel.
+
+`python -m tests.bench.dump [--encode] HOST PORT TABLE ROWS` ('menura-dump', without --encode 'menura-select')
+"""
+
+import sys
+
+from agent.batch import encode_snapshot
+from agent.config import Secret, ServerConfig, ServerTls, SourceConfig, TlsMode
+from agent.filter import Filter
+from agent.mysql.connection import connect, facts_of
+from agent.mysql.ddl.model import Server as DefinitionServer
+from agent.mysql.ddl.model import TableDefinition
+from agent.mysql.dump.results import plan_for, read_rows
+from agent.mysql.dump.statements import prepare, whole_statement
+from agent.mysql.information_schema import read_definitions
+
+
+def main() -> None:
+    encode = sys.argv[1] == "--encode"
+    host, port, name, rows = sys.argv[1 + encode :]
+    table = ("bench", name)
+    # without TLS, as the peer reads
+    at = ServerConfig(host, "menura", int(port), Secret("menura-secret"), ServerTls(TlsMode.DISABLED))
+    connection = connect(at, "bench")
+    facts = facts_of(connection, "bench")
+    definition = read_definitions(connection, [table], DefinitionServer(mariadb=False, version=(9, 7, 0)))[table]
+    assert isinstance(definition, TableDefinition)
+    prepare(connection, facts)
+    plan = plan_for(SourceConfig("bench", at, at, 0, Filter()), table, definition, mariadb=False)
+    reading = read_rows(connection, whole_statement(table, plan.expressions), plan)
+    seen = 0
+    for batch in reading:
+        seen += batch.row_count
+        if encode:
+            encode_snapshot(batch)
+    if seen != int(rows) or reading.result.rows != seen:
+        raise SystemExit(f"{seen} rows read, {rows} expected")
+
+
+if __name__ == "__main__":
+    main()
