@@ -19,10 +19,15 @@ from menura.naming import is_identity
 
 from agent.errors import ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
 from agent.filter import Filter, Policy
+from agent.windows import Window, WindowInvalid
 
 Value = TypeVar("Value")
 
 DEFAULT_MYSQL_PORT = 3306
+DEFAULT_REPLICA_LAG_SECONDS = 60
+
+MOST_WORKERS = 64
+_MOST_PER_SECOND = 9_999_999_999
 
 
 class TlsMode(StrEnum):
@@ -76,6 +81,24 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpConfig:
+    """How much of a server dumps may take; what an order says only narrows it. 0: not limited."""
+
+    #: chunks that are read at the same time
+    workers: int = 2
+    max_rows_per_second: int = 0
+    max_bytes_per_second: int = 0
+    #: of the server as a whole, the dump's own with them
+    max_threads_running: int = 25
+    #: of the dump's server, when it is a replica; None: DEFAULT_REPLICA_LAG_SECONDS where this user may see it
+    max_replica_lag_seconds: int | None = None
+    #: none: always
+    windows: tuple[Window, ...] = ()
+    #: a chunk should take so long
+    chunk_seconds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class SourceConfig:
     name: str
     client: ServerConfig
@@ -84,6 +107,7 @@ class SourceConfig:
     #: replica server id; 0: derived from (tenant, agent, source)
     server_id: int
     filter: Filter
+    dump: DumpConfig = DumpConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +215,12 @@ class _Entry:
         return int(node.value)
 
     def texts(self) -> tuple[str, ...]:
+        return tuple(item.text() for item in self.items())
+
+    def items(self) -> tuple["_Entry", ...]:
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error("is not a list", f"Write {self.path}: [name, name]")
-        return tuple(_Entry(self.file, f"{self.path}[{i}]", node).text() for i, node in enumerate(self.node.value))
+        return tuple(_Entry(self.file, f"{self.path}[{i}]", node) for i, node in enumerate(self.node.value))
 
     def one_of(self, kind: Callable[[str], Value], words: tuple[str, ...]) -> Value:
         word = self.text() if not self.is_empty() else ""
@@ -283,7 +310,7 @@ def _file(entry: _Entry) -> bytes:
 def _source(name: str, entry: _Entry) -> SourceConfig:
     if not is_identity(name):
         raise entry.error("is not a plain name", "Use 1 to 63 of a-z, 0-9, '-' and '_'")
-    entries = entry.mapping(("client", "binlog", "server_id", "filter_policy", "filter"))
+    entries = entry.mapping(("client", "binlog", "server_id", "filter_policy", "filter", "dump"))
     client = _server(entry.required(entries, "client"))
     binlog = _server(entries["binlog"]) if "binlog" in entries else client
     server_id = entries["server_id"].whole_number(0, 2**32 - 1) if "server_id" in entries else 0
@@ -293,7 +320,30 @@ def _source(name: str, entry: _Entry) -> SourceConfig:
     rules: dict[str, tuple[str, ...] | None] = {}
     if "filter" in entries and not entries["filter"].is_empty():
         rules = {table: _rule(rule) for table, rule in entries["filter"].mapping().items()}
-    return SourceConfig(name, client, binlog, server_id, Filter(policy, rules))
+    dump = _dump(entries["dump"]) if "dump" in entries and not entries["dump"].is_empty() else DumpConfig()
+    return SourceConfig(name, client, binlog, server_id, Filter(policy, rules), dump)
+
+
+def _dump(entry: _Entry) -> DumpConfig:
+    most = {
+        "workers": (1, MOST_WORKERS),
+        "max_rows_per_second": (0, _MOST_PER_SECOND),
+        "max_bytes_per_second": (0, _MOST_PER_SECOND),
+        "max_threads_running": (0, 1_000_000),
+        "max_replica_lag_seconds": (0, 86_400),
+        "chunk_seconds": (1, 60),
+    }
+    entries = entry.mapping((*most, "windows"))
+    numbers = {key: entries[key].whole_number(*bounds) for key, bounds in most.items() if key in entries}
+    windows = tuple(map(_window, entries["windows"].items())) if "windows" in entries else ()
+    return DumpConfig(**numbers, windows=windows)
+
+
+def _window(entry: _Entry) -> Window:
+    try:
+        return Window.parse(entry.text())
+    except WindowInvalid as wrong:
+        raise entry.error(str(wrong), f'Write {entry.path}: "22:00-06:00 Europe/Berlin"') from wrong
 
 
 def _rule(entry: _Entry) -> tuple[str, ...] | None:

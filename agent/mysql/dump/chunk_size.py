@@ -1,0 +1,35 @@
+"""How many rows the next chunk asks for, so that it takes about as long as it should.
+
+A chunk of a second loses little when it is read again, and lets a governor, a pause or an ALTER of the table in soon.
+"""
+
+LEAST_ROWS = 1_000
+MOST_ROWS = 1_000_000
+#: a chunk of LEAST_ROWS may be larger only by one row
+MOST_BYTES = 64 << 20
+FIRST_BYTES = 4 << 20
+_UNKNOWN_ROW_BYTES = 256
+
+
+class ChunkSize:
+    """Of one worker's walk through a table."""
+
+    def __init__(self, aim_seconds: float, row_bytes: int | None = None) -> None:
+        """`row_bytes`: of an average row, by the server's statistics."""
+        self._aim_seconds = aim_seconds
+        self.rows = _clamped(FIRST_BYTES / (row_bytes or _UNKNOWN_ROW_BYTES), LEAST_ROWS)
+
+    def took(self, rows: int, size_bytes: int, seconds: float) -> None:
+        """The last chunk; `seconds` without those for which the governor held it."""
+        if not rows:
+            return
+        least = min(LEAST_ROWS, max(1, int(MOST_BYTES * rows / max(1, size_bytes))))
+        fitting = rows * self._aim_seconds / max(seconds, 1e-6)
+        # a chunk with fewer rows than asked for ended its range, and says little about a whole one
+        if rows < self.rows:
+            fitting = max(fitting, self.rows / 2) if seconds >= self._aim_seconds else self.rows
+        self.rows = _clamped(min(max(fitting, self.rows / 2), self.rows * 2), least)
+
+
+def _clamped(rows: float, least: int) -> int:
+    return int(min(max(rows, least), MOST_ROWS))
