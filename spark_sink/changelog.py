@@ -1,9 +1,11 @@
 """A table's changelog: every landed row, and one row `truncate` for each event that removes all rows.
 
 Comes in: the table's `Stage`s. Goes out: one append, which carries Delta's `txn` {TENANT/SOURCE: cut} and
-{TENANT/SOURCE/gsn: number}. Columns are only ever added here; a renamed column is one more, and the old one keeps the
-rows from before. Whoever replays the rows by `_gsn` gets the current state: insert and update_postimage put a row,
-delete and update_preimage take one away, truncate takes all.
+{TENANT/SOURCE/gsn: number}; and one of chunks' rows, so that files hold either these or changes and a reader of changes
+leaves them out by statistics. Columns are only ever added here; a renamed column is one more, and the old one keeps the
+rows from before. Whoever replays the rows by `_gsn` gets the current state: insert, update_postimage and snapshot put a
+row, delete and update_preimage take one away, truncate takes all. Of one number a snapshot comes last, since it shows
+what is up to that number; an event DUMPED (`records`) takes away what then still has a number below the dump's first.
 
 Where another column comes under a name (an ALTER says that it is another, or all rows of before were removed) and has a
 type that the one so far can't take, the older values move to a column NAME~1 (NAME~2, ...): the table is then written
@@ -11,10 +13,11 @@ anew once, and the rows before are appended first.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from menura.change_batch import (
     ABSENT,
     CHANGE_TYPE,
@@ -25,11 +28,11 @@ from menura.change_batch import (
 )
 
 from spark_sink.delta_table import (
-    WRITER,
     Layout,
     Progress,
+    Transactions,
     add_columns,
-    commit_properties,
+    append,
     compact_when_due,
     create_table,
     progress_transactions,
@@ -42,13 +45,12 @@ from spark_sink.delta_table import (
 )
 from spark_sink.event_columns import event_columns
 from spark_sink.lake_schema import fit, grown
-from spark_sink.merge import layout_of
+from spark_sink.landed_file import LandedPart
+from spark_sink.logged_changes import TRUNCATE
 from spark_sink.schema_change import column_type_changed
 from spark_sink.stages import Stage
+from spark_sink.steps import layout_of
 from spark_sink.work import CutEvent, TableId
-
-#: the change type of an event that removes all rows
-TRUNCATE = "truncate"
 
 
 class Changelog:
@@ -66,7 +68,9 @@ class Changelog:
 
     def append(self, found: Sequence[Stage], end_cut: int) -> None:
         """Append what is new of these stages. Raises `TableStopped`."""
-        new = [stage for stage in found if stage.last_gsn > self._logged.gsn]
+        new = [
+            stage for stage in found if stage.last_gsn > self._logged.gsn or any(map(self._is_new_chunk, stage.parts))
+        ]
         for stage in new:
             self._take(stage)
         if new:
@@ -84,9 +88,16 @@ class Changelog:
                 self._grow(columns.shape.schema, layout, stage.event.cut, new)
             if not stage.removes_rows:  # only once its columns are there, so that a replay makes them
                 self._pending.append(logged)
-        for part in stage.parts:
-            self._grow(part.shape.schema, layout_of(part), part.file.cut)
-            self._pending.append(Stage(None, (part,), part.file.last_gsn))
+        for chunk_cut, run in groupby(stage.parts, key=lambda part: part.file.cut if part.file.is_range else None):
+            parts = [part for part in run if chunk_cut is None or self._is_new_chunk(part)]
+            # A cut's chunks are appended together: its number says that they are there.
+            for together in [parts] if chunk_cut is not None else [[part] for part in parts]:
+                for part in together:
+                    self._grow(part.shape.schema, layout_of(part), part.file.cut)
+                self._pending.extend(Stage(None, (part,), part.file.last_gsn) for part in together)
+
+    def _is_new_chunk(self, part: LandedPart) -> bool:
+        return part.file.is_range and part.file.cut > self._logged.chunk_cut
 
     def _grow(self, wanted: pa.Schema, layout: Layout, cut: int, new: frozenset[str] = frozenset()) -> None:
         """Take columns in; those in `new` (casefolded) are others than the ones of that name so far."""
@@ -110,7 +121,8 @@ class Changelog:
                 return True
         if self.delta is None:
             return True
-        newest = f"SELECT {quoted(CHANGE_TYPE)} AS kind FROM t ORDER BY {quoted(GSN)} DESC LIMIT 1"  # noqa: S608
+        is_removal = f"{quoted(CHANGE_TYPE)} = '{TRUNCATE}'"
+        newest = f"SELECT {quoted(CHANGE_TYPE)} AS kind FROM t ORDER BY {quoted(GSN)} DESC, {is_removal} LIMIT 1"  # noqa: S608
         return scan(self.delta, newest).read_all()["kind"].to_pylist() in ([], [TRUNCATE])
 
     def _set_aside(self, name: str) -> None:
@@ -144,28 +156,30 @@ class Changelog:
         if not self._pending:
             return
         gsn = max(self._logged.gsn, *(stage.last_gsn for stage in self._pending))
-        schema = schema_of(self.delta)
-        write_deltalake(
-            self.delta,
-            pa.RecordBatchReader.from_batches(schema, self._batches(schema)),
-            mode="append",
-            writer_properties=WRITER,
-            commit_properties=commit_properties(*progress_transactions(self._table.application, cut, gsn)),
-        )
+        chunks = [stage for stage in self._pending if any(part.file.is_range for part in stage.parts)]
+        changes = [stage for stage in self._pending if stage not in chunks]
+        application = self._table.application
+        if changes:
+            self._write(changes, progress_transactions(application, None if chunks else cut, gsn))
+        if chunks:
+            chunk_cut = max(part.file.cut for stage in chunks for part in stage.parts)
+            self._write(chunks, progress_transactions(application, cut, gsn, chunk_cut))
         self._pending.clear()
+
+    def _write(self, found: Sequence[Stage], transactions: Transactions) -> None:
+        assert self.delta is not None
+        schema = schema_of(self.delta)
+        append(self.delta, pa.RecordBatchReader.from_batches(schema, self._batches(found, schema)), transactions)
         compact_when_due(self.delta)
 
-    def _batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        for stage in self._pending:
+    def _batches(self, found: Sequence[Stage], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        for stage in found:
             if stage.removes_rows and stage.event is not None and stage.last_gsn > self._logged.gsn:
                 yield from fit(_truncate_row(stage.event), schema).to_batches()
             for part in stage.parts:
                 for rows in part.tables():
-                    new = (
-                        rows.filter(pc.field(GSN) > self._logged.gsn)
-                        if part.file.first_gsn <= self._logged.gsn
-                        else rows
-                    )
+                    is_new = part.file.is_range or part.file.first_gsn > self._logged.gsn
+                    new = rows if is_new else rows.filter(pc.field(GSN) > self._logged.gsn)
                     yield from fit(new, schema).to_batches()
 
 

@@ -16,16 +16,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from menura.landing import LandedCut, LandedEvent, LandedFile, LogEntry
+from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedFile, LogEntry
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from spark_sink.errors import LogEntryUnreadable
 from spark_sink.landing_log import LandingLog
-from spark_sink.work import TableId, is_cut, row_table
+from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
 
 FORMAT_NAME = "menura_cut_log"
-#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut
+#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut;
+#: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump
 ROW_SCHEMA = pa.schema(
     [
         ("entry", pa.int64()),
@@ -44,6 +45,7 @@ ROW_SCHEMA = pa.schema(
         ("bytes", pa.int64()),
         ("first_gsn", pa.int64()),
         ("last_gsn", pa.int64()),
+        ("chunk", pa.string()),
         ("event", pa.string()),
         ("problem", pa.string()),
     ]
@@ -187,12 +189,25 @@ def entry_rows(entry: LogEntry) -> list[Row]:
     for cut in entry.cuts:
         facts = _cut_facts(entry, cut)
         rows.append(facts)
-        of_tables = [*map(_file_facts, cut.files), *map(_event_facts, cut.events)]
-        rows.extend(facts | row for row in sorted(of_tables, key=lambda row: row["first_gsn"]))
+        chunks = {(chunk.dump, chunk.chunk): _chunk_facts(cut, chunk) for chunk in cut.chunks}
+        files = [_file_facts(file, cut, chunks[file.dump, file.chunk] if file.dump else None) for file in cut.files]
+        rows.extend(facts | row for row in sorted([*files, *map(_event_facts, cut.events)], key=_place))
     return rows
 
 
-def _file_facts(file: LandedFile) -> Row:
+def _place(row: Row) -> int:
+    return int(row["first_gsn"])
+
+
+def _chunk_facts(cut: LandedCut, chunk: LandedChunk) -> ChunkFacts:
+    """Right after an event DUMPED that removes all rows, a chunk is the whole table."""
+    ended = {(event.dump, event.gsn + 1) for event in cut.events if event.dump and event.removes_rows}
+    is_whole = (chunk.dump, chunk.gsn) in ended
+    return ChunkFacts(chunk.range, chunk.gsn, chunk.read_at_us, chunk.position, is_whole)
+
+
+def _file_facts(file: LandedFile, cut: LandedCut, chunk: ChunkFacts | None) -> Row:
+    is_range = chunk is not None and not chunk.is_whole
     return {
         "database": file.database,
         "table": file.table,
@@ -200,8 +215,9 @@ def _file_facts(file: LandedFile) -> Row:
         "path": file.path,
         "rows": file.rows,
         "bytes": file.bytes,
-        "first_gsn": file.first_gsn,
-        "last_gsn": file.last_gsn,
+        "first_gsn": cut.last_gsn if is_range else file.first_gsn,
+        "last_gsn": cut.last_gsn if is_range else file.last_gsn,
+        "chunk": json.dumps(asdict(chunk)) if chunk is not None else None,
     }
 
 

@@ -22,6 +22,7 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import TableNotFoundError
+from menura.change_batch import GSN
 
 LAYOUT_PROPERTY = "menura.layout"
 STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
@@ -39,10 +40,14 @@ COMPACT_FILE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a Delta table's `txn` says: the source's cut, and the row number up to which all is there."""
+    """What a Delta table's `txn` says: the source's cut, and the row number up to which all is there.
+
+    Chunks of ranges have no number among the changes: `chunk_cut` is the cut up to which they are there.
+    """
 
     cut: int
     gsn: int
+    chunk_cut: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,30 @@ def _limit_statistics(table: DeltaTable, schema: pa.Schema) -> None:
         table.alter.set_table_properties({STATISTICS_PROPERTY: names}, raise_if_not_exists=False)
 
 
+def remove_below(table: DeltaTable, gsn: int, transactions: Transactions) -> None:
+    """Take rows with a lower number away; always commits, for its transactions' sake."""
+    lowest = pa.table(table.get_add_actions(flatten=True))
+    known = f"min.{GSN}" in lowest.column_names and lowest[f"min.{GSN}"].null_count == 0
+    version = table.version()
+    if not known or pc.any(pc.less(lowest[f"min.{GSN}"], gsn)).as_py():
+        table.delete(
+            f"{quoted(GSN)} < {gsn}", writer_properties=WRITER, commit_properties=commit_properties(*transactions)
+        )
+    if table.version() == version:
+        commit_nothing(table, transactions)
+
+
+def commit_nothing(table: DeltaTable, transactions: Transactions) -> None:
+    """A commit for its transactions' sake."""
+    append(table, schema_of(table).empty_table(), transactions)
+
+
+def append(table: DeltaTable, rows: pa.Table | pa.RecordBatchReader, transactions: Transactions) -> None:
+    """Append rows in the table's columns, in one commit."""
+    commit = commit_properties(*transactions)
+    write_deltalake(table, rows, mode="append", writer_properties=WRITER, commit_properties=commit)
+
+
 def is_empty(table: DeltaTable) -> bool:
     """Whether the table certainly has no row."""
     counts = pa.table(table.get_add_actions())["num_records"]
@@ -180,20 +209,36 @@ def commit_properties(*transactions: tuple[str, int]) -> CommitProperties:
 
 def read_progress(table: DeltaTable | None, application: str) -> Progress:
     if table is None:
-        return Progress(0, 0)
-    return Progress(
-        table.transaction_version(application) or 0, table.transaction_version(_gsn_application(application)) or 0
-    )
+        return Progress(0, 0, 0)
+    cut = table.transaction_version(application) or 0
+    chunk_cut = table.transaction_version(_chunk_application(application)) or 0
+    return Progress(cut, table.transaction_version(_gsn_application(application)) or 0, max(cut, chunk_cut))
 
 
-def progress_transactions(application: str, cut: int | None, gsn: int) -> list[tuple[str, int]]:
-    """What a commit up to row number `gsn` carries, last the cut where it is complete."""
+def progress_transactions(
+    application: str, cut: int | None, gsn: int, chunk_cut: int | None = None
+) -> list[tuple[str, int]]:
+    """What a commit up to row number `gsn` carries, last the cut where it is complete.
+
+    `chunk_cut` where it says more of chunks than the commits before.
+    """
     transactions = [(_gsn_application(application), gsn)]
+    if chunk_cut is not None:
+        transactions.append((_chunk_application(application), chunk_cut))
     return transactions if cut is None else [*transactions, (application, cut)]
 
 
 def _gsn_application(application: str) -> str:
     return f"{application}/gsn"
+
+
+def dump_application(application: str) -> str:
+    """Its version is the number at which the table's last dump began."""
+    return f"{application}/dump"
+
+
+def _chunk_application(application: str) -> str:
+    return f"{application}/chunks"
 
 
 def compact_when_due(table: DeltaTable) -> None:

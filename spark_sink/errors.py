@@ -17,6 +17,7 @@
             ├── ColumnTypeChanged   a new type that the lake's column can't hold
             ├── ColumnNameTaken     two columns with one name in the lake
             ├── RowsPartial         rows without all values of a table without a primary key
+            ├── ChunkWithoutKey     a dump's range of a table without a primary key
             ├── EventUnreadable     an event whose words for a value can't be read
             ├── ChangeTypeUnknown   a change that this version can't merge
             ├── LakeStorageFailed   the lake's storage refused; tried again
@@ -88,6 +89,10 @@ class ColumnNameTaken(TableStopped):
 
 class RowsPartial(TableStopped):
     code = "ROWS_PARTIAL"
+
+
+class ChunkWithoutKey(TableStopped):
+    code = "CHUNK_WITHOUT_KEY"
 
 
 class EventUnreadable(TableStopped):

@@ -1,6 +1,7 @@
 """One landed Parquet file as rows with the lake's names and types.
 
 In the lake `_absent` is a JSON array of the lake's column names; a file of format 1 has none, and so no partial row.
+A chunk's file has the table's columns only; what the others hold is the same for all its rows (`ChunkFacts`).
 
 Comes in: a file that an entry of the cut log names. Goes out: `LandedRows`. Every fault of the file is a
 `DataFileUnreadable`, which stops its table alone; a fault of the storage is a `LakeStorageFailed`.
@@ -24,6 +25,7 @@ from menura.change_batch import (
     RESERVED_PREFIX,
     TEXT_DEFAULT,
     UNREPRESENTABLE,
+    ChangeType,
 )
 from menura.naming import lake_column
 
@@ -32,11 +34,11 @@ from spark_sink.errors import ColumnNameTaken, DataFileUnreadable, LakeStorageFa
 from spark_sink.lake_schema import METADATA_TYPES, lake_type
 from spark_sink.landing_log import LandingLog
 from spark_sink.server_text import Fill, read_fill
-from spark_sink.work import TableFile, TableId
+from spark_sink.work import ChunkFacts, TableFile, TableId
 
 #: what the sink's own columns begin with
 OWN_PREFIX = RESERVED_PREFIX
-#: after the table's own columns, in formats 1 and 2
+#: after the table's own columns; the first also in chunks' files
 _TAILS = ([UNREPRESENTABLE], [UNREPRESENTABLE, ABSENT])
 _MASK_TYPES = (pa.binary(), pa.dictionary(pa.int32(), pa.binary()))
 
@@ -96,7 +98,7 @@ class LandedStream:
         with open_parquet(self.log, self.table, self.file) as parquet:
             for group in range(parquet.num_row_groups):
                 try:
-                    rows = with_lake_types(parquet.read_row_group(group, use_threads=False), self.shape)
+                    rows = with_lake_types(parquet.read_row_group(group, use_threads=False), self.file, self.shape)
                 except (OSError, pa.ArrowException) as broken:
                     raise unreadable(self.table, self.file, broken) from broken
                 yield rows
@@ -159,8 +161,10 @@ def open_parquet(log: LandingLog, table: TableId, file: TableFile) -> pq.Parquet
         raise unreadable(table, file, broken) from broken
 
 
-def with_lake_types(rows: pa.Table, shape: LandedShape) -> pa.Table:
+def with_lake_types(rows: pa.Table, file: TableFile, shape: LandedShape) -> pa.Table:
     """Rows as landed, to the lake's names and types; inserts that the log left columns out of hold their defaults."""
+    if file.chunk is not None:
+        rows = _with_constants(rows, file.chunk)
     typed = len(shape.schema) - 1
     fields = list(shape.schema)[:typed]
     columns = [column.cast(field.type) for column, field in zip(rows.columns[:typed], fields, strict=True)]
@@ -171,6 +175,16 @@ def with_lake_types(rows: pa.Table, shape: LandedShape) -> pa.Table:
     masks = absent_masks(rows.column(ABSENT).combine_chunks(), shape.columns)
     typed_rows = pa.Table.from_arrays([*columns, masks.texts()], schema=shape.schema)
     return with_defaults(typed_rows, masks, shape) if shape.defaults else typed_rows
+
+
+def _with_constants(rows: pa.Table, chunk: ChunkFacts) -> pa.Table:
+    """A chunk's rows with the columns that stand before a table's own."""
+    values = (ChangeType.snapshot.name, chunk.gsn, 0, chunk.read_at_us, chunk.position)
+    constants = [
+        pa.repeat(pa.scalar(value, type_), rows.num_rows)
+        for value, type_ in zip(values, METADATA_TYPES.values(), strict=True)
+    ]
+    return pa.Table.from_arrays([*constants, *rows.columns], names=[*LANDED_COLUMNS, *rows.column_names])
 
 
 def unreadable(table: TableId, file: TableFile, broken: Exception) -> TableStopped:
@@ -196,16 +210,17 @@ def unreadable(table: TableId, file: TableFile, broken: Exception) -> TableStopp
 def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedShape:
     """Check a file's schema against the landing layout. Raises `DataFileUnreadable`, `ColumnNameTaken`."""
     names = landed.names
-    own = names[len(LANDED_COLUMNS) : names.index(UNREPRESENTABLE) if UNREPRESENTABLE in names else 0]
-    tail = names[len(LANDED_COLUMNS) + len(own) :]
-    if tuple(names[: len(LANDED_COLUMNS)]) != LANDED_COLUMNS or tail not in _TAILS:
-        raise _not_in_layout(table, file, f"it has not the columns {', '.join(LANDED_COLUMNS)} ... {UNREPRESENTABLE}")
+    head, tails = (LANDED_COLUMNS, _TAILS) if file.chunk is None else ((), _TAILS[:1])
+    own = names[len(head) : names.index(UNREPRESENTABLE) if UNREPRESENTABLE in names else 0]
+    tail = names[len(head) + len(own) :]
+    if tuple(names[: len(head)]) != head or tail not in tails:
+        raise _not_in_layout(table, file, f"it has not the columns {', '.join(head)} ... {UNREPRESENTABLE}")
     fields = [pa.field(name, type_) for name, type_ in METADATA_TYPES.items()]
     keys: dict[int, str] = {}
     defaults: dict[str, Fill] = {}
     if tail[-1] == ABSENT and landed.field(ABSENT).type not in _MASK_TYPES:
         raise _not_in_layout(table, file, f"column {ABSENT} has the type {landed.field(ABSENT).type}")
-    for field in list(landed)[len(LANDED_COLUMNS) : len(LANDED_COLUMNS) + len(own)]:
+    for field in list(landed)[len(head) : len(head) + len(own)]:
         type_ = lake_type(field.type)
         if type_ is None:
             raise _not_in_layout(table, file, f"column {field.name} has the type {field.type}")

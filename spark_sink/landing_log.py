@@ -46,6 +46,12 @@ class LandingLog:
             raise log_entry_unreadable(entry, str(broken)) from broken
         if decoded.entry != entry:
             raise log_entry_unreadable(entry, f"{entry_path(entry)} says that it is entry {decoded.entry}")
+        for cut in decoded.cuts:
+            chunks = {(chunk.dump, chunk.chunk) for chunk in cut.chunks}
+            for file in cut.files:
+                if file.dump and (file.dump, file.chunk) not in chunks:
+                    found = f"{entry_path(entry)} does not say what chunk {file.chunk} of dump {file.dump} is"
+                    raise log_entry_unreadable(entry, found)
         return decoded
 
     def last_entry(self) -> int:

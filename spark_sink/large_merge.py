@@ -24,12 +24,14 @@ from menura.change_batch import CHANGE_TYPE, GSN, ChangeType
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from spark_sink.current_rows import match_columns
 from spark_sink.delta_table import Transactions, progress_transactions, schema_of
 from spark_sink.landed_file import open_landed
 from spark_sink.landing_log import LandingLog
-from spark_sink.merge import Segment, match_columns, merge_tables, segment_tables
+from spark_sink.merge import merge_tables
 from spark_sink.net_effect import COPY, DELETED, ROW_HASH
 from spark_sink.records import FOLDER
+from spark_sink.steps import Segment, segment_tables
 from spark_sink.storage import Folder
 from spark_sink.table_task import apply_table
 from spark_sink.table_writer import apply_once

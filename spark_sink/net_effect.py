@@ -26,7 +26,8 @@ COPY = "_menura_copy"
 #: of the merge's source only
 DELETED = "_menura_deleted"
 
-_PUTS = pa.array([ChangeType.insert.name, ChangeType.update_postimage.name])
+_PUTS = pa.array([ChangeType.insert.name, ChangeType.update_postimage.name, ChangeType.snapshot.name])
+#: of a change; a snapshot's rows come in chunks
 _KNOWN = pa.array([t.name for t in ChangeType if t is not ChangeType.snapshot])
 _ORDER = "_menura_order"
 HASH_BYTES = 16

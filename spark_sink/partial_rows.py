@@ -25,19 +25,21 @@ Key = tuple[object, ...]
 #: the lake's rows with one of these keys, in any order; columns as in the current state
 ReadRows = Callable[[set[Key]], pa.Table]
 
-_GONE = -1
-_LIFE = "_menura_life"
-_PLACE = "_menura_place"
+GONE = -1
+LIFE = "_menura_life"
+PLACE = "_menura_place"
 
 
 @dataclass(slots=True)
-class _Lives:
+class Lives:
     """Which life each change belongs to."""
 
-    #: of each change; `_GONE` for those that take a row away
+    #: of each change; `GONE` for those that take a row away
     of_change: list[int] = field(default_factory=list)
     #: of each life the key under which the lake may have the row; None when it began with an insert
     base: list[Key | None] = field(default_factory=list)
+    #: the life that each key has at the end; `GONE` where its row was taken away
+    alive: dict[Key, int] = field(default_factory=dict)
 
     def begin(self, base: Key | None) -> int:
         self.base.append(base)
@@ -58,68 +60,70 @@ def completed(ordered: pa.Table, key: Sequence[str], read_rows: ReadRows) -> pa.
 
     What stays unknown is named in `_absent`. Rows that are taken away stay as they are. Without `_change_type`.
     """
-    lives = _lives(ordered[CHANGE_TYPE].to_pylist(), row_keys(ordered, key))
-    lacking = _lives_that_lack(ordered, lives)
+    lives = lives_of(ordered[CHANGE_TYPE].to_pylist(), row_keys(ordered, key))
+    lacking = lives_that_lack(ordered, lives)
     bases = {base: life for life in lacking if (base := lives.base[life]) is not None}
     held = read_rows(set(bases)) if bases else ordered.slice(0, 0).drop_columns([CHANGE_TYPE, DELETED])
-    held_lives = [bases.get(found, _GONE) for found in row_keys(held, key)]
-    filled = _filled(_timeline(held, held_lives, ordered, lives.of_change))
-    puts = filled.filter(pc.greater_equal(filled[_PLACE], 0)).drop_columns([_LIFE])
+    held_lives = [bases.get(found, GONE) for found in row_keys(held, key)]
+    filled = filled_in(timeline_of(held, held_lives, ordered, lives.of_change))
+    puts = filled.filter(pc.greater_equal(filled[PLACE], 0)).drop_columns([LIFE])
     puts = puts.append_column(DELETED, pa.repeat(pa.scalar(False), puts.num_rows))
-    gone = ordered.append_column(_PLACE, pa.arange(0, ordered.num_rows, 1)).filter(ordered[DELETED])
-    return pa.concat_tables([puts, gone.select(puts.column_names)]).sort_by(_PLACE).drop_columns([_PLACE])
+    gone = ordered.append_column(PLACE, pa.arange(0, ordered.num_rows, 1)).filter(ordered[DELETED])
+    return pa.concat_tables([puts, gone.select(puts.column_names)]).sort_by(PLACE).drop_columns([PLACE])
 
 
 def row_keys(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:
     return zip(*(rows[name].to_pylist() for name in key), strict=True)
 
 
-def _lives(kinds: Sequence[str], keys: Iterator[Key]) -> _Lives:
-    lives = _Lives()
-    alive: dict[Key, int] = {}
+def lives_of(kinds: Sequence[str], keys: Iterator[Key]) -> Lives:
+    lives = Lives()
+    alive = lives.alive
     moving: int | None = None  # the life of the preimage just before
     for kind, key in zip(kinds, keys, strict=True):
         if kind in (ChangeType.update_preimage.name, ChangeType.delete.name):
             life = alive.get(key)
             moving = None
+            if life is None or (life == GONE and kind == ChangeType.update_preimage.name):
+                life = lives.begin(key if life is None else None)
             if kind == ChangeType.update_preimage.name:
-                moving = lives.begin(key if life is None else None) if life is None or life == _GONE else life
-            alive[key] = _GONE
-            lives.of_change.append(_GONE)
+                moving = life
+            alive[key] = GONE
+            lives.of_change.append(GONE)
             continue
         if kind == ChangeType.insert.name:
             life = lives.begin(None)
         elif moving is not None:
             life = moving
         else:
-            life = alive.get(key, _GONE)
-            life = lives.begin(None if key in alive else key) if life == _GONE else life
+            life = alive.get(key, GONE)
+            life = lives.begin(None if key in alive else key) if life == GONE else life
         moving = None
         alive[key] = life
         lives.of_change.append(life)
     return lives
 
 
-def _lives_that_lack(ordered: pa.Table, lives: _Lives) -> set[int]:
+def lives_that_lack(ordered: pa.Table, lives: Lives) -> set[int]:
     places = pc.indices_nonzero(ordered[ABSENT].is_valid()).to_pylist()
-    return {lives.of_change[place] for place in places} - {_GONE}
+    return {lives.of_change[place] for place in places} - {GONE}
 
 
-def _timeline(held: pa.Table, held_lives: list[int], ordered: pa.Table, of_change: list[int]) -> pa.Table:
+def timeline_of(held: pa.Table, held_lives: list[int], ordered: pa.Table, of_change: list[int]) -> pa.Table:
     """The lake's rows and the changes that put one, by life and then by place: -1, or the change's own."""
-    before = held.append_column(_LIFE, pa.array(held_lives, pa.int64()))
-    before = before.append_column(_PLACE, pa.repeat(pa.scalar(-1, pa.int64()), held.num_rows))
-    puts = ordered.drop_columns([CHANGE_TYPE, DELETED]).append_column(_LIFE, pa.array(of_change, pa.int64()))
-    puts = puts.append_column(_PLACE, pa.arange(0, ordered.num_rows, 1))
+    before = held.append_column(LIFE, pa.array(held_lives, pa.int64()))
+    before = before.append_column(PLACE, pa.repeat(pa.scalar(-1, pa.int64()), held.num_rows))
+    puts = ordered.drop_columns([CHANGE_TYPE, DELETED]).append_column(LIFE, pa.array(of_change, pa.int64()))
+    puts = puts.append_column(PLACE, pa.arange(0, ordered.num_rows, 1))
     both = pa.concat_tables([before, puts.select(before.column_names)])
-    both = both.filter(pc.not_equal(both[_LIFE], _GONE))
-    return both.sort_by([(_LIFE, "ascending"), (_PLACE, "ascending")])
+    both = both.filter(pc.not_equal(both[LIFE], GONE))
+    return both.sort_by([(LIFE, "ascending"), (PLACE, "ascending")])
 
 
-def _filled(timeline: pa.Table) -> pa.Table:
+def filled_in(timeline: pa.Table) -> pa.Table:
     """The timeline with the values that its rows lack."""
     columns = [name for name in timeline.column_names if not is_own(name)]
-    starts = _starts(timeline[_LIFE])
+    starts = _starts(timeline[LIFE])
     absent = _AbsentColumns(timeline[ABSENT])
     rows = pa.arange(0, timeline.num_rows, 1)
     #: of each column the places in the timeline that its values come from; None where each row has its own

@@ -5,13 +5,15 @@
             versions at boundary B are those of its last row with `cut` <= B; null there means that the table is
             not readable at B (it had stopped, or an earlier run had brought it further).
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on.
-``events``  one row per event of a table (its definition changed, it was truncated, ...), in order with rows by `_gsn`;
-            `columns` is a JSON array of `menura.landing.LandedColumn`. Its commits carry Delta's `txn`
-            {TENANT/SOURCE: cut}, so each event is there once.
+``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, ...), in order
+            with rows by `_gsn`; `columns` is a JSON array of `menura.landing.LandedColumn`. Its commits carry Delta's
+            `txn` {TENANT/SOURCE: cut}, so each event is there once. A lake of a version without dumps gets the columns
+            `dump` and `removes_rows_before_gsn` with the next event; they are null in its rows.
 
-All are written after the batch's tables and before Spark's checkpoint moves. A kill between leaves the batch to
-be replayed; its rows then carry the same `txn` and are left out, or say the same again, and a reader takes
-the last of equal (source, cut, table).
+The batch's events are written before its `cuts`: who reads tables at a boundary finds all events up to it. A table's
+last version shows them a moment earlier. All are written after the batch's tables and before Spark's checkpoint moves.
+A kill between leaves the batch to be replayed; its rows then carry the same `txn` and are left out, or say the same
+again, and a reader takes the last of equal (source, cut, table).
 """
 
 import json
@@ -26,7 +28,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
 
-from spark_sink.delta_table import commit_properties, open_table, scan
+from spark_sink.delta_table import add_columns, commit_properties, open_table, scan
 from spark_sink.errors import LakeRecordsUnwritable
 from spark_sink.work import CutSeen, EventSeen, Outcome, Result, TableId
 
@@ -62,6 +64,8 @@ EVENTS_SCHEMA = pa.schema(
         ("new_database", pa.string()),
         ("new_table", pa.string()),
         ("columns", pa.string()),
+        ("dump", pa.string()),
+        ("removes_rows_before_gsn", pa.int64()),
     ]
 )
 ERRORS_SCHEMA = pa.schema(
@@ -137,7 +141,7 @@ class Records:
             application = event.table.application
             cuts[application] = max(event.seen.cut, cuts.get(application, 0))
         rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
-        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
+        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()), recorded)
 
     def record_stops(self, outcomes: Iterable[Outcome]) -> None:
         """Rows of `errors` for tables that stopped."""
@@ -209,18 +213,27 @@ def _event_row(seen: EventSeen) -> dict[str, Any]:
         "new_database": new_database,
         "new_table": new_table,
         "columns": json.dumps([asdict(column) for column in event.columns], ensure_ascii=False),
+        "dump": event.dump or None,
+        "removes_rows_before_gsn": event.removes_rows_before_gsn or None,
     }
 
 
 def _append(
-    folder: str, rows: list[dict[str, Any]], schema: pa.Schema, properties: CommitProperties | None = None
+    folder: str,
+    rows: list[dict[str, Any]],
+    schema: pa.Schema,
+    properties: CommitProperties | None = None,
+    held: DeltaTable | None = None,
 ) -> None:
+    """Append rows; `held` is the table where it may be of a version with fewer columns."""
     if not rows:
         return
     try:
         if "://" not in folder:
             Path(folder).mkdir(parents=True, exist_ok=True)
         rows_table = pa.Table.from_pylist(rows, schema=schema)
+        if held is not None:
+            add_columns(held, schema)
         write_deltalake(folder, rows_table, mode="append", commit_properties=properties)
         table = DeltaTable(folder)
         if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:

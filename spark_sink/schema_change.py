@@ -11,16 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from menura.change_batch import ABSENT, GSN, UNREPRESENTABLE
 from menura.naming import lake_column
 
 from spark_sink.delta_table import (
-    WRITER,
     Layout,
     Transactions,
     add_columns,
-    commit_properties,
+    commit_nothing,
     empty,
     is_empty,
     read_layout,
@@ -88,13 +87,6 @@ def change_schema(
         if transactions:
             commit_nothing(current, transactions)
     write_layout(current, definition.layout)
-
-
-def commit_nothing(current: DeltaTable, transactions: Transactions) -> None:
-    """A commit for its transactions' sake."""
-    nothing = schema_of(current).empty_table()
-    properties = commit_properties(*transactions)
-    write_deltalake(current, nothing, mode="append", writer_properties=WRITER, commit_properties=properties)
 
 
 def add_key_text(current: DeltaTable, layout: Layout) -> None:

@@ -1,7 +1,8 @@
 """A table's files and events in the order of their numbers: events, and between them the rows.
 
 Pure but for reading the files. A file may hold rows from both sides of an event (a TRUNCATE does not change the
-columns, so the rows before and after it land together); it is then taken in slices.
+columns, so the rows before and after it land together); it is then taken in slices. A dump's chunk of a range has its
+place at its cut's end, after all of the cut's events.
 """
 
 from collections.abc import Sequence
@@ -31,13 +32,17 @@ def stages(work: Sequence[LandedPart | CutEvent]) -> list[Stage]:
     parts = [each for each in work if not isinstance(each, CutEvent)]
     if not events:
         return [Stage(None, tuple(parts), max(part.file.last_gsn for part in parts))] if parts else []
+    chunks = [part for part in parts if part.file.is_range]
+    parts = [part for part in parts if not part.file.is_range]
     events.sort(key=lambda event: event.first_gsn)
-    highest = max(*(part.file.last_gsn for part in parts), events[-1].first_gsn) if parts else events[-1].first_gsn
+    highest = max([*(part.file.last_gsn for part in [*parts, *chunks]), events[-1].first_gsn])
     bounds = [event.first_gsn for event in events]
     found = []
     for event, after, before in zip([None, *events], [0, *bounds], [*bounds, highest + 1], strict=True):
         slices = [piece for part in parts if (piece := _slice(part, after, before)) is not None]
-        slices.sort(key=lambda part: part.file.first_gsn)
+        slices += [chunk for chunk in chunks if after <= chunk.file.first_gsn < before]
+        # A slice may begin at the number of a whole table's rows; its own come later.
+        slices.sort(key=lambda part: (part.file.first_gsn, part.file.chunk is None))
         if event is not None or slices:
             found.append(Stage(event, tuple(slices), before - 1))
     return found

@@ -17,13 +17,13 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import Row
 
+from spark_sink.current_rows import merge_effect
 from spark_sink.delta_table import Layout, create_table
 from spark_sink.errors import LakeStorageFailed, TableStopped, TableUnexpected
 from spark_sink.landing_log import LandingLog
-from spark_sink.merge import merge_effect
 from spark_sink.net_effect import DELETED, keyed_effect
 from spark_sink.table_writer import Versions, apply_work
-from spark_sink.work import Outcome, Result, TableId, Work, encode, split_rows
+from spark_sink.work import CutEvent, Outcome, Result, TableId, Work, encode, split_rows
 
 STORAGE_ATTEMPTS = 3
 STORAGE_PAUSE_SECONDS = 0.5
@@ -43,7 +43,9 @@ class TaskSize:
     bytes: int = 64 << 20
 
     def holds(self, work: Sequence[Work]) -> bool:
-        return sum(each.rows for each in work) <= self.rows and sum(each.bytes for each in work) <= self.bytes
+        """Chunks of ranges do not count: they are merged piece by piece."""
+        counted = [each for each in work if isinstance(each, CutEvent) or not each.is_range]
+        return sum(each.rows for each in counted) <= self.rows and sum(each.bytes for each in counted) <= self.bytes
 
     def groups(self, work: Sequence[Work]) -> list[list[Work]]:
         """Whole cuts, as many together as fit; at least one."""

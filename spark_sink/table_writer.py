@@ -1,7 +1,7 @@
 """One changed table's part of a batch: append to its changelog, merge into its current state.
 
 Comes in: the table's landed files and events, in cut order. Goes out: two Delta commits (more only where the batch
-has events, or the columns or the key changed). Both tables carry Delta's `txn` {TENANT/SOURCE: cut} and
+has events or dumps, or the columns or the key changed). Both tables carry Delta's `txn` {TENANT/SOURCE: cut} and
 {TENANT/SOURCE/gsn: number}; what is of a cut, or has a number, at or below it is skipped. So a kill leaves each table
 between two commits, and the replay, also one from a lost checkpoint with other batch bounds, completes what is
 missing. A kill between the two tables leaves the current state behind the changelog until then.
@@ -20,10 +20,11 @@ from deltalake.exceptions import CommitFailedError
 from spark_sink import merge
 from spark_sink.changelog import Changelog
 from spark_sink.delta_table import open_table, read_progress
-from spark_sink.landed_file import LandedPart, LandedRows, read_landed
+from spark_sink.landed_file import LandedPart, open_landed, read_landed
 from spark_sink.landing_log import LandingLog
-from spark_sink.merge import MergeRows, check_change_types, merge_segment
+from spark_sink.merge import MergeRows, merge_segment
 from spark_sink.stages import Stage, stages
+from spark_sink.steps import check_change_types, check_steps, steps
 from spark_sink.work import CHANGELOG, CURRENT, CutEvent, TableFile, TableId, Work
 
 COMMIT_ATTEMPTS = 5
@@ -51,7 +52,9 @@ def apply_work(log: LandingLog, lake: str, table: TableId, work: Sequence[Work])
     raise AssertionError("unreachable")
 
 
-def _read_checked(log: LandingLog, table: TableId, file: TableFile) -> LandedRows:
+def _read_checked(log: LandingLog, table: TableId, file: TableFile) -> LandedPart:
+    if file.is_range:
+        return open_landed(log, table, file)  # merged in pieces
     landed = read_landed(log, table, file)
     check_change_types(table, file, landed.rows)
     return landed
@@ -73,12 +76,12 @@ def apply_once(
     def after(cut: int) -> list[Stage]:
         return stages([each for found, each in pending if found > cut])
 
-    to_merge = after(merged.cut)
-    merge.check_mergeable(table, to_merge, merged)
+    todo = steps(table, after(merged.cut), merged)
+    check_steps(table, todo)
     end_cut, end_gsn = work[-1].cut, max(each.last_gsn for each in work)
     changelog = Changelog(log_table, changelog_folder, table, logged)
     changelog.append(after(logged.cut), end_cut)
-    current = merge.follow(current, current_folder, table, to_merge, merged, end_cut, merge_rows)
+    current = merge.follow(current, current_folder, table, todo, merged, end_cut, merge_rows, changelog.delta)
     return Versions(
         _version_at(changelog.delta, logged.cut <= end_cut and logged.gsn <= end_gsn),
         _version_at(current, merged.cut <= end_cut and merged.gsn <= end_gsn),

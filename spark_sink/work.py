@@ -52,6 +52,19 @@ class TableId:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkFacts:
+    """What all rows of a dump's chunk have in common."""
+
+    range: int
+    #: `_gsn` of its rows
+    gsn: int
+    read_at_us: int
+    position: str
+    #: the whole table in one snapshot, which an event before it has emptied: then `gsn` is a place of its own
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TableFile:
     """A landed file of a table."""
 
@@ -61,8 +74,15 @@ class TableFile:
     path: str
     rows: int
     bytes: int
+    #: of a chunk that is not whole both are the number at its cut's end: there it is merged, whatever its rows' number
     first_gsn: int
     last_gsn: int
+    chunk: ChunkFacts | None = None
+
+    @property
+    def is_range(self) -> bool:
+        """Whether its rows say what a range of the key held, and have no place among the changes."""
+        return self.chunk is not None and not self.chunk.is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +189,13 @@ def decode(document: str) -> Message:
         return EventSeen(TableId(**facts["table"]), _decode_cut_event(facts["seen"]))
     if "result" not in facts:
         return CutSeen(**facts)
-    work = tuple(_decode_cut_event(each) if "event" in each else TableFile(**each) for each in facts["work"])
+    work = tuple(_decode_cut_event(each) if "event" in each else _decode_file(each) for each in facts["work"])
     table = TableId(**facts["table"])
     return Outcome(**{**facts, "table": table, "result": Result(facts["result"]), "work": work})
+
+
+def _decode_file(facts: dict[str, Any]) -> TableFile:
+    return TableFile(**{**facts, "chunk": ChunkFacts(**facts["chunk"]) if facts["chunk"] is not None else None})
 
 
 def _decode_cut_event(facts: dict[str, Any]) -> CutEvent:
@@ -203,7 +227,8 @@ def split_rows(
         table = row_table(row)
         work = tables.setdefault(table, [])
         if row.get("event") is None:
-            work.append(TableFile(**{name: row[name] for name in TableFile.__slots__}))
+            chunk = json.loads(row["chunk"]) if row.get("chunk") is not None else None
+            work.append(_decode_file({**{name: row[name] for name in TableFile.__slots__}, "chunk": chunk}))
             continue
         seen = CutEvent(row["entry"], row["cut"], decode_event(json.loads(row["event"])))
         work.append(seen)

@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,12 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, UNREPRESENTABLE
 from menura.landing import (
+    LandedChunk,
     LandedColumn,
     LandedCut,
     LandedEvent,
     LandedFile,
     LandedPosition,
     LogEntry,
+    chunk_path,
     data_path,
     encode_entry,
     entry_path,
@@ -92,6 +94,19 @@ class Event:
     removes_rows: bool = False
     columns: tuple[LandedColumn, ...] = ()
     statement: str = ""
+    removes_rows_before_gsn: int = 0
+    dump: str = ""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows that a dump read; without a number the whole table, right after the event that ends its dump."""
+
+    table: Table
+    rows: Sequence[Values]
+    gsn: int | None = None
+    range: int = 0
+    dump: str = "dump-1"
 
 
 def truncate(table: Table) -> Event:
@@ -124,7 +139,7 @@ def altered(
     return Event(table, kind, removes_rows, tuple(map(column, table.columns)), f"ALTER TABLE {table.name} ...")
 
 
-Batch = tuple[Table, Iterable[list[Change]]] | Event
+Batch = tuple[Table, Iterable[list[Change]]] | Event | Chunk
 
 
 @dataclass
@@ -137,6 +152,9 @@ class Writer:
     row_group_rows: int = 1 << 20
     cuts: dict[tuple[str, str], int] = field(default_factory=dict)
     gsns: dict[tuple[str, str], itertools.count] = field(default_factory=dict)
+    #: of each source's last cut
+    last_gsns: dict[tuple[str, str], int] = field(default_factory=dict)
+    chunks: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def cut(self, *batches: Batch, tenant: str = "acme", source: str = "shop") -> int:
         """An entry with one cut of these changes; its cut's number."""
@@ -159,7 +177,14 @@ class Writer:
         gsns = self.gsns.setdefault(key, itertools.count(1))
         rows: dict[tuple[str, str, str], tuple[Table, list[dict[str, object]]]] = {}
         events: list[LandedEvent] = []
+        chunks: list[LandedChunk] = []
+        chunk_files: list[LandedFile] = []
         for batch in batches:
+            if isinstance(batch, Chunk):
+                gsn = next(gsns) if batch.gsn is None else batch.gsn
+                chunks.append(self._chunk(batch, gsn))
+                chunk_files.extend(self._chunk_files(batch, chunks[-1], tenant, source))
+                continue
             if isinstance(batch, Event):
                 events.append(_landed_event(batch, next(gsns), number))
                 continue
@@ -168,6 +193,7 @@ class Writer:
             of_file.extend(
                 _row(table, kind, values, next(gsns), number) for change in changes for kind, values in change
             )
+        last_gsn = self.last_gsns[key] = next(gsns)
         return LandedCut(
             tenant,
             source,
@@ -176,16 +202,37 @@ class Writer:
             1,
             "mysql",
             LandedPosition(),
-            next(gsns),
+            last_gsn,
             number,
             1,
             COMMIT_US,
             COMMIT_US,
-            files=tuple(
-                self._file(table, of_file, tenant, source, number) for table, of_file in rows.values() if of_file
+            files=(
+                *(self._file(table, of_file, tenant, source, number) for table, of_file in rows.values() if of_file),
+                *chunk_files,
             ),
             events=tuple(events),
+            chunks=tuple(chunks),
         )
+
+    def _chunk(self, chunk: Chunk, gsn: int) -> LandedChunk:
+        table, rows = chunk.table, len(chunk.rows)
+        facts = (next(self.chunks), gsn, chunk.range, "", "", False, rows, rows, COMMIT_US + 7, 1, "gtid:read")
+        return LandedChunk(table.database, table.name, chunk.dump, *facts)
+
+    def _chunk_files(self, chunk: Chunk, landed: LandedChunk, tenant: str, source: str) -> Iterator[LandedFile]:
+        if not chunk.rows:
+            return
+        table = chunk.table
+        path = chunk_path(tenant, source, table.database, table.name, chunk.dump, landed.chunk, table.schema_id)
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        whole = table.landed_schema()
+        schema = pa.schema([field for field in whole if field.name not in (*LANDED_COLUMNS, ABSENT)])
+        rows = pa.Table.from_pylist([dict(row) for row in chunk.rows], schema=schema)
+        pq.write_table(rows, target, row_group_size=self.row_group_rows, compression="zstd", write_page_checksum=True)
+        facts = (len(rows), target.stat().st_size, landed.gsn, landed.gsn, chunk.dump, landed.chunk)
+        yield LandedFile(table.database, table.name, table.schema_id, path, *facts)
 
     def _file(self, table: Table, rows: list[dict[str, object]], tenant: str, source: str, cut: int) -> LandedFile:
         path = data_path(tenant, source, table.database, table.name, 1, cut, table.schema_id)
@@ -230,6 +277,8 @@ def _landed_event(event: Event, gsn: int, cut: int) -> LandedEvent:
         event.removes_rows,
         event.columns,
         ("shop", "elsewhere") if event.kind == "RENAMED" else (),
+        event.dump,
+        event.removes_rows_before_gsn,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from menura.landing import entry_path
+from menura.landing import FORMAT, entry_path
 from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
@@ -170,8 +170,8 @@ def test_an_entry_of_an_unknown_format_when_met_then_the_sink_stops_before_it_an
         writer.cut((ORDERS, [insert(id=number, amount=1, note="n")]))
     entry = writer.folder / entry_path(2)
     written = entry.read_bytes()
-    entry.write_bytes(written.replace(b'"format":2', b'"format":99'))
-    with pytest.raises(LogEntryUnreadable, match="format 99, this version reads 2"):
+    entry.write_bytes(written.replace(b'"format":%d' % FORMAT, b'"format":99'))
+    with pytest.raises(LogEntryUnreadable, match=f"format 99, this version reads {FORMAT}"):
         follow()
     assert [row["id"] for row in lake_rows(lake, ORDERS)] == [1]
     entry.write_bytes(written)

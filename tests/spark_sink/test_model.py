@@ -6,9 +6,11 @@ The sink is killed and started again with other batch bounds on the way.
 import itertools
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,7 +39,7 @@ from tests.spark_sink.landing import (
 )
 
 KEYS = 6
-KILLED = ((merge, "merge_effect"), (delta_table, "write_deltalake"), (changelog_module, "write_deltalake"))
+KILLED = ((merge, "merge_effect"), (delta_table, "write_deltalake"), (changelog_module, "append"))
 
 
 class Unknown:
@@ -202,12 +204,12 @@ class Run:
             self.apply(self.applied + 1)
             self.applied = self.writer.entry
 
-    def kill(self, where: int, call: int, last: int) -> None:
+    def kill(self, where: int, call: int, last: int, killed: Sequence[tuple[ModuleType, str]] = KILLED) -> None:
         """Then some of what it was about is done again, in a batch with another end."""
         self.end_cut()
         begin, count = self.applied + 1, self.writer.entry - self.applied
         with pytest.MonkeyPatch.context() as patched:
-            kill_at(patched, *KILLED[where % len(KILLED)], call % 4 + 1)
+            kill_at(patched, *killed[where % len(killed)], call % 4 + 1)
             with suppress(Killed):
                 self.catch_up()
         if self.applied < begin <= self.writer.entry:

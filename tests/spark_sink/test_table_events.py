@@ -86,7 +86,7 @@ def test_a_truncate_among_rows_of_one_file_when_applied_then_only_later_rows_sta
     [
         (merge, "merge_effect"),
         (schema_change, "write_layout"),
-        (changelog_module, "write_deltalake"),
+        (changelog_module, "append"),
         (delta_table, "write_deltalake"),
     ],
 )

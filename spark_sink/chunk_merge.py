@@ -1,0 +1,217 @@
+"""Chunks of a dump into the current state of a keyed table, piece by piece.
+
+Comes in: chunks' files, and the table's changelog, which has every change up to what the current state has. Goes out:
+an append of rows whose keys the table lacks, and a MERGE of the rest where there is one; the last commit carries the
+step's transactions. A chunk holds what its rows were at a moment after all changes up to its number G. So, of each row:
+
+* its key has no change above G: the row is put, over an older one of that key;
+* it has: those changes decide, and the current state already shows them. Only where one of them lacks values is the
+  row the base that they belong on (`chunk_replay`).
+
+Doing a chunk again changes nothing, so a kill between two pieces does no harm. Cost follows the chunk: the changelog is
+read above G and the current state within the piece's keys, of both the columns of the key alone.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN
+
+from spark_sink.chunk_replay import replayed
+from spark_sink.current_rows import match_columns, merge_effect
+from spark_sink.delta_table import (
+    Transactions,
+    append,
+    commit_nothing,
+    compact_when_due,
+    dump_application,
+    quoted,
+    scan,
+    schema_of,
+)
+from spark_sink.key_bounds import KeyBounds, key_bounds
+from spark_sink.landed_file import LandedPart
+from spark_sink.logged_changes import TRUNCATE, LoggedChanges, gathered
+from spark_sink.net_effect import DELETED, in_order, keyed_effect
+from spark_sink.steps import Segment, segment_tables
+from spark_sink.work import TableId
+
+#: rows of one range that are merged at once
+PIECE_ROWS = 500_000
+
+_PLACE = "_menura_place"
+_CHANGED = "_menura_changed"
+_PARTIAL = "_menura_partial"
+_HELD = "_menura_held"
+_SETTLED = "_menura_settled"
+
+Values = Mapping[str, pa.Array | pa.ChunkedArray]
+
+
+def merge_chunks(
+    table: TableId,
+    current: DeltaTable,
+    changelog: DeltaTable,
+    segment: Segment,
+    end_gsn: int,
+    transactions: Transactions,
+) -> None:
+    """Merge the segment's chunks; all changes up to `end_gsn` are in both tables. Raises `TableStopped`."""
+    held = schema_of(current)
+    began_gsn = current.transaction_version(dump_application(table.application)) or 0
+    match = match_columns(held, segment.layout.key)
+    merger = _Merger(current, match, LoggedChanges(changelog, segment.layout, held, end_gsn), began_gsn)
+    waiting: pa.Table | None = None
+    for piece in _pieces(table, segment, held):
+        if waiting is not None:
+            merger.merge(waiting, transactions[:1])  # enough for another writer of the same to fail
+            compact_when_due(current)
+        waiting = piece
+    if waiting is None:
+        commit_nothing(current, transactions)
+    else:
+        merger.merge(waiting, transactions)
+
+
+def _pieces(table: TableId, segment: Segment, held: pa.Schema) -> Iterator[pa.Table]:
+    """Rows of chunks that follow each other in one range, none of them empty."""
+
+    def range_of(part: LandedPart) -> int:
+        assert part.file.chunk is not None
+        return part.file.chunk.range
+
+    for _, run in groupby(sorted(segment.parts, key=range_of), key=range_of):
+        waiting: list[pa.Table] = []
+        for rows in segment_tables(table, Segment(tuple(run), segment.layout, segment.last_gsn), held, -1):
+            if waiting and sum(map(len, waiting)) + len(rows) > PIECE_ROWS:
+                yield pa.concat_tables(waiting)
+                waiting = []
+            if len(rows):
+                waiting.append(rows)
+        if waiting:
+            yield pa.concat_tables(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merger:
+    current: DeltaTable
+    match: Sequence[str]
+    changes: LoggedChanges
+    #: where the dump began: what has a lower number will be taken away at its end
+    began_gsn: int
+
+    def merge(self, rows: pa.Table, transactions: Transactions) -> None:
+        bounds = key_bounds(rows, self.match)
+        found = self._look_up(rows, bounds)
+        new = rows.take(found.filter(pc.and_(found[_SETTLED], pc.is_null(found[_HELD])))[_PLACE])
+        there = found.filter(pc.and_(found[_SETTLED], pc.is_valid(found[_HELD])))
+        changed = self._changed(rows, there)
+        lacking = found.filter(pc.and_(pc.invert(found[_SETTLED]), pc.equal(found[_PARTIAL], 1)))
+        if lacking.num_rows:
+            based = rows.take(lacking[_PLACE])
+            effect = [replayed(same, self.match, gsn, self.changes) for gsn, same in _by_number(based)]
+            columns = changed.column_names
+            changed = pa.concat_tables([changed, *(rows.select(columns) for rows in effect)])
+            changed = keyed_effect(in_order(changed), list(self.match))
+        if new.num_rows and changed.num_rows:
+            self._append(new, transactions[:1])
+            compact_when_due(self.current)
+        elif new.num_rows:
+            self._append(new, transactions)
+        if changed.num_rows:
+            merge_effect(self.current, changed, self.match, transactions, key_bounds(changed, self.match))
+        elif not new.num_rows:
+            commit_nothing(self.current, transactions)
+
+    def _append(self, rows: pa.Table, transactions: Transactions) -> None:
+        append(self.current, rows.drop_columns([DELETED]), transactions)
+
+    def _look_up(self, rows: pa.Table, bounds: KeyBounds) -> pa.Table:
+        """Of each key its row's place, whether no change decides over it, else whether one lacks values, and the
+        number of the row that the table holds.
+        """
+        changes = self.changes.of_keys(rows, self.match, pc.min(rows[GSN]).as_py(), bounds)
+        removed = pc.max(changes.filter(pc.equal(changes[CHANGE_TYPE], TRUNCATE))[GSN]).as_py() or 0
+        held = self._held_keys(rows, bounds)
+        sides = [
+            (rows, {_PLACE: _places(rows)}),
+            (changes, {_CHANGED: changes[GSN], _PARTIAL: changes[ABSENT].is_valid().cast(pa.int64())}),
+            (held, {_HELD: held[GSN]}),
+        ]
+        found = _joined(self.match, sides)
+        found = found.filter(found[_PLACE].is_valid()).sort_by(_PLACE)
+        found = found.filter(pc.greater_equal(rows[GSN].take(found[_PLACE]), removed))
+        is_settled = pc.less_equal(found[_CHANGED].fill_null(0), rows[GSN].take(found[_PLACE]))
+        return found.append_column(_SETTLED, is_settled)
+
+    def _held_keys(self, rows: pa.Table, bounds: KeyBounds) -> pa.Table:
+        """Key and number of the table's rows whose key begins as one of these rows' does."""
+        schema = pa.schema([schema_of(self.current).field(name) for name in (*self.match, GSN)])
+        found = [schema.empty_table()]
+        for held in gathered(self._scan(", ".join(map(quoted, schema.names)), bounds)):
+            found.append(held.filter(pc.is_in(held[self.match[0]], rows[self.match[0]].combine_chunks())))
+        return pa.concat_tables(found)
+
+    def _changed(self, rows: pa.Table, there: pa.Table) -> pa.Table:
+        """What to put over rows that the table holds: all but what it holds just so since the dump began."""
+        may_equal = pc.greater_equal(there[_HELD], self.began_gsn)
+        differs = rows.take(there.filter(pc.invert(may_equal))[_PLACE])
+        candidates = rows.take(there.filter(may_equal)[_PLACE])
+        if not candidates.num_rows:
+            return differs
+        schema = schema_of(self.current)
+        held = [schema.empty_table()]
+        for batch in gathered(self._scan("*", key_bounds(candidates, self.match))):
+            held.append(batch.filter(pc.is_in(batch[self.match[0]], candidates[self.match[0]].combine_chunks())))
+        return pa.concat_tables([differs, _unequal(candidates, pa.concat_tables(held), self.match)])
+
+    def _scan(self, chosen: str, bounds: KeyBounds) -> Iterator[pa.Table]:
+        fields = {found.name: found for found in schema_of(self.current)}
+        query = f"SELECT {chosen} FROM t WHERE {bounds.condition(fields)}"  # noqa: S608  (quoted names, own literals)
+        return (pa.table(batch) for batch in scan(self.current, query))
+
+
+def _by_number(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    for gsn in rows[GSN].unique().to_pylist():
+        yield gsn, rows.filter(pc.equal(rows[GSN], gsn))
+
+
+def _joined(match: Sequence[str], sides: Sequence[tuple[pa.Table, Values]]) -> pa.Table:
+    """Of each key the greatest of each value, null where no side has one; nulls in keys are equal."""
+    names = [name for _, values in sides for name in values]
+    stacked = []
+    for rows, values in sides:
+        nothing = pa.nulls(rows.num_rows, pa.int64())
+        columns = {name: rows[name] for name in match} | {name: values.get(name, nothing) for name in names}
+        stacked.append(pa.table(columns))
+    found = pa.concat_tables(stacked).group_by(list(match)).aggregate([(name, "max") for name in names])
+    return found.select([f"{name}_max" for name in names]).rename_columns(names)
+
+
+def _places(rows: pa.Table) -> pa.Array:
+    return pa.arange(0, rows.num_rows, 1)
+
+
+def _unequal(rows: pa.Table, held: pa.Table, match: Sequence[str]) -> pa.Table:
+    """The rows that are not as the held one of their key, whatever its number."""
+    pairs = _joined(match, [(rows, {_PLACE: _places(rows)}), (held, {_HELD: _places(held)})])
+    pairs = pairs.filter(pc.and_(pairs[_PLACE].is_valid(), pairs[_HELD].is_valid()))
+    ours, theirs = rows.take(pairs[_PLACE]), held.take(pairs[_HELD])
+    is_equal = pa.repeat(pa.scalar(True), pairs.num_rows)
+    for name in held.column_names:
+        if name != GSN:
+            is_equal = pc.and_(is_equal, _equal(ours[name], theirs[name]))
+    return ours.filter(pc.invert(is_equal))
+
+
+def _equal(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Also where both are null; a float by its bits."""
+    if pa.types.is_float64(ours.type):
+        ours, theirs = (side.combine_chunks().view(pa.int64()) for side in (ours, theirs))
+    elif pa.types.is_float32(ours.type):
+        ours, theirs = (side.combine_chunks().view(pa.int32()) for side in (ours, theirs))
+    return pc.or_(pc.equal(ours, theirs).fill_null(False), pc.and_(pc.is_null(ours), pc.is_null(theirs)))
