@@ -7,18 +7,19 @@
     TIME                  nothing, or 1 negative   4 days   1 hours   1 minutes   1 seconds; also with 4 microseconds
     DECIMAL               ASCII: sign, digits, point, digits
     BIT(n)                (n + 7) / 8 bytes, big-endian
+    YEAR                  8 bytes: selected as a number, of four digits whatever the column shows
 
 What is left out at the end is zero. A TIMESTAMP is in the session's time zone, which is UTC here.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from agent.native.column cimport Column, Row, mark_valid
 from agent.native.numbers cimport decode_bit
 from agent.native.old_types cimport decode_old_decimal
 from agent.native.temporal cimport append_date, append_datetime, append_timestamp, days_since_epoch, is_calendar_date
-from agent.native.values cimport Value, fail, le16, le32
+from agent.native.values cimport Value, fail, le16, le32, le64
 
 cdef enum:
     # more could overflow what such a decimal is counted in
@@ -84,7 +85,7 @@ cdef inline int decode_result_timestamp(
         seconds = days_since_epoch(moment.year, moment.month, moment.day) * <int64_t> 86400 + moment.seconds
         if seconds < 0:
             return fail(row, b"a timestamp before 1970")
-    elif moment.year or moment.month or moment.day:
+    elif moment.year or moment.month or moment.day or moment.seconds or moment.micros:
         return fail(row, b"a timestamp of a date that no calendar has")
     return append_timestamp(value, column, row, seconds, moment.micros)
 
@@ -131,6 +132,18 @@ cdef inline int decode_result_decimal(
     high = number >> 63
     memcpy(column.values.data + row.number * 16, &number, 8)
     memcpy(column.values.data + row.number * 16 + 8, &high, 8)
+    mark_valid(column, row.number)
+    return 0
+
+
+cdef inline int decode_result_year(
+    const Value* value, Column* column, Row* row, const uint8_t* at
+) noexcept nogil:
+    """1900 is how MariaDB's YEAR() gives the year 0000 of a YEAR(2)."""
+    cdef uint64_t year = le64(at)
+    if year != 0 and (year < 1900 or year > 2155):
+        return fail(row, b"a year before 1901 or after 2155")
+    (<int16_t*> column.values.data)[row.number] = 0 if year == 1900 else <int16_t> year
     mark_valid(column, row.number)
     return 0
 

@@ -31,14 +31,14 @@ from agent.native.packets cimport consume, find_payload, make_room, release_pack
 from agent.native.plan cimport Plan, PlannedColumn, TablePlan
 from agent.native.result_values cimport (
     decode_result_bit, decode_result_date, decode_result_datetime, decode_result_decimal, decode_result_time,
-    decode_result_timestamp
+    decode_result_timestamp, decode_result_year
 )
 from agent.native.rows cimport decode_value, end_row, start_row
 from agent.native.values cimport (
     MOST_VALUE_BYTES, READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY,
     READS_BYTES, READS_ENUM, READS_GEOMETRY, READS_RESULT_BIT, READS_RESULT_DATE, READS_RESULT_DATETIME,
-    READS_RESULT_DECIMAL, READS_RESULT_TIME, READS_RESULT_TIMESTAMP, READS_SET, READS_UTF8MB4, Value, fail, le16,
-    le24, le64
+    READS_RESULT_DECIMAL, READS_RESULT_TIME, READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, READS_SET, READS_UTF8MB4,
+    Value, fail, le16, le24, le64
 )
 
 from menura.types import Kind
@@ -102,8 +102,8 @@ _FIXED = {
     Kind.BIGINT: (READS_8_BYTES, 8),
     Kind.FLOAT: (READS_4_BYTES, 4),
     Kind.DOUBLE: (READS_8_BYTES, 8),
-    Kind.YEAR: (READS_2_BYTES, 2),
-    # read as numbers
+    # selected as numbers
+    Kind.YEAR: (READS_RESULT_YEAR, 8),
     Kind.ENUM: (READS_ENUM, 8),
     Kind.SET: (READS_SET, 8),
 }
@@ -499,4 +499,6 @@ cdef inline int decode_field(
         return decode_result_time(value, column, row, at, size)
     elif value.reads == READS_RESULT_BIT:
         return decode_result_bit(value, column, row, at, size)
+    elif value.reads == READS_RESULT_YEAR:
+        return decode_result_year(value, column, row, at)
     return decode_value(value, column, row, at, size)

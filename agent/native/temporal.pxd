@@ -97,8 +97,8 @@ cdef inline int append_datetime(
 cdef inline int append_timestamp(
     const Value* value, Column* column, Row* row, int64_t seconds, int micros
 ) noexcept nogil:
-    if seconds == 0:  # the server's zero timestamp; its earliest real one is second 1
-        return append_date_text(value, row, 0, 0, 0, 0, micros)
+    if seconds == 0 and micros == 0:  # the server's zero timestamp, which no real one is
+        return append_date_text(value, row, 0, 0, 0, 0, 0)
     (<int64_t*> column.values.data)[row.number] = seconds * 1000000 + micros
     mark_valid(column, row.number)
     return 0

@@ -54,6 +54,7 @@ cdef enum Reads:
     READS_RESULT_TIMESTAMP
     READS_RESULT_TIME
     READS_RESULT_BIT
+    READS_RESULT_YEAR
 
 
 cdef enum:

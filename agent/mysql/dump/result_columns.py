@@ -44,7 +44,7 @@ _TYPES = {
     Kind.TIME: (constants.MYSQL_TYPE_TIME,),
     Kind.DATETIME: (constants.MYSQL_TYPE_DATETIME,),
     Kind.TIMESTAMP: (constants.MYSQL_TYPE_TIMESTAMP,),
-    Kind.YEAR: (constants.MYSQL_TYPE_YEAR,),
+    Kind.YEAR: _NUMBERED,
     Kind.ENUM: _NUMBERED,
     Kind.SET: _NUMBERED,
     Kind.BIT: (constants.MYSQL_TYPE_BIT,),

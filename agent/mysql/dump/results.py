@@ -116,7 +116,7 @@ class RowsPlan:
         self.columns: tuple[Column, ...] = tuple(column for column, _ in sent)
         self.schema_id = schema_id(self.columns)
         #: the SELECT list
-        self.expressions: tuple[str, ...] = tuple(_expression(defined) for _, defined in sent)
+        self.expressions: tuple[str, ...] = tuple(_expression(defined, mariadb) for _, defined in sent)
         self._config = config
         self._mariadb = mariadb
         self._key_columns = key_columns
@@ -202,12 +202,14 @@ def plan_for(
     return plan
 
 
-def _expression(column: ColumnDefinition) -> str:
+def _expression(column: ColumnDefinition, mariadb: bool) -> str:
     """What is selected for a column so that its value comes in a form that leaves nothing open."""
     name = quoted_name(column.name)
     if column.hidden and column.type.kind is Kind.BIGINT:
         return "CAST(NULL AS UNSIGNED) | 0"  # MariaDB's DB_ROW_HASH_n, which no statement can name
-    if column.type.kind in (Kind.ENUM, Kind.SET):
+    if column.type.kind is Kind.YEAR and mariadb:
+        return f"YEAR({name}) | 0"  # a YEAR(2) shows no century
+    if column.type.kind in (Kind.YEAR, Kind.ENUM, Kind.SET):
         return f"CAST({name} AS UNSIGNED) | 0"  # unsigned BIGINT on both servers
     return name
 

@@ -273,6 +273,25 @@ def test_temporal_types_of_before_5_6_equal_select(mariadb: Server) -> None:
     assert_select_gives_the_same(mariadb, changes, "old_times")
 
 
+def test_years_of_two_digits_and_the_first_second_of_1970_are_told_whole(mariadb: Server) -> None:
+    data = logged(
+        mariadb,
+        "DROP TABLE IF EXISTS ages",
+        "CREATE TABLE ages (id INT PRIMARY KEY, y YEAR(2), z YEAR, ts TIMESTAMP(3) NULL)",
+        "SET sql_mode = '', time_zone = '+00:00'",
+        "INSERT INTO ages VALUES (1, 0, 0, '1970-01-01 00:00:00.5'), (2, 69, 1901, 0), (3, 70, 2155, NULL),"
+        " (4, 'none', 'none', '1970-01-01 00:00:01'), (5, NULL, NULL, '1970-01-01 00:00:00.001')",
+    )
+
+    changes = decode_all(data, mariadb=True).table("ages")
+
+    rows = changes.to_pylist()
+    assert [(row["y"], row["z"]) for row in rows] == [(2000, 0), (2069, 1901), (1970, 2155), (0, 0), (None, None)]
+    assert [row["ts"] and row["ts"].timestamp() for row in rows] == [0.5, None, None, 1.0, 0.001]
+    assert [row["_unrepresentable"] for row in rows] == [None, '{"ts":"0000-00-00 00:00:00.000"}', None, None, None]
+    assert_select_gives_the_same(mariadb, changes, "ages")
+
+
 #: real types that no statement makes any more (include/field_types.h)
 OLD_DECIMAL, OLD_VARCHAR, CHAR = 0, 253, 254
 #: of a column in a .frm (sql/field.h)
