@@ -92,6 +92,8 @@ def connect(server: ServerConfig, source: str) -> "Connection[Any]":
             ssl=tls,
             ssl_disabled=server.tls.mode is TlsMode.DISABLED,
             program_name="menura",
+            # a server's own limit would cut off what information_schema says
+            init_command="SET SESSION sql_select_limit = 18446744073709551615",
         )
     except pymysql.err.MySQLError as refused:
         raise _connect_error(refused, server, source) from refused

@@ -259,8 +259,6 @@ class RowsReading:
             raise self._plan.invalid(str(invalid)) from invalid
         except UnsupportedColumn as unsupported:
             raise self._plan.unsupported(str(unsupported)) from unsupported
-        except OSError as broken:
-            raise self._lost(f"{type(broken).__name__}") from broken
         except pymysql.err.MySQLError as failed:
             if failed.args and failed.args[0] in _MOVED:
                 raise self._plan.moved(f"the server answered with code {failed.args[0]}") from failed
@@ -313,12 +311,7 @@ class RowsReading:
         while True:
             reason = reader.read()
             if reason is ResultReason.NEED_BYTES:
-                size = stream.recv_into(reader.writable())
-                if not size:
-                    raise self._lost("the server closed it")
-                reader.received(size)
-                self._bytes += size
-                self._received(size)
+                self._receive(stream, reader)
             elif reason is ResultReason.DEFINED:
                 self._plan.check(reader.definitions)
             elif reason is ResultReason.ERROR_PACKET:
@@ -326,6 +319,17 @@ class RowsReading:
                 raise pymysql.err.OperationalError(code, message)
             else:
                 return reason
+
+    def _receive(self, stream: socket.socket, reader: ResultReader) -> None:
+        try:
+            size = stream.recv_into(reader.writable())
+        except OSError as broken:
+            raise self._lost(type(broken).__name__) from broken
+        if not size:
+            raise self._lost("the server closed it")
+        reader.received(size)
+        self._bytes += size
+        self._received(size)
 
     def _lost(self, found: str) -> SourceConnectionLost:
         config = self._plan.config

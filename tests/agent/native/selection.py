@@ -10,7 +10,7 @@ from menura.change_batch import METADATA_DEFAULT
 
 from agent.config import Secret, ServerConfig, SourceConfig
 from agent.filter import Filter, Policy
-from agent.mysql.connection import facts_of
+from agent.mysql.connection import connect, facts_of
 from agent.mysql.ddl.model import Server as DefinitionServer
 from agent.mysql.ddl.model import TableDefinition
 from agent.mysql.dump.results import ReadResult, RowsPlan, plan_for, read_rows
@@ -29,7 +29,7 @@ def source_config(server: Server, table: str = "", ignored: Iterable[str] = ()) 
 
 
 def definition_of(server: Server, table: str) -> TableDefinition:
-    with closing(server.connect()) as connection:
+    with closing(connect(source_config(server).client, "shop")) as connection:
         asked = DefinitionServer(server.flavor == "mariadb", (0, 0, 0))
         found = read_definitions(connection, [(DATABASE, table)], asked)[(DATABASE, table)]
     assert isinstance(found, TableDefinition), found
@@ -98,7 +98,8 @@ def assert_select_gives_the_same(
         ours, theirs = _told(rows.schema.field(name)), _told(changes.schema.field(name))
         assert ours == theirs, (ours, theirs)
     left = sorted((_words(row, rows.column_names) for row in current_state(changes, key)), key=itemgetter(key))
-    assert sorted((_words(row, rows.column_names) for row in rows.to_pylist()), key=itemgetter(key)) == left
+    found = sorted((_words(row, rows.column_names) for row in rows.to_pylist()), key=itemgetter(key))
+    assert found == left, [(ours, theirs) for ours, theirs in zip(found, left, strict=False) if ours != theirs][:1]
 
 
 def _told(field: pa.Field) -> tuple[object, ...]:
