@@ -15,6 +15,7 @@ class Credit:
         self._changed = threading.Condition()
         self._bytes = 0
         self._waited_ns = 0
+        self._waiting = 0
         self._waiting_since_ns = 0
 
     @property
@@ -41,17 +42,30 @@ class Credit:
     def wait(self, cancelled: threading.Event) -> None:
         """Until there is any credit; raises `CreditCancelled` (whoever sets the event calls `wake`)."""
         with self._changed:
-            if self._bytes > 0 and not cancelled.is_set():
-                return
+            self._wait(cancelled)
+
+    def take(self, size_bytes: int, cancelled: threading.Event) -> None:
+        """The same and spend it, for several senders: they overdraw by one batch together."""
+        with self._changed:
+            self._wait(cancelled)
+            self._bytes -= size_bytes
+
+    def _wait(self, cancelled: threading.Event) -> None:
+        if self._bytes > 0 and not cancelled.is_set():
+            return
+        if not self._waiting:
             self._waiting_since_ns = time.monotonic_ns()
-            try:
-                while self._bytes <= 0 and not cancelled.is_set():
-                    self._changed.wait()
-            finally:
+        self._waiting += 1
+        try:
+            while self._bytes <= 0 and not cancelled.is_set():
+                self._changed.wait()
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
                 self._waited_ns += time.monotonic_ns() - self._waiting_since_ns
                 self._waiting_since_ns = 0
-            if cancelled.is_set():
-                raise CreditCancelled
+        if cancelled.is_set():
+            raise CreditCancelled
 
     def wake(self) -> None:
         with self._changed:

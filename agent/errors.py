@@ -48,7 +48,9 @@
         │       ├── DumpServerUnrelated    62
         │       ├── DumpRunwayShort        63
         │       ├── ResultInvalid          64
-        │       └── DefinitionMoved        65  transient
+        │       ├── DefinitionMoved        65  transient
+        │       ├── DumpTableGone          66
+        │       └── DumpKeyChanged         67
         └── GatewayError
             ├── GatewayUnreachable     50  transient
             ├── GatewayRefused         51
@@ -302,6 +304,16 @@ class DefinitionMoved(DumpError):
     code = "DUMP_DEFINITION_MOVED"
     exit_code = 65
     terminal = False
+
+
+class DumpTableGone(DumpError):
+    code = "DUMP_TABLE_GONE"
+    exit_code = 66
+
+
+class DumpKeyChanged(DumpError):
+    code = "DUMP_KEY_CHANGED"
+    exit_code = 67
 
 
 class GatewayError(AgentError):

@@ -50,6 +50,8 @@ class SourceState:
         self._generation: int | None = None
         self._desired: tuple[Table, ...] = ()
         self._tables: TableStates = {}
+        #: whose earlier rows are being read
+        self._dumping: frozenset[Table] = frozenset()
         self._errors: dict[str, MenuraError] = {}
         self._read: Place | None = None
         self._read_commit_us = 0
@@ -101,6 +103,14 @@ class SourceState:
             self._tables = dict(tables)
         self.on_change(self.name)
 
+    def dumping_are(self, tables: frozenset[Table]) -> None:
+        """The tables with a dump that is not over."""
+        with self._lock:
+            if tables == self._dumping:
+                return
+            self._dumping = tables
+        self.on_change(self.name)
+
     def failed(self, part: str, error: MenuraError) -> bool:
         """Record a part's error; False when it is the one already known, so that it is logged once."""
         with self._lock:
@@ -137,6 +147,8 @@ class SourceState:
         database, name = table
         verdict = self._config.filter.verdict(database, name)
         state, error = self._tables.get(table, (config_pb2.TableState.PENDING, None))
+        if table in self._dumping and error is None:
+            state = config_pb2.TableState.DUMPING
         if not verdict.allowed:
             state, error = config_pb2.TableState.DENIED, denied(self.name, database, name)
         shown = config_pb2.TableState(

@@ -22,6 +22,7 @@ from agent.mysql.connection import Facts
 from agent.mysql.cuts import Cuts, CutSettings
 from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import Delivery, Undone
+from agent.mysql.dump.desk import Desk
 from agent.mysql.events import EventBodyError, parse_format_description, parse_incident, parse_query, parse_rotate
 from agent.mysql.failures import (
     connection_lost,
@@ -100,6 +101,7 @@ class BinlogReader:
         prepared_log: PreparedLog,
         scheme: Scheme,
         sink: Sink,
+        desk: Desk,
         settings: CutSettings,
         clock: Callable[[], float],
     ) -> None:
@@ -111,7 +113,7 @@ class BinlogReader:
         self._clock = clock
         self._heard_at = clock()
         self._read = ReadPosition(source, facts.server_uuid, progress.start, decoder, sink.position_is, clock)
-        self._cuts = Cuts(decoder, progress, self._read, sink, settings, clock)
+        self._cuts = Cuts(decoder, progress, self._read, sink, desk, settings, clock)
         self._definitions = definitions
         planner = TablePlanner(config, facts, definitions)
         self._delivery = Delivery(
@@ -145,7 +147,7 @@ class BinlogReader:
             self._end_cut_if_due()
 
     def send_start(self, started: list[mysql_binlog_pb2.TableStarted], stopped: list[Stop]) -> None:
-        """The start cut: no rows, the resolved positions."""
+        """The start cut: the resolved positions, and of rows only tables that begin with their whole dump."""
         self._cuts.add_stop(*stopped)
         for stop in stopped:
             self._progress.stop(stop.table)

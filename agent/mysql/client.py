@@ -1,7 +1,8 @@
-"""The MySQLClient plugin: answers the gateway's questions about what exists. Dumps will be its further commands.
+"""The MySQLClient plugin: answers what exists on the server, and reads its dumps.
 
-Comes in: CartographyRequest. Goes out: the cartography in parts, or an Error. Nothing is durable: the gateway
-asks again.
+Comes in: CartographyRequest, answered by a thread of its own; what dumps are to be read (`dump.orders`) and how much
+may be sent. Goes out: the cartography in parts, or an Error; what dumps read (`dump.worker`). Nothing is durable: the
+gateway asks again.
 """
 
 import logging
@@ -13,10 +14,14 @@ from menura.errors import MenuraError
 from menura.v1 import config_pb2, stream_pb2
 
 from agent.backoff import Backoff
+from agent.credit import Credit
 from agent.errors import defect
 from agent.mysql.cartography import read_cartography
 from agent.mysql.checks import check_client
 from agent.mysql.connection import connect, server_errors
+from agent.mysql.dump.desk import Desk
+from agent.mysql.dump.orders import Orders
+from agent.mysql.dump.worker import Workers
 from agent.plugins import Context
 from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
 
@@ -34,10 +39,14 @@ class ClientPlugin:
 
     request_type = stream_pb2.MySQLClient
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, desk: Desk) -> None:
         self.source = context.source.name
         self._config = context.source
         self._state = context.state
+        self._credit = Credit()
+        self._desk = desk
+        self._orders = Orders(self.source, desk, context.state)
+        self._workers = Workers(self._config, desk, self._orders, self._credit)
         self._backoff = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._changed = threading.Condition()
         self._wanted: Outlet | None = None
@@ -54,21 +63,36 @@ class ClientPlugin:
         return config_pb2.Hello(protocol=PROTOCOL_VERSION)
 
     def opened(self, outlet: Outlet, ack: config_pb2.HelloAck) -> None:
+        self._credit.reset()
         self._outlet = outlet
+        self._orders.opened(outlet)
+        self._workers.start()
         if not self._thread.is_alive():
             self._thread.start()
 
     def received(self, request: stream_pb2.StreamRequest) -> None:
-        if request.WhichOneof("payload") == "cartography_request":
-            self._want(self._outlet)
+        match request.WhichOneof("payload"):
+            case "cartography_request":
+                self._want(self._outlet)
+            case "credit":
+                self._credit.grant(request.credit.bytes)
+            case "desired_dumps":
+                self._orders.desired(request.desired_dumps)
+            case "chunk_landed":
+                self._desk.landed(request.chunk_landed.dump, request.chunk_landed.chunk)
+            case "chunks_committed":
+                self._orders.committed(request.chunks_committed)
 
     def closed(self) -> None:
         self._want(None)
+        self._orders.closed()
 
     def stop(self) -> None:
         with self._changed:
             self._stopping = True
         self._want(None)
+        self._orders.stop()
+        self._workers.stop()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
 

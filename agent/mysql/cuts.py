@@ -1,8 +1,8 @@
 """The cut that is being filled: what was sent in it, when it is due, and its end.
 
-Comes in: the decoder's batches and the clock. Goes out, through the `Sink`: batches with their cut's number, and
-the cut's end. A cut ends only between two transactions. Nothing is durable here: a cut that was not committed is
-made again from the log, with the same numbers.
+Comes in: the decoder's batches, what the desk has of dumps, and the clock. Goes out, through the `Sink`: batches with
+their cut's number, and the cut's end. A cut ends only between two transactions. Nothing is durable here: a cut that was
+not committed is made again from the log, with the same numbers.
 """
 
 import math
@@ -13,6 +13,7 @@ from menura.change_batch import MAX_EVENTS_BYTES
 from menura.v1 import mysql_binlog_pb2
 
 from agent.errors import as_message
+from agent.mysql.dump.desk import Desk
 from agent.mysql.progress import Progress, Stop, name_message
 from agent.mysql.read_position import ReadPosition
 from agent.mysql.sink import Sink
@@ -26,6 +27,8 @@ GATHER_SECONDS = 0.02
 PUBLISH_SECONDS = 0.2
 #: a wait for bytes is never longer, so that silence and interruptions are noticed
 LONGEST_WAIT_SECONDS = 1.0
+#: the same while a dump waits for its place in a cut
+DUMP_WAIT_SECONDS = 0.05
 SHORTEST_WAIT_SECONDS = 0.001
 
 
@@ -61,6 +64,7 @@ class Cuts:
         progress: Progress,
         read: ReadPosition,
         sink: Sink,
+        desk: Desk,
         settings: CutSettings,
         clock: Callable[[], float],
     ) -> None:
@@ -68,6 +72,7 @@ class Cuts:
         self._progress = progress
         self._read = read
         self._sink = sink
+        self._desk = desk
         self._settings = settings
         self._clock = clock
         self._ended_at = read.position
@@ -86,17 +91,20 @@ class Cuts:
 
     def wait_seconds(self) -> float:
         """How long the stream may wait for bytes."""
+        longest = DUMP_WAIT_SECONDS if self._desk.is_busy else LONGEST_WAIT_SECONDS
         due_at = self._due_at()
         if due_at is None or self._decoder.stop_at_transaction_end:  # or the decoder itself says when
-            return LONGEST_WAIT_SECONDS
+            return longest
         left = due_at - self._clock()
-        return min(LONGEST_WAIT_SECONDS, max(SHORTEST_WAIT_SECONDS, left))
+        return min(longest, max(SHORTEST_WAIT_SECONDS, left))
 
     def is_due(self) -> bool:
         """After each portion of bytes and each silence: is it time to end the cut?"""
         now = self._clock()
         cut = self._cut
-        if cut.first_row_at is None and (self._decoder.pending_rows or cut.sent_rows or cut.events):
+        if cut.first_row_at is None and (
+            self._decoder.pending_rows or cut.sent_rows or cut.events or (self._desk.is_busy and self._has_dumps())
+        ):
             cut.first_row_at = now
         rows = self._decoder.pending_rows + cut.sent_rows
         if rows != self._rows:
@@ -111,6 +119,11 @@ class Cuts:
         if not is_due and now - self._read.published_at >= PUBLISH_SECONDS:
             self._read.publish()
         return is_due
+
+    def _has_dumps(self) -> bool:
+        """Whether the cut would have something to say of dumps if it ended here."""
+        self._read.publish()
+        return self._desk.is_ready(self._read.position, self._progress)
 
     def _due_at(self) -> float | None:
         """At most one cut an interval ends for its age; after a calm, or a backlog, what is there leaves at once."""
@@ -135,6 +148,7 @@ class Cuts:
         """Something that happened to a table other than a change of its rows."""
         self._cut.events.append(event)
         self._cut.events_bytes += event.ByteSize()
+        self._desk.table_event(event)
 
     @property
     def has_many_events(self) -> bool:
@@ -151,6 +165,7 @@ class Cuts:
             self._timed_at = now
         self._follows_full = is_full
         transactions, first_us, last_us = decoder.take_times()
+        dumps = self._desk.end_cut(self._cut.number, self._read.position, self._progress, decoder)
         end = mysql_binlog_pb2.CutEnd(
             cut=self._cut.number,
             position=self._read.position.to_proto(),
@@ -162,7 +177,8 @@ class Cuts:
             transaction_count=transactions,
             first_commit_timestamp_us=first_us,
             last_commit_timestamp_us=last_us,
-            events=self._cut.events,
+            events=[*self._cut.events, *dumps.events],
+            chunks=dumps.chunks,
         )
         self._sink.send_cut(end)
         self._read.last_commit_us = last_us or self._read.last_commit_us

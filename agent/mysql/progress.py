@@ -61,6 +61,10 @@ class Progress:
     def is_ahead(self, table: Table) -> bool:
         return any(table in members for _, members in self._ahead)
 
+    def ahead(self) -> dict[Table, Position]:
+        """Tables that are ahead, and where they are."""
+        return {table: position for position, members in self._ahead for table in members}
+
     def skipped(self, gtid: str, file: str, begin_offset: int) -> set[Table]:
         """Tables that have the transaction which begins here already."""
         skipped: set[Table] = set()

@@ -27,6 +27,7 @@ from agent.mysql.cuts import CutSettings
 from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import RowsUndone, TableFailed, Undone
 from agent.mysql.describer import ServerDescriber, server_of
+from agent.mysql.dump.desk import Desk, DumpForgotten, TaskTables
 from agent.mysql.history import SchemaHistory
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import PreparedFile
@@ -94,9 +95,11 @@ class BinlogPlugin:
 
     request_type = stream_pb2.MySQLBinlog
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, desk: Desk) -> None:
         self.source = context.source.name
         self._config = context.source
+        self._desk = desk
+        desk.reopen = self._reopen
         self._state = context.state
         self._state_folder = context.state_folder
         self._replica = identity_of(context.tenant, context.agent, self.source, context.source.server_id)
@@ -146,6 +149,7 @@ class BinlogPlugin:
                 task = self._task
                 if task is not None:
                     task.committed_cut = committed.cut
+                    self._desk.committed(committed.cut)
                     if committed.cut > task.replicate.next_cut:
                         self._transient.succeeded()
                         self._terminal.succeeded()
@@ -153,6 +157,14 @@ class BinlogPlugin:
 
     def closed(self) -> None:
         self._assign(None)
+        self._desk.end()
+
+    def _reopen(self) -> None:
+        """Begin anew: the next Replicate finds tables that can begin now."""
+        task = self._task
+        if task is not None:
+            log.info("tables can begin with their dumps", extra={"fields": {"source": self.source}})
+            task.outlet.abort()
 
     def stop(self) -> None:
         with self._changed:
@@ -185,6 +197,8 @@ class BinlogPlugin:
             except RowsUndone as rows:
                 log.info("a transaction took rows back: it is read again", extra={"fields": {"source": self.source}})
                 self._undone.append(rows.undone)
+                task.outlet.abort()
+            except DumpForgotten:
                 task.outlet.abort()
             except AnnotationMissing:
                 log.info(
@@ -238,7 +252,7 @@ class BinlogPlugin:
             self._state.seen(facts.flavor, facts.version)
             scheme = scheme_of(replicate, natural_scheme(facts))
             server_log = ServerLog(connection, self._config.binlog, self.source, facts, scheme)
-            starts = resolve(replicate, server_log, scheme, self._config.filter, self.source)
+            starts = resolve(replicate, server_log, scheme, self._config.filter, self.source, self._desk.start_of)
             progress = Progress(starts.positions, server_log.end())
             if starts.positions:
                 server_log.check_readable(progress.start)
@@ -246,11 +260,27 @@ class BinlogPlugin:
                 server = server_of(connection, facts)
         self._watch.follow(facts, scheme)
         task.check()
+        self._begin_dumps(replicate, scheme, starts)
         describer = ServerDescriber(self.source, self._config.binlog, facts, scheme, self._replica, server, task.check)
         with closing(SchemaHistory(self._state_folder, self.source)) as history:
             definitions = Definitions(self.source, server, history, describer)
             definitions.begin(progress.start, starts.positions, _anew(replicate))
             self._read(task, facts, scheme, starts, progress, definitions)
+
+    def _begin_dumps(self, replicate: mysql_binlog_pb2.Replicate, scheme: Scheme, starts: Starts) -> None:
+        wholes = [self._desk.whole(dump) for dump, table in starts.awaited.items() if table in starts.positions]
+        for stop in starts.stopped:
+            for dump in [dump for dump, table in starts.awaited.items() if table == stop.table]:
+                self._desk.refuse(dump, stop.error)
+        self._desk.begin(
+            TaskTables(
+                scheme,
+                replicate.next_cut,
+                starts.awaited,
+                frozenset(starts.undecided),
+                tuple(whole for whole in wholes if whole is not None),
+            )
+        )
 
     def _read(
         self, task: Task, facts: Facts, scheme: Scheme, starts: Starts, progress: Progress, definitions: Definitions
@@ -322,6 +352,7 @@ class BinlogPlugin:
             PreparedLog(self.source, self._config.binlog, facts, self._replica, sink.received),
             scheme,
             sink,
+            self._desk,
             CutSettings(replicate.next_cut, replicate.cut_interval_ms / 1000, replicate.cut_bytes, SILENCE_SECONDS),
             time.monotonic,
         )

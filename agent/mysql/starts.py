@@ -4,12 +4,14 @@ Comes in: the gateway's Replicate and what the server says about its log. Goes o
 read with, and what the start cut says. A table whose start can't be had stops alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from menura.v1 import mysql_binlog_pb2
 
 from agent.errors import GatewayRefused, PositionInvalid, PositionPurged, SourceRebuilt
 from agent.filter import Filter
+from agent.mysql.dump.desk import TableStart
 from agent.mysql.positions import Position, PositionSyntaxError, Scheme, from_proto, is_file_only, parse_file_offset
 from agent.mysql.progress import Progress, Stop, Table, name_message, names
 from agent.mysql.server_log import ServerLog
@@ -21,6 +23,10 @@ MISSING_FROM_POSITION = (
 )
 
 
+#: where the stream of a table begins whose sync waits for a dump
+StartOf = Callable[[str], Position | TableStart]
+
+
 @dataclass(slots=True)
 class Starts:
     """Every table that takes part has an entry in `positions`."""
@@ -28,6 +34,10 @@ class Starts:
     positions: dict[Table, Position] = field(default_factory=dict)
     started: list[mysql_binlog_pb2.TableStarted] = field(default_factory=list)
     stopped: list[Stop] = field(default_factory=list)
+    #: dumps that tables begin with, or wait for
+    awaited: dict[str, Table] = field(default_factory=dict)
+    #: of those, whose tables can't begin yet
+    undecided: set[str] = field(default_factory=set)
 
     def progress(self, otherwise: Position) -> Progress:
         return Progress(self.positions, otherwise)
@@ -48,7 +58,12 @@ def scheme_of(replicate: mysql_binlog_pb2.Replicate, natural: Scheme) -> Scheme:
 
 
 def resolve(
-    replicate: mysql_binlog_pb2.Replicate, log: ServerLog, scheme: Scheme, filter_: Filter, source: str
+    replicate: mysql_binlog_pb2.Replicate,
+    log: ServerLog,
+    scheme: Scheme,
+    filter_: Filter,
+    source: str,
+    start_of: StartOf,
 ) -> Starts:
     """Raises a `SourceError` where the whole source can't begin."""
     starts = Starts()
@@ -70,6 +85,13 @@ def resolve(
             if not begins:  # the gap begins here; a table that has not begun waits for a wider policy
                 place = _stored(ahead.get(table, replicate.position), scheme, source)
                 starts.stopped.append(Stop(table, place, denied(source, *table)))
+        elif sync.WhichOneof("start") == "dump":
+            starts.awaited[sync.dump] = table
+            start = start_of(sync.dump)
+            if start is TableStart.UNDECIDED:
+                starts.undecided.add(sync.dump)
+            else:
+                _begin(starts, table, sync, log, scheme, source, start)
         elif begins:
             _begin(starts, table, sync, log, scheme, source)
         else:
@@ -78,7 +100,13 @@ def resolve(
 
 
 def _begin(
-    starts: Starts, table: Table, sync: mysql_binlog_pb2.TableSync, log: ServerLog, scheme: Scheme, source: str
+    starts: Starts,
+    table: Table,
+    sync: mysql_binlog_pb2.TableSync,
+    log: ServerLog,
+    scheme: Scheme,
+    source: str,
+    with_dump: Position | TableStart = TableStart.KEYED,
 ) -> None:
     missing = ""
     try:
@@ -88,6 +116,11 @@ def _begin(
                 position, missing = oldest.position, oldest.earlier_rows_missing
             case "now":
                 position, missing = log.end(), MISSING_FROM_NOW
+            case "dump" if isinstance(with_dump, Position):
+                position = with_dump
+                log.check_readable(position)
+            case "dump":
+                position = log.end()
             case "position_text":
                 position, missing = log.parse(sync.position_text), MISSING_FROM_POSITION
                 log.check_readable(position)

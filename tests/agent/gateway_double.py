@@ -1,7 +1,7 @@
 """A gateway for protocol tests: records what an agent sends, grants credit, and does what the test tells it.
 
-It checks sequences and headers as the real one must, lands nothing, and commits cuts by remembering them: a
-stream that opens again gets a Replicate from the last committed cut.
+Of dumps it plays the ledger (`dump_ledger`). It checks sequences and headers as the real one must, lands nothing, and
+commits cuts by remembering them: a stream that opens again gets a Replicate from the last committed cut.
 """
 
 import threading
@@ -15,6 +15,8 @@ import grpc
 import pyarrow as pa
 from backports import zstd
 from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2, stream_pb2, stream_pb2_grpc
+
+from tests.agent.dump_ledger import Dump, DumpLedger
 
 WINDOW_BYTES = 64 << 20
 
@@ -47,6 +49,7 @@ class SourceRecord:
     generation: int = 1
     streams: dict[int, "_Stream"] = field(default_factory=dict)
     replicates: int = 0
+    ledger: DumpLedger = field(default_factory=DumpLedger)
 
 
 class _Stream:
@@ -63,6 +66,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self.cut_interval_ms = cut_interval_ms
         self.cut_bytes = cut_bytes
         self.grants_credit = True
+        #: whether chunks are told to have landed
+        self.lands_chunks = True
         self.sources: dict[str, SourceRecord] = {}
         self.heartbeats: list[config_pb2.Heartbeat] = []
         self.messages: list[bytes] = []
@@ -109,6 +114,24 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 del record.tables[table]
         self._push(source)
 
+    def dump(self, source: str, dump: str, table: Table, **order: object) -> Dump:
+        """Order a dump, e.g. with priority=2."""
+        ledger = self.source(source).ledger
+        with self.changed:
+            ledger.dumps[dump] = made = Dump(dump, table, **order)
+        self.order(source)
+        return made
+
+    def order(self, source: str, *dumps: Dump, **changes: object) -> None:
+        """Change orders, e.g. with paused=True, and tell the agent of all."""
+        ledger = self.source(source).ledger
+        with self.changed:
+            for dump in dumps:
+                for name, value in changes.items():
+                    setattr(dump, name, value)
+            ledger.generation += 1
+        self._push_dumps(source)
+
     def drop(self, source: str, request_type: int) -> None:
         """End a stream as a broken network would."""
         self.source(source).streams[request_type].out.put(None)
@@ -154,6 +177,17 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         stream.out.put(stream_pb2.StreamRequest(hello_ack=ack))
         self._opened(first, stream, record)
         reader.start()
+        try:
+            yield from self._requests(context, stream, key)
+        finally:
+            with self.changed:
+                is_client = key.request_type == stream_pb2.MySQLClient
+                if is_client and record is not None and record.streams.get(key.request_type) is stream:
+                    record.ledger.forget()
+
+    def _requests(
+        self, context: grpc.ServicerContext, stream: _Stream, key: stream_pb2.Header
+    ) -> Iterator[stream_pb2.StreamRequest]:
         sequence = 0
         while context.is_active():
             try:
@@ -175,7 +209,12 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(hello.source)))
             self._config_stream = stream
         elif kind == stream_pb2.MySQLClient:
+            assert record is not None
+            record.ledger.forget()
             stream.out.put(stream_pb2.StreamRequest(cartography_request=mysql_client_pb2.CartographyRequest()))
+            if self.grants_credit:
+                stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=self.window_bytes)))
+            stream.out.put(stream_pb2.StreamRequest(desired_dumps=record.ledger.desired()))
         elif kind == stream_pb2.MySQLBinlog:
             assert record is not None
             if self.grants_credit:
@@ -205,6 +244,12 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             cut_interval_ms=self.cut_interval_ms,
             cut_bytes=self.cut_bytes,
         )
+
+    def _push_dumps(self, source: str) -> None:
+        record = self.source(source)
+        if stream_pb2.MySQLClient in record.streams:
+            desired = stream_pb2.StreamRequest(desired_dumps=record.ledger.desired())
+            self._send(source, stream_pb2.MySQLClient, desired)
 
     def _push(self, source: str) -> None:
         record = self.source(source)
@@ -243,11 +288,55 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 self.source(response.header.source).cartography.append(response.cartography)
             elif kind == "error":
                 self.source(response.header.source).errors.append(response)
+            elif kind in ("dump_plan", "snapshot_batch", "chunk_end", "chunk_dropped", "dump_status", "dump_failed"):
+                self._dump(kind, response, stream)
             elif kind == "change_batch":
                 self._batch(response, stream)
             elif kind == "cut_end":
                 self._cut(response, stream)
             self.changed.notify_all()
+
+    def _dump(self, kind: str, response: stream_pb2.StreamResponse, stream: _Stream) -> None:
+        source = response.header.source
+        record = self.source(source)
+        ledger = record.ledger
+        if record.streams.get(stream_pb2.MySQLClient) is not stream:
+            return
+        if kind == "snapshot_batch":
+            ledger.batch(response.snapshot_batch)
+            if self.grants_credit:
+                size = len(response.snapshot_batch.rows)
+                stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size)))
+        elif kind == "chunk_end":
+            end = response.chunk_end
+            ledger.ended(end)
+            if self.lands_chunks:
+                landed = mysql_client_pb2.ChunkLanded(dump=end.dump, chunk=end.chunk)
+                stream.out.put(stream_pb2.StreamRequest(chunk_landed=landed))
+        elif kind == "chunk_dropped":
+            ledger.drop(response.chunk_dropped)
+        elif kind == "dump_plan":
+            dump = ledger.planned(response.dump_plan)
+            if dump is not None:
+                self._planned(source, dump)
+        elif kind == "dump_status":
+            if response.dump_status.dump in ledger.dumps:
+                ledger.dumps[response.dump_status.dump].statuses.append(response.dump_status)
+        elif response.dump_failed.dump in ledger.dumps:
+            ledger.dumps[response.dump_failed.dump].failed = response.dump_failed.error
+            ledger.generation += 1
+            self._push_dumps(source)
+
+    def _planned(self, source: str, dump: Dump) -> None:
+        """A table that is read whole begins with its dump."""
+        record = self.source(source)
+        self._push_dumps(source)
+        sync = record.tables.get(dump.table)
+        assert dump.plan is not None
+        if sync is not None and not dump.plan.key and sync.dump != dump.dump:
+            record.tables[dump.table] = mysql_binlog_pb2.TableSync(table=sync.table, dump=dump.dump)
+            record.generation += 1
+            self._push(source)
 
     def _batch(self, response: stream_pb2.StreamResponse, stream: _Stream) -> None:
         record = self.source(response.header.source)
@@ -287,6 +376,12 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 record.tables[started.table.database, started.table.table] = mysql_binlog_pb2.TableSync(
                     table=sync.table
                 )
+        committed = record.ledger.commit(end)
+        if committed and stream_pb2.MySQLClient in record.streams:
+            said = mysql_client_pb2.ChunksCommitted(chunks=committed)
+            self._send(response.header.source, stream_pb2.MySQLClient, stream_pb2.StreamRequest(chunks_committed=said))
+        if any(event.dump for event in end.events):
+            self._push_dumps(response.header.source)
         stopped = [(stop.table.database, stop.table.table) for stop in end.stopped]
         stream.out.put(
             stream_pb2.StreamRequest(cut_committed=mysql_binlog_pb2.CutCommitted(cut=end.cut, log_entry=end.cut))

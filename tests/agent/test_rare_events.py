@@ -18,6 +18,7 @@ from agent.mysql.cuts import CutSettings
 from agent.mysql.ddl.model import Server
 from agent.mysql.definitions import Definitions
 from agent.mysql.describer import ServerDescriber
+from agent.mysql.dump.desk import Desk
 from agent.mysql.history import SchemaHistory
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import PreparedFile
@@ -100,7 +101,7 @@ def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
     definitions = Definitions("shop", server, history, describer)
     reader = BinlogReader(
         source, facts, decoder, definitions, progress, {}, (), prepared, log, Scheme.FILE, sink,
-        CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
+        Desk(), CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
     )  # fmt: skip
     try:
         with pytest.raises(MenuraError) as raised:

@@ -110,8 +110,8 @@ class _Part:
     usable: bool
 
 
-def best_key(connection: "Connection[Any]", table: Table, definition: TableDefinition, verdict: Verdict) -> Key | None:
-    """The key to read `table` by; statements inside `server_errors`.
+def keys_of(connection: "Connection[Any]", table: Table, definition: TableDefinition, verdict: Verdict) -> list[Key]:
+    """Those that `table` can be read by, the best first; statements inside `server_errors`.
 
     The primary key, or the unique one that the server puts in its place (the first without NULLs): InnoDB keeps the
     rows in its order. Else the one of the fewest and then the narrowest columns. A key with an ignored column is none:
@@ -123,10 +123,8 @@ def best_key(connection: "Connection[Any]", table: Table, definition: TableDefin
         candidates.setdefault(part.index, []).append(part)
     found = [key for parts in candidates.values() if (key := _key(parts, columns)) is not None]
     keys = [key for key in found if not any(verdict.ignores(name) for name in key.names)]
-    if not keys:
-        return None
     clustered = next((name for name, parts in candidates.items() if _is_not_null(parts, columns)), "")
-    return min(keys, key=lambda key: (key.index != clustered, len(key.columns), _width(key, columns)))
+    return sorted(keys, key=lambda key: (key.index != clustered, len(key.columns), _width(key, columns)))
 
 
 def _parts(connection: "Connection[Any]", table: Table) -> Iterable[_Part]:

@@ -1,0 +1,134 @@
+"""A worker's way to the dump's server: its connection, what the server is, and how its reads stand to the log.
+
+Comes in: the source's configuration and how its stream keeps positions. Goes out: `Access`es, one per worker. Each can
+be ended from another thread at once, which the server then hears of on a connection of its own.
+"""
+
+import logging
+import socket
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from agent.config import SourceConfig
+from agent.errors import SourceError
+from agent.mysql.connection import Facts, connect, facts_of, rows, server_errors
+from agent.mysql.ddl.model import Server, TableDefinition, Unsure
+from agent.mysql.describer import server_of
+from agent.mysql.dump.server import DumpServer, is_same_server
+from agent.mysql.dump.snapshots import Watermarks, watermarks
+from agent.mysql.dump.statements import prepare
+from agent.mysql.identifiers import quoted
+from agent.mysql.information_schema import read_definitions
+from agent.mysql.positions import MariadbGtids, MysqlGtids, Position, Scheme
+from agent.mysql.progress import Table
+from agent.mysql.server_log import ServerLog
+
+log = logging.getLogger("menura.dump")
+
+DOING = "reading a table's definition"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """In the hand of one thread, but for `interrupt`."""
+
+    config: SourceConfig
+    connection: "Connection[Any]"
+    facts: Facts
+    #: how the server reads statements
+    reads: Server
+    scheme: Scheme
+    server: DumpServer
+    marks: Watermarks
+
+    @classmethod
+    def open(cls, config: SourceConfig, scheme: Scheme) -> "Access":
+        """Raises a `SourceError`, and `DumpServerUnrelated`."""
+        connection = connect(config.client, config.name)
+        try:
+            with server_errors("preparing a connection for dumps", config.client, config.name):
+                facts = facts_of(connection, config.name)
+                reads = server_of(connection, facts)
+                prepare(connection, facts)
+            server = DumpServer(
+                config.client,
+                config.name,
+                facts,
+                scheme,
+                _has_the_log(config, connection, facts),
+                lambda: connect(config.client, config.name),
+            )
+            return cls(config, connection, facts, reads, scheme, server, watermarks(connection, server))
+        except BaseException:
+            connection.close()
+            raise
+
+    def definition(self, table: Table) -> TableDefinition | Unsure | None:
+        """How it looks now; None: it is not there."""
+        with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
+            return read_definitions(self.connection, [table], self.reads).get(table)
+
+    def hold(self, table: Table) -> None:
+        """Keep its definition as it is until the transaction ends."""
+        with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
+            rows(self.connection, f"SELECT 1 FROM {quoted(table)} LIMIT 0")  # noqa: S608  (quoted)
+
+    def in_the_log(self, position: Position) -> Position:
+        """What of `position`, just read, is in the log that is streamed.
+
+        A replica may have transactions of its own, or of further sources, which the stream never reads.
+        """
+        if self.server.has_the_log:
+            return position
+        server = self.config.binlog
+        with closing(connect(server, self.config.name)) as connection:
+            with server_errors("asking what the source has executed", server, self.config.name):
+                facts = facts_of(connection, self.config.name)
+            end = ServerLog(connection, server, self.config.name, facts, self.scheme).end()
+        if isinstance(position.gtids, MysqlGtids) and isinstance(end.gtids, MysqlGtids):
+            return Position(position.gtids.meet(end.gtids), facts.server_uuid)
+        assert isinstance(position.gtids, MariadbGtids)
+        assert isinstance(end.gtids, MariadbGtids)
+        return Position(position.gtids.meet(end.gtids), facts.server_uuid)
+
+    def interrupt(self) -> None:
+        """End what another thread waits for on the connection, at once."""
+        stream: socket.socket | None = self.connection._sock  # type: ignore[attr-defined]
+        if stream is None:
+            return
+        try:
+            socket.socket.shutdown(stream, socket.SHUT_RDWR)  # that of TLS would touch what the other thread reads
+        except OSError:  # it is over
+            return
+
+    def end_on_server(self) -> None:
+        """After `interrupt`: a statement that sends nothing would go on there."""
+        thread = self.connection.thread_id()  # type: ignore[no-untyped-call]
+        try:
+            with closing(connect(self.config.client, self.config.name)) as other:
+                running = rows(other, "SELECT 1 FROM information_schema.processlist WHERE id = %s", (thread,))
+                if running:
+                    rows(other, f"KILL {int(thread)}")
+        except (SourceError, pymysql.err.MySQLError) as failed:
+            fields = {"source": self.config.name, "thread": thread, "found": type(failed).__name__}
+            log.info("the server may go on with a read that was cancelled", extra={"fields": fields})
+
+    def close(self) -> None:
+        """Safe whatever state the connection is in."""
+        if self.connection.open:
+            self.connection._force_close()  # type: ignore[attr-defined]  # it may wait for an answer
+
+
+def _has_the_log(config: SourceConfig, connection: "Connection[Any]", facts: Facts) -> bool:
+    """Whether the stream reads the log of the server that rows are read from."""
+    if config.client == config.binlog:
+        return True
+    with (
+        closing(connect(config.binlog, config.name)) as other,
+        server_errors("comparing the dump's server with the log's", config.binlog, config.name),
+    ):
+        return facts_of(other, config.name).flavor == facts.flavor and is_same_server(connection, other, facts)

@@ -1,0 +1,62 @@
+"""The words of what ends a dump. Pure: values in, errors out."""
+
+from menura.errors import MenuraError
+
+from agent.errors import DumpKeyChanged, DumpTableGone, ResultInvalid
+from agent.mysql.dump.work import RangeWork
+from agent.mysql.progress import Table
+
+STREAM_GOES_ON = (
+    "What was dumped is in the lake, and the table's changes go on; rows from before its stream are missing"
+)
+#: of a bound, which holds values of the key
+MOST_BOUND_CHARACTERS = 100
+
+
+def table_gone(source: str, table: Table, found: str) -> DumpTableGone:
+    return DumpTableGone(
+        "dumping a table",
+        f"the table is no longer there: {found}",
+        data="What was dumped is in the lake; the stream says what became of the table",
+        remedy="Start a dump of the table under its present name",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def key_changed(source: str, table: Table, key: tuple[str, ...], found: str) -> DumpKeyChanged:
+    return DumpKeyChanged(
+        "dumping a table",
+        f"it was being read in the order of its key ({', '.join(key)}), which the table has no more: {found}",
+        data=STREAM_GOES_ON,
+        remedy="Start the dump of the table anew",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def row_unreadable(
+    source: str, table: Table, key: tuple[str, ...], part: RangeWork, error: MenuraError
+) -> ResultInvalid:
+    """Names where the row is; the bounds are values of the key, which the table's owner has to look for."""
+    if key:
+        above = f" above {_shown(part.cursor)}" if part.cursor else ""
+        until = f" up to {_shown(part.upper)}" if part.upper else ""
+        where = f"range {part.number}, keys ({', '.join(key)}){above}{until}"
+    else:
+        where = "the whole table"
+    return ResultInvalid(
+        "reading rows for a dump",
+        f"{where}: {error.found}",
+        data=STREAM_GOES_ON,
+        remedy=error.remedy,
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def _shown(bound: str) -> str:
+    return bound if len(bound) <= MOST_BOUND_CHARACTERS else f"{bound[:MOST_BOUND_CHARACTERS]}…"

@@ -1,0 +1,40 @@
+"""Which share of the source's governor a job has; a limit that changes holds from the next receive on.
+
+The governor needs to know the dump's server, so it is made when that is first reached. Thread-safe.
+"""
+
+import threading
+
+from agent.config import SourceConfig
+from agent.mysql.connection import Facts, connect
+from agent.mysql.dump.governor import Governor, Limits, Share, governor_of
+from agent.mysql.dump.jobs import Job
+
+
+class Governing:
+    """Of one source."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._governor: Governor | None = None
+
+    def share(self, job: Job, facts: Facts) -> Share:
+        """The job's, under the limits that its order has now; the workers of a dump keep them together."""
+        wanted = job.work.order.limits
+        limits = Limits(wanted.workers, wanted.rows_per_second, wanted.bytes_per_second)
+        governed = job.work.governed
+        if job.share is not None and governed is not None and governed.limits == limits:
+            return job.share
+        with self._lock:
+            governed = job.work.governed
+            if governed is None or governed.limits != limits:
+                governed = job.work.governed = self._of_source(facts).order(limits)
+        job.share = governed.share(job.cancelled)
+        return job.share
+
+    def _of_source(self, facts: Facts) -> Governor:
+        if self._governor is None:
+            config = self._config
+            self._governor = governor_of(config, facts, lambda: connect(config.client, config.name))
+        return self._governor

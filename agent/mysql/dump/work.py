@@ -1,0 +1,175 @@
+"""One dump as the agent works on it: which ranges of its key are read, being read, sent and committed.
+
+Pure state, in the hand of `orders`, which locks it. It begins from what the gateway's ledger says is left, and moves on
+by what is read and what the gateway says is committed; nothing is durable.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from random import Random
+
+from menura.v1 import mysql_client_pb2
+
+from agent.backoff import Backoff
+from agent.mysql.ddl.model import TableDefinition
+from agent.mysql.dump.governor import Order
+from agent.mysql.progress import Table
+
+#: speeds are those of so many seconds
+METER_SECONDS = 5.0
+#: number of the only range of a table that is read whole
+WHOLE_RANGE = 0
+RETRY_FIRST_SECONDS = 0.5
+RETRY_MOST_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class RangeWork:
+    """A range of the plan that is not done."""
+
+    number: int
+    upper: str
+    #: above this key nothing was read yet
+    cursor: str
+    is_read: bool = False
+    is_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SentChunk:
+    """A chunk whose end was sent and which is not committed."""
+
+    number: int
+    range: int
+    lower: str
+    upper: str
+    last_of_range: bool
+    rows: int
+
+
+class Meter:
+    """Rows and bytes of the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+        self._lock = threading.Lock()
+
+    def add(self, rows: int, size_bytes: int) -> None:
+        with self._lock:
+            self._seen.append((time.monotonic(), rows, size_bytes))
+            self._trim()
+
+    def per_second(self) -> tuple[int, int]:
+        with self._lock:
+            self._trim()
+            rows, size_bytes = (sum(seen[part] for seen in self._seen) for part in (1, 2))
+        return int(rows / METER_SECONDS), int(size_bytes / METER_SECONDS)
+
+    def _trim(self) -> None:
+        oldest = time.monotonic() - METER_SECONDS
+        while self._seen and self._seen[0][0] < oldest:
+            self._seen.popleft()
+
+
+@dataclass(slots=True)
+class DumpWork:
+    order: mysql_client_pb2.DumpOrder
+    #: number of the next chunk
+    next_chunk: int
+    ranges: dict[int, RangeWork] = field(default_factory=dict)
+    #: in the order in which they were read
+    in_flight: dict[int, SentChunk] = field(default_factory=dict)
+    #: the plan that the gateway has recorded is taken over
+    has_plan: bool = False
+    #: a plan was sent: the next word is the gateway's
+    is_planned: bool = False
+    is_failed: bool = False
+    #: jobs that workers are on
+    jobs: int = 0
+    retry_at: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random()))  # noqa: S311
+    #: why nothing is read, and since when; "" while something is
+    reason: str = ""
+    reason_since_us: int = 0
+    #: what keeps its limits
+    governed: Order | None = None
+    #: since when its table was not there
+    missing_since: float | None = None
+    #: with which it could not be read, as it seemed that this was changing
+    moved_with: TableDefinition | None = None
+    meter: Meter = field(default_factory=Meter)
+
+    @property
+    def dump(self) -> str:
+        return self.order.dump
+
+    @property
+    def table(self) -> Table:
+        return (self.order.table.database, self.order.table.table)
+
+    @property
+    def is_whole(self) -> bool:
+        """Read in one snapshot, without ranges."""
+        return self.has_plan and not self.order.plan.key
+
+    def ordered(self, order: mysql_client_pb2.DumpOrder) -> None:
+        """The newest order. What is left by it counts when it first has a plan; afterwards this knows more."""
+        self.order = order
+        self.next_chunk = max(self.next_chunk, order.next_chunk)
+        if self.has_plan or not order.HasField("plan"):
+            return
+        self.has_plan = True
+        self.ranges = {left.number: RangeWork(left.number, left.upper, left.lower) for left in order.remaining}
+        if self.is_whole:
+            self.ranges = {WHOLE_RANGE: RangeWork(WHOLE_RANGE, "", "")}
+
+    def take_number(self) -> int:
+        number = self.next_chunk
+        self.next_chunk += 1
+        return number
+
+    def free_range(self) -> RangeWork | None:
+        return next((left for left in self.ranges.values() if not left.is_read and not left.is_busy), None)
+
+    def sent(self, chunk: SentChunk) -> None:
+        """A chunk of a range has been read whole."""
+        self.in_flight[chunk.number] = chunk
+        left = self.ranges[chunk.range]
+        left.cursor, left.is_read = chunk.upper, chunk.last_of_range
+
+    def committed(self, number: int) -> None:
+        self.in_flight.pop(number, None)
+
+    def give_back(self, numbers: Collection[int]) -> None:
+        """These chunks are to be read again, and with them all later ones of their ranges."""
+        lost: set[int] = set()
+        for number, chunk in list(self.in_flight.items()):
+            if number in numbers and chunk.range not in lost:
+                lost.add(chunk.range)
+                left = self.ranges[chunk.range]
+                left.cursor, left.is_read = chunk.lower, False
+            if chunk.range in lost:
+                del self.in_flight[number]
+
+    @property
+    def is_read(self) -> bool:
+        return self.has_plan and not self.is_whole and all(left.is_read for left in self.ranges.values())
+
+    @property
+    def uncommitted_rows(self) -> int:
+        return sum(chunk.rows for chunk in self.in_flight.values())
+
+    def goes_on(self) -> None:
+        """Something was done."""
+        self.missing_since = self.moved_with = None
+        self.backoff.succeeded()
+        self.retry_at = 0.0
+        self.holds("")
+
+    def holds(self, reason: str) -> None:
+        """Nothing is read, for this reason; "": it goes on."""
+        if reason != self.reason:
+            self.reason, self.reason_since_us = reason, time.time_ns() // 1000

@@ -1,0 +1,207 @@
+"""What the gateway double knows of a source's dumps: orders, ranges, parked chunks, and what cuts have committed.
+
+It checks what the real ledger relies on: chunks of a range follow each other, a whole table's chunk comes with its
+DUMPED, a dump ends when nothing is left of it.
+"""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from backports import zstd
+from menura.change_batch import ChangeType
+from menura.v1 import config_pb2, error_pb2, mysql_binlog_pb2, mysql_client_pb2
+
+Table = tuple[str, str]
+Event = mysql_binlog_pb2.TableEvent
+
+
+@dataclass
+class Parked:
+    """A chunk that no cut has named."""
+
+    table: Table
+    batches: list[pa.Table] = field(default_factory=list)
+    schema_ids: set[str] = field(default_factory=set)
+    end: mysql_client_pb2.ChunkEnd | None = None
+
+
+@dataclass
+class Committed:
+    """A chunk and the cut that named it."""
+
+    dump: str
+    number: int
+    table: Table
+    cut: int
+    gsn: int
+    end: mysql_client_pb2.ChunkEnd
+    schema_ids: set[str]
+    rows: list[dict[str, object]]
+
+
+@dataclass
+class Dump:
+    dump: str
+    table: Table
+    priority: int = 0
+    paused: bool = False
+    limits: mysql_client_pb2.DumpLimits = field(default_factory=mysql_client_pb2.DumpLimits)
+    started_gsn: int = 0
+    plan: mysql_client_pb2.DumpPlan | None = None
+    #: range: where its next chunk begins; a range that is done is not in it
+    remaining: dict[int, str] = field(default_factory=dict)
+    next_chunk: int = 1
+    statuses: list[mysql_client_pb2.DumpStatus] = field(default_factory=list)
+    failed: error_pb2.Error | None = None
+    #: the cut with DUMPED
+    dumped_cut: int = 0
+    #: of that event
+    dumped: Event | None = None
+    cancelled: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.failed or self.dumped_cut or self.cancelled)
+
+    def order(self) -> mysql_client_pb2.DumpOrder:
+        uppers = {part.number: part.upper for part in self.plan.ranges} if self.plan else {}
+        return mysql_client_pb2.DumpOrder(
+            dump=self.dump,
+            table=config_pb2.TableName(database=self.table[0], table=self.table[1]),
+            priority=self.priority,
+            paused=self.paused,
+            limits=self.limits,
+            started_gsn=self.started_gsn,
+            plan=self.plan,
+            remaining=[
+                mysql_client_pb2.DumpRange(number=number, lower=lower, upper=uppers[number])
+                for number, lower in sorted(self.remaining.items())
+            ],
+            next_chunk=self.next_chunk,
+        )
+
+
+@dataclass
+class DumpLedger:
+    """Of one source."""
+
+    generation: int = 1
+    dumps: dict[str, Dump] = field(default_factory=dict)
+    parked: dict[tuple[str, int], Parked] = field(default_factory=dict)
+    chunks: list[Committed] = field(default_factory=list)
+    #: references to chunks that were not parked
+    ignored: list[mysql_binlog_pb2.ChunkRef] = field(default_factory=list)
+    dropped: list[mysql_client_pb2.ChunkDropped] = field(default_factory=list)
+    #: of all SnapshotBatches that came
+    received_rows: int = 0
+
+    def desired(self) -> mysql_client_pb2.DesiredDumps:
+        orders = [dump.order() for dump in self.dumps.values() if not dump.is_over]
+        return mysql_client_pb2.DesiredDumps(generation=self.generation, dumps=orders)
+
+    def planned(self, plan: mysql_client_pb2.DumpPlan) -> Dump | None:
+        """The dump, if this is its first plan."""
+        dump = self.dumps.get(plan.dump)
+        if dump is None or dump.is_over or dump.plan is not None:
+            return None
+        dump.plan = plan
+        dump.remaining = {part.number: part.lower for part in plan.ranges}
+        assert len(dump.remaining) == len(plan.ranges) and bool(plan.key) == bool(plan.ranges)
+        self.generation += 1
+        return dump
+
+    def batch(self, message: mysql_client_pb2.SnapshotBatch) -> None:
+        raw = zstd.decompress(message.rows)
+        assert len(raw) == message.rows_bytes
+        rows = pa.ipc.open_stream(raw).read_all()
+        assert rows.num_rows == message.row_count
+        self.received_rows += message.row_count
+        table = (message.table.database, message.table.table)
+        parked = self.parked.setdefault((message.dump, message.chunk), Parked(table))
+        assert parked.end is None and parked.table == table
+        parked.batches.append(rows)
+        parked.schema_ids.add(message.schema_id)
+
+    def ended(self, end: mysql_client_pb2.ChunkEnd) -> None:
+        table = (end.table.database, end.table.table)
+        parked = self.parked.setdefault((end.dump, end.chunk), Parked(table))
+        assert parked.end is None
+        assert sum(batch.num_rows for batch in parked.batches) == end.row_count
+        parked.end = end
+
+    def drop(self, message: mysql_client_pb2.ChunkDropped) -> None:
+        self.dropped.append(message)
+        self.parked.pop((message.dump, message.chunk), None)
+
+    def forget(self) -> None:
+        """The client's stream is over."""
+        self.parked.clear()
+
+    def commit(self, end: mysql_binlog_pb2.CutEnd) -> list[mysql_client_pb2.ChunkLanded]:
+        """What a cut says of dumps; returns the chunks that are committed with it."""
+        committed = [landed for ref in end.chunks if (landed := self._chunk(ref, end.cut)) is not None]
+        for event in end.events:
+            if event.kind in (Event.DUMP_STARTED, Event.DUMPED):
+                self._event(event, end)
+        return committed
+
+    def _chunk(self, ref: mysql_binlog_pb2.ChunkRef, cut: int) -> mysql_client_pb2.ChunkLanded | None:
+        parked = self.parked.pop((ref.dump, ref.chunk), None)
+        dump = self.dumps[ref.dump]
+        if parked is None or parked.end is None or dump.is_over:
+            self.ignored.append(ref)
+            return None
+        assert ref.chunk not in {chunk.number for chunk in self.chunks if chunk.dump == ref.dump}, "a number twice"
+        dump.next_chunk = max(dump.next_chunk, ref.chunk + 1)
+        if dump.plan is not None and dump.plan.key:
+            assert ref.gsn >= dump.started_gsn > 0
+            assert dump.remaining[parked.end.range] == parked.end.lower, "a gap in a range"
+            dump.remaining[parked.end.range] = parked.end.upper
+            if parked.end.last_of_range:
+                del dump.remaining[parked.end.range]
+        rows = [row for batch in parked.batches for row in batch.to_pylist()]
+        self.chunks.append(
+            Committed(ref.dump, ref.chunk, parked.table, cut, ref.gsn, parked.end, parked.schema_ids, rows)
+        )
+        return mysql_client_pb2.ChunkLanded(dump=ref.dump, chunk=ref.chunk)
+
+    def _event(self, event: Event, end: mysql_binlog_pb2.CutEnd) -> None:
+        dump = self.dumps[event.dump]
+        assert not dump.is_over or dump.cancelled or dump.failed
+        self.generation += 1
+        if event.kind == Event.DUMP_STARTED:
+            assert not dump.started_gsn
+            dump.started_gsn = event.gsn
+            return
+        assert not dump.remaining
+        dump.dumped_cut, dump.dumped = end.cut, event
+        if event.removes_rows:
+            assert any(chunk.dump == event.dump and chunk.cut == end.cut for chunk in self.chunks), "rows are missing"
+        else:
+            assert event.removes_rows_before_gsn == dump.started_gsn > 0
+
+
+def merged(
+    changes: list[dict[str, object]], chunks: list[Committed], key: tuple[str, ...], stale_before: int = 0
+) -> dict[tuple[object, ...], dict[str, object]]:
+    """What chunks and changes leave of a table: a change decides over every chunk with a lower number.
+
+    Rows with a number below `stale_before` do not count.
+    """
+    newest: dict[tuple[object, ...], tuple[int, dict[str, object] | None]] = {}
+    for row in sorted(changes, key=lambda row: int(str(row["_gsn"]))):
+        gsn = int(str(row["_gsn"]))
+        if gsn < stale_before:
+            continue
+        gone = row["_change_type"] in (ChangeType.delete, ChangeType.update_preimage)
+        newest[tuple(row[name] for name in key)] = (gsn, None if gone else _values(row))
+    for chunk in sorted(chunks, key=lambda chunk: chunk.gsn):
+        for row in chunk.rows if chunk.gsn >= stale_before else ():
+            place = tuple(row[name] for name in key)
+            if place not in newest or newest[place][0] <= chunk.gsn:
+                newest[place] = (chunk.gsn, _values(row))
+    return {place: row for place, (_, row) in newest.items() if row is not None}
+
+
+def _values(row: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in row.items() if not name.startswith("_") or name == "_unrepresentable"}

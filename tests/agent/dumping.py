@@ -1,0 +1,180 @@
+"""Dumps in tests: agents inside the test's process with small chunks, and writers that change a table meanwhile."""
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from agent.config import load
+from agent.mysql.dump import chunk_size, ranges
+from agent.pipeline import Agent, default_registry
+from tests.agent.dump_ledger import Dump, merged
+from tests.agent.gateway_double import GatewayDouble, Table
+from tests.servers import Server
+
+END_SECONDS = 15
+#: the server may find a deadlock or a duplicate, which is then no change
+_REFUSED = (pymysql.err.IntegrityError, pymysql.err.OperationalError)
+
+
+def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int = 100, range_rows: int = 600) -> None:
+    """Of agents inside the process."""
+    monkeypatch.setattr(chunk_size, "LEAST_ROWS", rows)
+    monkeypatch.setattr(chunk_size, "MOST_ROWS", rows)
+    monkeypatch.setattr(ranges, "LEAST_ROWS", range_rows)
+
+
+@contextmanager
+def agent_inside(config: Path) -> Iterator[Agent]:
+    """An agent in threads of this process."""
+    agent = Agent(load(config), default_registry())
+    stopping = threading.Event()
+    thread = threading.Thread(target=agent.run, args=(stopping,))
+    thread.start()
+    try:
+        yield agent
+    finally:
+        stopping.set()
+        thread.join(END_SECONDS)
+        assert not thread.is_alive(), "the agent does not end"
+
+
+class Writers:
+    """Changes rows of a table (id INT, name VARCHAR, note) at random: inserts, updates, deletes, keys, re-inserts."""
+
+    def __init__(self, database: Server, table: str, seed: int, most_id: int, threads: int = 2) -> None:
+        self._database = database
+        self._table = table
+        self._most_id = most_id
+        self._stopping = threading.Event()
+        self._failures: list[BaseException] = []
+        self.transactions = 0
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(random.Random(seed * 100 + number),))
+            for number in range(threads)
+        ]
+
+    def __enter__(self) -> "Writers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(END_SECONDS)
+        assert not self._failures, self._failures
+
+    def _guarded(self, chance: random.Random) -> None:
+        try:
+            self._write(chance)
+        except BaseException as failed:
+            self._failures.append(failed)
+            raise
+
+    def _write(self, chance: random.Random) -> None:
+        with closing(self._database.connect(autocommit=False)) as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = 2")
+            while not self._stopping.is_set():
+                try:
+                    for _ in range(chance.randint(1, 4)):
+                        cursor.execute(self._statement(chance))
+                    if chance.random() < 0.1:
+                        connection.rollback()
+                    else:
+                        connection.commit()
+                    self.transactions += 1
+                except _REFUSED:
+                    connection.rollback()
+
+    def _statement(self, chance: random.Random) -> str:
+        one, other = chance.randint(1, self._most_id), chance.randint(1, self._most_id)
+        note = f"'{chance.randint(0, 10**9)}'"
+        return chance.choice(
+            (
+                f"INSERT INTO {self._table} (id, name, note) VALUES ({one}, 'Näme {one % 7}', {note})",
+                f"INSERT IGNORE INTO {self._table} (id, name, note) VALUES ({one}, 'a', {note}), ({other}, 'b', '')",
+                f"UPDATE {self._table} SET note = {note} WHERE id = {one}",
+                f"UPDATE {self._table} SET note = {note} WHERE id BETWEEN {one} AND {one + 5}",
+                f"DELETE FROM {self._table} WHERE id = {one}",
+                f"UPDATE {self._table} SET id = {other} WHERE id = {one}",
+                f"REPLACE INTO {self._table} (id, name, note) VALUES ({one}, 'c', {note})",
+            )
+        )
+
+
+def fill(database: Server, table: str, rows: int) -> None:
+    """Keys 3, 6, 9, ..."""
+    values = ",".join(f"({number * 3}, 'Name {number % 50}', 'first')" for number in range(1, rows + 1))
+    database.run(f"INSERT INTO {table} (id, name, note) VALUES {values}")
+
+
+def wait_dumped(gateway: GatewayDouble, dump: Dump, seconds: float = 40.0) -> None:
+    try:
+        gateway.wait(lambda: dump.dumped_cut or dump.failed, seconds)
+    except AssertionError as late:
+        told = [(status.state, status.reason) for status in dump.statuses[-3:]]
+        raise AssertionError(f"the dump does not end: {told}, left {dump.remaining}") from late
+    assert not dump.failed, dump.failed
+
+
+def dumped(gateway: GatewayDouble, dump: Dump, key: tuple[str, ...]) -> dict[tuple[object, ...], dict[str, object]]:
+    """The table as the lake has it with the cut that ended the dump."""
+    return _lake(gateway, dump, key, dump.dumped_cut)
+
+
+def now(gateway: GatewayDouble, dump: Dump, key: tuple[str, ...]) -> dict[tuple[object, ...], dict[str, object]]:
+    """The table as the lake has it with the newest cut."""
+    return _lake(gateway, dump, key, gateway.source("shop").committed[-1].cut)
+
+
+def _lake(
+    gateway: GatewayDouble, dump: Dump, key: tuple[str, ...], cut: int
+) -> dict[tuple[object, ...], dict[str, object]]:
+    record = gateway.source("shop")
+    cuts = [end for end in record.committed if end.cut <= cut]
+    changes = [row for row in gateway.rows("shop", dump.table) if int(str(row["_gsn"])) <= cuts[-1].last_gsn]
+    chunks = [chunk for chunk in record.ledger.chunks if chunk.dump == dump.dump and chunk.cut <= cut]
+    assert dump.dumped is not None
+    stale = dump.dumped.removes_rows_before_gsn or dump.dumped.gsn
+    for event in (event for end in cuts for event in end.events):
+        if event.removes_rows and (event.table.database, event.table.table) == dump.table:
+            stale = max(stale, event.gsn)
+    return merged(changes, chunks, key, stale_before=stale)
+
+
+def selected(database: Server, table: Table, key: tuple[str, ...]) -> dict[tuple[object, ...], dict[str, object]]:
+    with closing(database.connect(cursorclass=pymysql.cursors.DictCursor)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table[0]}.{table[1]}")
+        found = [dict(row, _unrepresentable=None) for row in cursor.fetchall()]
+    return {tuple(row[name] for name in key): row for row in found}
+
+
+def wait_equal(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[str, ...]) -> None:
+    """Nobody writes any more: the lake becomes the table."""
+    expected = selected(database, dump.table, key)
+    try:
+        gateway.wait(lambda: now(gateway, dump, key) == expected)
+    except AssertionError:
+        assert now(gateway, dump, key) == expected
+        raise
+
+
+def wait_rows(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[str, ...]) -> None:
+    """The same for a table whose columns have changed: those that a row was sent with are equal."""
+    expected = selected(database, dump.table, key)
+
+    def is_equal() -> bool:
+        found = now(gateway, dump, key)
+        if found.keys() != expected.keys():
+            return False
+        return all(row.items() <= expected[place].items() for place, row in found.items())
+
+    gateway.wait(is_equal)

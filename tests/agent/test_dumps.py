@@ -1,0 +1,329 @@
+"""Dumps from real servers to the gateway's ledger, while others write."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pymysql
+import pytest
+from menura.v1 import config_pb2, mysql_client_pb2, stream_pb2
+
+from tests.agent.dump_ledger import Dump, merged
+from tests.agent.dumping import (
+    Writers,
+    agent_inside,
+    dumped,
+    fill,
+    selected,
+    small_chunks,
+    wait_dumped,
+    wait_equal,
+    wait_rows,
+)
+from tests.agent.gateway_double import GatewayDouble, Table
+from tests.agent.running import client, write_config
+from tests.agent.test_replication import last_state
+from tests.servers import Flavor, Server, server
+
+FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+COLUMNS = "id INT NOT NULL, name VARCHAR(50) NOT NULL, note VARCHAR(50)"
+Status = mysql_client_pb2.DumpStatus
+
+
+@pytest.fixture(scope="module", params=FLAVORS)
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server(request.param, tmp_path_factory.mktemp("server"), innodb_flush_log_at_trx_commit="0") as found:
+        found.create_replication_user()
+        yield found
+
+
+@pytest.fixture
+def database(running: Server) -> Server:
+    running.run("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop CHARACTER SET utf8mb4")
+    return running
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayDouble]:
+    small_chunks(monkeypatch)
+    double = GatewayDouble()
+    yield double
+    double.stop()
+
+
+def config(folder: Path, gateway: GatewayDouble, database: Server, **source: object) -> Path:
+    return write_config(folder, gateway.address, {"shop": {"client": client(database), **source}})
+
+
+def create(database: Server, key: str = "PRIMARY KEY (id)", rows: int = 1000, table: str = "orders") -> Table:
+    database.run(f"CREATE TABLE shop.{table} ({', '.join(filter(None, (COLUMNS, key)))})")
+    fill(database, f"shop.{table}", rows)
+    return ("shop", table)
+
+
+@pytest.mark.parametrize("key", [("id",), ("name", "id")])
+def test_dump_under_load_when_it_ends_then_chunks_and_changes_are_the_table(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    table = create(database, f"PRIMARY KEY ({', '.join(key)})", rows=2000)
+    gateway.sync("shop", table, oldest=True)
+    record = gateway.source("shop")
+    with agent_inside(config(tmp_path, gateway, database)):
+        for seed in range(2):
+            with Writers(database, "shop.orders", seed, most_id=8000):
+                dump = gateway.dump("shop", f"dump-{seed}", table)
+                wait_dumped(gateway, dump)
+            last_gsn = next(cut.last_gsn for cut in record.committed if cut.cut == dump.dumped_cut)
+            changes = [row for row in gateway.rows("shop", table) if int(str(row["_gsn"])) <= last_gsn]
+            assert dumped(gateway, dump, key) == merged(changes, [], key)
+            chunks = [chunk for chunk in record.ledger.chunks if chunk.dump == dump.dump]
+            assert len(chunks) > 10
+            assert len({chunk.end.range for chunk in chunks}) > 1
+            assert {name for chunk in chunks for name in chunk.schema_ids} == {
+                batch.schema_id for batch in record.batches
+            }
+            wait_equal(gateway, database, dump, key)
+    assert not record.ledger.ignored
+
+
+def test_dump_when_a_sync_begins_with_it_then_the_table_is_whole_and_its_state_says_so(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database)
+    gateway.sync("shop", table, dump="first")
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: gateway.source("shop").replicates)
+        with Writers(database, "shop.orders", 1, most_id=4000):
+            dump = gateway.dump("shop", "first", table)
+            gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.DUMPING)
+            wait_dumped(gateway, dump)
+        wait_equal(gateway, database, dump, ("id",))
+        gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.STREAMING)
+    started = [start for cut in gateway.source("shop").committed for start in cut.started]
+    assert [start.earlier_rows_missing for start in started] == [""]
+
+
+@pytest.mark.parametrize("rows", [0, 700])
+def test_dump_when_nobody_writes_then_its_chunks_do_not_wait_for_a_change(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, rows: int
+) -> None:
+    table = create(database, rows=rows) if rows else ("shop", "empty")
+    if not rows:
+        database.run(f"CREATE TABLE shop.empty ({COLUMNS}, PRIMARY KEY (id))")
+    gateway.sync("shop", table, dump="quiet")
+    dump = gateway.dump("shop", "quiet", table)
+    with agent_inside(config(tmp_path, gateway, database)):
+        wait_dumped(gateway, dump)
+    assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
+    assert Status.READING in [status.state for status in dump.statuses] or not rows
+
+
+def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database, key="KEY (id)")
+    other = create(database, table="items")
+    gateway.sync("shop", other, now=True)
+    with agent_inside(config(tmp_path, gateway, database)), Writers(database, "shop.items", 2, most_id=4000):
+        gateway.wait(lambda: gateway.source("shop").committed)
+        gateway.sync("shop", table, dump="whole")
+        dump = gateway.dump("shop", "whole", table)
+        with Writers(database, "shop.orders", 3, most_id=50_000_000):  # ids are not drawn twice
+            wait_dumped(gateway, dump)
+        wait_equal(gateway, database, dump, ("id", "note"))
+        (chunk,) = gateway.source("shop").ledger.chunks
+        assert dump.dumped is not None and dump.dumped.removes_rows and chunk.gsn == dump.dumped.gsn + 1
+
+
+def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database, rows=3000)
+    gateway.sync("shop", table, now=True)
+    slow = mysql_client_pb2.DumpLimits(rows_per_second=1000)
+    with agent_inside(config(tmp_path, gateway, database)):
+        dump = gateway.dump("shop", "slow", table, limits=slow)
+        ledger = gateway.source("shop").ledger
+        gateway.wait(lambda: len(ledger.chunks) > 2)
+        gateway.order("shop", dump, paused=True)
+        gateway.wait(lambda: dump.statuses[-1].state == Status.PAUSED)
+        gateway.order("shop", dump, paused=False, limits=mysql_client_pb2.DumpLimits())
+        wait_dumped(gateway, dump)
+        assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
+        assert ledger.received_rows < 3000 + 3 * 100
+        assert any("own limit is 1000 rows" in status.reason for status in dump.statuses)
+
+
+def test_dump_when_cancelled_then_nothing_of_it_is_read_on_the_server_any_more(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database, rows=3000)
+    gateway.sync("shop", table, now=True)
+    slow = mysql_client_pb2.DumpLimits(rows_per_second=1)
+    with agent_inside(config(tmp_path, gateway, database)):
+        dump = gateway.dump("shop", "slow", table, limits=slow)
+        gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
+        gateway.order("shop", dump, cancelled=True)
+        reads = (
+            "SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT%FORCE INDEX%' AND user = 'menura'"
+        )
+        gateway.wait(lambda: not database.run(reads))
+        gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.STREAMING)
+        again = gateway.dump("shop", "again", table)
+        wait_dumped(gateway, again)
+        assert dumped(gateway, again, ("id",)) == selected(database, table, ("id",))
+
+
+@pytest.mark.parametrize("broken", [stream_pb2.MySQLClient, stream_pb2.MySQLBinlog])
+def test_dump_when_a_stream_breaks_then_it_goes_on_from_the_ledger(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, broken: int
+) -> None:
+    table = create(database, rows=2000)
+    gateway.sync("shop", table, now=True)
+    ledger = gateway.source("shop").ledger
+    with agent_inside(config(tmp_path, gateway, database)), Writers(database, "shop.orders", 4, most_id=8000):
+        dump = gateway.dump("shop", "broken", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=1500))
+        for chunks in (3, 8, 12):
+            gateway.wait(lambda least=chunks: len(ledger.chunks) > least)
+            gateway.drop("shop", broken)
+        wait_dumped(gateway, dump)
+    # `selected` follows in the other tests; here every key counts once per life
+    assert len({chunk.number for chunk in ledger.chunks}) == len(ledger.chunks)
+    assert not dump.remaining
+
+
+def test_dump_when_its_connections_are_killed_then_chunks_are_read_again(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database, rows=2000)
+    gateway.sync("shop", table, dump="killed")
+    dump = gateway.dump("shop", "killed", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=1000))
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
+        reads = (
+            "SELECT id FROM information_schema.processlist WHERE user = 'menura' AND command NOT LIKE 'Binlog Dump%'"
+        )
+
+        def is_noticed() -> bool:
+            for (thread,) in database.run(reads):
+                with suppress(pymysql.err.OperationalError):  # it has gone by itself
+                    database.run(f"KILL {thread}")
+            return any("broke" in status.reason for status in dump.statuses)
+
+        gateway.wait(is_noticed)
+        gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+        wait_dumped(gateway, dump)
+        assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE shop.orders ADD extra INT NOT NULL DEFAULT 7, ALGORITHM=COPY",
+        "ALTER TABLE shop.orders ADD extra INT",
+        "TRUNCATE TABLE shop.orders",
+        "ALTER TABLE shop.orders MODIFY note VARCHAR(80)",
+    ],
+)
+def test_dump_when_its_table_is_changed_in_the_middle_then_chunks_from_before_are_read_again(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, statement: str
+) -> None:
+    table = create(database, rows=2000)
+    gateway.sync("shop", table, dump="altered")
+    dump = gateway.dump("shop", "altered", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=2000))
+    ledger = gateway.source("shop").ledger
+    with (
+        agent_inside(config(tmp_path, gateway, database)),
+        Writers(database, "shop.orders", 5, most_id=8000) as writers,
+    ):
+        gateway.wait(lambda: len(ledger.chunks) > 4)
+        database.run(statement)
+        gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+        wait_dumped(gateway, dump)
+        writers.stop()
+        wait_rows(gateway, database, dump, ("id",))
+    # after the statement only chunks of the new definition
+    event = next(e for cut in gateway.source("shop").committed for e in cut.events if not e.dump)
+    names = [set(chunk.rows[0]) for chunk in ledger.chunks if chunk.rows and chunk.gsn > event.gsn]
+    assert all(("extra" in name) == ("extra" in statement) for name in names)
+
+
+@pytest.mark.parametrize("statement", ["DROP TABLE shop.orders", "RENAME TABLE shop.orders TO shop.older"])
+def test_dump_when_its_table_goes_then_it_fails_and_other_dumps_go_on(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, statement: str
+) -> None:
+    table, other = create(database, rows=2000), create(database, table="items")
+    gateway.sync("shop", table, other, now=True)
+    dump = gateway.dump("shop", "gone", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=500))
+    kept = gateway.dump("shop", "kept", other)
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
+        database.run(statement)
+        gateway.wait(lambda: dump.failed)
+        wait_dumped(gateway, kept)
+    assert dump.failed is not None and dump.failed.code == "DUMP_TABLE_GONE"
+    assert dumped(gateway, kept, ("id",)) == selected(database, other, ("id",))
+
+
+def test_dump_when_the_order_of_its_key_changes_then_it_fails_and_says_so(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database, "PRIMARY KEY (name, id)", rows=2000)
+    gateway.sync("shop", table, now=True)
+    dump = gateway.dump("shop", "order", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=500))
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: gateway.source("shop").ledger.chunks)
+        database.run(
+            "ALTER TABLE shop.orders MODIFY name VARCHAR(50) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"
+        )
+        gateway.wait(lambda: dump.failed)
+    assert dump.failed is not None and dump.failed.code == "DUMP_KEY_CHANGED"
+
+
+def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database)
+    database.run(
+        "CREATE USER IF NOT EXISTS 'blind'@'%' IDENTIFIED BY 'blind'",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'blind'@'%'",
+        "GRANT SELECT (id) ON shop.orders TO 'blind'@'%'",
+    )
+    gateway.sync("shop", table, now=True)
+    dump = gateway.dump("shop", "blind", table)
+    login = {"user": "blind", "password": "blind"}
+    with agent_inside(write_config(tmp_path, gateway.address, {"shop": {"client": client(database, **login)}})):
+        gateway.wait(lambda: dump.failed)
+    assert dump.failed is not None and dump.failed.code == "SOURCE_GRANT_MISSING"
+    assert "GRANT SELECT" in dump.failed.remedy
+
+
+def test_dump_when_the_stream_does_not_run_then_it_waits_and_says_so(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database)
+    dump = gateway.dump("shop", "early", table)
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: dump.statuses and "stream" in dump.statuses[-1].reason)
+        gateway.sync("shop", table, now=True)
+        wait_dumped(gateway, dump)
+    assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
+
+
+def test_dumps_when_one_has_a_higher_priority_then_it_is_read_first(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    tables = [create(database, rows=1500, table=f"t{number}") for number in range(3)]
+    gateway.sync("shop", *tables, now=True)
+    dumps: list[Dump] = [
+        gateway.dump("shop", f"dump-{number}", table, priority=number, paused=True)
+        for number, table in enumerate(tables)
+    ]
+    with agent_inside(config(tmp_path, gateway, database, dump={"workers": 1})):
+        gateway.wait(lambda: all(dump.statuses for dump in dumps))
+        gateway.order("shop", *dumps, paused=False)
+        for dump in dumps:
+            wait_dumped(gateway, dump)
+    chunks = [chunk.dump for chunk in gateway.source("shop").ledger.chunks]
+    first = [chunks.index(dump.dump) for dump in dumps]
+    assert first == sorted(first, reverse=True)
