@@ -86,7 +86,7 @@ def _pieces(table: TableId, segment: Segment, held: pa.Schema) -> Iterator[pa.Ta
 
     for _, run in groupby(sorted(segment.parts, key=range_of), key=range_of):
         waiting: list[pa.Table] = []
-        for rows in segment_tables(table, Segment(tuple(run), segment.layout, segment.last_gsn), held, -1):
+        for rows in segment_tables(table, Segment(tuple(run), segment.layout, segment.last_gsn), held):
             if waiting and sum(map(len, waiting)) + len(rows) > PIECE_ROWS:
                 yield pa.concat_tables(waiting)
                 waiting = []
@@ -105,8 +105,10 @@ class _Merger:
     began_gsn: int
 
     def merge(self, rows: pa.Table, transactions: Transactions) -> None:
-        bounds = key_bounds(rows, self.match)
-        found = self._look_up(rows, bounds)
+        found = self._look_up(rows)
+        if found is None:
+            self._append(rows, transactions)
+            return
         new = rows.take(found.filter(pc.and_(found[_SETTLED], pc.is_null(found[_HELD])))[_PLACE])
         there = found.filter(pc.and_(found[_SETTLED], pc.is_valid(found[_HELD])))
         changed = self._changed(rows, there)
@@ -130,13 +132,16 @@ class _Merger:
     def _append(self, rows: pa.Table, transactions: Transactions) -> None:
         append(self.current, rows.drop_columns([DELETED]), transactions)
 
-    def _look_up(self, rows: pa.Table, bounds: KeyBounds) -> pa.Table:
+    def _look_up(self, rows: pa.Table) -> pa.Table | None:
         """Of each key its row's place, whether no change decides over it, else whether one lacks values, and the
-        number of the row that the table holds.
+        number of the row that the table holds. None where there is no change, no row and no key twice.
         """
+        bounds = key_bounds(rows, self.match)
         changes = self.changes.of_keys(rows, self.match, pc.min(rows[GSN]).as_py(), bounds)
         removed = pc.max(changes.filter(pc.equal(changes[CHANGE_TYPE], TRUNCATE))[GSN]).as_py() or 0
         held = self._held_keys(rows, bounds)
+        if not changes.num_rows and not held.num_rows and _ascend(rows, self.match):
+            return None
         sides = [
             (rows, {_PLACE: _places(rows)}),
             (changes, {_CHANGED: changes[GSN], _PARTIAL: changes[ABSENT].is_valid().cast(pa.int64())}),
@@ -190,6 +195,17 @@ def _joined(match: Sequence[str], sides: Sequence[tuple[pa.Table, Values]]) -> p
         stacked.append(pa.table(columns))
     found = pa.concat_tables(stacked).group_by(list(match)).aggregate([(name, "max") for name in names])
     return found.select([f"{name}_max" for name in names]).rename_columns(names)
+
+
+def _ascend(rows: pa.Table, match: Sequence[str]) -> bool:
+    """Whether each key is certainly greater than the one before, as keys in the order of their index mostly are."""
+    if any(rows[name].null_count for name in match) or rows.num_rows < 2:
+        return bool(rows.num_rows < 2)
+    is_greater: pa.Array | pa.ChunkedArray = pa.repeat(pa.scalar(False), rows.num_rows - 1)
+    for name in reversed(match):
+        before, after = rows[name].slice(0, rows.num_rows - 1), rows[name].slice(1)
+        is_greater = pc.or_(pc.greater(after, before), pc.and_(pc.equal(after, before), is_greater))
+    return bool(pc.all(is_greater).as_py())
 
 
 def _places(rows: pa.Table) -> pa.Array:

@@ -168,7 +168,7 @@ def check_change_types(table: TableId, file: TableFile, rows: pa.Table) -> None:
         )
 
 
-def segment_tables(table: TableId, segment: Segment, held: pa.Schema, merged_gsn: int) -> Iterator[pa.Table]:
+def segment_tables(table: TableId, segment: Segment, held: pa.Schema, merged_gsn: int = 0) -> Iterator[pa.Table]:
     """Rows above `merged_gsn` with the current state's columns and `_menura_deleted`, `_change_type` if any is partial.
 
     Raises `TableStopped`.
@@ -177,7 +177,9 @@ def segment_tables(table: TableId, segment: Segment, held: pa.Schema, merged_gsn
     for part in segment.parts:
         for rows in part.tables():
             check_change_types(table, part.file, rows)
-            fitted = fit_current(rows.filter(pc.field(GSN) > merged_gsn), segment.layout, held)
+            # A range's rows are new whatever their number.
+            new = rows if part.file.is_range else rows.filter(pc.field(GSN) > merged_gsn)
+            fitted = fit_current(new, segment.layout, held)
             yield fitted if may_be_partial else fitted.drop_columns([CHANGE_TYPE])
 
 

@@ -224,7 +224,7 @@ class Writer:
         if not chunk.rows:
             return
         table = chunk.table
-        path = chunk_path(tenant, source, table.database, table.name, chunk.dump, landed.chunk, table.schema_id)
+        path = chunk_path(tenant, source, table.database, table.name, chunk.dump, landed.chunk, table.schema_id, "w")
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         whole = table.landed_schema()
