@@ -3,7 +3,8 @@
 Comes in: a table's definition and its indexes as the server lists them. Goes out: a `Key`, or None when no key orders
 the rows exactly. A key serves when all its columns are NOT NULL and whole (no prefixes, no expressions), the index is
 ordered and not hidden from the optimizer, and a value of each column can be written back as an exact literal. FLOAT
-and DOUBLE can't; an ENUM or SET is walked value by value, so it may have few of them only.
+and DOUBLE can't; an ENUM or SET is walked value by value, so it may have few of them only. MariaDB's CHAR of a NO PAD
+collation can't either: its index is ordered with the padding, a comparison is made without, and rows would be skipped.
 """
 
 from collections.abc import Iterable
@@ -15,12 +16,17 @@ from menura.types import INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
 from agent.filter import Verdict
+from agent.mysql.connection import rows
 from agent.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 from agent.mysql.identifiers import quoted
 
 #: of an ENUM or SET in a key: neither server makes a range of `enum > 3`, so a bound lists the values beyond it
 MOST_LISTED_VALUES = 256
-PRIMARY = "PRIMARY"
+#: MySQL's NO PAD collations have no such names
+_MISORDERED = """
+    SELECT column_name FROM information_schema.columns
+    WHERE table_schema = %s AND table_name = %s AND data_type = 'char' AND collation_name LIKE '%%nopad%%'
+"""
 
 
 class Form(Enum):
@@ -117,7 +123,8 @@ def keys_of(connection: "Connection[Any]", table: Table, definition: TableDefini
     rows in its order. Else the one of the fewest and then the narrowest columns. A key with an ignored column is none:
     its bounds would leave this host.
     """
-    columns = {column.name.lower(): column for column in definition.columns}
+    misordered = {str(name).lower() for (name,) in rows(connection, _MISORDERED, table)}
+    columns = {c.name.lower(): c for c in definition.columns if c.name.lower() not in misordered}
     candidates: dict[str, list[_Part]] = {}
     for part in _parts(connection, table):
         candidates.setdefault(part.index, []).append(part)

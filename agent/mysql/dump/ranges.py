@@ -19,7 +19,7 @@ from agent.mysql.ddl.model import Table
 from agent.mysql.dump import statements
 from agent.mysql.dump.guesses import Guesses
 from agent.mysql.dump.keys import Key
-from agent.mysql.dump.statements import Bound
+from agent.mysql.dump.statements import Bound, Where
 from agent.mysql.identifiers import quoted, quoted_name
 
 MOST_RANGES = 32
@@ -78,7 +78,7 @@ def plan(
     if key is None:
         return DumpPlanMade(None, (), estimated_rows, estimated_bytes)
     index = _Index(connection, facts, table, key)
-    estimated_rows = index.rows("")
+    estimated_rows = index.rows(Where())
     wanted = max(estimated_rows // LEAST_ROWS, (estimated_bytes or 0) // LEAST_BYTES)
     uppers: list[str] = []
     if wanted > 1 and most_ranges > 1:
@@ -143,7 +143,7 @@ class _Index:
         self._table = table
         self._guesses = Guesses(key, self._ask, table)
 
-    def rows(self, where: str) -> int:
+    def rows(self, where: Where) -> int:
         """The estimate of the keys that fulfil `where`.
 
         USE INDEX: with FORCE INDEX there is nothing to choose, and MySQL makes no dive.
@@ -151,7 +151,7 @@ class _Index:
         format_ = " FORMAT=TRADITIONAL" if self._facts.flavor == "mysql" else ""
         statement = (
             f"EXPLAIN{format_} SELECT 1 FROM {quoted(self._table)} USE INDEX ({quoted_name(self.key.index)})"  # noqa: S608
-            f"{where and ' WHERE ' + where}"
+            f"{where.sql and ' WHERE ' + where.sql}"
         )
         self.statements += 1
         with self._connection.cursor() as cursor:
@@ -161,7 +161,7 @@ class _Index:
 
     def end(self, *, backwards: bool) -> Bound | None:
         """The first key or the last; None: the table is empty."""
-        return self._key("", backwards=backwards)
+        return self._key(Where(), backwards=backwards)
 
     def split(self, segment: _Segment) -> tuple[_Segment, _Segment] | None:
         """At the best of some guesses; None: nothing is between."""
@@ -180,7 +180,7 @@ class _Index:
         if right is None:
             return None
         from_first = statements.between(key, segment.first, None, with_lower=True)
-        left = self._key(f"{from_first} AND ({statements.before(key, guess)})", backwards=True)
+        left = self._key(from_first & statements.before(key, guess), backwards=True)
         if left is None:
             return None
         return self._segment(segment.first, left), self._segment(right, segment.last)
@@ -189,7 +189,7 @@ class _Index:
         where = statements.between(self.key, first, last, with_lower=True)
         return _Segment(first, last, 1 if first == last else self.rows(where))
 
-    def _key(self, where: str, *, backwards: bool) -> Bound | None:
+    def _key(self, where: Where, *, backwards: bool) -> Bound | None:
         hidden = statements.hidden_columns(self.key)
         found = self._ask(statements.select(self._table, hidden, self.key, where, 1, backwards=backwards))
         if not found:

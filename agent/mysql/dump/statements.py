@@ -9,6 +9,7 @@ form before it becomes a literal. It holds row values, so no error here shows it
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from menura.types import Kind
@@ -72,7 +73,7 @@ def chunk_statement(table: Table, expressions: Iterable[str], key: Key, lower: s
 
 def whole_statement(table: Table, expressions: Iterable[str]) -> str:
     """SELECT `expressions` of all rows, in no order."""
-    return f"SELECT {', '.join(expressions)} FROM {quoted(table)}"  # noqa: S608
+    return f"SELECT {', '.join(expressions)} FROM {quoted(table)}"  # noqa: S608  (names are quoted)
 
 
 def bound_of(key: Key, last_row: Sequence[bytes | None]) -> str:
@@ -130,47 +131,64 @@ def _hidden(column: KeyColumn) -> str:
     return f"CAST({name} AS CHAR)"
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A condition on a key."""
+
+    #: empty: all rows
+    sql: str = ""
+    #: leading columns of which it leaves one listed value
+    pinned: int = 0
+
+    def __and__(self, other: "Where") -> "Where":
+        sql = " AND ".join(part for part in (self.sql, other.sql) if part)
+        return Where(sql, max(self.pinned, other.pinned))
+
+
 def select(
-    table: Table, expressions: Iterable[str], key: Key, where: str, limit: int, *, backwards: bool = False
+    table: Table, expressions: Iterable[str], key: Key, where: Where, limit: int, *, backwards: bool = False
 ) -> str:
     """Of the rows that fulfil `where`, in the order of the key's index or against it."""
+    # both servers sort the rows when ORDER BY has a listed column that WHERE compares with one number
     order = ", ".join(
-        quoted_name(column.name) + (" DESC" if column.descending is not backwards else "") for column in key.columns
+        quoted_name(column.name) + (" DESC" if column.descending is not backwards else "")
+        for column in key.columns[where.pinned :]
     )
     return (
-        f"SELECT {', '.join(expressions)} FROM {quoted(table)} FORCE INDEX ({quoted_name(key.index)})"  # noqa: S608
-        f"{where and ' WHERE ' + where} ORDER BY {order} LIMIT {limit}"
+        f"SELECT {', '.join(expressions)} FROM {quoted(table)} FORCE INDEX ({quoted_name(key.index)})"  # noqa: S608  (quoted)
+        f"{where.sql and ' WHERE ' + where.sql}{order and ' ORDER BY ' + order} LIMIT {limit}"
     )
 
 
-def between(key: Key, lower: Bound | None, upper: Bound | None, *, with_lower: bool = False) -> str:
-    """Condition of the keys above `lower` (or from it on) up to and with `upper`; empty: all."""
-    parts = []
+def between(key: Key, lower: Bound | None, upper: Bound | None, *, with_lower: bool = False) -> Where:
+    """The keys above `lower` (or from it on) up to and with `upper`; a bound may be a beginning of the key's columns."""
+    where = Where()
     if lower is not None:
-        parts.append(_beyond(key, lower, later=True, inclusive=with_lower))
+        where &= _beyond(key, lower, later=True, inclusive=with_lower)
     if upper is not None:
-        parts.append(_beyond(key, upper, later=False, inclusive=True))
-    return " AND ".join(f"({part})" for part in parts)
+        where &= _beyond(key, upper, later=False, inclusive=True)
+    return where
 
 
-def before(key: Key, bound: Bound) -> str:
-    """Condition of the keys before `bound`, which may be a beginning of the key's columns."""
+def before(key: Key, bound: Bound) -> Where:
     return _beyond(key, bound, later=False, inclusive=False)
 
 
-def _beyond(key: Key, bound: Bound, *, later: bool, inclusive: bool) -> str:
+def _beyond(key: Key, bound: Bound, *, later: bool, inclusive: bool) -> Where:
     """(a > x) OR (a = x AND b > y): what both servers make ranges of, other than (a, b) > (x, y)."""
     branches: list[str] = []
     equal: list[str] = []
+    pinned = 0
     last = len(bound) - 1
     for at, (column, text) in enumerate(zip(key.columns, bound, strict=False)):
-        beyond = _column_beyond(
-            column, text, greater=later is not column.descending, inclusive=inclusive and at == last
-        )
+        greater = later is not column.descending
+        beyond = _column_beyond(column, text, greater=greater, inclusive=inclusive and at == last)
         if beyond:
             branches.append(" AND ".join([*equal, beyond]))
+        elif not branches and at < last:
+            pinned = at + 1
         equal.append(f"{quoted_name(column.name)} = {literal(column, text)}")
-    return " OR ".join(f"({branch})" for branch in branches) or "FALSE"
+    return Where(f"({' OR '.join(f'({branch})' for branch in branches) or 'FALSE'})", pinned)
 
 
 def _column_beyond(column: KeyColumn, text: str, *, greater: bool, inclusive: bool) -> str:

@@ -1,0 +1,166 @@
+"""Runway: does the server keep its log for as long as a dump needs it?
+
+Comes in: a connection to the server whose log is streamed, and what a dump has to read. Goes out: how long the log from
+now on is kept, how long the dump may take, and a warning or a refusal. Only a table that is read in one snapshot needs
+the log from there on until all of it is read; a dump by chunks needs just a stream that keeps up. Reads settings and
+the list of log files, changes nothing. Estimates are rough and lean towards a warning.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from agent.config import DumpConfig
+from agent.errors import DumpRunwayShort
+from agent.mysql.connection import is_grant_missing, rows, variable
+from agent.mysql.ddl.model import Table
+from agent.mysql.dump.governor import Limits
+
+#: what one connection reads from a server that others use too
+ASSUMED_BYTES_PER_SECOND = 20_000_000
+ASSUMED_ROWS_PER_SECOND = 200_000
+#: a need beyond this part of the runway is warned of
+_WARNED_PART = 0.5
+#: Amazon's servers ignore the expiry and have a setting of their own
+_MANAGED_SETTING = "binlog retention hours"
+#: the log's size that the server keeps: MariaDB since 11.4, Percona
+_SIZE_SETTINGS = ("max_binlog_total_size", "binlog_space_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Runway:
+    #: for which the log from now on is kept; None: until somebody purges it, or not known
+    seconds: int | None
+    #: what decides that: a setting and its value
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    #: None: this user may not see it
+    size_bytes: int | None
+    #: the server has removed files before
+    is_purged: bool
+
+
+def read_runway(connection: "Connection[Any]") -> Runway:
+    """Of the server as it is set now; inside `server_errors`."""
+    managed = _managed(connection)
+    if managed is not None:
+        return managed
+    expiry = _expiry(connection)
+    by_size = _by_size(connection, expiry)
+    known = [runway for runway in (expiry, by_size) if runway.seconds is not None]
+    return min(known, key=lambda runway: runway.seconds or 0, default=by_size)
+
+
+def needed_seconds(
+    rows_count: int | None, size_bytes: int | None, config: DumpConfig, limits: Limits, *, workers: int = 1
+) -> int | None:
+    """How long reading may take; None: the size is not known."""
+    if rows_count is None or size_bytes is None:
+        return None
+    rates = (
+        (rows_count, ASSUMED_ROWS_PER_SECOND * workers, config.max_rows_per_second, limits.rows_per_second),
+        (size_bytes, ASSUMED_BYTES_PER_SECOND * workers, config.max_bytes_per_second, limits.bytes_per_second),
+    )
+    return max(round(count / min(rate for rate in allowed if rate)) for count, *allowed in rates)
+
+
+def check_whole(runway: Runway, needed: int | None, table: Table, source: str) -> str:
+    """Of a table that is read in one snapshot: a warning, or empty; raises `DumpRunwayShort`."""
+    if runway.seconds is None:
+        return f"How long the server keeps its log is not known ({runway.by})" if runway.by else ""
+    if needed is None:
+        return (
+            f"The server keeps its log for {_told(runway.seconds)} ({runway.by}); how long the dump takes is not known"
+        )
+    if needed > runway.seconds:
+        raise DumpRunwayShort(
+            "planning the dump of a table that is read in one snapshot",
+            f"it may take {_told(needed)}, and the server keeps its log for {_told(runway.seconds)} ({runway.by}): the"
+            " changes meanwhile would be gone before they are read",
+            data="Nothing was dumped; the table's stream goes on as it was",
+            remedy="Keep the log longer on the server (binlog_expire_logs_seconds), give the table a primary key, so"
+            " that it is read by chunks, or raise the limits of the dump",
+            source=source,
+            database=table[0],
+            table=table[1],
+        )
+    if needed > runway.seconds * _WARNED_PART:
+        return f"It may take {_told(needed)}; the server keeps its log for {_told(runway.seconds)} ({runway.by})"
+    return ""
+
+
+def lag_warning(runway: Runway, lag_seconds: float) -> str:
+    """Of a dump by chunks, while the stream is so far behind; usually empty."""
+    if runway.seconds is None or lag_seconds <= runway.seconds * _WARNED_PART:
+        return ""
+    return (
+        f"The stream is {_told(round(lag_seconds))} behind, and the server keeps its log for {_told(runway.seconds)}"
+        f" ({runway.by}): slow the dump down, or keep the log longer"
+    )
+
+
+def _managed(connection: "Connection[Any]") -> Runway | None:
+    """None: no server of Amazon's."""
+    found = rows(
+        connection,
+        "SELECT 1 FROM information_schema.tables WHERE table_schema = 'mysql' AND table_name = 'rds_configuration'",
+    )
+    if not found:
+        return None
+    set_ = rows(connection, "SELECT value FROM mysql.rds_configuration WHERE name = %s", (_MANAGED_SETTING,))
+    hours = int(set_[0][0] or 0) if set_ else 0
+    return Runway(hours * 3600, f"{_MANAGED_SETTING} is {hours or 'not set: as soon as possible'}")
+
+
+def _expiry(connection: "Connection[Any]") -> Runway:
+    if (variable(connection, "binlog_expire_logs_auto_purge") or "ON").upper() == "OFF":
+        return Runway(None)
+    seconds = int(float(variable(connection, "binlog_expire_logs_seconds") or 0))
+    if seconds:
+        return Runway(seconds, f"binlog_expire_logs_seconds is {seconds}")
+    days = variable(connection, "expire_logs_days") or "0"
+    return Runway(int(float(days) * 86_400), f"expire_logs_days is {float(days):g}") if float(days) else Runway(None)
+
+
+def _by_size(connection: "Connection[Any]", expiry: Runway) -> Runway:
+    """At the rate at which the log has grown."""
+    for name in _SIZE_SETTINGS:
+        limit = int(variable(connection, name) or 0)
+        if not limit:
+            continue
+        log = _log(connection)
+        if not log.size_bytes:
+            return Runway(None, f"{name} is {limit}")
+        uptime = int(str(rows(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]))
+        # files that have expired are gone: what is left was written since then
+        grown_seconds = min(uptime, expiry.seconds or 0) if log.is_purged else uptime
+        seconds = round(limit * grown_seconds / log.size_bytes) if grown_seconds else None
+        return Runway(seconds, f"{name} is {limit}")
+    return Runway(None)
+
+
+def _log(connection: "Connection[Any]") -> _Log:
+    try:
+        files = rows(connection, "SHOW BINARY LOGS")
+    except pymysql.err.MySQLError as refused:
+        if not is_grant_missing(refused):
+            raise
+        return _Log(None, is_purged=False)
+    first = str(files[0][0]).rpartition(".")[2] if files else ""
+    return _Log(sum(int(file[1]) for file in files), is_purged=first.isdigit() and int(first) > 1)
+
+
+def _told(seconds: int) -> str:
+    """
+    >>> _told(90), _told(7200), _told(259200)
+    ('90 s', '2 h', '3 days')
+    """
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds} s"
