@@ -161,7 +161,7 @@ def select(
 
 
 def between(key: Key, lower: Bound | None, upper: Bound | None, *, with_lower: bool = False) -> Where:
-    """The keys above `lower` (or from it on) up to and with `upper`; a bound may be a beginning of the key's columns."""
+    """Above `lower` (or from it on) up to and with `upper`; a bound may be a beginning of the key's columns."""
     where = Where()
     if lower is not None:
         where &= _beyond(key, lower, later=True, inclusive=with_lower)
