@@ -201,7 +201,7 @@ def test_the_client_stream_when_it_closes_takes_its_parked_chunks_with_it_and_go
             await script.reopen_client()
             order = script.order
             assert [(part.lower, part.upper) for part in order.remaining] == [("m", "")]
-            assert order.next_chunk > 3
+            assert order.next_chunk >= 3  # that one may have been lost on its way
             await script.end_cut((2, started))  # of the stream before
             await script.send_chunk(order.next_chunk, "m", "", range(10, 30))
             await script.end_cut((order.next_chunk, started))
