@@ -8,7 +8,8 @@ Two streams of a source meet here: the client stream parks, the binlog stream na
 the event loop and none waits, so each of these steps is whole:
 
 - `park` puts a chunk at the end of its range. A chunk of a range begins where the last one ended; one that begins
-  where an earlier one began is a reading anew, and what was parked from there on is handed back to be deleted.
+  where a parked one began is a reading anew, and what was parked from there on is handed back to be deleted. Named
+  ones are not read anew: the ledger would go on from where they end.
 - `name` takes the first parked chunk of its range out of the client stream's hands, so that nobody else can delete it.
   Named ones so follow each other without a hole, which the ledger relies on: it keeps how far a range is.
 - `settle` says what became of a named one. When it is lost, the chunks after it have a hole before them: the client
@@ -20,7 +21,7 @@ of a dump is final then. A cut of another session of the agent names nothing: nu
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -31,8 +32,6 @@ from gateway.registry import DumpDesired, SourceKey
 
 #: of one source; its sender gets no new credit when half as many wait for a cut
 MAX_PARKED_CHUNKS = 2048
-#: places of a range from where it may be read anew after chunks from there were named
-MAX_REMEMBERED_PLACES = 64
 #: numbers of a dump that were passed over and may still come
 MAX_SKIPPED_NUMBERS = 4096
 #: the range of a dump without a key: its one chunk is the whole table
@@ -54,17 +53,14 @@ class _Range:
     #: where its next chunk begins
     lower: str
     is_read: bool = False
+    #: in order; the ledger, or the last named one, ends where the first begins
     parked: list[ParkedChunk] = field(default_factory=list)
-    #: where named chunks began
-    named: "deque[str]" = field(default_factory=lambda: deque(maxlen=MAX_REMEMBERED_PLACES))
 
     def replaced_by(self, lower: str) -> list[ParkedChunk] | None:
         """What a chunk that begins there takes the place of; None when it can't begin there."""
         for place, chunk in enumerate(self.parked):
             if chunk.landed.lower == lower:
                 return self.parked[place:]
-        if lower in self.named:
-            return list(self.parked)
         return [] if lower == self.lower and not self.is_read else None
 
 
@@ -217,7 +213,6 @@ class ClientChunks:
         if not range_.parked or range_.parked[0] is not chunk:
             return False
         del range_.parked[0]
-        range_.named.append(landed.lower)
         del self._parked[landed.dump, landed.chunk]
         self.changed.set()
         return True
@@ -309,6 +304,13 @@ class ParkedChunks:
             return False
         self._unsettled[key] += 1
         return True
+
+    def begin_again(self, key: SourceKey) -> None:
+        """Its client stream ends, and the next one begins at the ledger."""
+        stream = self._streams.get(key)
+        if stream is not None:
+            stream.is_lost = True
+            stream.changed.set()
 
     def settle(self, key: SourceKey, chunks: Sequence[ParkedChunk], *, is_committed: bool) -> None:
         """A cut that named them is committed, or is not."""

@@ -88,6 +88,7 @@ class CutDumps:
         here = {chunk.landed.dump for _, chunk in found if chunk is not None and chunk.is_whole}
         for dump, event in wholes.items():
             if dump not in here:
+                self.parts.parked.begin_again(self.key)
                 raise self._at(
                     (event.database, event.table),
                     ChunksLost(DOING, "a table's whole dump ends, and its rows are not here", data=NOTHING_LOST),
@@ -124,6 +125,7 @@ class CutDumps:
         if order.plan is None or order.remaining or not 0 < order.started_gsn == event.removes_rows_before_gsn:
             found = f"a dump that ends with {len(order.remaining)} ranges left, rows before"
             found += f" {event.removes_rows_before_gsn} gone, begun at {order.started_gsn}"
+            self.parts.parked.begin_again(self.key)
             raise self._at(table, OutOfSequence(DOING, found, data=NOTHING_LOST))
         return True
 

@@ -274,8 +274,8 @@ class Dumps:
             if self._chunks.is_lost:
                 raise ChunksLost(
                     "landing a source's dumps",
-                    "a cut that named chunks of them was not committed",
-                    data="Their ranges are read again from the last committed chunk",
+                    "a cut that named chunks of them, or their end, was not committed",
+                    data="What the ledger does not have is read again",
                     source=str(self.key),
                 )
             if self._withheld_bytes:

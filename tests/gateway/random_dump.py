@@ -11,8 +11,6 @@ from menura.v1.mysql_client_pb2 import ChunkDropped
 from tests.gateway.dump_script import DumpScript, open_dump
 from tests.gateway.scripted_agent import OPTIONS, ScriptedAgent, chunk_end, snapshot_batch, snapshot_rows
 
-#: ids of the table are 1 to this
-ROWS = 4000
 BOUNDARIES = (900, 1700, 3200)
 
 
@@ -32,12 +30,13 @@ class _Walk:
 
 
 class RandomDump:
-    def __init__(self, address: str, dump: str, seed: int, *, breaks: bool) -> None:
-        """With `breaks` it closes its own streams now and then."""
+    def __init__(self, address: str, dump: str, seed: int, *, rows: int, breaks: bool) -> None:
+        """Ids of the table are 1 to `rows`. With `breaks` it closes its own streams now and then."""
         self.address = address
         self.dump = dump
         self.is_done = False
         self.committed: set[int] = set()
+        self._rows = rows
         self._chance = random.Random(seed)
         self._breaks = breaks
         self._next_chunk = 1
@@ -81,7 +80,7 @@ class RandomDump:
         self._walks = []
         for part in script.order.remaining:
             lower = int(part.lower[2:-2]) if part.lower else 0
-            upper = int(part.upper[2:-2]) if part.upper else ROWS
+            upper = int(part.upper[2:-2]) if part.upper else self._rows
             self._walks.append(_Walk(part.number, lower, upper, is_last_sent=False))
 
     async def _step(self, script: DumpScript) -> None:

@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 from controlplane_api.database import Database, open_database
+from controlplane_api.dump_lives import DumpOptions
+from controlplane_api.dumps import start_dumps
 from controlplane_api.registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
@@ -22,10 +26,22 @@ def want(database: Database, key: SourceKey, *tables: str) -> None:
     cards = [TableSeen("shop", table, "InnoDB", "utf8mb4_bin", None, None, (), (), denied=False) for table in tables]
     registry.record_cartography(key, "mysql", "9.7.0", "uuid", cards, 1)
     with database.write() as connection:
-        source_id = connection.exec_driver_sql(
-            "SELECT source.id FROM source JOIN tenant ON tenant.id = source.tenant_id "
-            "WHERE tenant.name = ? AND source.name = ?",
-            (key.tenant, key.source),
-        ).scalar_one()
-        outcomes = start_tables(connection, source_id, None, Start(StartKind.OLDEST))
+        outcomes = start_tables(connection, _source_id(connection, key), None, Start(StartKind.OLDEST))
     assert not [outcome.refused for outcome in outcomes if outcome.refused]
+
+
+def want_dump(database: Database, key: SourceKey, table: str) -> str:
+    """Dump a table that is wanted, as a user does; the dump's UUID."""
+    with database.write() as connection:
+        (outcome,) = start_dumps(connection, _source_id(connection, key), [("shop", table)], DumpOptions())
+    assert outcome.refused is None
+    return outcome.dump
+
+
+def _source_id(connection: Connection, key: SourceKey) -> int:
+    source_id: int = connection.exec_driver_sql(
+        "SELECT source.id FROM source JOIN tenant ON tenant.id = source.tenant_id "
+        "WHERE tenant.name = ? AND source.name = ?",
+        (key.tenant, key.source),
+    ).scalar_one()
+    return source_id

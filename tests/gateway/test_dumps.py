@@ -13,7 +13,7 @@ from gateway.registry import SourceKey
 from tests.gateway.dump_script import open_dump, open_started
 from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
-from tests.gateway.random_dump import ROWS, RandomDump
+from tests.gateway.random_dump import RandomDump
 from tests.gateway.scripted_agent import (
     chunk_ref,
     cut_end,
@@ -505,9 +505,9 @@ def test_a_dump_by_random_steps_when_its_streams_break_lands_each_row_once(
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry, dump_credit_window_bytes=20_000) as address:
             async with asyncio.timeout(60):
-                await RandomDump(address, dump, seed, breaks=True).run()
+                await RandomDump(address, dump, seed, rows=4000, breaks=True).run()
             await eventually("what no cut named to go", lambda: data_files(tmp_path) == named_files(tmp_path))
 
     asyncio.run(scenario())
     assert registry.ledger.done == [dump]
-    assert landed_ids(tmp_path) == list(range(1, ROWS + 1))
+    assert landed_ids(tmp_path) == list(range(1, 4001))

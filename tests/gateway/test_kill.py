@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,6 +16,8 @@ from menura.v1.mysql_binlog_pb2 import Replicate
 
 from gateway.registry import SourceKey
 from tests.gateway.harness import data_files, read_log
+from tests.gateway.killable import Moment
+from tests.gateway.random_dump import RandomDump
 from tests.gateway.scripted_agent import (
     OPTIONS,
     AgentStream,
@@ -24,12 +27,16 @@ from tests.gateway.scripted_agent import (
     eventually,
     rows_batch,
 )
-from tests.gateway.sql_registry import open_registry, want
+from tests.gateway.sql_registry import open_registry, want, want_dump
 from tests.servers import free_port
 
 KILLS = 10
 SOURCES = ("shop", "crm")
 TABLES = ("orders", "items", "notes")
+#: of the table that is dumped
+ROWS = 4_000
+#: and whether chunks are committed until then; the registry is told by the log's recovery when the gateway starts
+MOMENTS = {Moment.BEFORE_LOG: False, Moment.AFTER_LOG: True, Moment.AFTER_REGISTRY: False, Moment.LANDED: False}
 
 
 class Load:
@@ -131,3 +138,46 @@ def test_a_gateway_killed_under_load_when_it_starts_again_has_lost_and_doubled_n
     named = sum(len(cut.files) for entry in entries for cut in entry.cuts)
     assert named <= len(data_files(landing))
     database.close()
+
+
+@pytest.mark.kill
+def test_a_gateway_killed_at_each_moment_of_a_chunk_when_it_starts_again_goes_on_at_the_chunk(tmp_path: Path) -> None:
+    landing, file, port = tmp_path / "landing", tmp_path / "control.db", free_port()
+    database, registry = open_registry(file)
+    shop = SourceKey("acme", "shop")
+    want(database, shop, "orders")
+    dump = want_dump(database, shop, "orders")
+    command = [sys.executable, "-m", "tests.gateway.killable", str(landing), str(file), str(port)]
+
+    async def scenario() -> None:
+        agent = RandomDump(f"127.0.0.1:{port}", dump, 3, rows=ROWS, breaks=False)
+        running = asyncio.create_task(agent.run())
+        before = 0
+        for moment, is_committed in MOMENTS.items():
+            process = subprocess.Popen([*command, moment], cwd=Path(__file__).parents[2])
+            await eventually(f"the kill at {moment}", lambda process=process: process.poll() is not None, 60)
+            chunks = landed_chunks(landing)
+            assert process.returncode == -signal.SIGKILL
+            assert (len(chunks) > before) is is_committed
+            before = len(chunks)
+        process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+        try:
+            async with asyncio.timeout(60):
+                await running
+        finally:
+            process.kill()
+            process.wait()
+
+    asyncio.run(scenario())
+    entries = read_log(landing)
+    files = [file for entry in entries for cut in entry.cuts for file in cut.files]
+    ids = [id_ for file in files for id_ in pq.read_table(landing / file.path).column("id").to_pylist()]
+    assert sorted(ids) == list(range(1, ROWS + 1))
+    assert registry.dumps(shop).dumps == ()
+    kinds = [event.kind for entry in entries for cut in entry.cuts for event in cut.events]
+    assert kinds == ["DUMP_STARTED", "DUMPED"]
+    database.close()
+
+
+def landed_chunks(landing: Path) -> list[int]:
+    return [chunk.chunk for entry in read_log(landing) for cut in entry.cuts for chunk in cut.chunks]
