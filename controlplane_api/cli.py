@@ -1,4 +1,4 @@
-"""`menura gateway | api | up | agents | sources | tables | sync | status`: finds the word's command and runs it.
+"""Runs `menura gateway | api | up | agents | sources | tables | events | sync | dump | status`: finds the command.
 
 An error is one line on standard error; each kind has an exit code of its own (see the `errors` modules).
 """
@@ -22,8 +22,10 @@ COMMANDS = {
     "agents": ("controlplane_api.commands.show", "agents_app"),
     "sources": ("controlplane_api.commands.show", "sources_app"),
     "tables": ("controlplane_api.commands.show", "tables_app"),
+    "events": ("controlplane_api.commands.show", "events_app"),
     "status": ("controlplane_api.commands.show", "status_app"),
     "sync": ("controlplane_api.commands.sync", "app"),
+    "dump": ("controlplane_api.commands.dump", "app"),
 }
 
 

@@ -8,9 +8,21 @@ import httpx
 from pydantic import ValidationError
 
 from controlplane_api.errors import ApiFailed, ApiUnreachable
-from controlplane_api.views import Fleet, Outcomes, Tables, TableView, View
+from controlplane_api.views import (
+    DumpChanged,
+    DumpDetail,
+    Dumps,
+    DumpView,
+    Fleet,
+    Outcomes,
+    TableEvents,
+    Tables,
+    TableView,
+    View,
+)
 
 PAGE_TABLES = 1_000
+PAGE_DUMPS = 1_000
 
 V = TypeVar("V", bound=View)
 
@@ -50,12 +62,48 @@ class ApiClient:
                 return found
             query["cursor"] = page.next_cursor
 
-    def start(self, source: str, tables: Sequence[tuple[str, str]] | None, start: str | dict[str, str]) -> Outcomes:
-        body = {"tables": _names(tables), "start": start}
+    def events(self, source: str, database: str, table: str) -> TableEvents:
+        named = "/".join(quote(part, safe="") for part in (database, table))
+        return self._ask(TableEvents, "GET", f"/sources/{quote(source, safe='')}/tables/{named}/events")
+
+    def start(
+        self,
+        source: str,
+        tables: Sequence[tuple[str, str]] | None,
+        start: str | dict[str, str],
+        dump: Mapping[str, object] | None = None,
+    ) -> Outcomes:
+        """`dump`: how the dump shall run that a start from "dump" makes."""
+        body = {"tables": _names(tables), "start": start, "dump": dump or {}}
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/start", body=body)
 
     def stop(self, source: str, tables: Sequence[tuple[str, str]] | None) -> Outcomes:
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/stop", body={"tables": _names(tables)})
+
+    def start_dumps(
+        self, source: str, tables: Sequence[tuple[str, str]] | None, options: Mapping[str, object]
+    ) -> Outcomes:
+        body = {"tables": _names(tables), **options}
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/dumps", body=body)
+
+    def dumps(self, source: str | None = None, *, running: bool = False, limit: int | None = None) -> list[DumpView]:
+        """The newest first: `limit` of them, or all over as many pages as it takes."""
+        found: list[DumpView] = []
+        query: dict[str, Any] = {"running": running, "limit": min(limit or PAGE_DUMPS, PAGE_DUMPS)}
+        path = "/dumps" if source is None else f"/sources/{quote(source, safe='')}/dumps"
+        while True:
+            page = self._ask(Dumps, "GET", path, query=query)
+            found += page.dumps
+            if page.next_cursor is None or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            query["cursor"] = page.next_cursor
+
+    def dump(self, source: str, dump: str) -> DumpDetail:
+        return self._ask(DumpDetail, "GET", _dump_path(source, dump))
+
+    def command_dump(self, source: str, dump: str, word: str, body: Mapping[str, object]) -> DumpChanged:
+        """`word` is pause, resume, cancel, priority or limits."""
+        return self._ask(DumpChanged, "POST", f"{_dump_path(source, dump)}/{word}", body=body)
 
     def _ask(
         self, view: type[V], method: str, path: str, *, query: Mapping[str, Any] | None = None, body: object = None
@@ -78,6 +126,10 @@ class ApiClient:
                 f"its answer is not of the form of this version ({strange.error_count()} differences)",
                 remedy="Use the same version on both sides.",
             ) from strange
+
+
+def _dump_path(source: str, dump: str) -> str:
+    return f"/sources/{quote(source, safe='')}/dumps/{quote(dump, safe='')}"
 
 
 def _names(tables: Sequence[tuple[str, str]] | None) -> object:

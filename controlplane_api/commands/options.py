@@ -1,8 +1,12 @@
 """What several commands share: options, the form of a group with one command, how values look in a terminal."""
 
+import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 DATABASE_HELP = "sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
 
@@ -10,10 +14,20 @@ Api = Annotated[str, typer.Option("--api", envvar="MENURA_API", help="Address of
 Tenant = Annotated[str, typer.Option("--tenant", envvar="MENURA_TENANT", help="Whose agents and sources.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the API's own JSON.")]
 
+Force = Annotated[bool, typer.Option("--force", help="Dump although the server may not keep its log long enough.")]
+
 DEFAULT_API = "http://127.0.0.1:7080"
 DEFAULT_TENANT = "default"
 
 UNKNOWN = "–"  # noqa: RUF001  (a dash, as in a table)
+
+
+def grid(*columns: str, right: Sequence[str] = ()) -> Table:
+    """An empty table with these headings."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
 
 
 def forced_group(text: str) -> typer.Typer:
@@ -47,6 +61,14 @@ def duration(microseconds: int | None) -> str:
         if microseconds >= size:
             return f"{microseconds / size:.1f} {unit}"
     return f"{microseconds / 1000:.1f} ms"
+
+
+def moment(at_us: int | None) -> str:
+    """
+    >>> moment(1_700_000_000_000_000), moment(None)
+    ('2023-11-14 22:13:20Z', '–')
+    """  # noqa: RUF002
+    return UNKNOWN if at_us is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at_us / 1e6))
 
 
 def size(number: float | None) -> str:

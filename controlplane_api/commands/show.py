@@ -1,11 +1,10 @@
-"""`menura agents | sources | tables | status`: what the API says, as tables or as its JSON."""
+"""`menura agents | sources | tables | events | status`: what the API says, as tables or as its JSON."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -20,14 +19,27 @@ from controlplane_api.commands.options import (
     Tenant,
     count,
     duration,
+    grid,
+    moment,
     plain,
     single_command,
     size,
 )
+from controlplane_api.commands.tables import parse_table
 from controlplane_api.states import State
-from controlplane_api.views import Agents, AgentView, Fleet, Sources, SourceView, Tables, TableView
+from controlplane_api.views import (
+    Agents,
+    AgentView,
+    DumpView,
+    Fleet,
+    Sources,
+    SourceView,
+    TableEventView,
+    Tables,
+    TableView,
+)
 
-agents_app, sources_app, tables_app, status_app = (single_command() for _ in range(4))
+agents_app, sources_app, tables_app, events_app, status_app = (single_command() for _ in range(5))
 
 STATE_STYLES = {
     State.STREAMING: "green",
@@ -83,6 +95,23 @@ def tables(
         Console().print(_tables_table((source, table) for table in found), *_problems([], found))
 
 
+@events_app.command()
+def events(
+    source: str,
+    table: Annotated[str, typer.Argument(help="DATABASE.TABLE; `a.b`.`c` where a name has a dot.")],
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """The last changes of a table other than of rows: its definition, truncates, dumps; the last one first."""
+    with ApiClient(api, tenant) as client:
+        found = client.events(source, *parse_table(table))
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        Console().print(_events_table(found.events))
+
+
 @status_app.command()
 def status(
     watch: Annotated[bool, typer.Option("--watch", help="Keep showing it until Ctrl-C.")] = False,
@@ -122,15 +151,8 @@ def _status(client: ApiClient) -> Group:
     return Group(*parts)
 
 
-def _grid(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
-
-
 def _agents_table(found: Iterable[AgentView]) -> Table:
-    table = _grid("AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES", right=["SEEN", "MEMORY"])
+    table = grid("AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES", right=["SEEN", "MEMORY"])
     now = time.time_ns() // 1000
     for agent in found:
         table.add_row(
@@ -147,7 +169,7 @@ def _agents_table(found: Iterable[AgentView]) -> Table:
 
 def _sources_table(found: Iterable[SourceView]) -> Table:
     right = ["SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S"]
-    table = _grid("SOURCE", "AGENT", "SERVER", "SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S", "POSITION", right=right)
+    table = grid("SOURCE", "AGENT", "SERVER", "SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S", "POSITION", right=right)
     for source in found:
         total = sum(source.tables.values())
         synced = total - sum(source.tables.get(state, 0) for state in _WITHOUT_SYNC)
@@ -168,7 +190,7 @@ def _sources_table(found: Iterable[SourceView]) -> Table:
 
 def _tables_table(found: Iterable[tuple[str, TableView]]) -> Table:
     right = ["ROWS", "FRESHNESS", "ABOUT", "SIZE"]
-    table = _grid("SOURCE", "TABLE", "STATE", "ROWS", "FRESHNESS", "ABOUT", "SIZE", "NOTE", right=right)
+    table = grid("SOURCE", "TABLE", "STATE", "ROWS", "FRESHNESS", "ABOUT", "SIZE", "NOTE", right=right)
     for source, row in found:
         table.add_row(
             Text(source),
@@ -183,6 +205,20 @@ def _tables_table(found: Iterable[tuple[str, TableView]]) -> Table:
     return table
 
 
+def _events_table(found: Iterable[TableEventView]) -> Table:
+    table = grid("COMMITTED", "EVENT", "NUMBER", "STATEMENT", "POSITION", right=["NUMBER"])
+    for event in found:
+        words = event.statement or event.dump
+        table.add_row(
+            moment(event.commit_timestamp_us),
+            Text(event.kind.replace("_", " ").lower(), style="bold"),
+            str(event.gsn),
+            Text(plain(f"{words} -> {'.'.join(event.new_name)}" if event.new_name else words)),
+            Text(plain(event.position[-48:])),
+        )
+    return table
+
+
 def _note(row: TableView) -> str:
     notes = [
         "refused by the agent's policy" if row.denied else "",
@@ -190,6 +226,7 @@ def _note(row: TableView) -> str:
         f"earlier rows missing: {row.earlier_rows_missing}" if row.earlier_rows_missing else "",
         f"without {', '.join(row.ignored_columns)}" if row.ignored_columns else "",
         f"begins: {row.start}" if row.start else "",
+        _dump_note(row.dump) if row.dump is not None else "",
     ]
     return "; ".join(note for note in notes if note)
 
@@ -198,3 +235,8 @@ def _problems(of_sources: Iterable[SourceView], of_tables: Iterable[TableView]) 
     told = [(source.source, source.problem) for source in of_sources]
     told += [(f"{table.database}.{table.table}", table.problem) for table in of_tables]
     return [Text(plain(f"{name}: {problem.message}"), style="red") for name, problem in told if problem is not None]
+
+
+def _dump_note(dump: DumpView) -> str:
+    done = "" if dump.percent is None else f" {dump.percent:.1f} %"
+    return f"dump {dump.state}{done}{': ' if dump.reason else ''}{dump.reason}"

@@ -94,6 +94,7 @@ function showOverview(fleet) {
 function sourceCard(source) {
   const figures = [["Lag", duration(source.lag_us)], ["Freshness", duration(source.freshness_us)],
     ["Rows/s", count(source.rows_per_second === null ? null : Math.round(source.rows_per_second))]];
+  if (source.dumps) figures.push(["Dumps", count(source.dumps)]);
   const states = STATE_ORDER.filter((state) => source.tables[state])
     .map((state) => pill(state, `${count(source.tables[state])} ${state.replace("_", " ")}`));
   const server = [`${source.flavor} ${source.server_version}`.trim(), source.address, source.agent && `agent ${source.agent}`];
@@ -145,20 +146,61 @@ function commandButton(table) {
   return button;
 }
 
+function dumpButton(word, title, table, path, body) {
+  const button = element("button", "small", word);
+  button.type = "button";
+  button.setAttribute("aria-label", `${title} of ${table.database}.${table.table}`);
+  button.addEventListener("click", () => tell(table, button, async () => {
+    const dump = await ask(path, body);
+    return `Dump ${dump.state}.${dump.key.length || dump.planned_at_us === null ? "" : " It is one snapshot of the whole table."}`;
+  }));
+  return button;
+}
+
+function dumpProgress(table) {
+  const dump = table.dump;
+  const bar = element("progress", "");
+  bar.setAttribute("aria-label", `Dump of ${table.database}.${table.table}`);
+  bar.max = 100;
+  bar.value = dump.percent ?? 0;
+  const facts = [
+    dump.percent === null ? "how much is left is not known" : `${dump.percent.toFixed(1)} %`,
+    `${count(dump.rows + dump.uncommitted_rows)} rows read`,
+    dump.rows_per_second !== null && `${count(dump.rows_per_second)} rows/s`,
+    dump.estimated_end_us !== null && `ends in about ${duration(Math.max(0, dump.estimated_end_us - Date.now() * 1000))}`,
+  ].filter(Boolean).join(" · ");
+  const notes = [dump.reason, dump.warning].filter(Boolean).map((words) => element("span", "notice", words));
+  const path = `${sourcePath()}/dumps/${encodeURIComponent(dump.dump)}`;
+  const button = dump.state === "paused" ? dumpButton("Resume", "Resume the dump", table, `${path}/resume`, {})
+    : dumpButton("Pause", "Pause the dump", table, `${path}/pause`, {});
+  return element("span", "dump", element("span", "dump-head", pill(dump.state, `dump ${dump.state}`), bar, button),
+    element("span", "muted", facts), ...notes);
+}
+
+function missingRows(table) {
+  const notice = element("span", "notice", `Earlier rows are missing: ${table.earlier_rows_missing} `);
+  if (table.dump || !RUNNING.has(table.state) || table.desired !== "syncing") return notice;
+  const named = [table.database, table.table].map(encodeURIComponent).join("/");
+  notice.append(dumpButton("Dump them", "Dump the earlier rows", table, `${sourcePath()}/tables/${named}/dump`, {}));
+  return notice;
+}
+
 function fillRow(row, table) {
-  const seen = JSON.stringify({ ...table, freshness_us: duration(table.freshness_us) });
+  const dump = table.dump && { ...table.dump, estimated_end_us: duration(table.dump.estimated_end_us - Date.now() * 1000) };
+  const seen = JSON.stringify({ ...table, dump, freshness_us: duration(table.freshness_us) });
   if (row.dataset.seen === seen) return;
   row.dataset.seen = seen;
   const notes = [
     table.problem && element("span", "problem", table.problem.message),
-    table.earlier_rows_missing && element("span", "notice", `Earlier rows are missing: ${table.earlier_rows_missing}`),
+    table.dump && dumpProgress(table),
+    table.earlier_rows_missing && missingRows(table),
     table.denied && element("span", "notice", "Refused by the agent's local policy."),
     table.gone && element("span", "notice", "No longer on the server."),
     table.ignored_columns.length && element("span", "muted", `Without ${table.ignored_columns.join(", ")}`),
   ].filter(Boolean);
   const about = table.estimated_rows === null ? bytes(table.size_bytes)
     : `${count(table.estimated_rows)} ${table.estimated_rows === 1 ? "row" : "rows"}, ${bytes(table.size_bytes)}`;
-  const focused = row.contains(document.activeElement);
+  const focused = row.contains(document.activeElement) ? document.activeElement.ariaLabel : null;
   row.replaceChildren(
     element("td", "name", element("span", "", element("span", "muted", `${table.database}.`), element("b", "", table.table)),
       ...notes),
@@ -168,7 +210,7 @@ function fillRow(row, table) {
     numberCell("At the source", about),
     element("td", "command", commandButton(table)),
   );
-  if (focused) row.querySelector("button")?.focus();
+  if (focused) ([...row.querySelectorAll("button")].find((each) => each.ariaLabel === focused) ?? row.querySelector("button"))?.focus();
 }
 
 function showTables(page) {
@@ -224,24 +266,29 @@ async function refresh() {
   }
 }
 
-async function command(word, table, button) {
+async function tell(table, button, act) {
   button.disabled = true;
-  const named = { tables: [{ database: table.database, table: table.table }] };
-  const body = word === "start" ? { ...named, start: $("begin").value } : named;
   const outcome = $("outcome");
+  const say = (words, refused) => {
+    outcome.textContent = `${table.database}.${table.table}: ${words}`;
+    outcome.classList.toggle("refused", refused);
+  };
   try {
-    const [told] = (await ask(`${sourcePath()}/${word}`, body)).tables;
-    const done = told.refused ? [told.refused.found, told.refused.remedy].filter(Boolean).join(". ")
-      : `${word === "start" ? "Started" : "Stopped"}. ${told.notice}`;
-    outcome.textContent = `${table.database}.${table.table}: ${done}`;
-    outcome.classList.toggle("refused", told.refused !== null);
+    say(await act(), false);
   } catch (failure) {
-    outcome.textContent = `${table.database}.${table.table}: ${failure.message}`;
-    outcome.classList.add("refused");
+    say(failure.message, true);
   }
   button.disabled = false;
   await refresh();
 }
+
+const command = (word, table, button) => tell(table, button, async () => {
+  const named = { tables: [{ database: table.database, table: table.table }] };
+  const body = word === "start" ? { ...named, start: $("begin").value } : named;
+  const [told] = (await ask(`${sourcePath()}/${word}`, body)).tables;
+  if (told.refused) throw new Refused([told.refused.found, told.refused.remedy].filter(Boolean).join(". "));
+  return `${word === "start" ? "Started" : "Stopped"}. ${told.notice}`;
+});
 
 function choose(chosen) {
   Object.assign(view, { cursors: [""] }, chosen);

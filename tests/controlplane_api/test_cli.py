@@ -9,7 +9,7 @@ import httpx
 import psutil
 import pytest
 
-from controlplane_api.commands.sync import parse_table
+from controlplane_api.commands.tables import parse_table
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import RequestInvalid
 from controlplane_api.registry import SqlRegistry

@@ -6,11 +6,11 @@ import pytest
 
 from controlplane_api.database import Database, open_database
 from controlplane_api.registry import SqlRegistry
-from gateway.registry import SourceKey, TableEffective
+from gateway.registry import DumpPlanned, DumpSeen, KeyRange, Problem, SourceKey, TableEffective
 from tests.controlplane_api import facts
 from tests.controlplane_api.browser import Browser, browser
 from tests.controlplane_api.conftest import serving
-from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, file, started, stopped
+from tests.controlplane_api.facts import KEY, LANDING, T0, chunk, cut, entry, file, started, stopped
 from tests.stack import wait_for
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
@@ -83,6 +83,39 @@ def test_dashboard_when_a_table_failed_then_says_why(page: Browser, registry: Sq
     page.wait_for_text("#tables", "Earlier rows are missing: purged")
     page.wait_for_text("#tables", "1,234")
     page.wait_for_text("#overview", "Failures\n1")
+
+
+def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry)
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health()], time.time_ns() // 1000 + 3_600_000_000)
+    page.wait_for_text("#tables", "orders")
+    page.run("document.querySelector('#begin').value = 'dump'")
+    page.click(button("Start", "orders"))
+    page.wait_for_text("#outcome", "come by a dump")
+    page.wait_for_text("#sources", "Dumps\n1")
+    (dump,) = registry.dumps(KEY).dumps
+    ranges = (KeyRange(0, "", '["5"]'), KeyRange(1, '["5"]', ""))
+    registry.record_dump_plan(KEY, dump.dump, DumpPlanned(("id",), ranges, 900, 1, 1, None, "<b>slow</b>"), T0)
+    registry.record_dump_status(
+        KEY, [DumpSeen(dump.dump, "WAITING", "90 threads run", 50, 1, 0)], time.time_ns() // 1000
+    )
+    read = chunk("orders", dump.dump, 1, "", '["5"]', last=True, rows=600)
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0)], chunks=[read])))
+    for words in ("dump waiting", "50.0 %", "600 rows", "90 threads run", "<b>slow</b>", "the dump that brings them"):
+        page.wait_for_text("#tables", words)
+    assert page.run("return document.querySelector('progress').position") == 0.5
+    page.click("button[aria-label='Pause the dump of shop.orders']")
+    page.wait_for_text("#tables", "dump paused")
+    assert registry.dumps(KEY).dumps[0].paused
+    page.click("button[aria-label='Resume the dump of shop.orders']")
+    wait_for("the dump to go on", lambda: not registry.dumps(KEY).dumps[0].paused, 20)
+    registry.record_dump_failed(KEY, dump.dump, Problem("DUMP_ACCESS_DENIED", "Not granted.", True, T0), T0)
+    page.wait_for_text(
+        "#tables", "Earlier rows are missing: the dump that should have brought them failed: Not granted."
+    )
+    page.click("button[aria-label='Dump the earlier rows of shop.orders']")
+    page.wait_for_text("#outcome", "shop.orders: Dump pending.")
+    assert len(registry.dumps(KEY).dumps) == 1
 
 
 def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(page: Browser, registry: SqlRegistry):
