@@ -24,7 +24,7 @@ MISSING_FROM_POSITION = (
 
 
 #: where the stream of a table begins whose sync waits for a dump
-StartOf = Callable[[str], Position | TableStart]
+StartOf = Callable[[str, Scheme], Position | TableStart]
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ def resolve(
                 starts.stopped.append(Stop(table, place, denied(source, *table)))
         elif sync.WhichOneof("start") == "dump":
             starts.awaited[sync.dump] = table
-            start = start_of(sync.dump)
+            start = start_of(sync.dump, scheme)
             if start is TableStart.UNDECIDED:
                 starts.undecided.add(sync.dump)
             else:

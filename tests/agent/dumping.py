@@ -116,13 +116,25 @@ def fill(database: Server, table: str, rows: int) -> None:
     database.run(f"INSERT INTO {table} (id, name, note) VALUES {values}")
 
 
+def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> None:
+    """Until the dump waits for what the reason names."""
+    try:
+        gateway.wait(lambda: dump.failed or (dump.statuses and reason in dump.statuses[-1].reason))
+    except AssertionError as late:
+        raise AssertionError(f"it does not wait: {_told(dump)}") from late
+    assert not dump.failed, dump.failed
+
+
 def wait_dumped(gateway: GatewayDouble, dump: Dump, seconds: float = 40.0) -> None:
     try:
         gateway.wait(lambda: dump.dumped_cut or dump.failed, seconds)
     except AssertionError as late:
-        told = [(status.state, status.reason) for status in dump.statuses[-3:]]
-        raise AssertionError(f"the dump does not end: {told}, left {dump.remaining}") from late
+        raise AssertionError(f"the dump does not end: {_told(dump)}, left {dump.remaining}") from late
     assert not dump.failed, dump.failed
+
+
+def _told(dump: Dump) -> list[tuple[int, str]]:
+    return [(status.state, status.reason) for status in dump.statuses[-3:]]
 
 
 def dumped(gateway: GatewayDouble, dump: Dump, key: tuple[str, ...]) -> dict[tuple[object, ...], dict[str, object]]:

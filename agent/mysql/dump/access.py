@@ -107,12 +107,14 @@ class Access:
 
     def end_on_server(self) -> None:
         """After `interrupt`: a statement that sends nothing would go on there."""
-        thread = self.connection.thread_id()  # type: ignore[no-untyped-call]
+        thread = int(self.connection.thread_id())  # type: ignore[no-untyped-call]
         try:
             with closing(connect(self.config.client, self.config.name)) as other:
-                running = rows(other, "SELECT 1 FROM information_schema.processlist WHERE id = %s", (thread,))
-                if running:
-                    rows(other, f"KILL {int(thread)}")
+                # behind a proxy the number may be another's connection
+                if any(
+                    (row[0], row[1]) == (thread, self.config.client.user) for row in rows(other, "SHOW PROCESSLIST")
+                ):
+                    rows(other, f"KILL {thread}")
         except (SourceError, pymysql.err.MySQLError) as failed:
             fields = {"source": self.config.name, "thread": thread, "found": type(failed).__name__}
             log.info("the server may go on with a read that was cancelled", extra={"fields": fields})

@@ -330,11 +330,13 @@ class Desk:
 
     # --- the binlog plugin's side
 
-    def start_of(self, dump: str) -> Position | TableStart:
+    def start_of(self, dump: str, scheme: Scheme) -> Position | TableStart:
         """Where the stream of a table begins whose sync waits for this dump."""
         with self._lock:
             whole = self._wholes.get(dump)
-            if whole is not None and dump not in self._wholes_named:
+            if whole is not None and (whole.position.gtids is None) is not (scheme is Scheme.FILE):
+                self._drop_whole(whole)  # the way of keeping positions has changed meanwhile
+            elif whole is not None and dump not in self._wholes_named:
                 return whole.position
             return TableStart.KEYED if dump in self._keyed else TableStart.UNDECIDED
 
@@ -384,9 +386,9 @@ class Desk:
             self._dropped.setdefault(dump, set()).add(number)
         # Whether the gateway still has them nobody knows: they are read again, unless their table has begun.
         for dump in self._wholes_named & task.awaited.keys():
-            whole = self._wholes.pop(dump, None)
+            whole = self._wholes.get(dump)
             if whole is not None:
-                self._dropped.setdefault(dump, set()).add(whole.number)
+                self._drop_whole(whole)
         self._wholes_named.clear()
 
     def table_event(self, event: mysql_binlog_pb2.TableEvent) -> None:
@@ -489,6 +491,10 @@ class Desk:
             if numbers:
                 self._dropped.setdefault(key[0], set()).update(numbers)
                 self._round += 1
+
+    def _drop_whole(self, whole: WholeTable) -> None:
+        del self._wholes[whole.dump]
+        self._dropped.setdefault(whole.dump, set()).add(whole.number)
 
     def _note_busy(self) -> None:
         self._queues = {key: queue for key, queue in self._queues.items() if queue}

@@ -4,6 +4,7 @@ Pure. An older floor is as right as a newer one and only makes more work, so old
 replica that lags finds one that it has passed.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,8 +12,8 @@ from agent.mysql.positions import Position
 
 Table = tuple[str, str]
 
-#: more are thinned: of the older half every second one goes
-MOST_FLOORS = 512
+#: of one level: a replica that is a while behind finds a floor that is older by at most a part of that while
+LEVEL_FLOORS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +33,38 @@ class Floor:
 
     def covers(self, table: Table, high: Position) -> bool:
         """Whether every change of the table up to `high` is in this cut or one before."""
-        return self.position.covers(high) or (table in self.ahead and self.ahead[table].covers(high))
+        return _covers(self.position, high) or (table in self.ahead and _covers(self.ahead[table], high))
+
+
+def _covers(position: Position, other: Position) -> bool:
+    """Positions of different logs say nothing of each other: a server behind one name may have been replaced."""
+    return position.is_comparable(other) and position.covers(other)
 
 
 class Floors:
-    """Of one stream, in the order of their cuts."""
+    """Of one stream, in the order of their cuts. Each level has twice the distance of the one before it."""
 
     def __init__(self) -> None:
-        self._floors: list[Floor] = []
+        self._levels: list[deque[Floor]] = [deque()]
 
     def add(self, floor: Floor) -> None:
-        self._floors.append(floor)
-        if len(self._floors) > MOST_FLOORS:
-            half = MOST_FLOORS // 2
-            self._floors = self._floors[:half:2] + self._floors[half:]
+        for level in self._levels:
+            level.append(floor)
+            if len(level) <= LEVEL_FLOORS:
+                return
+            level.popleft()
+            floor = level.popleft()
+        self._levels.append(deque([floor]))
 
     def newest(self, table: Table, low: Position, least_gsn: int) -> Floor | None:
         """The newest from `least_gsn` on that a server which has executed `low` has passed."""
-        for floor in reversed(self._floors):
+        for floor in (floor for level in self._levels for floor in reversed(level)):
             if floor.gsn < least_gsn:
                 return None
-            if low.covers(floor.of(table)):
+            if _covers(low, floor.of(table)):
                 return floor
         return None
 
     def has_from(self, least_gsn: int) -> bool:
-        return bool(self._floors) and self._floors[-1].gsn >= least_gsn
+        newest = self._levels[0]
+        return bool(newest) and newest[-1].gsn >= least_gsn

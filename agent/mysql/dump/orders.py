@@ -67,7 +67,7 @@ class Orders:
             self._outlet = outlet
             self._generation = -1
             self._has_news = True
-        if not self._thread.is_alive() and not self._stopping:
+        if self._thread.ident is None:
             self._thread.start()
 
     def closed(self) -> None:

@@ -144,9 +144,7 @@ class Reader:
     def _end(self, job: Job) -> None:
         if not self._desk.is_streamed(job.work.table):
             raise NotYet("all is read, and the table's stream does not run")
-        with self.access.marks.chunk(job.work.table):
-            high = self.access.marks.high()
-        self._orders.all_read(job, self.access.in_the_log(high))
+        self._orders.all_read(job, self.access.in_the_log(self.access.marks.high()))
 
     def give_up(self, job: Job) -> None:
         """The gateway forgets what came of the chunk."""

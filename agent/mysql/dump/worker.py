@@ -79,7 +79,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=f"{config.name}/dump-{number}", daemon=True)
 
     def start(self) -> None:
-        if not self._thread.is_alive():
+        if self._thread.ident is None:
             self._thread.start()
 
     def join(self, seconds: float) -> None:
