@@ -4,10 +4,11 @@ Comes in: chunks, events and stops of an entry's cuts, in the log's order, insid
 entry; so each counts once. Goes out: ranges that moved on, chunks, counts and ends, and what the syncs of the tables
 say of their older rows.
 
-A chunk moves its range on only from where the range is. Any other one (of a dump that is over, read twice, of no known
-range) is recorded as not counted: its rows are in the lake and do no harm there, and what the ledger does not have is
-read again. A dump that the database does not know is one from before it was built anew: its ranges are followed, but
-nobody reads on for it.
+A chunk moves its range only from a place that the range has reached: where it is, or, read again after a break, where
+it was; all below such a place is there. Any other one (of a dump or a range that is done, behind a gap, of no known
+range) is recorded as not counted: its rows are in the lake and do no harm there, and what the ledger lacks is read. A
+dump that the database does not know is one from before it was built anew: its ranges are followed, but nobody reads on
+for it.
 """
 
 import logging
@@ -106,7 +107,7 @@ class Ledger:
         dump = self._dumps[name]
         self._changed.add(name)
         dump.next_chunk = max(dump.next_chunk, chunk.chunk + 1)
-        problem = _not_counted(dump, table_id, chunk)
+        problem = self._not_counted(dump, table_id, chunk)
         if problem:
             logger.warning("chunk not counted: dump=%s chunk=%d because=%s", chunk.dump, chunk.chunk, problem)
         else:
@@ -171,6 +172,38 @@ class Ledger:
                 .values(dump_generation=Source.dump_generation + 1)
             )
 
+    def _not_counted(self, dump: _Dump, table_id: int, chunk: LandedChunk) -> str:
+        """Why the chunk moves nothing; empty when it goes on where its range is or was."""
+        if dump.table_id != table_id:
+            return "it is of another table"
+        if dump.state not in (DumpEnd.RUNNING, DumpEnd.LOST):
+            return f"its dump is {dump.state}"
+        if dump.state == DumpEnd.LOST:  # its plan is gone: the first chunk of a range shows where that began
+            dump.ranges.setdefault(chunk.range, _Range(chunk.range, chunk.lower, "", chunk.lower))
+        elif not dump.ranges:
+            whole = chunk.last_of_range and not chunk.lower and not chunk.upper and not dump.chunks
+            return "" if whole else "there is no plan with its range"
+        at = dump.ranges.get(chunk.range)
+        if at is None:
+            return "the plan has no such range"
+        if at.done:
+            return "its range is done"
+        if chunk.upper == chunk.lower and not chunk.last_of_range:
+            return "it holds nothing"
+        reached = chunk.lower in (at.reached, at.lower) or self._was_reached(dump, chunk)
+        return "" if reached else "its range has not come to where it begins"
+
+    def _was_reached(self, dump: _Dump, chunk: LandedChunk) -> bool:
+        """Whether an earlier chunk of its range ended where it begins."""
+        here = (row for row in self._chunks if row["dump_id"] == dump.id and row["counted"])
+        if any((row["range"], row["upper"]) == (chunk.range, chunk.lower) for row in here):
+            return True
+        before = select(DumpChunk.chunk).where(
+            DumpChunk.dump_id == dump.id, DumpChunk.range == chunk.range, DumpChunk.counted,
+            DumpChunk.upper == chunk.lower,
+        )  # fmt: skip
+        return self._connection.execute(before.limit(1)).first() is not None
+
     def _load(self, names: Sequence[tuple[int, str]], stopped_tables: Sequence[int]) -> None:
         for begin in range(0, len(names), LOOKUP_DUMPS):
             some = names[begin : begin + LOOKUP_DUMPS]
@@ -211,25 +244,6 @@ _UPDATE_DUMP = (
     .where(Dump.id == bindparam("of_dump"))
     .values({name: bindparam(f"to_{name}") for name in _MOVED_BY_LOG})
 )
-
-
-def _not_counted(dump: _Dump, table_id: int, chunk: LandedChunk) -> str:
-    """Why the chunk moves nothing; empty when it goes on where its range is."""
-    if dump.table_id != table_id:
-        return "it is of another table"
-    if dump.state not in (DumpEnd.RUNNING, DumpEnd.LOST):
-        return f"its dump is {dump.state}"
-    if dump.state == DumpEnd.LOST:  # its plan is gone: the first chunk of a range shows where that began
-        dump.ranges.setdefault(chunk.range, _Range(chunk.range, chunk.lower, "", chunk.lower))
-    elif not dump.ranges:
-        whole = chunk.last_of_range and not chunk.lower and not chunk.upper and not dump.chunks
-        return "" if whole else "there is no plan with its range"
-    at = dump.ranges.get(chunk.range)
-    if at is None:
-        return "the plan has no such range"
-    if at.done or chunk.lower != at.reached or (chunk.upper == chunk.lower and not chunk.last_of_range):
-        return "its range is elsewhere"
-    return ""
 
 
 def _chunk_row(dump: _Dump, chunk: LandedChunk, cut: LandedCut, at_us: int, *, counted: bool) -> Document:

@@ -13,8 +13,9 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from controlplane_api.documents import clean_int64, clean_text, insert_into
 from controlplane_api.dump_lives import end_dumps, grow_dump_generation
-from controlplane_api.models import Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
-from controlplane_api.states import DumpEnd
+from controlplane_api.models import Dump, DumpRange, DumpStatus, Source, SourceTable, Sync, Tenant
+from controlplane_api.states import DumpEnd, StartKind
+from controlplane_api.syncs import begin_anew
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange, Problem, SourceKey
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -75,6 +76,8 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
         problem = Problem("DUMP_RUNWAY_SHORT", short, terminal=True, at_us=at_us)
         end_dumps(connection, source_id, [found.id], DumpEnd.REFUSED, problem, at_us)
         return
+    if not plan.key:
+        _begin_sync_with(connection, source_id, found)
     grow_dump_generation(connection, source_id)
 
 
@@ -117,6 +120,17 @@ def record_failed(connection: Connection, source_id: int, dump: str, problem: Pr
     found = _running(connection, source_id, dump)
     if found is not None:
         end_dumps(connection, source_id, [found.id], DumpEnd.FAILED, problem, at_us)
+
+
+def _begin_sync_with(connection: Connection, source_id: int, dump: AnyRow) -> None:
+    """A table that is read in one snapshot begins with it, also when its stream runs: the two fit nowhere else."""
+    sync = connection.execute(
+        select(SourceTable.database, SourceTable.name, Sync.start, Sync.start_text)
+        .join_from(Sync, SourceTable)
+        .where(Sync.table_id == dump.table_id)
+    ).one()
+    if (sync.start, sync.start_text) != (StartKind.DUMP, dump.uuid):
+        begin_anew(connection, source_id, {(sync.database, sync.name): dump.uuid})
 
 
 def _running(connection: Connection, source_id: int, dump: str) -> AnyRow | None:

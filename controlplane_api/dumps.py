@@ -7,7 +7,6 @@ A dump that a sync begins with is made by `syncs.start_tables`.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from menura.errors import MenuraError
@@ -29,16 +28,14 @@ from controlplane_api.errors import (
     TableUnknown,
 )
 from controlplane_api.models import Dump, SourceTable, Sync
-from controlplane_api.states import Desired, DumpEnd, StartKind
+from controlplane_api.states import Desired, DumpEnd
 from controlplane_api.syncs import (
     LOOKUP_TABLES,
     Outcome,
-    Start,
     TableName,
+    begin_anew,
     denied_table,
     lock_source,
-    start_tables,
-    stop_tables,
     unknown_table,
 )
 
@@ -61,19 +58,16 @@ def start_dumps(
     if tables is None:
         tables = [name for name, row in rows.items() if _runs(row) and row.id not in running]
     refusals = {name: refused for name in tables if (refused := _refusal(name, rows.get(name), running)) is not None}
-    anew: list[TableName] = []
-    beside: list[TableName] = []
-    for name in dict.fromkeys(tables):
-        if name not in refusals:
-            (beside if has_unique_key(rows[name].columns, rows[name].keys) else anew).append(name)
-    made = create_dumps(connection, source_id, [rows[name].id for name in beside], options)
-    outcomes = {name: Outcome(*name, changed=True, dump=made[rows[name].id]) for name in beside}
-    if anew:
-        stop_tables(connection, source_id, anew)
-        for outcome in start_tables(connection, source_id, anew, Start(StartKind.DUMP), options):
-            outcomes[outcome.database, outcome.table] = replace(outcome, notice=_ANEW)
-    outcomes |= {name: Outcome(*name, changed=False, refused=refused) for name, refused in refusals.items()}
-    return [outcomes[name] for name in tables]
+    names = [name for name in dict.fromkeys(tables) if name not in refusals]
+    anew = [name for name in names if not has_unique_key(rows[name].columns, rows[name].keys)]
+    made = create_dumps(connection, source_id, [rows[name].id for name in names], options)
+    begin_anew(connection, source_id, {name: made[rows[name].id] for name in anew})
+    return [
+        Outcome(*name, changed=False, refused=refusals[name])
+        if name in refusals
+        else Outcome(*name, changed=True, dump=made[rows[name].id], notice=_ANEW if name in anew else "")
+        for name in tables
+    ]
 
 
 _ANEW = (

@@ -6,7 +6,7 @@ lets the source's generation grow once, which the gateway notices. A kill leaves
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,6 +140,35 @@ def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableNa
         _cancel_dumps(connection, source_id, [change["of_table"] for change in changes])
         connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
     return outcomes
+
+
+def begin_anew(connection: Connection, source_id: int, dumps: Mapping[TableName, str]) -> None:
+    """Let syncs that run begin again, each with its dump; the caller holds the source's row.
+
+    What they have streamed stays: their dump's end removes what it did not bring again.
+    """
+    if not dumps:
+        return
+    generation = lock_source(connection, source_id) + 1
+    here, ahead = _committed(connection, source_id)
+    changes = [
+        {
+            "of_table": row.id,
+            "to_text": dumps[name],
+            "to_position": ahead.get(name, here) if row.start is None else row.position,
+        }
+        for name, row in _rows(connection, source_id, list(dumps)).items()
+    ]
+    connection.execute(
+        update(Sync)
+        .where(Sync.table_id == bindparam("of_table"))
+        .values(
+            start=StartKind.DUMP, start_text=bindparam("to_text"), position=bindparam("to_position"),
+            state=State.PENDING, changed_generation=generation,
+        ),
+        changes,
+    )  # fmt: skip
+    connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
 
 
 def lock_source(connection: Connection, source_id: int) -> int:

@@ -316,6 +316,7 @@ def test_metrics_when_lag_is_unknown_then_absent(client: httpx.Client, registry:
     facts.record_shop(registry)
     text = client.get("/metrics").text
     assert 'menura_controlplane_tables{tenant="acme",source="shop",state="not_synced"} 3' in text
+    assert 'menura_controlplane_dumps{tenant="acme",source="shop"} 0' in text
     assert "menura_agent_lag_seconds{" not in text
     registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=2_500_000)], time.time_ns() // 1000)
     text = client.get("/metrics").text

@@ -147,14 +147,13 @@ def test_entry_when_applied_again_then_no_chunk_counts_twice(streaming: Log, dat
 @pytest.mark.parametrize(
     "stray",
     [
-        chunk("orders", "", 2, "", '["200"]'),  # read once more after a break
         chunk("orders", "", 2, '["300"]', '["400"]'),  # a gap
         chunk("orders", "", 2, '["200"]', '["200"]'),  # of nothing
         chunk("orders", "", 2, '["500"]', "", last=True, of_range=9),
         chunk("items", "", 2, '["200"]', '["500"]', last=True),  # another table's
     ],
 )
-def test_chunk_when_not_where_its_range_is_then_moves_nothing_and_is_kept_as_not_counted(
+def test_chunk_when_it_begins_where_its_range_has_not_come_then_moves_nothing_and_is_kept_as_not_counted(
     streaming: Log, database: Database, stray: LandedChunk, caplog: pytest.LogCaptureFixture
 ):
     uuid = planned(streaming, database)
@@ -168,6 +167,19 @@ def test_chunk_when_not_where_its_range_is_then_moves_nothing_and_is_kept_as_not
         assert dict(connection.execute(select(DumpChunk.chunk, DumpChunk.counted)).all()) == {1: True, 2: False}
     assert "chunk not counted" in caplog.text
     assert "200" not in caplog.messages[-1].partition("because")[2]  # never a key's value
+
+
+def test_chunk_when_read_again_after_a_break_then_its_range_goes_on_from_its_end(streaming: Log, database: Database):
+    uuid = planned(streaming, database)
+    for number, (lower, upper) in enumerate((("", '["200"]'), ('["200"]', '["300"]'), ('["300"]', '["400"]'))):
+        streaming.cut(chunk("orders", uuid, number + 1, lower, upper))
+    # The agent was told of the ledger before the last two were committed.
+    streaming.cut(chunk("orders", uuid, 4, '["200"]', '["290"]'), chunk("orders", uuid, 5, '["290"]', '["390"]'))
+    (desired,) = streaming.registry.dumps(KEY).dumps
+    assert desired.remaining[0] == KeyRange(0, '["390"]', '["500"]')
+    streaming.cut(chunk("orders", uuid, 6, '["390"]', '["500"]', last=True))
+    streaming.cut(chunk("orders", uuid, 7, '["200"]', '["290"]'))  # what is done stays done
+    assert streaming.registry.dumps(KEY).dumps[0].remaining == RANGES[1:]
 
 
 def _fields(of: LandedChunk) -> dict:
@@ -336,6 +348,19 @@ def test_dump_when_the_table_has_no_unique_key_then_its_sync_begins_anew(registr
     registry.record_dump_failed(KEY, outcomes[0].dump, BROKEN, T0)
     with pytest.raises(MenuraError, match="DUMP_NOT_RESUMABLE"):
         command(database, dumps.resume, outcomes[0].dump)
+
+
+def test_plan_when_a_table_that_streams_has_no_usable_key_then_its_sync_begins_anew(streaming: Log, database: Database):
+    uuid = dump(database, "orders")
+    registry = streaming.registry
+    assert registry.desired(KEY).tables == (TableDesired("shop", "orders"),)
+    registry.record_dump_plan(KEY, uuid, WHOLE, T0)
+    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", start_dump=uuid),)
+    assert [each.dump for each in registry.dumps(KEY).dumps] == [uuid]
+    generation = registry.generations([KEY])[KEY]
+    whole = chunk("orders", uuid, 1, "", "", last=True)
+    streaming.cut(whole, dump_event("orders", 20, "DUMPED", uuid), start=[started("orders", 4)], generation=generation)
+    assert (missing(database), row_of(database, uuid)["state"]) == ("", "done")
 
 
 def test_dump_when_refused_then_says_what_to_do(streaming: Log, database: Database):
