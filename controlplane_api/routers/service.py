@@ -38,9 +38,7 @@ def get_metrics(database: ControlDatabase) -> Response:
             "menura_controlplane_tables", "gauge", "Tables of the cartography by state of their sync.",
             [({**labels, "state": state}, s.tables.get(state, 0)) for labels, s in sources for state in State],
         ),
-        *_metric(
-            "menura_controlplane_dumps", "gauge", "Dumps that are not over.", [(labels, s.dumps) for labels, s in sources]
-        ),
+        *_metric("menura_controlplane_dumps", "gauge", "Dumps that run.", [(lb, s.dumps) for lb, s in sources]),
         *_metric(
             "menura_agent_lag_seconds", "gauge", "Behind the end of the source's log; absent while unknown.",
             [(labels, None if s.lag_us is None else s.lag_us / 1e6) for labels, s in sources],
