@@ -141,7 +141,7 @@ cdef inline int decode_old_decimal(
         is_negative = at[0] == 45
         at += 1
     if not is_old_decimal(at, end - at, scale):
-        return fail(row, b"a decimal of before 5.0 that is no number")
+        return fail(row, b"a decimal that is no number")
     whole = end - at - (scale + 1 if scale else 0)
     while whole and at[0] == 48:
         at += 1

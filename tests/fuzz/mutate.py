@@ -113,6 +113,14 @@ def _damaged(payload: bytes, chance: Random, others: Sequence[Payloads]) -> byte
         data[5] = chance.choice(_TYPES)
     if chance.random() < 0.08:
         _splice(data, type_, first, chance, others)
+    change(data, first, chance)
+    if chance.random() < 0.995:
+        data[_SIZE_AT : _SIZE_AT + 4] = (len(data) - 1).to_bytes(4, "little")
+    return bytes(data)
+
+
+def change(data: bytearray, first: int, chance: Random) -> None:
+    """Damage what lies behind `first`."""
     for _ in range(chance.choice((1, 1, 1, 2, 2, 4, 8))):
         if len(data) <= first:
             break
@@ -120,9 +128,6 @@ def _damaged(payload: bytes, chance: Random, others: Sequence[Payloads]) -> byte
         span = len(data) - first
         at = first + chance.randrange(min(span, 12) if chance.random() < 0.3 else span)
         chance.choice(_CHANGES)(data, at, chance)
-    if chance.random() < 0.995:
-        data[_SIZE_AT : _SIZE_AT + 4] = (len(data) - 1).to_bytes(4, "little")
-    return bytes(data)
 
 
 def _splice(data: bytearray, type_: int, first: int, chance: Random, others: Sequence[Payloads]) -> None:

@@ -25,15 +25,19 @@ from tests.fuzz.build import FOLDER
 agent.native.__path__[:] = [str(FOLDER / "native")]
 
 from agent.native.decoder import BinlogDecoder  # noqa: E402
+from agent.native.results import ResultReader  # noqa: E402
 from tests.agent.native.mutation import packets, payloads  # noqa: E402
 from tests.fuzz import seeds  # noqa: E402
 from tests.fuzz.mutate import Payloads, mutate, stream_of  # noqa: E402
+from tests.fuzz.results import RESULT_PREFIX, ResultSets, ResultTarget  # noqa: E402
 from tests.fuzz.target import Target, check, from_file, to_file  # noqa: E402
 
 #: of the processor; 64 inputs that take more hang
 HANG_SECONDS = 20
 #: of the slower properties: one input in so many
 CHECK_EACH = 20
+#: of result sets: one input in so many
+RESULT_EACH = 8
 #: corpus entries that are larger would only be slow
 MOST_KEPT_BYTES = 16384
 #: behind what was received; a read further away than this does not happen by a step too many
@@ -43,7 +47,7 @@ _asan = ctypes.CDLL(None)
 _coverage = ctypes.CDLL(str(FOLDER / "coverage.so"))
 
 
-def guard(decoder: BinlogDecoder) -> Callable[[], None]:
+def guard(decoder: BinlogDecoder | ResultReader) -> Callable[[], None]:
     """AddressSanitizer's red zone right behind the last byte received, in the middle of the receive buffer."""
     free = ctypes.c_char.from_buffer(decoder.writable())
     address, size = ctypes.c_void_p(ctypes.addressof(free)), ctypes.c_size_t(GUARD_BYTES)
@@ -93,6 +97,7 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
     """Feed so many mutated events."""
     chance, target, corpus, current = Random(seed), Target(guard), Corpus(corpus_path), Current(current_path)
     donors = {flavor: [unit for mariadb, unit in corpus.entries if mariadb is flavor] for flavor in (False, True)}
+    results, result_sets = ResultTarget(guard), ResultSets(chance)
     fed = inputs = errors = rows = 0
     for mariadb, unit in corpus.entries:  # what is known is not new
         target.run(b"".join(map(packets, unit)), mariadb=mariadb)
@@ -111,6 +116,12 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
         if inputs % CHECK_EACH == 0:
             check(target, stream, outcome, mariadb=mariadb)
             _coverage.fuzz_begin()
+        if inputs % RESULT_EACH == 0:
+            stream, packet_count = result_sets.stream()
+            current.put(results.to_file(stream))
+            errors += results.run(stream, slowly=inputs % CHECK_EACH == 0)
+            _coverage.fuzz_begin()
+            fed += packet_count
         inputs += 1
         fed += count
         errors += bool(outcome.error)
@@ -134,6 +145,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[0] == "replay":
         for path in map(Path, arguments[1:]):
+            if path.read_bytes().startswith(RESULT_PREFIX):
+                print(f"{path.name}: {ResultTarget(guard).replay(path.read_bytes()) or 'no error'}")
+                continue
             stream, mariadb = from_file(path)
             target = Target(guard)
             outcome = target.run(stream, mariadb=mariadb)
