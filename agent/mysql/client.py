@@ -46,7 +46,7 @@ class ClientPlugin:
         self._credit = Credit()
         self._desk = desk
         self._orders = Orders(self.source, desk, context.state)
-        self._workers = Workers(self._config, desk, self._orders, self._credit)
+        self._workers = Workers(self._config, desk, self._orders, self._credit, context.state)
         self._backoff = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._changed = threading.Condition()
         self._wanted: Outlet | None = None

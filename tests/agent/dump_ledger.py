@@ -72,7 +72,7 @@ class Dump:
             paused=self.paused,
             limits=self.limits,
             started_gsn=self.started_gsn,
-            plan=self.plan,
+            plan=self.plan if self.plan is not None and self.plan.key else None,
             remaining=[
                 mysql_client_pb2.DumpRange(number=number, lower=lower, upper=uppers[number])
                 for number, lower in sorted(self.remaining.items())

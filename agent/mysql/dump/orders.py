@@ -169,11 +169,12 @@ class Orders:
                 job.part.is_busy = False
             self._changed.notify_all()
 
-    def planned(self, job: Job) -> None:
+    def planned(self, job: Job, *, by_key: bool) -> None:
         """The plan was sent."""
         with self._changed:
-            job.work.is_planned = True
+            job.work.planned(by_key=by_key)
             job.work.goes_on()
+            self._changed.notify_all()
 
     def chunk_read(self, job: Job, sent: SentChunk, gsn: int, high: Position, end: mysql_client_pb2.ChunkEnd) -> bool:
         """Sends its end. False: it does not count, and its range is read again."""

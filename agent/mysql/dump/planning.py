@@ -1,27 +1,53 @@
-"""The plan of a dump as it travels.
+"""The plan of a dump as it travels: its ranges, and whether the log is kept for as long as it needs it.
 
-Comes in: a table and its key. Goes out: a `DumpPlan` with bounds as `statements` has them.
+Comes in: an order and the key that its table is read by. Goes out: a `DumpPlan` with bounds as `statements` has them.
 """
+
+from contextlib import closing
 
 from menura.v1 import mysql_client_pb2
 
-from agent.mysql.connection import server_errors
+from agent.errors import DumpRunwayShort
+from agent.mysql.connection import connect, server_errors
 from agent.mysql.dump.access import Access
+from agent.mysql.dump.governor import Limits
 from agent.mysql.dump.keys import Key
 from agent.mysql.dump.ranges import plan
-from agent.mysql.progress import Table
+from agent.mysql.dump.runway import check_whole, lag_warning, needed_seconds, read_runway
+from agent.state import SourceState
+
+DOING = "planning a dump"
 
 
-def plan_message(access: Access, dump: str, table: Table, key: Key | None) -> mysql_client_pb2.DumpPlan:
-    """Raises a `SourceError`, and `DumpRunwayShort`."""
-    with server_errors("planning a dump", access.config.client, access.config.name, "SELECT"):
+def plan_message(
+    access: Access, order: mysql_client_pb2.DumpOrder, key: Key | None, state: SourceState
+) -> mysql_client_pb2.DumpPlan:
+    """Raises a `SourceError`."""
+    config = access.config
+    table = (order.table.database, order.table.table)
+    with server_errors(DOING, config.client, config.name, "SELECT"):
         made = plan(access.connection, access.facts, table, key)
+    with closing(connect(config.binlog, config.name)) as connection, server_errors(DOING, config.binlog, config.name):
+        runway = read_runway(connection)
+    needed = None
+    if key is None:
+        limits = Limits(order.limits.workers, order.limits.rows_per_second, order.limits.bytes_per_second)
+        needed = needed_seconds(made.estimated_rows, made.estimated_bytes, config.dump, limits)
+        try:
+            warning = check_whole(runway, needed, table, config.name)
+        except DumpRunwayShort as short:  # the control plane refuses it, unless somebody wants it all the same
+            warning = short.found
+    else:
+        warning = lag_warning(runway, state.status().lag_us / 1_000_000)  # 0: not known
     return mysql_client_pb2.DumpPlan(
-        dump=dump,
+        dump=order.dump,
         key=key.names if key is not None else (),
         ranges=[
             mysql_client_pb2.DumpRange(number=part.number, lower=part.lower, upper=part.upper) for part in made.ranges
         ],
         estimated_rows=made.estimated_rows,
         estimated_bytes=made.estimated_bytes,
+        runway_seconds=runway.seconds,
+        needed_seconds=needed,
+        warning=warning,
     )

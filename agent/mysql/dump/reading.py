@@ -31,7 +31,7 @@ from agent.mysql.dump.statements import bound_of, chunk_statement, whole_stateme
 from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, SentChunk
 from agent.mysql.positions import Position
 from agent.mysql.progress import Table, name_message
-from agent.state import denied
+from agent.state import SourceState, denied
 
 DOING = "dumping a table"
 BATCH_ROWS = 16_384
@@ -62,13 +62,16 @@ class Prepared:
 class Reader:
     """Does jobs over one connection, in one thread. After any exception the connection is of no use."""
 
-    def __init__(self, access: Access, desk: Desk, orders: Orders, credit: Credit, governing: Governing) -> None:
+    def __init__(
+        self, access: Access, desk: Desk, orders: Orders, credit: Credit, governing: Governing, state: SourceState
+    ) -> None:
         self.access = access
         self._config = access.config
         self._desk = desk
         self._orders = orders
         self._credit = credit
         self._governing = governing
+        self._state = state
         self._prepared: dict[Table, Prepared] = {}
         self._sizes: dict[str, ChunkSize] = {}
         #: of the job: batches that were sent, how its table looked, how long it waited for credit
@@ -92,11 +95,11 @@ class Reader:
         with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
             key = next(iter(keys_of(access.connection, work.table, definition, verdict)), None)
         prepared = self._prepare(work.table, definition, key)
-        message = plan_message(access, work.dump, work.table, key)
+        message = plan_message(access, work.order, key, self._state)
         for part in message.ranges:
             part.lower, part.upper = signed(part.lower, prepared.order), signed(part.upper, prepared.order)
         job.outlet.send(stream_pb2.StreamResponse(dump_plan=message))
-        self._orders.planned(job)
+        self._orders.planned(job, by_key=key is not None)
 
     def _chunk(self, job: Job) -> None:
         work, part, access = job.work, job.part, self.access

@@ -82,8 +82,10 @@ class DumpWork:
     ranges: dict[int, RangeWork] = field(default_factory=dict)
     #: in the order in which they were read
     in_flight: dict[int, SentChunk] = field(default_factory=dict)
-    #: the plan that the gateway has recorded is taken over
+    #: it is known how it is read: by the plan that the gateway has recorded, or whole
     has_plan: bool = False
+    #: read in one snapshot, without ranges
+    is_whole: bool = False
     #: a plan was sent: the next word is the gateway's
     is_planned: bool = False
     is_failed: bool = False
@@ -110,11 +112,6 @@ class DumpWork:
     def table(self) -> Table:
         return (self.order.table.database, self.order.table.table)
 
-    @property
-    def is_whole(self) -> bool:
-        """Read in one snapshot, without ranges."""
-        return self.has_plan and not self.order.plan.key
-
     def ordered(self, order: mysql_client_pb2.DumpOrder) -> None:
         """The newest order. What is left by it counts when it first has a plan; afterwards this knows more."""
         self.order = order
@@ -123,7 +120,12 @@ class DumpWork:
             return
         self.has_plan = True
         self.ranges = {left.number: RangeWork(left.number, left.upper, left.lower) for left in order.remaining}
-        if self.is_whole:
+
+    def planned(self, *, by_key: bool) -> None:
+        """A plan was sent. One with ranges comes back with an order; of a table without a key that is all."""
+        self.is_planned = True
+        if not by_key:
+            self.has_plan = self.is_whole = True
             self.ranges = {WHOLE_RANGE: RangeWork(WHOLE_RANGE, "", "")}
 
     def take_number(self) -> int:

@@ -33,6 +33,7 @@ from agent.mysql.dump.orders import Orders
 from agent.mysql.dump.reading import KeyMissing, NotYet, Reader, TableMissing
 from agent.mysql.dump.statements import BoundInvalid
 from agent.session import StreamClosed
+from agent.state import SourceState
 
 log = logging.getLogger("menura.dump")
 
@@ -48,10 +49,10 @@ MISSING_SECONDS = 10.0
 class Workers:
     """Of one source; they begin with its first stream."""
 
-    def __init__(self, config: SourceConfig, desk: Desk, orders: Orders, credit: Credit) -> None:
+    def __init__(self, config: SourceConfig, desk: Desk, orders: Orders, credit: Credit, state: SourceState) -> None:
         governing = Governing(config)
         self._workers = [
-            Worker(number, config, desk, orders, credit, governing) for number in range(config.dump.workers)
+            Worker(number, config, desk, orders, credit, governing, state) for number in range(config.dump.workers)
         ]
         orders.wake_senders = credit.wake
 
@@ -68,13 +69,21 @@ class Workers:
 
 class Worker:
     def __init__(
-        self, number: int, config: SourceConfig, desk: Desk, orders: Orders, credit: Credit, governing: Governing
+        self,
+        number: int,
+        config: SourceConfig,
+        desk: Desk,
+        orders: Orders,
+        credit: Credit,
+        governing: Governing,
+        state: SourceState,
     ) -> None:
         self._config = config
         self._desk = desk
         self._orders = orders
         self._credit = credit
         self._governing = governing
+        self._state = state
         self._reader: Reader | None = None
         self._thread = threading.Thread(target=self._run, name=f"{config.name}/dump-{number}", daemon=True)
 
@@ -178,7 +187,7 @@ class Worker:
             self._disconnect()
         if self._reader is None:
             access = Access.open(self._config, scheme)
-            self._reader = Reader(access, self._desk, self._orders, self._credit, self._governing)
+            self._reader = Reader(access, self._desk, self._orders, self._credit, self._governing, self._state)
         job.interrupt = self._reader.access.interrupt
         if job.cancelled.is_set():  # before the line above it had nothing to interrupt
             raise ReadCancelled
