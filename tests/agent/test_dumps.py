@@ -19,6 +19,7 @@ from tests.agent.dumping import (
     wait_dumped,
     wait_equal,
     wait_rows,
+    wait_status,
 )
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, write_config
@@ -298,13 +299,33 @@ def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
     assert "GRANT SELECT" in dump.failed.remedy
 
 
+def test_dump_when_the_server_refuses_its_login_then_it_waits_and_goes_on_when_it_does_not(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database, rows=2000)
+    gateway.sync("shop", table, now=True)
+    dump = gateway.dump("shop", "locked", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=1000))
+    own = "SELECT id FROM information_schema.processlist WHERE user = 'menura' AND command NOT LIKE 'Binlog Dump%'"
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
+        database.run("ALTER USER 'menura'@'%' IDENTIFIED BY 'another'")
+        for (thread,) in database.run(own):
+            with suppress(pymysql.err.OperationalError):  # it has gone by itself
+                database.run(f"KILL {thread}")
+        wait_status(gateway, dump, "refused this user")
+        database.run("ALTER USER 'menura'@'%' IDENTIFIED BY 'menura-secret'")
+        gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+        wait_dumped(gateway, dump)
+        assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
+
+
 def test_dump_when_the_stream_does_not_run_then_it_waits_and_says_so(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     table = create(database)
     dump = gateway.dump("shop", "early", table)
     with agent_inside(config(tmp_path, gateway, database)):
-        gateway.wait(lambda: dump.statuses and "stream" in dump.statuses[-1].reason)
+        wait_status(gateway, dump, "the stream of the source does not run")
         gateway.sync("shop", table, now=True)
         wait_dumped(gateway, dump)
     assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))

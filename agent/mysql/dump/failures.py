@@ -2,7 +2,7 @@
 
 from menura.errors import MenuraError
 
-from agent.errors import DumpKeyChanged, DumpTableGone, ResultInvalid
+from agent.errors import DumpKeyChanged, DumpSnapshotImpossible, DumpTableGone, ResultInvalid
 from agent.mysql.dump.work import RangeWork
 from agent.mysql.progress import Table
 
@@ -19,6 +19,19 @@ def table_gone(source: str, table: Table, found: str) -> DumpTableGone:
         f"the table is no longer there: {found}",
         data="What was dumped is in the lake; the stream says what became of the table",
         remedy="Start a dump of the table under its present name",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def sync_goes_on(source: str, table: Table) -> DumpSnapshotImpossible:
+    return DumpSnapshotImpossible(
+        "dumping a table",
+        "it has no key in whose order it could be read, and its sync goes on: only a sync that begins with the dump fits"
+        " together with a snapshot of the whole table",
+        data="Nothing of it was dumped; its stream goes on",
+        remedy="Start the table's sync anew from a dump, or give it a primary key",
         source=source,
         database=table[0],
         table=table[1],

@@ -17,7 +17,7 @@ from menura.v1 import mysql_client_pb2, stream_pb2
 
 from agent.errors import as_message
 from agent.mysql.dump.desk import Chunk, Desk, Ending, News, WholeTable
-from agent.mysql.dump.failures import table_gone
+from agent.mysql.dump.failures import sync_goes_on, table_gone
 from agent.mysql.dump.jobs import Job, find_job
 from agent.mysql.dump.statuses import Statuses
 from agent.mysql.dump.work import DumpWork, SentChunk
@@ -29,6 +29,8 @@ log = logging.getLogger("menura.dump")
 
 TICK_SECONDS = 0.2
 STOP_SECONDS = 5.0
+#: a sync that is to begin anew with a dump is heard of sooner
+UNWANTED_SECONDS = 20.0
 
 
 class Orders:
@@ -292,7 +294,7 @@ class Orders:
             self._changed.notify_all()
 
     def _lose(self, news: News) -> None:
-        """Tables that are gone, or can't begin."""
+        """Tables that are gone, can't begin, or will not."""
         with self._changed:
             works = list(self._works.values())
         for work in works:
@@ -301,3 +303,14 @@ class Orders:
                 self.fails(work, table_gone(self._source, work.table, f"the stream has met its {kind}"))
             elif work.dump in news.refused:
                 self.fails(work, news.refused[work.dump])
+            elif work.is_whole and self._is_unwanted(work):
+                self.fails(work, sync_goes_on(self._source, work.table))
+
+    def _is_unwanted(self, work: DumpWork) -> bool:
+        """Whether the stream of a table that must begin with its dump has gone on without it, for longer than it takes
+        to hear that it begins anew."""
+        if self._desk.is_awaited(work.dump) or not self._desk.is_streamed(work.table):
+            work.unwanted_since = None
+            return False
+        work.unwanted_since = work.unwanted_since or time.monotonic()
+        return time.monotonic() - work.unwanted_since > UNWANTED_SECONDS

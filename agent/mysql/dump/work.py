@@ -100,6 +100,8 @@ class DumpWork:
     governed: Order | None = None
     #: since when its table was not there
     missing_since: float | None = None
+    #: since when its table's stream goes on without it, which must begin with it
+    unwanted_since: float | None = None
     #: with which it could not be read, as it seemed that this was changing
     moved_with: TableDefinition | None = None
     meter: Meter = field(default_factory=Meter)
