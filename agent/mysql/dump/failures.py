@@ -28,8 +28,8 @@ def table_gone(source: str, table: Table, found: str) -> DumpTableGone:
 def sync_goes_on(source: str, table: Table) -> DumpSnapshotImpossible:
     return DumpSnapshotImpossible(
         "dumping a table",
-        "it has no key in whose order it could be read, and its sync goes on: only a sync that begins with the dump fits"
-        " together with a snapshot of the whole table",
+        "it has no key in whose order it could be read, and its sync goes on: only a sync that begins with the dump"
+        " fits together with a snapshot of the whole table",
         data="Nothing of it was dumped; its stream goes on",
         remedy="Start the table's sync anew from a dump, or give it a primary key",
         source=source,
