@@ -32,14 +32,24 @@ class BuildPy(build_py):
 
 
 # Code for any x86-64 or arm64 of the last ten years; what is faster still is chosen at run time.
+# What both sides of the wire share is the contract's.
+CORE = {"agent.native": ROOT / "agent" / "native", "menura": PROTO / "menura"}
+HEADERS = [
+    str(header.relative_to(ROOT))
+    for folder in CORE.values()
+    for header in sorted(folder.glob("*"))
+    if header.suffix in {".h", ".pxd"}
+]
 core = [
     Extension(
-        f"agent.native.{source.stem}",
+        f"{package}.{source.stem}",
         [str(source.relative_to(ROOT))],
-        depends=[str(header.relative_to(ROOT)) for header in sorted((ROOT / "agent" / "native").glob("*.[hp]*"))],
+        include_dirs=["proto/menura"],
+        depends=HEADERS,
         extra_compile_args=["-O3", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"],
     )
-    for source in sorted((ROOT / "agent" / "native").glob("*.pyx"))
+    for package, folder in CORE.items()
+    for source in sorted(folder.glob("*.pyx"))
 ]
 
 setup(

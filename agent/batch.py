@@ -4,13 +4,11 @@ Comes in: a `TableBatch` of Arrow columns, or a dump's `SnapshotRows`. Goes out:
 zstd frame, and their sizes before compression. Nothing is durable here.
 """
 
-import io
 import sys
 from dataclasses import dataclass
 
-from nanoarrow.ipc import StreamWriter
-
 from agent.mysql.dump.results import SnapshotRows
+from agent.native import ipc
 from agent.native.decoder import ArrowColumns, TableBatch
 
 if sys.version_info >= (3, 14):
@@ -50,8 +48,5 @@ def encode_snapshot(rows: SnapshotRows) -> Encoded:
 
 
 def _encode_stream(columns: ArrowColumns) -> tuple[bytes, int]:
-    stream = io.BytesIO()
-    with StreamWriter.from_writable(stream) as writer:
-        writer.write_array(columns)
-    encoded = stream.getbuffer()
-    return zstd.compress(encoded, COMPRESSION_LEVEL), len(encoded)
+    stream = ipc.encode(columns)
+    return zstd.compress(stream, COMPRESSION_LEVEL), len(stream)

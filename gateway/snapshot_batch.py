@@ -20,7 +20,8 @@ from menura.schema import digest
 from menura.v1.mysql_client_pb2 import SnapshotBatch
 
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError
-from gateway.wire_batch import BROKEN_ARROW, SCHEMA_ID, check_table_columns, read_stream
+from gateway.wire_arrow import read_stream
+from gateway.wire_batch import BROKEN_ARROW, SCHEMA_ID, check_table_columns
 
 DOING = "reading rows of a dump"
 

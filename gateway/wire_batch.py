@@ -2,16 +2,12 @@
 
 Comes in: the two zstd frames of a ChangeBatch. Goes out: one Arrow record batch with the landed columns of
 `menura.change_batch`. Work is per batch and in Arrow, never per row. Knows neither sessions nor files.
-
-The order of the checks matters: sizes before anything is allocated, columns before any row is read, and
-`validate(full=True)` before any other kernel touches the rows, since Arrow's kernels trust their buffers.
 """
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +31,7 @@ from menura.change_batch import (
 from menura.v1.mysql_binlog_pb2 import ChangeBatch
 
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError, OutOfSequence
+from gateway.wire_arrow import read_stream
 
 SCHEMA_ID = re.compile(r"[0-9a-f]{16}")
 MAX_NAME_CHARS = 256
@@ -124,45 +121,6 @@ def read_batch(message: ChangeBatch, after_gsn: int) -> LandedBatch | None:
     return LandedBatch(
         where["database"], where["table"], message.schema_id, landed, first_gsn, message.last_gsn, resent_rows
     )
-
-
-def read_stream(frame: bytes, size_bytes: int, check_columns: Callable[[pa.Schema], None]) -> pa.RecordBatch:
-    """One Arrow IPC stream of exactly one record batch without buffer compression, validated in full."""
-    data = pa.decompress(frame, decompressed_size=size_bytes, codec="zstd")
-    # A list, since a StopIteration must not leave a worker thread: its future would never be done.
-    messages = list(islice(pa.ipc.MessageReader.open_stream(data), 3))
-    if [message.type for message in messages] != ["schema", "record batch"]:
-        raise BatchInvalid("reading a change batch", "an Arrow stream of other than one schema and one record batch")
-    head, body = messages
-    if _is_compressed(body.metadata.to_pybytes()):
-        raise BatchInvalid("reading a change batch", "Arrow buffers with a compression of their own")
-    schema = pa.ipc.read_schema(head)
-    check_columns(schema)
-    batch = pa.ipc.read_record_batch(body, schema)
-    batch.validate(full=True)
-    return batch
-
-
-def _is_compressed(metadata: bytes) -> bool:
-    """Whether a record batch message names a compression of its own, whose sizes nobody has announced.
-
-    Flatbuffers (github.com/apache/arrow, format/Message.fbs)::
-
-        bytes   root offset u32 -> table: vtable distance i32 | fields ...
-                vtable: its size u16 | table size u16 | a field's offset u16 each, 0 where it is absent
-        Message.header is field 2, RecordBatch.compression field 3
-    """
-
-    def field(table: int, index: int) -> int:
-        vtable = table - struct.unpack_from("<i", metadata, table)[0]
-        if vtable < 0 or 4 + 2 * index >= struct.unpack_from("<H", metadata, vtable)[0]:
-            return 0
-        offset: int = struct.unpack_from("<H", metadata, vtable + 4 + 2 * index)[0]
-        return table + offset if offset else 0
-
-    header = field(struct.unpack_from("<I", metadata, 0)[0], 2)
-    record_batch = header + struct.unpack_from("<I", metadata, header)[0]
-    return field(record_batch, 3) != 0
 
 
 def _own_columns(schema: pa.Schema) -> slice:

@@ -8,6 +8,11 @@ of a transaction travels once:
 ``transactions``  _transaction_id int64, _commit_timestamp_us int64, _position utf8;
                   a row's ``_transaction`` is the row number here
 
+A stream whose schema has the metadata `METADATA_LAYOUT` = `LAYOUT_SPLIT` is Arrow IPC but for this: the values of a
+fixed-width column, and the offsets of a variable one, of more than one byte stand split: the first bytes of all, then
+all second bytes, and so on (Parquet's BYTE_STREAM_SPLIT; `menura.byte_stream_split`). What differs little from row to
+row then takes half the time to compress and a fraction of the bytes. Without it the buffers are Arrow's own.
+
 In landing (gateway to lake) one Parquet row holds all of it: _change_type utf8 (dictionary), _gsn int64,
 _transaction_id int64, _commit_timestamp_us int64, _position utf8 (dictionary), the table's columns,
 _unrepresentable utf8, _absent binary (dictionary).
@@ -56,6 +61,10 @@ METADATA_KEY = "menura.key"
 METADATA_DEFAULT = "menura.default"
 NULL_DEFAULT = "null"
 TEXT_DEFAULT = "="
+
+#: Arrow schema metadata of a stream
+METADATA_LAYOUT = "menura.layout"
+LAYOUT_SPLIT = "byte_stream_split"
 
 #: largest wire payload of one batch before compression, in bytes; a receiver refuses more
 MAX_BATCH_BYTES = 256 << 20

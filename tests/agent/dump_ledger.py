@@ -7,9 +7,10 @@ DUMPED, a dump ends when nothing is left of it.
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from backports import zstd
 from menura.change_batch import ChangeType
 from menura.v1 import config_pb2, error_pb2, mysql_binlog_pb2, mysql_client_pb2
+
+from tests.agent.wire import read_table
 
 Table = tuple[str, str]
 Event = mysql_binlog_pb2.TableEvent
@@ -111,9 +112,7 @@ class DumpLedger:
         return dump
 
     def batch(self, message: mysql_client_pb2.SnapshotBatch) -> None:
-        raw = zstd.decompress(message.rows)
-        assert len(raw) == message.rows_bytes
-        rows = pa.ipc.open_stream(raw).read_all()
+        rows = read_table(message.rows, message.rows_bytes)
         assert rows.num_rows == message.row_count
         self.received_rows += message.row_count
         table = (message.table.database, message.table.table)

@@ -13,10 +13,10 @@ from queue import Empty, SimpleQueue
 
 import grpc
 import pyarrow as pa
-from backports import zstd
 from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2, stream_pb2, stream_pb2_grpc
 
 from tests.agent.dump_ledger import Dump, DumpLedger
+from tests.agent.wire import read_table
 
 WINDOW_BYTES = 64 << 20
 
@@ -346,14 +346,12 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size)))
         if message.generation != record.generation:
             return
-        rows, transactions = zstd.decompress(message.rows), zstd.decompress(message.transactions)
-        assert (len(rows), len(transactions)) == (message.rows_bytes, message.transactions_bytes)
         batch = Batch(
             message.cut,
             (message.table.database, message.table.table),
             message.schema_id,
-            pa.ipc.open_stream(rows).read_all(),
-            pa.ipc.open_stream(transactions).read_all(),
+            read_table(message.rows, message.rows_bytes),
+            read_table(message.transactions, message.transactions_bytes),
             message,
         )
         assert batch.rows.num_rows == message.row_count

@@ -1,9 +1,11 @@
 """Encoding a batch: what travels is what was decoded."""
 
 import pyarrow as pa
+from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 
 from agent.batch import encode
 from agent.native.decoder import BinlogDecoder, TableBatch
+from gateway.wire_arrow import read_stream
 from tests.agent.native.capture import decode_all
 from tests.golden import golden
 
@@ -15,9 +17,21 @@ def _batch() -> TableBatch:
 
 
 def _read(frame: bytes, size_bytes: int) -> pa.RecordBatch:
-    data = pa.decompress(frame, decompressed_size=size_bytes, codec="zstd")
-    (batch,) = list(pa.ipc.open_stream(data))
-    return batch
+    return read_stream(frame, size_bytes, lambda schema: None)
+
+
+def test_an_encoded_stream_says_that_its_values_are_split_and_is_arrow_otherwise() -> None:
+    batch = _batch()
+
+    encoded = encode(batch)
+
+    data = pa.decompress(encoded.rows, decompressed_size=encoded.rows_bytes, codec="zstd")
+    (split,) = list(pa.ipc.open_stream(data))
+    assert split.schema.metadata == {METADATA_LAYOUT.encode(): LAYOUT_SPLIT.encode()}
+    assert split.schema.remove_metadata().equals(pa.record_batch(batch.rows).schema, check_metadata=True)
+    numbers = split.column("_gsn").buffers()[1].to_pybytes()
+    first = numbers[: batch.row_count]
+    assert list(first) == [number & 0xFF for number in range(batch.first_gsn, batch.last_gsn + 1)]
 
 
 def test_encoded_rows_when_read_back_are_the_decoded_ones() -> None:

@@ -15,6 +15,7 @@ from tests.servers import ROOT
 
 FOLDER = ROOT / "build" / "fuzz"
 NATIVE = ROOT / "agent" / "native"
+CONTRACT = ROOT / "proto" / "menura"
 #: more than any event of ours needs: a length that was only announced must not become an allocation
 MOST_ALLOCATION_MIB = 96
 MOST_MEMORY_MIB = 3072
@@ -60,7 +61,7 @@ def _smaller(source: Path) -> str:
 
 
 def _compile(name: str, text: str, library: Path, more: tuple[str, ...]) -> None:
-    inputs = [path.read_text() for path in (*sorted(NATIVE.glob("*.h")), Path(__file__))]
+    inputs = [path.read_text() for path in (*sorted(NATIVE.glob("*.h")), *sorted(CONTRACT.glob("*.h")), Path(__file__))]
     digest = hashlib.sha256("".join([text, *inputs]).encode()).hexdigest()
     stamp = library.with_suffix(".sha256")
     if library.exists() and stamp.exists() and stamp.read_text() == digest:
@@ -68,7 +69,7 @@ def _compile(name: str, text: str, library: Path, more: tuple[str, ...]) -> None
     include = sysconfig.get_paths()["include"]
     source = FOLDER / name
     source.write_text(text)
-    command = ["gcc", *_FLAGS, *more, f"-I{include}", f"-I{NATIVE}", str(source), "-o", str(library)]
+    command = ["gcc", *_FLAGS, *more, f"-I{include}", f"-I{NATIVE}", f"-I{CONTRACT}", str(source), "-o", str(library)]
     subprocess.run(command, check=True)
     stamp.write_text(digest)
 

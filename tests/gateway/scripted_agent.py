@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
+from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 from menura.schema import digest
 from menura.v1.config_pb2 import Hello, SourceHello, TableName
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, ChunkRef, CutEnd, Position, Replicate, TableEvent
@@ -21,6 +22,7 @@ from menura.v1.stream_pb2_grpc import GatewayStub
 
 SCHEMA_ID = "00112233aabbccdd"
 ANSWER_SECONDS = 15.0
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 ROW_FIELDS = [pa.field("_change_type", pa.int8()), pa.field("_gsn", pa.int64()), pa.field("_transaction", pa.int32())]
@@ -33,13 +35,38 @@ UNREPRESENTABLE = pa.field("_unrepresentable", pa.string())
 SNAPSHOT_SCHEMA_ID = digest((("id", "bigint", 1, ""), ("note", "varchar charset utf8mb4", 0, "")))
 
 
-def frame(batch: pa.RecordBatch, **options: Any) -> tuple[bytes, int]:
-    """An Arrow IPC stream in a zstd frame, and its size before compression."""
+def frame(batch: pa.RecordBatch, *, is_split: bool = False, **options: Any) -> tuple[bytes, int]:
+    """An Arrow IPC stream in a zstd frame, and its size before compression; split as an agent does it, or plain."""
+    if is_split:
+        batch = batch.replace_schema_metadata({METADATA_LAYOUT: LAYOUT_SPLIT})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_batch(batch)
-    raw = sink.getvalue()
-    return pa.compress(raw, codec="zstd", asbytes=True), raw.size
+    raw = bytearray(sink.getvalue())
+    if is_split:
+        _, message = pa.ipc.MessageReader.open_stream(bytes(raw))
+        end = len(raw) - len(END_OF_STREAM)
+        raw[end - message.body.size : end] = _split(batch, message.body.to_pybytes())
+    return pa.compress(bytes(raw), codec="zstd", asbytes=True), len(raw)
+
+
+def _split(batch: pa.RecordBatch, body: bytes) -> bytes:
+    """A record batch's body with values and offsets byte by byte; each buffer is padded to eight."""
+    done = b""
+    rows = batch.num_rows
+    for column in batch.columns:
+        has_text = len(column.buffers()) == 3
+        width = 4 if has_text else column.type.byte_width
+        sizes = [(rows + 7) // 8 if column.null_count else 0, (rows + has_text) * width]
+        for is_values, size in enumerate(sizes):
+            part = body[len(done) : len(done) + size]
+            split = b"".join(part[byte::width] for byte in range(width)) if is_values else part
+            done += split + bytes(-size % 8)
+        if has_text:
+            size = int.from_bytes(part[-4:], "little")  # the last offset
+            done += body[len(done) : len(done) + size] + bytes(-size % 8)
+    assert len(done) == len(body)
+    return done
 
 
 def rows_batch(gsns: Sequence[int], change_type: int = 0, note: str = "note") -> pa.RecordBatch:
@@ -90,11 +117,13 @@ def change_batch(
     table: str,
     rows: pa.RecordBatch,
     transactions: pa.RecordBatch | None = None,
+    *,
+    is_split: bool = False,
     **changes: Any,
 ) -> ChangeBatch:
     transactions = transactions or transactions_batch((rows.num_rows + 9) // 10)
-    rows_frame, rows_bytes = frame(rows)
-    transactions_frame, transactions_bytes = frame(transactions)
+    rows_frame, rows_bytes = frame(rows, is_split=is_split)
+    transactions_frame, transactions_bytes = frame(transactions, is_split=is_split)
     batch = ChangeBatch(
         generation=run.generation,
         lease_epoch=run.lease_epoch,

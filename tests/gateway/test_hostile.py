@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from menura.change_batch import MAX_BATCH_BYTES
+from menura.change_batch import MAX_BATCH_BYTES, METADATA_LAYOUT
 from menura.v1.config_pb2 import Hello, TableName
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Position, Replicate, TableEvent
 
@@ -117,6 +117,12 @@ def two_batches(run: Replicate) -> ChangeBatch:
     return batch
 
 
+def unknown_layout(run: Replicate) -> ChangeBatch:
+    batch, rows = honest(run), rows_batch(range(1, 11))
+    batch.rows, batch.rows_bytes = frame(rows.replace_schema_metadata({METADATA_LAYOUT: "upside down"}))
+    return batch
+
+
 def swapped(run: Replicate) -> ChangeBatch:
     rows = rows_batch([5, 4, 6])
     batch = change_batch(run, 1, "orders", rows)
@@ -136,6 +142,7 @@ LIES: dict[str, tuple[str, Make]] = {
     "other numbers": ("BATCH_INVALID", lambda run: honest(run, first_gsn=2)),
     "numbers out of order": ("OUT_OF_SEQUENCE", swapped),
     "two record batches": ("BATCH_INVALID", two_batches),
+    "unknown layout": ("BATCH_INVALID", unknown_layout),
     "compressed buffers": ("BATCH_INVALID", with_rows(*one_row(note="x" * 1000), compression="zstd")),
     "text that is not UTF-8": ("BATCH_INVALID", bad_text),
     "offsets beyond data": ("BATCH_INVALID", offsets_beyond_data),
@@ -395,10 +402,11 @@ def test_a_transactions_batch_with_a_position_twice_when_it_lands_keeps_each_row
     assert [row["_position"] for row in rows] == ["same"] * 20 + ["other"] * 10
 
 
+@pytest.mark.parametrize("is_split", [False, True])
 @pytest.mark.parametrize("rows", [rows_batch(range(1, 11)), partial_batch(range(1, 11), [None, b"\2"] * 5)])
-def test_a_batch_when_its_bytes_are_damaged_at_random_is_read_or_refused(rows: pa.RecordBatch) -> None:
+def test_a_batch_when_its_bytes_are_damaged_at_random_is_read_or_refused(rows: pa.RecordBatch, is_split: bool) -> None:
     chance = random.Random(20)
-    whole = change_batch(Replicate(generation=1, lease_epoch=1), 1, "orders", rows)
+    whole = change_batch(Replicate(generation=1, lease_epoch=1), 1, "orders", rows, is_split=is_split)
     raw = pa.decompress(whole.rows, decompressed_size=whole.rows_bytes, codec="zstd", asbytes=True)
     refused = 0
     for _ in range(2000):

@@ -1,0 +1,6 @@
+"""Types of the compiled module; the .pyx says what it does."""
+
+WIDTHS: frozenset[int]
+
+# Anything that has the buffer protocol; `values` is writable and not the same memory.
+def join(split: object, values: object, width: int) -> None: ...
