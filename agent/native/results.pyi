@@ -35,7 +35,7 @@ class ResultPlan:
     ) -> None:
         """`columns` as in the SELECT list; behind them `bound_columns` texts, of which the last row's are kept.
 
-        A YEAR, an ENUM and a SET come as BIGINT. Raises `UnsupportedColumn`.
+        A YEAR, an ENUM and a SET come as BIGINT, but for those that `is_selected_as_text`. Raises `UnsupportedColumn`.
         """
 
 class ResultReader:

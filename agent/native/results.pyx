@@ -43,6 +43,7 @@ from agent.native.values cimport (
 
 from menura.types import Kind
 
+from agent.mysql.dump.result_columns import is_selected_as_text
 from agent.native.arrow import ArrowColumns
 from agent.native.plan import UnsupportedColumn
 
@@ -157,14 +158,14 @@ cdef class ResultPlan(TablePlan):
         value.sent = True
         value.precision, value.scale, value.digits = type_.precision, type_.scale, type_.precision
         value.padded = type_.length_bytes
-        if type_.kind in _FIXED:
+        if type_.kind in _TEXT or is_selected_as_text(type_):
+            value.prefix = 1
+            self.keep_codec(column, value)
+        elif type_.kind in _FIXED:
             value.reads, value.size = _FIXED[type_.kind]
         elif type_.kind in _COUNTED:
             value.reads, value.prefix = _COUNTED[type_.kind], 1
             value.size = (type_.precision + 7) // 8  # of a BIT
-        elif type_.kind in _TEXT:
-            value.prefix = 1
-            self.keep_codec(column, value)
         else:
             raise UnsupportedColumn(column.name, f"this version can't read {type_} from a SELECT")
         if type_.labels:

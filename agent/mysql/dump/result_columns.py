@@ -67,6 +67,11 @@ _BINARY_CHARSET = "binary"
 _BINARY_KINDS = (Kind.BINARY, Kind.VARBINARY, Kind.BLOB)
 
 
+def is_selected_as_text(type_: ColumnType) -> bool:
+    """Whether an ENUM or SET is: information_schema shows '?' for bytes that are invalid in the labels' charset."""
+    return type_.charset != _BINARY_CHARSET and any("?" in label for label in type_.labels)
+
+
 class ResultColumnInvalid(ValueError):
     """A packet that is no definition of a column."""
 
@@ -113,7 +118,8 @@ def _after_text(packet: bytes, at: int) -> int:
 def difference(column: Column, found: ResultColumn, *, mariadb: bool) -> str:
     """How the result differs from the definition; '': not at all."""
     type_ = column.type
-    if found.type not in _TYPES[type_.kind]:
+    types = (constants.MYSQL_TYPE_STRING,) if is_selected_as_text(type_) else _TYPES[type_.kind]
+    if found.type not in types:
         return f"{type_} is of type {found.type} in the result"
     if type_.kind in INTEGER_KINDS and found.unsigned != type_.unsigned:
         return f"{type_} is {'' if found.unsigned else 'not '}unsigned in the result"
@@ -148,6 +154,6 @@ def _expected(type_: ColumnType, found: ResultColumn) -> tuple[str, str]:
 
 def _charset(type_: ColumnType) -> str:
     """What the bytes are in; '': that does not matter."""
-    if type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
+    if type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT) or is_selected_as_text(type_):
         return "utf8mb3" if type_.charset == "utf8" else type_.charset
     return _BINARY_CHARSET if type_.kind in _BINARY_KINDS else ""

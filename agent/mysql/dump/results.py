@@ -30,7 +30,13 @@ from agent.errors import (
 )
 from agent.mysql.connection import READ_TIMEOUT_SECONDS, server_errors
 from agent.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
-from agent.mysql.dump.result_columns import COUNTED_TYPES, ResultColumnInvalid, difference, parse_result_column
+from agent.mysql.dump.result_columns import (
+    COUNTED_TYPES,
+    ResultColumnInvalid,
+    difference,
+    is_selected_as_text,
+    parse_result_column,
+)
 from agent.mysql.identifiers import quoted_name
 from agent.mysql.schema import columns_of
 from agent.native.results import (
@@ -209,7 +215,7 @@ def _expression(column: ColumnDefinition, mariadb: bool) -> str:
         return "CAST(NULL AS UNSIGNED) | 0"  # MariaDB's DB_ROW_HASH_n, which no statement can name
     if column.type.kind is Kind.YEAR and mariadb:
         return f"YEAR({name}) | 0"  # a YEAR(2) shows no century
-    if column.type.kind in (Kind.YEAR, Kind.ENUM, Kind.SET):
+    if column.type.kind in (Kind.YEAR, Kind.ENUM, Kind.SET) and not is_selected_as_text(column.type):
         return f"CAST({name} AS UNSIGNED) | 0"  # unsigned BIGINT on both servers
     return name
 

@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from operator import itemgetter
 
 from agent.mysql.charsets import decode_text
 from agent.mysql.schema import definition_of
 from tests.agent.native.capture import decode_all, logged
-from tests.agent.native.selection import assert_select_gives_the_same
+from tests.agent.native.selection import assert_select_gives_the_same, selected
 from tests.servers import Server
 
 OF_SEVERAL_BYTES = (
@@ -151,6 +152,10 @@ def test_label_whose_bytes_are_no_text_is_told_by_its_bytes_and_the_others_are_n
     assert str(decoded.batches[0].plan.columns[1].column.type) == "enum('a\"',0x8540) charset sjis"
     described = definition_of(tuple(planned.column for planned in decoded.batches[0].plan.columns))
     assert_select_gives_the_same(source, decoded.table("labels"), "labels", described)
+    # information_schema has '?' for that label, but no row has
+    found = sorted(selected(source, "labels").to_pylist(), key=itemgetter("id"))
+    assert [row["e"] for row in found] == [row["e"] for row in rows]
+    assert [(row["_unrepresentable"] or "").count("8540") for row in found] == [2, 0, 1, 0]
 
 
 def test_select_without_a_charset_returns_the_bytes_that_the_log_has(source: Server) -> None:
