@@ -14,6 +14,7 @@ A kill leaves staged files behind; they have no meaning, and the next large batc
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 
@@ -25,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from spark_sink.current_rows import match_columns
-from spark_sink.delta_table import Transactions, progress_transactions, schema_of
+from spark_sink.delta_table import Transactions, is_empty, progress_transactions, schema_of
 from spark_sink.landed_file import open_landed
 from spark_sink.landing_log import LandingLog
 from spark_sink.merge import merge_tables
@@ -76,23 +77,38 @@ class LargeMerger:
         folder = f"{table.folder(self.lake)}/{CURRENT}"
         match = match_columns(held, segment.layout.key)
         effect = keyed_effect(staged, match) if segment.layout.key else keyless_effect(staged, self._delta(folder))
+        effect = effect.select(*map(column, [*held.names, DELETED]))
         # Spark's commit carries one transaction: the cut's, where it is complete.
-        self._merge(folder, effect.select(*map(column, [*held.names, DELETED])), match, transactions[-1])
+        with self._committing(transactions[-1]):
+            if is_empty(current):  # as before the rows of a whole table: a MERGE would look for each of them
+                put = effect.where(f"NOT {DELETED}").drop(DELETED)
+                put.write.format("delta").mode("append").save(folder)
+            else:
+                self._merge(folder, effect, match)
         staging.remove()
         current.update_incremental()
 
     def _delta(self, folder: str) -> DataFrame:
         return self.session.read.format("delta").load(folder)
 
-    def _merge(self, folder: str, effect: DataFrame, match: Sequence[str], transaction: tuple[str, int]) -> None:
+    @contextmanager
+    def _committing(self, transaction: tuple[str, int]) -> Iterator[None]:
+        """Delta's commits carry the transaction."""
+        application, version = transaction
+        self.session.conf.set(TRANSACTION_APPLICATION, application)
+        self.session.conf.set(TRANSACTION_VERSION, str(version))
+        try:
+            yield
+        finally:
+            self.session.conf.unset(TRANSACTION_APPLICATION)
+            self.session.conf.unset(TRANSACTION_VERSION)
+
+    def _merge(self, folder: str, effect: DataFrame, match: Sequence[str]) -> None:
         effect.createOrReplaceTempView("menura_effect")
         names = [name for name in effect.columns if name != DELETED]
         on = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in match)
         updates = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
         columns, values = (", ".join(f"{of}{quoted(name)}" for name in names) for of in ("", "s."))
-        application, version = transaction
-        self.session.conf.set(TRANSACTION_APPLICATION, application)
-        self.session.conf.set(TRANSACTION_VERSION, str(version))
         try:
             self.session.sql(
                 f"MERGE INTO delta.{quoted(folder)} t USING menura_effect s ON {on} "  # noqa: S608  (quoted names)
@@ -100,8 +116,6 @@ class LargeMerger:
                 f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN INSERT ({columns}) VALUES ({values})"
             )
         finally:
-            self.session.conf.unset(TRANSACTION_APPLICATION)
-            self.session.conf.unset(TRANSACTION_VERSION)
             self.session.catalog.dropTempView("menura_effect")
 
 

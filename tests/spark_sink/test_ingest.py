@@ -26,6 +26,7 @@ from spark_sink.reading import (
 )
 from spark_sink.table_task import TaskSize
 from tests.spark_sink.landing import (
+    Chunk,
     Event,
     Table,
     Workload,
@@ -206,6 +207,31 @@ def test_random_changes_when_merged_by_spark_then_the_tables_equal_the_model(
     assert boundaries(lake)[-1] == versions[-1]
     assert lake_rows(lake, EVENTS) == workload.events.expected()
     assert not (lake / "_menura" / "staging" / "acme" / "shop" / "shop" / "events").exists()
+
+
+def test_dumps_when_merged_by_spark_then_rows_equal_those_of_a_worker(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    key = {"id": 1, "amount": 2, "note": "n"}
+    gone, copy = {"kind": "x", "value": None}, {"kind": "y", "value": -0.0}
+    whole = Event(EVENTS, "DUMPED", removes_rows=True, dump="d1")
+    writer.cut((EVENTS, [insert(**gone), insert(**copy)]), Event(ORDERS, "DUMP_STARTED", dump="d2"))
+    floor = writer.last_gsns["acme", "shop"]
+    orders = [key, {**key, "id": 3}, {**key, "id": 4}]
+    writer.cut(
+        whole,
+        Chunk(EVENTS, [copy, copy, copy], dump="d1"),
+        (EVENTS, [delete(**copy), insert(**gone)]),
+        (ORDERS, [update(key, {**key, "id": 2}), delete(**{**key, "id": 3})]),
+        Chunk(ORDERS, orders, floor, dump="d2"),
+    )
+    follow(TaskSize(rows=1))
+    assert lake_rows(lake, EVENTS) == [gone, copy, copy]
+    assert lake_rows(lake, ORDERS) == [{**key, "id": 2}, {**key, "id": 4}]
+    shutil.rmtree(lake / "_menura" / "checkpoint")
+    follow(TaskSize(rows=1))
+    assert lake_rows(lake, EVENTS) == [gone, copy, copy]
+    assert changelog(str(lake), table_id(ORDERS)).num_rows == 3 + len(orders)
 
 
 def test_every_kind_of_key_when_merged_by_spark_then_rows_equal_those_of_a_worker(
