@@ -33,6 +33,7 @@ from tests.spark_sink.landing import (
     delete,
     insert,
     table_id,
+    truncate,
     update,
 )
 
@@ -143,6 +144,19 @@ def test_a_kill_before_a_chunk_is_merged_when_replayed_to_an_earlier_end_then_la
     assert rows(lake) == [(1, "old", 2, None), (3, "new", 1, None), (4, "old", 1, None), (5, "old", 1, None)]
     kinds = Counter(changelog(str(lake), table_id(TABLE))["_change_type"].to_pylist())
     assert kinds == {"snapshot": 4, "update_preimage": 2, "update_postimage": 2, "delete": 1, "insert": 1}
+
+
+def test_a_kill_after_a_truncate_when_replayed_then_a_chunk_from_before_it_stays_away(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    floor = started(writer)
+    writer.cut(Chunk(TABLE, [row(1), row(2)], floor))
+    writer.cut(truncate(TABLE), (TABLE, [insert(**row(3))]))
+    with monkeypatch.context() as patched, suppress(Killed):
+        kill_at(patched, merge, "merge_effect", 1)
+        apply(writer, lake)
+    apply(writer, lake)
+    assert rows(lake) == [(3, "old", 1, None)]
 
 
 def test_a_chunk_again_when_the_table_has_rows_then_older_ones_are_overwritten_and_stale_ones_go(
