@@ -97,7 +97,7 @@ class Stack:
     folder: Path
     tenant: str = "acme"
     cut_interval_ms: int = 200
-    #: of each source; None: the gateway's own default
+    #: of each source, and of its dumps; None: the gateway's own defaults
     credit_window_bytes: int | None = None
     gateway_port: int = field(default_factory=free_port)
     api_port: int = field(default_factory=free_port)
@@ -110,7 +110,7 @@ class Stack:
         self.gateway = self._process(
             "gateway", "gateway", "run", "--database", self.database, "--landing", str(self.landing),
             "--listen", f"127.0.0.1:{self.gateway_port}", "--cut-interval-ms", str(self.cut_interval_ms),
-            *([] if window is None else ["--credit-window-bytes", str(window)]),
+            *([] if window is None else [f"--{of}credit-window-bytes={window}" for of in ("", "dump-")]),
         )  # fmt: skip
         self.api = self._process(
             "api", "api", "run", "--database", self.database, "--listen", f"127.0.0.1:{self.api_port}"

@@ -35,6 +35,8 @@ def run(
     credit_window_bytes: Annotated[
         int, typer.Option(min=1 << 20, help="Bytes of a source that may be on the way or in memory here.")
     ] = 64 << 20,
+    dump_credit_window_bytes: Annotated[int, typer.Option(min=1 << 20, help="The same of rows that dumps read.")] = 32
+    << 20,
 ) -> None:
     """Serve agents until SIGTERM or Ctrl-C."""
     config = GatewayConfig(
@@ -45,6 +47,7 @@ def run(
         cut_interval_ms=cut_interval_ms,
         cut_bytes=cut_bytes,
         credit_window_bytes=credit_window_bytes,
+        dump_credit_window_bytes=dump_credit_window_bytes,
     )
     opened = open_database(database)
     try:
