@@ -1,0 +1,86 @@
+"""Commands about dumps over a real agent and gateway: what they promise, checked in the cut log."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from menura.landing import LandedChunk, decode_entry, entry_path
+
+from tests.servers import Flavor, Server, server
+from tests.stack import Stack, stack, wait_for
+
+SHOP = "/v1/tenants/acme/sources/shop"
+ROWS = 20_000
+
+
+def fill(source: Server) -> None:
+    """shop.orders with a key and shop.heap without one, of `ROWS` rows each."""
+    source.create_replication_user()
+    source.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY, note VARCHAR(20))",
+        "CREATE TABLE shop.heap (id INT, note VARCHAR(20))",
+        "CREATE TABLE shop.ten (n INT)",
+        "INSERT INTO shop.ten VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)",
+        "INSERT INTO shop.orders SELECT a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n, 'old'"
+        " FROM shop.ten a, shop.ten b, shop.ten c, shop.ten d, shop.ten e WHERE e.n < 2",
+        "INSERT INTO shop.heap SELECT * FROM shop.orders",
+    )
+
+
+def landed_chunks(running: Stack, dump: str) -> list[LandedChunk]:
+    found: list[LandedChunk] = []
+    number = 1
+    while (path := running.landing / entry_path(number)).exists():
+        cuts = decode_entry(path.read_bytes()).cuts
+        found += [chunk for cut in cuts for chunk in cut.chunks if chunk.dump == dump]
+        number += 1
+    return found
+
+
+def dump_of(running: Stack, dump: str) -> dict[str, Any]:
+    view: dict[str, Any] = running.get(f"{SHOP}/dumps/{dump}")
+    return view
+
+
+@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+def test_commands_when_a_table_is_dumped_then_it_is_held_goes_on_and_lacks_nothing(tmp_path: Path, flavor: Flavor):
+    with server(flavor, tmp_path / flavor) as source, stack(tmp_path / "stack", sink=False) as running:
+        fill(source)
+        with running.agent("agent-1", {"shop": source}) as agent:
+            orders = running.wait_for_table("shop", "shop", "orders")
+            slow = {"limits": {"rows_per_second": 1_000}}
+            dump = running.post(f"{orders}/start", {"start": "dump", "dump": slow})["dump"]["dump"]
+            wait_for("its first chunk", lambda: dump_of(running, dump)["chunks"], 60)
+            assert running.get(orders)["earlier_rows_missing"] == "the dump that brings them is not done"
+            running.post(f"{SHOP}/dumps/{dump}/pause")
+            held = dump_of(running, dump)
+            assert (held["state"], held["key"]) == ("paused", ["id"])
+            assert held["rows"] < ROWS
+            source.run("UPDATE shop.orders SET note = 'new' WHERE id = 5")  # its stream goes on meanwhile
+            wait_for("the change", lambda: running.get(orders)["rows"] > dump_of(running, dump)["rows"], 30)
+            running.post(f"{SHOP}/dumps/{dump}/limits", {})
+            running.post(f"{SHOP}/dumps/{dump}/resume")
+            wait_for("its end", lambda: dump_of(running, dump)["state"] == "done", 60)
+            table, done = running.get(orders), dump_of(running, dump)
+            assert (table["earlier_rows_missing"], table["dump"]) == ("", None), agent.tail()
+            assert (done["percent"], done["ranges_done"], done["rows"]) == (100, done["ranges"], ROWS)
+            assert sum(chunk.rows for chunk in landed_chunks(running, dump)) == ROWS
+            kinds = [event["kind"] for event in running.get(f"{orders}/events")["events"]]
+            assert kinds == ["DUMPED", "DUMP_STARTED"]
+
+
+def test_dump_when_a_table_without_a_key_streams_then_it_begins_anew_and_lacks_nothing(tmp_path: Path):
+    with server("mysql", tmp_path / "mysql") as source, stack(tmp_path / "stack", sink=False) as running:
+        fill(source)
+        with running.agent("agent-1", {"shop": source}) as agent:
+            heap = running.wait_for_table("shop", "shop", "heap")
+            running.post(f"{heap}/start", {"start": "now"})
+            wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"], 30)
+            (told,) = running.post(f"{SHOP}/dumps", {"tables": [{"database": "shop", "table": "heap"}]})["tables"]
+            assert "begins anew" in told["notice"]
+            wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done", 60)
+            assert running.get(heap)["earlier_rows_missing"] == "", agent.tail()
+            (whole,) = landed_chunks(running, told["dump"])
+            assert (whole.rows, whole.lower, whole.upper, whole.last_of_range) == (ROWS, "", "", True)
+            assert dump_of(running, told["dump"])["rows"] == ROWS
