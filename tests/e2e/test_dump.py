@@ -1,0 +1,210 @@
+"""Dumps under load: whatever changes, and whatever is killed meanwhile, the lake equals its source at the end."""
+
+import random
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import churn
+from tests.e2e.lake import wait_until_equal
+from tests.servers import Flavor, Server, replica_of, server
+from tests.stack import Process, Stack, stack, wait_for
+
+pytestmark = pytest.mark.spark
+
+FLAVORS: tuple[Flavor, ...] = ("mysql", "mariadb")
+#: many chunks of few rows
+SMALL_CHUNKS = {"dump": {"workers": 2, "chunk_seconds": 0.02}}
+
+
+def dumps(running: Stack, source: str) -> dict[str, dict[str, Any]]:
+    """The newest dump of each table."""
+    listed = running.get(f"/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
+    return {dump["table"]: dump for dump in sorted(listed, key=lambda dump: dump["requested_at"])}
+
+
+def wait_until_dumped(running: Stack, source: str, count: int, seconds: float = 180) -> dict[str, dict[str, Any]]:
+    def probe() -> dict[str, dict[str, Any]] | None:
+        found = dumps(running, source)
+        assert not [dump for dump in found.values() if dump["state"] in ("failed", "refused")], found
+        return found if len(found) == count and all(dump["state"] == "done" for dump in found.values()) else None
+
+    return wait_for("all dumps to be done", probe, seconds)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_dump_when_rows_and_keys_change_meanwhile_then_the_lake_equals_the_source(
+    flavor: Flavor, seed: int, servers: dict[Flavor, Server], running: Stack
+) -> None:
+    source, origin = f"churn-{flavor}-{seed}", servers[flavor]
+    database = source.replace("-", "_")
+    churn.create(origin, database, rows=4000, seed=seed)
+    with running.agent(source, {source: origin}, **SMALL_CHUNKS), churn.churning(origin, database, 4000, seed):
+        for table in churn.TABLES:
+            running.start_sync(source, database, table, "dump")
+        wait_until_dumped(running, source, len(churn.TABLES))
+    with running.agent(source, {source: origin}, **SMALL_CHUNKS):
+        wait_until_equal(running.lake, running.tenant, source, origin, database, churn.TABLES)
+    views = [running.table(source, database, table) for table in churn.TABLES]
+    assert [view["earlier_rows_missing"] for view in views] == [""] * len(views)
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_dump_when_its_server_is_a_replica_then_the_lake_equals_the_primary(
+    flavor: Flavor, running: Stack, tmp_path: Path
+) -> None:
+    source = f"follow-{flavor}"
+    database = source.replace("-", "_")
+    with server(flavor, tmp_path / "primary") as primary, replica_of(primary, tmp_path / "replica") as replica:
+        primary.create_replication_user()
+        churn.create(primary, database, rows=2000, seed=4)
+        reading = {"client": client(replica), "binlog": client(primary)}
+        with running.agent(source, {source: primary}, **SMALL_CHUNKS, **reading):
+            with churn.churning(primary, database, 2000, 4, writers=1):
+                for table in churn.TABLES:
+                    running.start_sync(source, database, table, "dump")
+                wait_until_dumped(running, source, len(churn.TABLES))
+            wait_until_equal(running.lake, running.tenant, source, primary, database, churn.TABLES)
+
+
+def client(of: Server) -> dict[str, object]:
+    return {"host": of.host, "port": of.port, "user": "menura", "password": "menura-secret"}
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_dump_when_each_part_is_killed_under_load_then_goes_on_at_the_chunk(flavor: Flavor, tmp_path: Path) -> None:
+    moments = random.Random(flavor)
+    with server(flavor, tmp_path / "server") as origin, stack(tmp_path / "stack") as running:
+        origin.create_replication_user()
+        churn.create(origin, "kill", rows=20_000, seed=5)
+        slow = {"dump": {**SMALL_CHUNKS["dump"], "max_rows_per_second": 4000}}
+        with (
+            running.agent("kill", {"kill": origin}, **slow) as agent,
+            churn.churning(origin, "kill", 500, 5, writers=1),
+        ):
+            for table in churn.TABLES:
+                running.start_sync("kill", "kill", table, "dump")
+            for process in (agent, running.gateway, running.sink, agent, running.gateway):
+                _wait_for_a_chunk(running)
+                threading.Event().wait(moments.uniform(0, 1))  # a random moment is the point here
+                process.kill()
+                process.start()
+            done = wait_until_dumped(running, "kill", len(churn.TABLES), 300)
+        with running.agent("kill", {"kill": origin}):
+            wait_until_equal(running.lake, running.tenant, "kill", origin, "kill", churn.TABLES, 240)
+        for table in ("numbers", "names", "codes"):
+            _assert_each_range_is_read_once(running, done[table])
+
+
+def _wait_for_a_chunk(running: Stack) -> None:
+    def chunks() -> int:
+        return sum(dump["chunks"] for dump in dumps(running, "kill").values())
+
+    before = wait_for("the ledger", lambda: (chunks(),))[0]
+    wait_for("a chunk to be committed, or the end", lambda: chunks() > before or _all_done(running), 120)
+
+
+def _all_done(running: Stack) -> bool:
+    return all(dump["state"] == "done" for dump in dumps(running, "kill").values())
+
+
+def _assert_each_range_is_read_once(running: Stack, dump: dict[str, Any]) -> None:
+    """No chunk was committed twice: those of a range follow each other without a gap."""
+    path = f"/v1/tenants/{running.tenant}/sources/kill/dumps/{dump['dump']}"
+    by_range: dict[int, list[dict[str, Any]]] = {}
+    for chunk in running.get(f"{path}/chunks")["chunks"]:
+        by_range.setdefault(chunk["range"], []).append(chunk)
+    assert by_range
+    for chunks in by_range.values():
+        chunks.sort(key=lambda chunk: chunk["chunk"])
+        assert all(later["lower"] == earlier["upper"] for earlier, later in pairwise(chunks))
+        assert [chunk["last_of_range"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+ALTERATIONS = {
+    "altered": ("ALTER TABLE numbers ADD COLUMN extra INT NOT NULL DEFAULT 7, DROP COLUMN note",),
+    "truncated": ("TRUNCATE TABLE numbers", "INSERT INTO numbers VALUES (1, 2, 'after')"),
+    "swapped": (
+        "CREATE TABLE _numbers_gho LIKE numbers",
+        "ALTER TABLE _numbers_gho ADD COLUMN colour VARCHAR(9) NOT NULL DEFAULT 'red'",
+        "INSERT INTO _numbers_gho (id, amount, note) SELECT id, amount, note FROM numbers",
+        "RENAME TABLE numbers TO _numbers_del, _numbers_gho TO numbers",
+        "DROP TABLE _numbers_del",
+    ),
+}
+
+
+@pytest.mark.parametrize("alteration", ALTERATIONS)
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_dump_when_its_table_changes_in_the_middle_then_the_lake_equals_the_new_table(
+    flavor: Flavor, alteration: str, servers: dict[Flavor, Server], running: Stack
+) -> None:
+    source, origin = f"{alteration}-{flavor}", servers[flavor]
+    database = f"mid_{alteration}_{flavor}"
+    churn.create(origin, database, rows=6000, seed=6)
+    slow = {"dump": {**SMALL_CHUNKS["dump"], "max_rows_per_second": 3000}}
+    with running.agent(source, {source: origin}, **slow):
+        running.start_sync(source, database, "numbers", "dump")
+        wait_for("the first chunks", lambda: dumps(running, source)["numbers"]["chunks"] > 2)
+        assert dumps(running, source)["numbers"]["state"] not in ("done", "failed")
+        origin.run(*ALTERATIONS[alteration], database=database)
+        wait_until_dumped(running, source, 1)
+        wait_until_equal(running.lake, running.tenant, source, origin, database, ["numbers"])
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_dump_when_paused_and_resumed_and_one_is_cancelled_then_does_so(
+    flavor: Flavor, servers: dict[Flavor, Server], running: Stack
+) -> None:
+    source, origin = f"command-{flavor}", servers[flavor]
+    database = f"command_{flavor}"
+    churn.create(origin, database, rows=6000, seed=7)
+    slow = {"dump": {**SMALL_CHUNKS["dump"], "max_rows_per_second": 3000}}
+    with running.agent(source, {source: origin}, **slow):
+        for table in ("numbers", "names"):
+            running.start_sync(source, database, table, "dump")
+        wait_for("first chunks of both", lambda: min(each["chunks"] for each in dumps(running, source).values()) > 1)
+        path = f"/v1/tenants/{running.tenant}/sources/{source}/dumps"
+        running.post(f"{path}/{dumps(running, source)['names']['dump']}/cancel")
+        paused = dumps(running, source)["numbers"]["dump"]
+        running.post(f"{path}/{paused}/pause")
+        wait_for("the pause", lambda: dumps(running, source)["numbers"]["state"] == "paused")
+        held = dumps(running, source)["numbers"]
+        origin.run("UPDATE numbers SET note = 'while it waits' WHERE id < 0", database=database)
+        running.post(f"{path}/{paused}/resume")
+        wait_for("the end", lambda: dumps(running, source)["numbers"]["state"] == "done", 120)
+        assert dumps(running, source)["numbers"]["chunks"] > held["chunks"]
+        assert dumps(running, source)["names"]["state"] == "cancelled"
+        wait_until_equal(running.lake, running.tenant, source, origin, database, ["numbers"])
+
+
+def test_full_lake_when_a_table_is_dumped_again_then_rows_that_are_gone_go(
+    servers: dict[Flavor, Server], running: Stack
+) -> None:
+    origin, source, database = servers["mysql"], "again", "again"
+    churn.create(origin, database, rows=1000, seed=8)
+    agent: Process = running.agent(source, {source: origin})
+    with agent:
+        for table in churn.TABLES:
+            running.start_sync(source, database, table, "dump")
+        wait_until_dumped(running, source, len(churn.TABLES))
+        wait_until_equal(running.lake, running.tenant, source, origin, database, churn.TABLES)
+        for table in churn.TABLES:
+            running.post(f"{running.table_path(source, database, table)}/stop")
+        # what nobody reads from the log
+        for table, column in (("numbers", "id"), ("names", "n"), ("codes", "v"), ("bag", "a")):
+            statements = (
+                f"DELETE FROM {table} WHERE {column} % 3 = 0",
+                f"UPDATE {table} SET {column} = {column} + 90000",
+            )
+            origin.run(*statements, database=database)
+        for table in churn.TABLES:
+            running.start_sync(source, database, table, "dump")
+        wait_until_equal(running.lake, running.tenant, source, origin, database, churn.TABLES)
+        wait_until_dumped(running, source, len(churn.TABLES))
+        wait_until_equal(running.lake, running.tenant, source, origin, database, churn.TABLES)
