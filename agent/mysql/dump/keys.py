@@ -8,7 +8,7 @@ collation can't either: its index is ordered with the padding, a comparison is m
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -124,18 +124,42 @@ def keys_of(connection: "Connection[Any]", table: Table, definition: TableDefini
     its bounds would leave this host.
     """
     misordered = {str(name).lower() for (name,) in rows(connection, _MISORDERED, table)}
-    columns = {c.name.lower(): c for c in definition.columns if c.name.lower() not in misordered}
-    candidates: dict[str, list[_Part]] = {}
-    for part in _parts(connection, table):
-        candidates.setdefault(part.index, []).append(part)
+    columns = {name: column for name, column in _by_name(definition).items() if name not in misordered}
+    candidates = _unique_indexes(connection, table)
     found = [key for parts in candidates.values() if (key := _key(parts, columns)) is not None]
     keys = [key for key in found if not any(verdict.ignores(name) for name in key.names)]
-    clustered = next((name for name, parts in candidates.items() if _is_not_null(parts, columns)), "")
+    clustered = _in_place_of_primary(candidates, columns)
     return sorted(keys, key=lambda key: (key.index != clustered, len(key.columns), _width(key, columns)))
 
 
+def with_promoted_key(connection: "Connection[Any]", table: Table, definition: TableDefinition) -> TableDefinition:
+    """The definition as a log that describes its tables has it: there the unique key that the server puts in the place
+    of a primary one is the primary one. Statements inside `server_errors`."""
+    if definition.primary_key:
+        return definition
+    candidates = _unique_indexes(connection, table)
+    promoted = candidates.get(_in_place_of_primary(candidates, _by_name(definition)), [])
+    return replace(definition, primary_key=tuple(part.column for part in promoted))
+
+
+def _by_name(definition: TableDefinition) -> dict[str, ColumnDefinition]:
+    return {column.name.lower(): column for column in definition.columns}
+
+
+def _unique_indexes(connection: "Connection[Any]", table: Table) -> dict[str, list[_Part]]:
+    """By name, in the server's order: the primary key first, then those without NULLs."""
+    found: dict[str, list[_Part]] = {}
+    for part in _parts(connection, table):
+        found.setdefault(part.index, []).append(part)
+    return found
+
+
+def _in_place_of_primary(candidates: dict[str, list[_Part]], columns: dict[str, ColumnDefinition]) -> str:
+    """Name of the index by which InnoDB keeps the rows; empty for none."""
+    return next((name for name, parts in candidates.items() if _is_not_null(parts, columns)), "")
+
+
 def _parts(connection: "Connection[Any]", table: Table) -> Iterable[_Part]:
-    """Of the table's unique indexes, in the server's order: the primary key first."""
     with connection.cursor() as cursor:
         cursor.execute(f"SHOW INDEX FROM {quoted(table)} WHERE Non_unique = 0")
         names = [str(column[0]).lower() for column in cursor.description or ()]
