@@ -94,8 +94,9 @@ class DumpConfig:
     max_replica_lag_seconds: int | None = None
     #: none: always
     windows: tuple[Window, ...] = ()
-    #: a chunk should take so long
+    #: a chunk should take so long, and has no more rows than that
     chunk_seconds: int = 1
+    max_chunk_rows: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +333,7 @@ def _dump(entry: _Entry) -> DumpConfig:
         "max_threads_running": (0, 1_000_000),
         "max_replica_lag_seconds": (0, 86_400),
         "chunk_seconds": (1, 60),
+        "max_chunk_rows": (1, 1_000_000),
     }
     entries = entry.mapping((*most, "windows"))
     numbers = {key: entries[key].whole_number(*bounds) for key, bounds in most.items() if key in entries}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from menura.landing import LandedChunk, decode_entry
 
 from tests.e2e import churn
 from tests.e2e.lake import wait_until_equal
@@ -17,19 +18,19 @@ pytestmark = pytest.mark.spark
 
 FLAVORS: tuple[Flavor, ...] = ("mysql", "mariadb")
 #: many chunks of few rows
-SMALL_CHUNKS = {"dump": {"workers": 2, "chunk_seconds": 0.02}}
+SMALL_CHUNKS = {"dump": {"workers": 2, "max_chunk_rows": 300}}
 
 
 def dumps(running: Stack, source: str) -> dict[str, dict[str, Any]]:
     """The newest dump of each table."""
     listed = running.get(f"/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
-    return {dump["table"]: dump for dump in sorted(listed, key=lambda dump: dump["requested_at"])}
+    return {dump["table"]: dump for dump in sorted(listed, key=lambda dump: dump["created_at_us"])}
 
 
 def wait_until_dumped(running: Stack, source: str, count: int, seconds: float = 180) -> dict[str, dict[str, Any]]:
     def probe() -> dict[str, dict[str, Any]] | None:
         found = dumps(running, source)
-        assert not [dump for dump in found.values() if dump["state"] in ("failed", "refused")], found
+        assert not [dump for dump in found.values() if dump["state"] in ("failed", "refused", "cancelled", "lost")], found
         return found if len(found) == count and all(dump["state"] == "done" for dump in found.values()) else None
 
     return wait_for("all dumps to be done", probe, seconds)
@@ -115,15 +116,16 @@ def _all_done(running: Stack) -> bool:
 
 def _assert_each_range_is_read_once(running: Stack, dump: dict[str, Any]) -> None:
     """No chunk was committed twice: those of a range follow each other without a gap."""
-    path = f"/v1/tenants/{running.tenant}/sources/kill/dumps/{dump['dump']}"
-    by_range: dict[int, list[dict[str, Any]]] = {}
-    for chunk in running.get(f"{path}/chunks")["chunks"]:
-        by_range.setdefault(chunk["range"], []).append(chunk)
+    by_range: dict[int, list[LandedChunk]] = {}
+    for path in sorted((running.landing / "log").iterdir()):
+        for cut in decode_entry(path.read_bytes()).cuts:
+            for chunk in cut.chunks:
+                if chunk.dump == dump["dump"]:
+                    by_range.setdefault(chunk.range, []).append(chunk)
     assert by_range
     for chunks in by_range.values():
-        chunks.sort(key=lambda chunk: chunk["chunk"])
-        assert all(later["lower"] == earlier["upper"] for earlier, later in pairwise(chunks))
-        assert [chunk["last_of_range"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+        assert all(later.lower == earlier.upper for earlier, later in pairwise(chunks))
+        assert [chunk.last_of_range for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
 ALTERATIONS = {

@@ -15,9 +15,10 @@ from pymysql.connections import Connection
 
 from agent.config import SourceConfig
 from agent.errors import SourceError
-from agent.mysql.connection import Facts, connect, facts_of, rows, server_errors
+from agent.mysql.connection import Facts, connect, facts_of, rows, server_errors, variable
 from agent.mysql.ddl.model import Server, TableDefinition, Unsure
 from agent.mysql.describer import server_of
+from agent.mysql.dump.keys import with_promoted_key
 from agent.mysql.dump.server import DumpServer, is_same_server
 from agent.mysql.dump.snapshots import Watermarks, watermarks
 from agent.mysql.dump.statements import prepare
@@ -44,6 +45,8 @@ class Access:
     scheme: Scheme
     server: DumpServer
     marks: Watermarks
+    #: the log describes its tables (binlog_row_metadata=FULL), so that what it names as their primary keys counts
+    log_describes: bool
 
     @classmethod
     def open(cls, config: SourceConfig, scheme: Scheme) -> "Access":
@@ -54,15 +57,11 @@ class Access:
                 facts = facts_of(connection, config.name)
                 reads = server_of(connection, facts)
                 prepare(connection, facts)
+            has_the_log, log_describes = _of_the_log(config, connection, facts)
             server = DumpServer(
-                config.client,
-                config.name,
-                facts,
-                scheme,
-                _has_the_log(config, connection, facts),
-                lambda: connect(config.client, config.name),
+                config.client, config.name, facts, scheme, has_the_log, lambda: connect(config.client, config.name)
             )
-            return cls(config, connection, facts, reads, scheme, server, watermarks(connection, server))
+            return cls(config, connection, facts, reads, scheme, server, watermarks(connection, server), log_describes)
         except BaseException:
             connection.close()
             raise
@@ -70,7 +69,10 @@ class Access:
     def definition(self, table: Table) -> TableDefinition | Unsure | None:
         """How it looks now; None: it is not there."""
         with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
-            return read_definitions(self.connection, [table], self.reads).get(table)
+            found = read_definitions(self.connection, [table], self.reads).get(table)
+            if self.log_describes and isinstance(found, TableDefinition):
+                return with_promoted_key(self.connection, table, found)
+            return found
 
     def hold(self, table: Table) -> None:
         """Keep its definition as it is until the transaction ends."""
@@ -125,12 +127,16 @@ class Access:
             self.connection._force_close()  # type: ignore[attr-defined]  # it may wait for an answer
 
 
-def _has_the_log(config: SourceConfig, connection: "Connection[Any]", facts: Facts) -> bool:
-    """Whether the stream reads the log of the server that rows are read from."""
+def _of_the_log(config: SourceConfig, connection: "Connection[Any]", facts: Facts) -> tuple[bool, bool]:
+    """Whether the stream reads the log of the server that rows are read from, and whether that describes its tables."""
+    doing = "comparing the dump's server with the log's"
     if config.client == config.binlog:
-        return True
-    with (
-        closing(connect(config.binlog, config.name)) as other,
-        server_errors("comparing the dump's server with the log's", config.binlog, config.name),
-    ):
-        return facts_of(other, config.name).flavor == facts.flavor and is_same_server(connection, other, facts)
+        with server_errors(doing, config.binlog, config.name):
+            return True, _describes(connection)
+    with closing(connect(config.binlog, config.name)) as other, server_errors(doing, config.binlog, config.name):
+        same = facts_of(other, config.name).flavor == facts.flavor and is_same_server(connection, other, facts)
+        return same, _describes(other)
+
+
+def _describes(connection: "Connection[Any]") -> bool:
+    return (variable(connection, "binlog_row_metadata") or "").upper() == "FULL"

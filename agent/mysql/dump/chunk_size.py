@@ -14,10 +14,11 @@ _UNKNOWN_ROW_BYTES = 256
 class ChunkSize:
     """Of one worker's walk through a table."""
 
-    def __init__(self, aim_seconds: float, row_bytes: int | None = None) -> None:
+    def __init__(self, aim_seconds: float, most_rows: int, row_bytes: int | None = None) -> None:
         """`row_bytes`: of an average row, by the server's statistics."""
         self._aim_seconds = aim_seconds
-        self.rows = _clamped(FIRST_BYTES / (row_bytes or _UNKNOWN_ROW_BYTES), LEAST_ROWS)
+        self._most_rows = most_rows
+        self.rows = self._clamped(FIRST_BYTES / (row_bytes or _UNKNOWN_ROW_BYTES), LEAST_ROWS)
 
     def took(self, rows: int, size_bytes: int, seconds: float) -> None:
         """The last chunk; `seconds` without those for which the governor held it."""
@@ -28,8 +29,7 @@ class ChunkSize:
         # a chunk with fewer rows than asked for ended its range, and says little about a whole one
         if rows < self.rows:
             fitting = max(fitting, self.rows / 2) if seconds >= self._aim_seconds else self.rows
-        self.rows = _clamped(min(max(fitting, self.rows / 2), self.rows * 2), least)
+        self.rows = self._clamped(min(max(fitting, self.rows / 2), self.rows * 2), least)
 
-
-def _clamped(rows: float, least: int) -> int:
-    return int(min(max(rows, least), MOST_ROWS))
+    def _clamped(self, rows: float, least: int) -> int:
+        return int(min(max(rows, least), self._most_rows, MOST_ROWS))

@@ -88,12 +88,10 @@ class Reader:
 
     def _plan(self, job: Job) -> None:
         work, access = job.work, self.access
-        verdict = self._config.filter.verdict(*work.table)
-        if not verdict.allowed:
+        if not self._config.filter.verdict(*work.table).allowed:
             raise denied(self._config.name, *work.table)
         definition = self.definition(work.table)
-        with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
-            key = next(iter(keys_of(access.connection, work.table, definition, verdict)), None)
+        key = next(iter(self._keys(work.table, definition)), None)
         prepared = self._prepare(work.table, definition, key)
         message = plan_message(access, work.order, key, self._state)
         for part in message.ranges:
@@ -170,13 +168,19 @@ class Reader:
     def _for_key(self, table: Table, names: tuple[str, ...]) -> Prepared:
         """Raises `KeyMissing` where the plan's key is none any more."""
         definition = self.definition(table)
-        verdict = self._config.filter.verdict(*table)
-        with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
-            keys = keys_of(self.access.connection, table, definition, verdict)
-        key = next((key for key in keys if key.names == names), None)
+        key = next((key for key in self._keys(table, definition) if key.names == names), None)
         if key is None:
             raise KeyMissing
         return self._prepare(table, definition, key)
+
+    def _keys(self, table: Table, definition: TableDefinition) -> list[Key]:
+        """None for a table without a primary key: the lake knows its rows by their values, so no change of one can be
+        told to come before or after a chunk."""
+        if not definition.primary_key:
+            return []
+        verdict = self._config.filter.verdict(*table)
+        with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
+            return keys_of(self.access.connection, table, definition, verdict)
 
     def _prepare(self, table: Table, definition: TableDefinition, key: Key | None) -> Prepared:
         """Made once for the same definition."""
@@ -214,7 +218,8 @@ class Reader:
         if size is None:
             plan = work.order.plan
             row_bytes = plan.estimated_bytes // plan.estimated_rows if plan.estimated_rows else None
-            size = ChunkSize(self._config.dump.chunk_seconds, row_bytes or None)
+            settings = self._config.dump
+            size = ChunkSize(settings.chunk_seconds, settings.max_chunk_rows, row_bytes or None)
             self._sizes = {work.dump: size}
         return size
 
