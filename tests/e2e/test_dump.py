@@ -20,6 +20,9 @@ FLAVORS: tuple[Flavor, ...] = ("mysql", "mariadb")
 #: many chunks of few rows
 SMALL_CHUNKS = {"dump": {"workers": 2, "max_chunk_rows": 300}}
 
+#: how a dump ends that did not bring its table
+UNFINISHED = ("failed", "refused", "cancelled", "lost")
+
 
 def dumps(running: Stack, source: str) -> dict[str, dict[str, Any]]:
     """The newest dump of each table."""
@@ -30,7 +33,7 @@ def dumps(running: Stack, source: str) -> dict[str, dict[str, Any]]:
 def wait_until_dumped(running: Stack, source: str, count: int, seconds: float = 180) -> dict[str, dict[str, Any]]:
     def probe() -> dict[str, dict[str, Any]] | None:
         found = dumps(running, source)
-        assert not [dump for dump in found.values() if dump["state"] in ("failed", "refused", "cancelled", "lost")], found
+        assert not [dump for dump in found.values() if dump["state"] in UNFINISHED], found
         return found if len(found) == count and all(dump["state"] == "done" for dump in found.values()) else None
 
     return wait_for("all dumps to be done", probe, seconds)
