@@ -222,7 +222,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("case", KEYS)
-def test_best_key_when_a_table_has_several_then_is_the_cheapest_exact_one(source: Server, case: str) -> None:
+def test_keys_when_a_table_has_several_then_the_cheapest_exact_one_is_first(source: Server, case: str) -> None:
     columns, expected = KEYS[case]
     if case == "padded" and source.flavor == "mysql":
         return
@@ -232,7 +232,7 @@ def test_best_key_when_a_table_has_several_then_is_the_cheapest_exact_one(source
     assert (None if key is None else key.names) == expected
 
 
-def test_best_key_when_the_index_is_an_expression_or_hidden_then_is_none(source: Server) -> None:
+def test_keys_when_the_index_is_an_expression_or_hidden_then_it_is_none(source: Server) -> None:
     hidden = "IGNORED" if source.flavor == "mariadb" else "INVISIBLE"
     source.run(
         f"DROP TABLE IF EXISTS {DATABASE}.t",
@@ -244,7 +244,7 @@ def test_best_key_when_the_index_is_an_expression_or_hidden_then_is_none(source:
         assert key_of(source, "t") is None
 
 
-def test_best_key_when_a_column_is_ignored_then_takes_another(source: Server) -> None:
+def test_keys_when_a_column_is_ignored_then_another_is_first(source: Server) -> None:
     source.run(
         f"DROP TABLE IF EXISTS {DATABASE}.t",
         f"CREATE TABLE {DATABASE}.t (Email INT NOT NULL UNIQUE, b VARCHAR(30) NOT NULL UNIQUE, n INT)",

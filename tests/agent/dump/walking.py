@@ -9,7 +9,7 @@ from agent.filter import Verdict
 from agent.mysql.connection import facts_of
 from agent.mysql.ddl.model import Server as DefinitionServer
 from agent.mysql.ddl.model import TableDefinition
-from agent.mysql.dump.keys import Key, best_key
+from agent.mysql.dump.keys import Key, keys_of
 from agent.mysql.dump.statements import bound_of, chunk_statement, prepare
 from agent.mysql.identifiers import quoted
 from agent.mysql.information_schema import read_definitions
@@ -34,9 +34,10 @@ def definition_of(server: Server, table: str) -> TableDefinition:
 
 
 def key_of(server: Server, table: str, verdict: Verdict = ALL) -> Key | None:
+    """The best one."""
     definition = definition_of(server, table)
     with closing(reading_session(server)) as connection:
-        return best_key(connection, (DATABASE, table), definition, verdict)
+        return next(iter(keys_of(connection, (DATABASE, table), definition, verdict)), None)
 
 
 def walk(
