@@ -85,36 +85,36 @@ def test_dump_when_each_part_is_killed_under_load_then_goes_on_at_the_chunk(flav
     moments = random.Random(flavor)
     with server(flavor, tmp_path / "server") as origin, stack(tmp_path / "stack") as running:
         origin.create_replication_user()
-        churn.create(origin, "kill", rows=20_000, seed=5)
+        churn.create(origin, "killed", rows=20_000, seed=5)
         slow = {"dump": {**SMALL_CHUNKS["dump"], "max_rows_per_second": 4000}}
         with (
-            running.agent("kill", {"kill": origin}, **slow) as agent,
-            churn.churning(origin, "kill", 500, 5, writers=1),
+            running.agent("killed", {"killed": origin}, **slow) as agent,
+            churn.churning(origin, "killed", 500, 5, writers=1),
         ):
             for table in churn.TABLES:
-                running.start_sync("kill", "kill", table, "dump")
+                running.start_sync("killed", "killed", table, "dump")
             for process in (agent, running.gateway, running.sink, agent, running.gateway):
                 _wait_for_a_chunk(running)
                 threading.Event().wait(moments.uniform(0, 1))  # a random moment is the point here
                 process.kill()
                 process.start()
-            done = wait_until_dumped(running, "kill", len(churn.TABLES), 300)
-        with running.agent("kill", {"kill": origin}):
-            wait_until_equal(running.lake, running.tenant, "kill", origin, "kill", churn.TABLES, 240)
+            done = wait_until_dumped(running, "killed", len(churn.TABLES), 300)
+        with running.agent("killed", {"killed": origin}):
+            wait_until_equal(running.lake, running.tenant, "killed", origin, "killed", churn.TABLES, 240)
         for table in ("numbers", "names", "codes"):
             _assert_each_range_is_read_once(running, done[table])
 
 
 def _wait_for_a_chunk(running: Stack) -> None:
     def chunks() -> int:
-        return sum(dump["chunks"] for dump in dumps(running, "kill").values())
+        return sum(dump["chunks"] for dump in dumps(running, "killed").values())
 
     before = wait_for("the ledger", lambda: (chunks(),))[0]
     wait_for("a chunk to be committed, or the end", lambda: chunks() > before or _all_done(running), 120)
 
 
 def _all_done(running: Stack) -> bool:
-    return all(dump["state"] == "done" for dump in dumps(running, "kill").values())
+    return all(dump["state"] == "done" for dump in dumps(running, "killed").values())
 
 
 def _assert_each_range_is_read_once(running: Stack, dump: dict[str, Any]) -> None:
