@@ -71,13 +71,15 @@ class Access:
         with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
             found = read_definitions(self.connection, [table], self.reads).get(table)
             if self.log_describes and isinstance(found, TableDefinition):
-                return with_promoted_key(self.connection, table, found)
-            return found
+                found = with_promoted_key(self.connection, table, found)
+        if found is not None:
+            self.hold(table)  # columns that this user may not read are not shown to it either
+        return found
 
     def hold(self, table: Table) -> None:
-        """Keep its definition as it is until the transaction ends."""
+        """Keep its definition as it is until the transaction ends; raises where not all columns may be read."""
         with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
-            rows(self.connection, f"SELECT 1 FROM {quoted(table)} LIMIT 0")  # noqa: S608  (quoted)
+            rows(self.connection, f"SELECT * FROM {quoted(table)} LIMIT 0")  # noqa: S608  (quoted)
 
     def in_the_log(self, position: Position) -> Position:
         """What of `position`, just read, is in the log that is streamed.

@@ -17,7 +17,7 @@ from menura.v1 import mysql_client_pb2, stream_pb2
 
 from agent.errors import as_message
 from agent.mysql.dump.desk import Chunk, Desk, Ending, News, WholeTable
-from agent.mysql.dump.failures import sync_goes_on, table_gone
+from agent.mysql.dump.failures import sync_goes_on
 from agent.mysql.dump.jobs import Job, find_job
 from agent.mysql.dump.statuses import Statuses
 from agent.mysql.dump.work import DumpWork, SentChunk
@@ -294,14 +294,15 @@ class Orders:
             self._changed.notify_all()
 
     def _lose(self, news: News) -> None:
-        """Tables that are gone, can't begin, or will not."""
+        """Tables that may be gone, can't begin, or will not."""
         with self._changed:
             works = list(self._works.values())
         for work in works:
             gsn, kind = news.gone.get(work.table, (0, ""))
-            if work.order.started_gsn and gsn > work.order.started_gsn:
-                self.fails(work, table_gone(self._source, work.table, f"the stream has met its {kind}"))
-            elif work.dump in news.refused:
+            if gsn > work.order.started_gsn > 0:
+                # A stream that is behind may meet one of long ago: whether the table is there the next read tells.
+                work.gone = kind
+            if work.dump in news.refused:
                 self.fails(work, news.refused[work.dump])
             elif work.is_whole and self._is_unwanted(work):
                 self.fails(work, sync_goes_on(self._source, work.table))

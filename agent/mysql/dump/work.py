@@ -98,6 +98,8 @@ class DumpWork:
     reason_since_us: int = 0
     #: what keeps its limits
     governed: Order | None = None
+    #: the event that took its table away, if nothing was read since
+    gone: str = ""
     #: since when its table was not there
     missing_since: float | None = None
     #: since when its table's stream goes on without it, which must begin with it
@@ -169,6 +171,7 @@ class DumpWork:
     def goes_on(self) -> None:
         """Something was done."""
         self.missing_since = self.moved_with = None
+        self.gone = ""
         self.backoff.succeeded()
         self.retry_at = 0.0
         self.holds("")

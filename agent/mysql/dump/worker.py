@@ -8,7 +8,8 @@ worker, and neither the stream nor other dumps.
     the server can't be reached, refuses, breaks off     again, after a while that grows; the status says why
     ... while the dump is planned, for a lack of grants   the dump fails: it could never be read
     the definition moved while it was read                again at once; the dump fails if nothing has moved
-    the table is not there                                again for a moment (a swap may be going on), then it fails
+    the table is not there                                the dump fails where the stream has met its DROPPED or
+                                                          RENAMED; else after a moment: a swap may be going on
     the key, or its order, is another one                 the dump fails: what was read is of another order
     a row can't be read                                   the dump fails, and names the range
 """
@@ -162,10 +163,10 @@ class Worker:
     def _missing(self, job: Job) -> None:
         now = time.monotonic()
         since = job.work.missing_since = job.work.missing_since or now
-        if now - since < MISSING_SECONDS:
+        if not job.work.gone and now - since < MISSING_SECONDS:
             self._orders.waits(job, "the table is not there", LOOK_SECONDS)
         else:
-            found = "the server has no table of this name"
+            found = f"the stream has met its {job.work.gone}" if job.work.gone else "the server has none of this name"
             self._orders.fails(job.work, table_gone(self._config.name, job.work.table, found))
 
     def _moved(self, job: Job, failed: MenuraError, final: MenuraError) -> None:
