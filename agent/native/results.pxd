@@ -1,22 +1,12 @@
 from libc.stdint cimport int32_t, uint8_t
 
+from agent.native cimport result_plan as compiled
 from agent.native.column cimport Buffer, Row
 from agent.native.packets cimport Packets
-from agent.native.plan cimport TablePlan
-from agent.native.values cimport Value
-
-
-cdef class ResultPlan(TablePlan):
-    # columns behind the table's own, of which only the last row's are kept
-    cdef readonly int32_t bound_columns
-    # a reader appends to the plan's batch
-    cdef bint is_read
-
-    cdef int compile_field(self, column, Value* value) except -1
 
 
 cdef class ResultReader:
-    cdef readonly ResultPlan plan
+    cdef readonly compiled.ResultPlan plan
     cdef bint deprecate_eof
     cdef size_t batch_rows
     cdef size_t most_batch_bytes
