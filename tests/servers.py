@@ -217,8 +217,11 @@ def _as_user() -> list[str]:
 def _launch(running: Server) -> subprocess.Popen[bytes]:
     folder, port = running.folder, running.port
     assert folder is not None
+    # a MariaDB that starts removes what looks like leftovers in its own: other servers' temporary tables in a shared one
+    (folder / "tmp").mkdir(exist_ok=True)
     options = {
         "datadir": str(folder / "data"),
+        "tmpdir": str(folder / "tmp"),
         "port": str(port),
         "bind_address": "127.0.0.1",
         "socket": str(folder / "s.sock") if len(str(folder)) < 90 else f"/tmp/menura-{port}.sock",

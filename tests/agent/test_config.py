@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import TlsMode, load
+from agent.config import DumpConfig, TlsMode, load
 from agent.errors import AgentError, ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
 from agent.filter import Policy
 
@@ -38,6 +38,15 @@ def test_load_when_file_is_good_then_holds_all_of_it(tmp_path: Path) -> None:
     assert (source.client.address, source.client.tls.mode) == ("db:3306", TlsMode.REQUIRED)
     assert source.filter.policy is Policy.DROP
     assert source.filter.rules == {"orders": None, "customers": ("email",), "otherdb.t": None}
+
+
+def test_load_when_a_source_says_how_much_its_dumps_may_take_then_holds_it(tmp_path: Path) -> None:
+    limits = 'dump: {workers: 4, max_bytes_per_second: 5000000, windows: ["22:00-06:00 Europe/Berlin"]}'
+    config = load(write(tmp_path, GOOD.replace("server_id: 77", limits)))
+    dump = config.sources[0].dump
+    assert (dump.workers, dump.max_bytes_per_second, dump.max_rows_per_second) == (4, 5_000_000, 0)
+    assert [str(window) for window in dump.windows] == ["22:00-06:00 Europe/Berlin"]
+    assert load(write(tmp_path, GOOD)).sources[0].dump == DumpConfig()
 
 
 def test_load_when_printed_then_shows_no_secret(tmp_path: Path) -> None:
@@ -77,6 +86,21 @@ def test_load_when_password_is_elsewhere_then_reads_it(tmp_path: Path, monkeypat
             "      orders:\n      orders:",
             ConfigError,
             "line 11: sources.shop.filter.orders is given twice",
+        ),
+        ("server_id: 77", "dump: {workers: 0}", ConfigError, "line 7: sources.shop.dump.workers is not a whole number"),
+        ("server_id: 77", "dump: {threads: 4}", ConfigError, "line 7: sources.shop.dump.threads is not a known key"),
+        ("server_id: 77", "dump: {windows: always}", ConfigError, "sources.shop.dump.windows is not a list"),
+        (
+            "server_id: 77",
+            'dump: {windows: ["22:00-06:00", "22-6"]}',
+            ConfigError,
+            r'line 7: sources.shop.dump.windows\[1\] is not "HH:MM-HH:MM ZONE"',
+        ),
+        (
+            "server_id: 77",
+            'dump: {windows: ["22:00-06:00 Mars"]}',
+            ConfigError,
+            "names the time zone Mars, which this host does not know",
         ),
         ("mode: required", "mode: verify_ca", ConfigError, "has mode verify_ca and no ca"),
         ("mode: required", "mode: required, ca: /nowhere.pem", ConfigError, "names /nowhere.pem: No such file"),

@@ -5,7 +5,7 @@ A chunk of a second loses little when it is read again, and lets a governor, a p
 
 LEAST_ROWS = 1_000
 MOST_ROWS = 1_000_000
-#: a chunk of LEAST_ROWS may be larger only by one row
+#: of a chunk where even LEAST_ROWS have more
 MOST_BYTES = 64 << 20
 FIRST_BYTES = 4 << 20
 _UNKNOWN_ROW_BYTES = 256

@@ -81,7 +81,8 @@ def plan(
     estimated_rows = index.rows(Where())
     wanted = max(estimated_rows // LEAST_ROWS, (estimated_bytes or 0) // LEAST_BYTES)
     uppers: list[str] = []
-    if wanted > 1 and most_ranges > 1:
+    # MySQL reads no range of an index with a descending part backwards: looking for a segment's last key would sort it
+    if wanted > 1 and most_ranges > 1 and not any(column.descending for column in key.columns):
         uppers = _uppers(index, min(wanted, most_ranges))
     bounds = ["", *uppers, ""]
     ranges = tuple(Range(n, lower, upper) for n, (lower, upper) in enumerate(pairwise(bounds)))

@@ -153,7 +153,7 @@ def test_chunk_when_the_commit_is_of_its_own_table_then_what_the_low_watermark_h
     monkeypatch.setattr(mariadb_snapshots, "SETTLE_SECONDS", 0.05)
     with marks_on(source) as (connection, marks), held_commit(source, "INSERT INTO d.t VALUES (2)") as release:
         # without GTIDs the chunk waits for the table's lock, so the commit has to go on by itself
-        freed = threading.Timer(1.5, release)
+        freed = threading.Timer(1.2, release)
         freed.start()
         with marks.chunk(TABLE) as low:
             found = seen(connection)
@@ -181,7 +181,7 @@ def test_high_when_a_commit_is_visible_and_not_in_gtid_executed_then_it_has_it(s
 
 def test_whole_when_a_commit_of_the_table_is_under_way_then_its_position_is_exact(source: Server) -> None:
     with marks_on(source) as (connection, marks), held_commit(source, "INSERT INTO d.t VALUES (2)") as release:
-        freed = threading.Timer(2.0, release)
+        freed = threading.Timer(1.2, release)
         freed.start()
         with marks.whole(TABLE) as position:
             source_rows = seen(connection)
