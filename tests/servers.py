@@ -217,7 +217,7 @@ def _as_user() -> list[str]:
 def _launch(running: Server) -> subprocess.Popen[bytes]:
     folder, port = running.folder, running.port
     assert folder is not None
-    # a MariaDB that starts removes what looks like leftovers in its own: other servers' temporary tables in a shared one
+    # a MariaDB that starts clears its own: in a shared one that hits the temporary tables of other servers
     (folder / "tmp").mkdir(exist_ok=True)
     options = {
         "datadir": str(folder / "data"),
