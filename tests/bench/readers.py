@@ -159,7 +159,7 @@ def _cpu_seconds(usage: resource.struct_rusage) -> float:
 
 
 def menura(server: Server, case: Case) -> Measure:
-    """The whole agent: read, decode, filter, Arrow, compress, send; a real gateway beside it lands and commits.
+    """The whole agent: read the log, or dump the table; a real gateway beside it lands and commits.
 
     CPU and memory are the agent's alone. The wall begins with the commit of the start cut, when the command has come
     from the API to the agent and the log has been asked for, and ends with that of the last row.
@@ -172,7 +172,8 @@ def menura(server: Server, case: Case) -> Measure:
             assert agent.running is not None
             process = psutil.Process(agent.running.pid)
             cpu_before = sum(process.cpu_times()[:2])
-            running.post(f"{table}/start", {"start": {"position": case.gtid_set}})
+            start = "dump" if case.name == "dump" else {"position": case.gtid_set}
+            running.post(f"{table}/start", {"start": start})
             path = running.landing / entry_path(1)
             wait_for(f"the start cut; agent: {agent.tail(5)}", path.exists, 60, every=0.02)
             began_us = decode_entry(path.read_bytes()).committed_at_us
@@ -214,6 +215,7 @@ if shutil.which("go"):
     READERS |= {"go-mysql": go_mysql, "go-mysql-tuned": go_mysql_tuned}
 #: of the case `dump`
 TABLE_READERS: dict[str, Callable[[Server, Case], Measure]] = {
+    "menura": menura,
     "menura-select": menura_select,
     "menura-dump": menura_dump,
     "connectorx": connectorx,
