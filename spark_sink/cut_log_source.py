@@ -56,12 +56,17 @@ ROW_DDL = ", ".join(f"`{field.name}` {_DDL_TYPES[field.type]}" for field in ROW_
 Row = dict[str, Any]
 
 
+#: a byte of a dump's chunk is about as much work as so many of changes: for each key the table is asked what it has
+CHUNK_WEIGHT = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a batch may take."""
+    """How much a batch may take; more makes other tables wait for it."""
 
     cuts: int = 10_000
     files: int = 50_000
+    #: of changes; a chunk's bytes count `CHUNK_WEIGHT` times
     bytes: int = 1 << 30
 
 
@@ -126,7 +131,9 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 break
             cuts += len(entry.cuts)
             files += sum(len(cut.files) for cut in entry.cuts)
-            size_bytes += sum(file.bytes for cut in entry.cuts for file in cut.files)
+            size_bytes += sum(
+                file.bytes * (CHUNK_WEIGHT if file.dump else 1) for cut in entry.cuts for file in cut.files
+            )
             too_much = cuts > self.limits.cuts or files > self.limits.files or size_bytes > self.limits.bytes
             if limited and too_much and last > first:
                 break
