@@ -208,7 +208,7 @@ class Delivery:
         self._read.publish()
         stop = Stop(table, self._read.position, error)
         if self._has_rows_since(table, self._decoder.transaction_first_gsn):
-            raise TableFailed(stop)
+            raise self._failed(stop)
         self._stop(stop)
 
     def fail_since(self, first_gsn: int, error: Callable[[Place, Table, str], MenuraError], found: str) -> None:
@@ -217,7 +217,7 @@ class Delivery:
         place = self._read.place()
         tables = [table for table in self._plans if self._has_rows_since(table, first_gsn)]
         if tables:
-            raise TableFailed(*[Stop(table, place.position, error(place, table, found)) for table in tables])
+            raise self._failed(*[Stop(table, place.position, error(place, table, found)) for table in tables])
 
     def _has_rows_since(self, table: Table, first_gsn: int) -> bool:
         return any(plan.last_gsn >= first_gsn for plan in self._plans.get(table, ()))
@@ -231,7 +231,7 @@ class Delivery:
         self._cuts.add_stop(stop)
         self._sink.tables_are((stop,))
 
-    def failed(self, broken: DecodeError) -> TableFailed | None:
+    def failed(self, broken: DecodeError) -> TableFailed | MenuraError | None:
         """What a row that can't be read does to its table; None where the event belongs to no synced table."""
         table = self._tables_by_id.get(broken.table_id)
         if table is None or not self._progress.is_synced(table):
@@ -239,5 +239,16 @@ class Delivery:
         place = self._read.place()
         if isinstance(broken, RowsMissing):
             error = rows_uncertain(place, table, str(broken), WITHOUT_CASCADES)
-            return TableFailed(Stop(table, place.position, error))
-        return TableFailed(Stop(table, place.position, row_unreadable(place, table, broken.log_pos, str(broken))))
+            return self._failed(Stop(table, place.position, error))
+        return self._failed(Stop(table, place.position, row_unreadable(place, table, broken.log_pos, str(broken))))
+
+    def _failed(self, *stops: Stop) -> TableFailed | MenuraError:
+        """What ends the reading. A table that was to stop here already did not: no transaction begins in the log here.
+
+        Then it is the source that can't be read on, which would else be read again and again.
+        """
+        for stop in stops:
+            doomed = self._doomed.get(stop.table)
+            if doomed is not None and doomed.position.same_place(stop.position):
+                return stop.error
+        return TableFailed(*stops)

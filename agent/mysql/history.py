@@ -353,7 +353,8 @@ def _encoded(version: Version) -> tuple[str, str]:
         return "unknown", version.why
     if isinstance(version, Gone):
         return "gone", version.put_aside
-    return "known", json.dumps(_plain(version), ensure_ascii=False, separators=(",", ":"))
+    # Escaped: the bytes of an invalid label are lone surrogates (menura.types), which SQLite does not take.
+    return "known", json.dumps(_plain(version), separators=(",", ":"))
 
 
 def _decoded(state: str, text: str) -> Version:

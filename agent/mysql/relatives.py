@@ -28,7 +28,7 @@ class Relatives:
     def text(self) -> str:
         renamed = [[*table, *owner] for table, owner in self._renamed.items()]
         columns = [[*table, names] for table, names in self._columns.items()]
-        return json.dumps({"renamed": renamed, "columns": columns}, ensure_ascii=False)
+        return json.dumps({"renamed": renamed, "columns": columns})
 
     def owner(self, table: Table) -> Table | None:
         """The synced table for whose sake this one is followed: itself, or a relative."""

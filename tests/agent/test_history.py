@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from menura.types import ColumnType, Kind
+from menura.types import ColumnType, Kind, invalid_label
 
 from agent.errors import StateFolderInUse, StateFolderUnusable
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
@@ -23,7 +23,7 @@ def at(number: int) -> Position:
 
 
 def definition(*names: str) -> TableDefinition:
-    enum = ColumnType(Kind.ENUM, charset="utf8mb4", labels=("a'b", "ä,c", ""))
+    enum = ColumnType(Kind.ENUM, charset="utf8mb4", labels=("a'b", "ä,c", "", invalid_label(b"\xe4")))
     columns = [ColumnDefinition("id", ColumnType(Kind.INT, unsigned=True), nullable=False, default=Default.NONE)]
     columns += [ColumnDefinition(name, enum, default=Default.LITERAL, default_text="ä,c") for name in names]
     return TableDefinition(tuple(columns), ("id",), "utf8mb4", unique_columns=frozenset({"id", "zz"}))

@@ -27,6 +27,8 @@ _OLD_TEMPORALS = {
     binlog.MYSQL_TYPE_TIMESTAMP: Kind.TIMESTAMP,
 }
 MOST_PLANS = 4096
+#: of events that are kept
+KEPT_PART_BYTES = 512
 _PREFIX = {False: b"MySQL\n", True: b"MariaDB\n"}
 
 #: called with a decoder that was just fed: makes what lies behind the bytes unreadable, and afterwards readable
@@ -49,43 +51,68 @@ class Target:
         """Feed packet by packet, so that a read beyond an event leaves what was received; or `at_once`."""
         decoder = BinlogDecoder(mariadb=mariadb, checksum=False, next_gsn=1, next_transaction_id=1)
         outcome = Outcome()
-        at = 0
-        try:
-            while at < len(stream):
-                size = len(stream) - at
-                if not at_once:
-                    size = min(size, 4 + int.from_bytes(stream[at : at + 3], "little"))
-                space = decoder.writable()
-                size = min(size, len(space))
-                space[:size] = stream[at : at + size]
-                decoder.received(size)
-                at += size
-                if self._decode(decoder, outcome, mariadb):
-                    break
-        except TYPED as error:
-            outcome.error = f"{type(error).__name__}: {error}"
+
+        def decode() -> bool:
+            return self._decode(decoder, outcome, mariadb) is not Reason.NEED_BYTES
+
+        _feed(decoder, stream, decode, outcome, at_once=at_once)
         # Also after an error: a plan's batch would else keep its rows for the next decoder.
         outcome.batches += decoder.take_batches()
         outcome.rows = decoder.rows
         return outcome
 
-    def _decode(self, decoder: BinlogDecoder, outcome: Outcome, mariadb: bool) -> bool:
-        """All that was received; whether the stream has ended."""
+    def run_kept(self, stream: bytes, *, mariadb: bool) -> Outcome:
+        """Keep the events first, in small parts, and decode them afterwards: as with a prepared XA transaction."""
+        keeper = BinlogDecoder(
+            mariadb=mariadb, checksum=False, next_gsn=1, next_transaction_id=1, pending_bytes=KEPT_PART_BYTES
+        )
+        keeper.keep_events = True
+        outcome = Outcome()
+        parts: list[bytes] = []
+
+        def keep() -> bool:
+            while (reason := self._reason(keeper)) is not Reason.NEED_BYTES:
+                if reason is Reason.EVENT:
+                    self._handle(keeper, mariadb)
+                elif reason is Reason.BATCH_FULL:
+                    parts.append(keeper.take_kept())
+                else:
+                    return True
+            return False
+
+        _feed(keeper, stream, keep, outcome)
+        parts.append(keeper.take_kept())
+        decoder = BinlogDecoder(mariadb=mariadb, checksum=False, next_gsn=1, next_transaction_id=1)
+        try:
+            for part in filter(None, parts):
+                decoder.inject(part)
+                reason = self._decode(decoder, outcome, mariadb)
+                assert reason is Reason.INJECTED, reason
+            decoder.transaction_finished()
+        except TYPED as error:
+            outcome.error = f"{type(error).__name__}: {error}"
+        outcome.batches += decoder.take_batches()
+        outcome.rows = decoder.rows
+        return outcome
+
+    def _reason(self, decoder: BinlogDecoder) -> Reason:
+        unguard = self._guard(decoder) if self._guard else None
+        try:
+            return decoder.decode()
+        finally:
+            if unguard:
+                unguard()
+
+    def _decode(self, decoder: BinlogDecoder, outcome: Outcome, mariadb: bool) -> Reason:
+        """Up to what neither rows nor events lead to."""
         while True:
-            unguard = self._guard(decoder) if self._guard else None
-            try:
-                reason = decoder.decode()
-            finally:
-                if unguard:
-                    unguard()
-            if reason is Reason.NEED_BYTES:
-                return False
+            reason = self._reason(decoder)
             if reason is Reason.EVENT:
                 self._handle(decoder, mariadb)
             elif reason is Reason.BATCH_FULL:
                 outcome.batches += decoder.take_batches()
             else:
-                return True
+                return reason
 
     def _handle(self, decoder: BinlogDecoder, mariadb: bool) -> None:
         event = decoder.event
@@ -120,6 +147,27 @@ class Target:
         return known
 
 
+def _feed(
+    decoder: BinlogDecoder, stream: bytes, decode: Callable[[], bool], outcome: Outcome, *, at_once: bool = False
+) -> None:
+    """Until `decode` says that the stream has ended, or fails."""
+    at = 0
+    try:
+        while at < len(stream):
+            size = len(stream) - at
+            if not at_once:
+                size = min(size, 4 + int.from_bytes(stream[at : at + 3], "little"))
+            space = decoder.writable()
+            size = min(size, len(space))
+            space[:size] = stream[at : at + size]
+            decoder.received(size)
+            at += size
+            if decode():
+                return
+    except TYPED as error:
+        outcome.error = f"{type(error).__name__}: {error}"
+
+
 def _assumed(body: bytes, mariadb: bool) -> Definitions:
     """A definition for what the map leaves open; which one depends on the column's name alone."""
     mapped = parse_table_map(body, mariadb=mariadb)
@@ -143,12 +191,16 @@ def _assumed(body: bytes, mariadb: bool) -> Definitions:
 
 
 def check(target: Target, stream: bytes, outcome: Outcome, *, mariadb: bool) -> None:
-    """The slower properties: valid Arrow data, and the same answer when all bytes come at once."""
+    """The slower properties: valid Arrow data, and the same answer when all bytes come at once or events are kept."""
     tables = _tables(outcome)
     again = target.run(stream, mariadb=mariadb, at_once=True)
     assert (again.error, again.rows) == (outcome.error, outcome.rows), (again.error, outcome.error)
     for ours, theirs in zip(tables, _tables(again), strict=True):
         assert ours.equals(theirs) or _has_nan(ours), "the rows depend on how the bytes were cut"
+    kept = target.run_kept(stream, mariadb=mariadb)
+    _tables(kept)
+    if not outcome.error:
+        assert (kept.error, kept.rows) == ("", outcome.rows), (kept.error, kept.rows, outcome.rows)
 
 
 def _tables(outcome: Outcome) -> list[pa.Table]:

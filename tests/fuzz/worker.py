@@ -10,9 +10,11 @@ appended to CORPUS. The last line that is printed is a JSON object of counts.
 import ctypes
 import faulthandler
 import json
+import logging
 import mmap
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,7 @@ from agent.native.results import ResultReader  # noqa: E402
 from tests.agent.native.mutation import packets, payloads  # noqa: E402
 from tests.fuzz import seeds  # noqa: E402
 from tests.fuzz.mutate import Payloads, mutate, stream_of  # noqa: E402
+from tests.fuzz.reader import ReaderTarget  # noqa: E402
 from tests.fuzz.results import RESULT_PREFIX, ResultSets, ResultTarget  # noqa: E402
 from tests.fuzz.target import Target, check, from_file, to_file  # noqa: E402
 
@@ -98,6 +101,9 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
     chance, target, corpus, current = Random(seed), Target(guard), Corpus(corpus_path), Current(current_path)
     donors = {flavor: [unit for mariadb, unit in corpus.entries if mariadb is flavor] for flavor in (False, True)}
     results, result_sets = ResultTarget(guard), ResultSets(chance)
+    folder = current_path.with_name("reader")
+    folder.mkdir(exist_ok=True)
+    reader = ReaderTarget(folder)
     fed = inputs = errors = rows = 0
     for mariadb, unit in corpus.entries:  # what is known is not new
         target.run(b"".join(map(packets, unit)), mariadb=mariadb)
@@ -115,6 +121,7 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
             corpus.keep(mariadb, changed)
         if inputs % CHECK_EACH == 0:
             check(target, stream, outcome, mariadb=mariadb)
+            reader.run(stream, mariadb=mariadb)
             _coverage.fuzz_begin()
         if inputs % RESULT_EACH == 0:
             stream, packet_count = result_sets.stream()
@@ -142,6 +149,7 @@ def _chosen(count: int, seed_count: int, chance: Random) -> int:
 
 def main() -> None:
     faulthandler.enable()
+    logging.disable()
     arguments = sys.argv[1:]
     if arguments[0] == "replay":
         for path in map(Path, arguments[1:]):
@@ -152,6 +160,8 @@ def main() -> None:
             target = Target(guard)
             outcome = target.run(stream, mariadb=mariadb)
             check(target, stream, outcome, mariadb=mariadb)
+            with tempfile.TemporaryDirectory() as folder:
+                ReaderTarget(Path(folder)).run(stream, mariadb=mariadb)
             print(f"{path.name}: {outcome.rows} rows, {outcome.error or 'no error'}")
     else:
         seed, events = int(arguments[1]), int(arguments[2])
