@@ -319,6 +319,22 @@ def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
     assert "GRANT SELECT" in dump.failed.remedy
 
 
+@pytest.mark.parametrize("running", ["mariadb"], indirect=True)
+def test_dump_when_the_table_keeps_its_former_rows_then_it_fails_and_the_stream_goes_on(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database)
+    database.run("ALTER TABLE shop.orders ADD SYSTEM VERSIONING")
+    gateway.sync("shop", table, now=True)
+    dump = gateway.dump("shop", "versioned", table)
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: dump.failed and gateway.source("shop").committed)
+        database.run("DELETE FROM shop.orders WHERE id = 1")
+        gateway.wait(lambda: gateway.rows("shop", table))
+    assert dump.failed is not None and dump.failed.code == "DUMP_SNAPSHOT_IMPOSSIBLE"
+    assert "system-versioned" in dump.failed.found
+
+
 @pytest.mark.parametrize("running", ["mysql"], indirect=True)
 def test_dump_when_the_server_refuses_its_login_then_it_waits_and_goes_on_when_it_does_not(
     database: Server, gateway: GatewayDouble, tmp_path: Path

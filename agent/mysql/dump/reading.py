@@ -28,6 +28,7 @@ from agent.mysql.dump.orders import Orders
 from agent.mysql.dump.planning import plan_message
 from agent.mysql.dump.results import ReadResult, RowsPlan, SnapshotRows, plan_for, read_rows
 from agent.mysql.dump.statements import bound_of, chunk_statement, whole_statement
+from agent.mysql.dump.transactional import check_unversioned
 from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, SentChunk
 from agent.mysql.positions import Position
 from agent.mysql.progress import Table, name_message
@@ -162,6 +163,9 @@ class Reader:
             raise TableMissing
         if isinstance(found, Unsure):
             raise self._unreadable(TableColumnUnsupported, table, found.why, "upgrade Menura, or ignore the column")
+        if self.access.facts.flavor == "mariadb":
+            with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
+                check_unversioned(self.access.connection, table, self.access.server)
         self.used = found
         return found
 

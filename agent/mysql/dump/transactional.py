@@ -1,4 +1,4 @@
-"""Snapshots: whether a table's engine has them, and their end."""
+"""Snapshots: whether a table can be read in one, and their end."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from agent.mysql.dump.server import DumpServer
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 DOING = "taking a snapshot of a table"
 NOTHING_LOST = "Nothing of it was dumped; its stream goes on"
+_VERSIONED = "SYSTEM VERSIONED"
 _ENGINES = frozenset({"INNODB", "ROCKSDB", "TOKUDB"})
 
 
@@ -30,6 +31,23 @@ def check_engine(connection: "Connection[Any]", table: Table, server: DumpServer
         remedy=f"Run on the server: ALTER TABLE {table[1]} ENGINE = InnoDB; or give it a primary key"
         if engine
         else "Start the dump anew when the table is there",
+        source=server.source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def check_unversioned(connection: "Connection[Any]", table: Table, server: DumpServer) -> None:
+    """Raise `DumpSnapshotImpossible` for a system-versioned table of MariaDB: its log has former rows as rows too."""
+    statement = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
+    if rows(connection, statement, table) != [(_VERSIONED,)]:
+        return
+    raise DumpSnapshotImpossible(
+        DOING,
+        "it is system-versioned: the rows that it has had do not come with a SELECT of those that it has",
+        data=NOTHING_LOST,
+        remedy="Start its sync at the log's oldest position; or, on the server, ALTER TABLE "
+        f"{table[1]} DROP SYSTEM VERSIONING",
         source=server.source,
         database=table[0],
         table=table[1],
