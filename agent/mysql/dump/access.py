@@ -34,6 +34,22 @@ DOING = "reading a table's definition"
 
 
 @dataclass(frozen=True, slots=True)
+class StreamedLog:
+    """The log that the table's changes are read from, as its server is set."""
+
+    #: that of the server that rows are read from
+    is_here: bool
+    #: binlog_row_metadata is FULL: what it names as tables' primary keys counts
+    describes: bool
+    row_image: str
+
+    @property
+    def is_partial(self) -> bool:
+        """Changes lack columns that they did not change."""
+        return self.row_image in ("MINIMAL", "NOBLOB")
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """In the hand of one thread, but for `interrupt`."""
 
@@ -45,8 +61,7 @@ class Access:
     scheme: Scheme
     server: DumpServer
     marks: Watermarks
-    #: the log describes its tables (binlog_row_metadata=FULL), so that what it names as their primary keys counts
-    log_describes: bool
+    log: StreamedLog
 
     @classmethod
     def open(cls, config: SourceConfig, scheme: Scheme) -> "Access":
@@ -57,11 +72,11 @@ class Access:
                 facts = facts_of(connection, config.name)
                 reads = server_of(connection, facts)
                 prepare(connection, facts)
-            has_the_log, log_describes = _of_the_log(config, connection, facts)
+            log = _streamed_log(config, connection, facts)
             server = DumpServer(
-                config.client, config.name, facts, scheme, has_the_log, lambda: connect(config.client, config.name)
+                config.client, config.name, facts, scheme, log.is_here, lambda: connect(config.client, config.name)
             )
-            return cls(config, connection, facts, reads, scheme, server, watermarks(connection, server), log_describes)
+            return cls(config, connection, facts, reads, scheme, server, watermarks(connection, server), log)
         except BaseException:
             connection.close()
             raise
@@ -70,7 +85,7 @@ class Access:
         """How it looks now; None: it is not there."""
         with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
             found = read_definitions(self.connection, [table], self.reads).get(table)
-            if self.log_describes and isinstance(found, TableDefinition):
+            if self.log.describes and isinstance(found, TableDefinition):
                 found = with_promoted_key(self.connection, table, found)
         if found is not None:
             self.hold(table)  # columns that this user may not read are not shown to it either
@@ -129,16 +144,16 @@ class Access:
             self.connection._force_close()  # type: ignore[attr-defined]  # it may wait for an answer
 
 
-def _of_the_log(config: SourceConfig, connection: "Connection[Any]", facts: Facts) -> tuple[bool, bool]:
-    """Whether the stream reads the log of the server that rows are read from, and whether that describes its tables."""
+def _streamed_log(config: SourceConfig, connection: "Connection[Any]", facts: Facts) -> StreamedLog:
     doing = "comparing the dump's server with the log's"
     if config.client == config.binlog:
         with server_errors(doing, config.binlog, config.name):
-            return True, _describes(connection)
+            return _log_of(connection, is_here=True)
     with closing(connect(config.binlog, config.name)) as other, server_errors(doing, config.binlog, config.name):
         same = facts_of(other, config.name).flavor == facts.flavor and is_same_server(connection, other, facts)
-        return same, _describes(other)
+        return _log_of(other, is_here=same)
 
 
-def _describes(connection: "Connection[Any]") -> bool:
-    return (variable(connection, "binlog_row_metadata") or "").upper() == "FULL"
+def _log_of(connection: "Connection[Any]", *, is_here: bool) -> StreamedLog:
+    metadata = (variable(connection, "binlog_row_metadata") or "").upper()
+    return StreamedLog(is_here, metadata == "FULL", (variable(connection, "binlog_row_image") or "FULL").upper())

@@ -37,6 +37,9 @@ def plan_message(
             warning = check_whole(runway, needed, table, config.name)
         except DumpRunwayShort as short:  # the control plane refuses it, unless somebody wants it all the same
             warning = short.found
+        if access.log.is_partial:
+            why = f"read in one snapshot, since binlog_row_image is {access.log.row_image}: with FULL it goes by chunks"
+            warning = "; ".join(filter(None, (why, warning)))
     else:
         warning = lag_warning(runway, state.status().lag_us / 1_000_000)  # 0: not known
     return mysql_client_pb2.DumpPlan(
