@@ -202,3 +202,18 @@ def test_dump_when_a_row_cannot_be_read_then_it_fails_and_names_the_range(
     assert dump.failed.code == "DUMP_RESULT_INVALID"
     assert "keys (id) above" in dump.failed.found
     assert "column note" in dump.failed.found
+
+
+def test_dump_when_the_log_has_partial_rows_then_it_is_read_in_one_snapshot(
+    gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    with server("mysql", tmp_path / "server", binlog_row_image="MINIMAL") as database:
+        prepare(database)
+        table = create(database)
+        gateway.sync("shop", table, dump="partial")
+        dump = gateway.dump("shop", "partial", table)
+        with agent_inside(config(tmp_path, gateway, database)):
+            wait_dumped(gateway, dump)
+        wait_equal(gateway, database, dump, ("id",))
+    assert dump.plan is not None and not dump.plan.key
+    assert "binlog_row_image is MINIMAL" in dump.plan.warning
