@@ -199,14 +199,13 @@ cdef class RowsReader:
         cdef const uint8_t* after
         cdef bint is_after = self.resume_after
         cdef Batch* batch = &plan.batch
-        cdef size_t before, text_bytes
+        cdef size_t bytes_before = batch_bytes(batch), bytes_now, text_bytes
         self.resume_at = 0
         self.resume_after = False
         while at < end or is_after:
             if not is_after and self.is_full(batch):
                 self.resume_at = at - rows
                 return BATCH_FULL
-            before = batch_bytes(batch)
             if not self.begin_row(plan):
                 return self.fail(b"out of memory")
             text_bytes = batch.text_bytes
@@ -219,9 +218,10 @@ cdef class RowsReader:
                 )
             if after == NULL:
                 return FAILED
-            if batch_bytes(batch) > MOST_BATCH_BYTES:
+            bytes_now = batch_bytes(batch)
+            if bytes_now > MOST_BATCH_BYTES:
                 truncate_batch(batch, batch.rows - 1, batch.rows, text_bytes)
-                self.pending_size += batch_bytes(batch) - before
+                self.pending_size += batch_bytes(batch) - bytes_before
                 if batch.rows == 0:
                     return self.fail(b"a row larger than 250 MiB, which no batch can hold")
                 self.resume_at = at - rows
@@ -230,7 +230,8 @@ cdef class RowsReader:
                 return BATCH_FULL
             before_image = at
             at = after
-            self.pending_size += batch_bytes(batch) - before
+            self.pending_size += bytes_now - bytes_before
+            bytes_before = bytes_now
             self.gsn += 1
             self.row_count += 1
             self.pending_row_count += 1

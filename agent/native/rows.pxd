@@ -28,19 +28,27 @@ from agent.native.values cimport (
 )
 
 
-cdef inline int decode_value(
-    const Value* value, Column* column, Row* row, const uint8_t* at, size_t size
-) noexcept nogil:
-    """Dispatch to the type's decoder; `size` bytes are there."""
+cdef inline void copy_value(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:
+    """A value whose bytes are those of its column: of at most `READS_8_BYTES`."""
     if value.reads == READS_4_BYTES:
         memcpy(column.values.data + row.number * 4, at, 4)
     elif value.reads == READS_8_BYTES:
         memcpy(column.values.data + row.number * 8, at, 8)
     elif value.reads == READS_2_BYTES:
         memcpy(column.values.data + row.number * 2, at, 2)
-    elif value.reads == READS_1_BYTE:
+    else:
         column.values.data[row.number] = at[0]
-    elif value.reads == READS_UTF8MB4:
+    mark_valid(column, row.number)
+
+
+cdef inline int decode_value(
+    const Value* value, Column* column, Row* row, const uint8_t* at, size_t size
+) noexcept nogil:
+    """Dispatch to the type's decoder; `size` bytes are there."""
+    if value.reads <= READS_8_BYTES:
+        copy_value(value, column, row, at)
+        return 0
+    if value.reads == READS_UTF8MB4:
         return decode_utf8(value, column, row, at, size, True)
     elif value.reads == READS_BYTES:
         return append_value(column, row, at, size)
@@ -80,8 +88,6 @@ cdef inline int decode_value(
         return decode_by_codec(value, column, row, at, size)
     else:
         return decode_rare(value, column, row, at, size)
-    mark_valid(column, row.number)
-    return 0
 
 
 cdef inline bint find_value(
@@ -112,30 +118,38 @@ cdef inline const uint8_t* decode_columns(
     cdef int32_t i
     for i in range(plan.column_count):
         value = plan.values + i
-        failed[0] = i
         if nulls[i >> 3] >> (i & 7) & 1:
             if value.sent:
                 if not append_null(column, row.number, batch.capacity_rows):
                     fail(row, b"out of memory")
-                    return NULL
+                    break
                 column += 1
             continue
         if not find_value(value, &at, end, &size):
             fail(row, b"a row that ends inside a value")
-            return NULL
+            break
         if value.sent:
             if size > MOST_VALUE_BYTES:
                 fail(row, b"a value larger than 240 MiB, which no batch can hold")
-                return NULL
-            outcome = decode_value(value, column, row, at, size)
-            if outcome < 0:
-                return NULL
-            if outcome and not append_null(column, row.number, batch.capacity_rows):
-                fail(row, b"out of memory")
-                return NULL
+                break
+            # Not each of these through a call: in many tables most values are such.
+            outcome = 0
+            if value.reads <= READS_8_BYTES:
+                copy_value(value, column, row, at)
+            else:
+                outcome = decode_value(value, column, row, at, size)
+            if outcome:
+                if outcome < 0:
+                    break
+                if not append_null(column, row.number, batch.capacity_rows):
+                    fail(row, b"out of memory")
+                    break
             column += 1
         at += size
-    return at
+    else:
+        return at
+    failed[0] = i
+    return NULL
 
 
 cdef inline bint start_row(Plan* plan, Row* row) noexcept nogil:

@@ -13,6 +13,7 @@ from agent.native.column cimport Column, Row, append_text, mark_valid
 
 # `Value.reads`: which decoder a value goes to
 cdef enum Reads:
+    # up to READS_8_BYTES: as it stands
     READS_1_BYTE
     READS_2_BYTES
     READS_4_BYTES
