@@ -221,6 +221,8 @@ def test_watermarks_when_many_write_then_low_is_visible_and_high_has_all_that_wa
         for writer in writers:
             writer.start()
         deadline = time.monotonic() + DEADLINE_SECONDS
+        while len(seen(connection)) < 100 and time.monotonic() < deadline:
+            time.sleep(0.01)
         while len(found) < 30 and time.monotonic() < deadline:
             exact = len(found) % 10 == 9
             if exact:
