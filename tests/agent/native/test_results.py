@@ -133,8 +133,8 @@ def _make_many(server: Server) -> None:
         "SET sql_log_bin = 0",
         "CREATE TABLE IF NOT EXISTS few (id INT PRIMARY KEY)",
         f"INSERT IGNORE INTO few VALUES {few}",
-        "CREATE TABLE IF NOT EXISTS rows_2197 (id INT PRIMARY KEY, v TEXT) ENGINE=MyISAM",
-        "INSERT IGNORE INTO rows_2197 SELECT a.id + 13 * b.id + 169 * c.id, REPEAT('x', 20000) FROM few a, few b, few c",
+        "CREATE TABLE IF NOT EXISTS heap (id INT PRIMARY KEY, v TEXT) ENGINE=MyISAM",
+        "INSERT IGNORE INTO heap SELECT a.id + 13 * b.id + 169 * c.id, REPEAT('x', 20000) FROM few a, few b, few c",
         database="t",
     )
 
@@ -150,7 +150,7 @@ def test_error_in_the_middle_of_rows_is_told_by_its_code_and_ends_the_connection
         received.append(size)
 
     with pytest.raises(SourceFailed, match="code 1317"):
-        read(connection, plan_of_table(source, "rows_2197"), batch_rows=10, received=kill)
+        read(connection, plan_of_table(source, "heap"), batch_rows=10, received=kill)
 
     assert len(received) > 1
     assert not connection.open
@@ -158,7 +158,7 @@ def test_error_in_the_middle_of_rows_is_told_by_its_code_and_ends_the_connection
 
 def test_reading_that_is_left_or_cancelled_ends_the_connection_and_the_plan_goes_on(source: Server) -> None:
     _make_many(source)
-    plan = plan_of_table(source, "rows_2197")
+    plan = plan_of_table(source, "heap")
     left, cancelled = session(source), session(source)
 
     for rows in read_rows(left, whole_statement(plan.table, plan.expressions), plan, 10):
@@ -179,7 +179,7 @@ def test_reading_that_is_left_or_cancelled_ends_the_connection_and_the_plan_goes
 
 def test_plan_is_used_by_several_connections_at_once(source: Server) -> None:
     _make_many(source)
-    plan = plan_of_table(source, "rows_2197", key_columns=1)
+    plan = plan_of_table(source, "heap", key_columns=1)
     statement = whole_statement(plan.table, [*plan.expressions, "CAST(id AS CHAR)"])
 
     def rows_of(part: int) -> tuple[set[int], tuple[bytes | None, ...]]:
