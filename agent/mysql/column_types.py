@@ -11,6 +11,8 @@ from menura.types import ColumnType, Kind, invalid_label
 
 from agent.mysql import constants as binlog
 from agent.mysql.charsets import CharsetUnknown, charset_of_collation, decode_text
+from agent.mysql.ddl.model import ColumnDefinition
+from agent.mysql.ddl.types import bytes_of_character
 from agent.mysql.table_map import MappedColumn
 
 BINARY_COLLATION = 63
@@ -147,6 +149,21 @@ def _tell_string(column: MappedColumn, mariadb: bool) -> ColumnType | None:
     if column.collation_id == BINARY_COLLATION:
         return ColumnType(binary, length_bytes=column.metadata if binary is Kind.BINARY else 0)
     return ColumnType(text, charset=_charset(column.collation_id, mariadb))
+
+
+def most_bytes_of(defined: ColumnDefinition, logged: MappedColumn) -> int:
+    """The metadata that the log should have of a CHAR or VARCHAR; of anything else what it has.
+
+    Columns that have changed places without a statement that was seen often differ in nothing but this.
+    """
+    kind = defined.type.kind
+    if not defined.length or logged.type not in (binlog.MYSQL_TYPE_STRING, binlog.MYSQL_TYPE_VARCHAR):
+        return logged.metadata
+    if kind is Kind.VARBINARY:
+        return defined.length
+    if kind not in (Kind.CHAR, Kind.VARCHAR):
+        return logged.metadata
+    return defined.length * bytes_of_character(defined.type.charset)
 
 
 def _tell_labelled(column: MappedColumn, mariadb: bool) -> ColumnType | None:

@@ -151,7 +151,7 @@ def rows_removed(place: Place, table: Table, words: str) -> TableRowsRemoved:
         DOING,
         f"{words} changed the table's rows without row events",
         data="The lake holds the table as it was before that",
-        remedy="Drop its rows in the lake and start the table's sync anew",
+        remedy="Start the table's sync anew, by a dump: menura sync start --from dump",
         source=place.source,
         database=table[0],
         table=table[1],

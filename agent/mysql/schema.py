@@ -22,7 +22,7 @@ from agent.errors import (
     TableSchemaUnknown,
 )
 from agent.mysql import constants
-from agent.mysql.column_types import ColumnTypeUnknown, column_type, needs_definition, size_is_logged
+from agent.mysql.column_types import ColumnTypeUnknown, column_type, most_bytes_of, needs_definition, size_is_logged
 from agent.mysql.connection import Facts
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.definitions import Definitions
@@ -145,6 +145,10 @@ class TablePlanner:
                 raise _Contradiction(
                     f"column {column.name}, which may {'' if logged.nullable else 'not '}be NULL, differs"
                 )
+        for tracked, logged in zip(definition.columns, table_map.columns, strict=True):
+            most_bytes = most_bytes_of(tracked, logged)
+            if most_bytes != logged.metadata:
+                raise _Contradiction(f"column {tracked.name} of at most {logged.metadata} bytes has {most_bytes}")
         is_described = table_map.columns[0].name is not None
         columns = self._columns(table, table_map, defined) if is_described else defined
         try:

@@ -225,6 +225,21 @@ def described_by_nobody(request: pytest.FixtureRequest, tmp_path: Path) -> Itera
         yield database
 
 
+def test_definition_when_columns_change_places_unseen_then_their_lengths_tell(
+    described_by_nobody: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    described_by_nobody.run("ALTER TABLE shop.t ADD b VARCHAR(10), ADD c VARCHAR(20)")
+    written = Written(described_by_nobody)
+    gateway.sync("shop", T, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(described_by_nobody)}})
+    with running_agent(config, tmp_path / "log"):
+        written.write("'b', 'c'", "b, c")
+        expect(gateway, written)
+        described_by_nobody.run("SET sql_log_bin = 0", "ALTER TABLE shop.t MODIFY b VARCHAR(10) AFTER c")
+        written.write("'b', 'c'", "b, c")
+        expect(gateway, written)
+
+
 def test_definition_when_the_history_is_lost_then_statements_since_are_undone(
     described_by_nobody: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

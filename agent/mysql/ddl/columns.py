@@ -40,8 +40,8 @@ def define(words: ColumnWords, context: Context) -> ColumnDefinition:
     is_serial = words.type.name == "SERIAL"
     auto_increment = words.auto_increment or is_serial
     has_implicit_defaults = type_.kind is Kind.TIMESTAMP and not context.statement.explicit_defaults_for_timestamp
-    nullable = words.nullable if words.nullable is not None else not has_implicit_defaults
-    if auto_increment or words.primary or words.period:
+    nullable = words.nullable if words.nullable is not None else not (has_implicit_defaults or is_serial)
+    if words.primary or words.period:
         nullable = False
     column = ColumnDefinition(
         words.name,

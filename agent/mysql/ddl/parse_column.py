@@ -109,7 +109,7 @@ def _attribute(cursor: Cursor, words: ColumnWords) -> ColumnWords | None:
         _now(cursor)
         return replace(words, on_update_now=True)
     if cursor.accept("AUTO_INCREMENT"):
-        return replace(words, auto_increment=True)
+        return replace(words, auto_increment=True, nullable=False)  # a NULL behind it counts
     if cursor.accept("SERIAL", "DEFAULT", "VALUE"):
         return replace(words, auto_increment=True, nullable=False, unique=True)
     if cursor.accept("PRIMARY", "KEY") or cursor.accept("PRIMARY") or cursor.accept("KEY"):

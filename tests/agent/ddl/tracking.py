@@ -10,6 +10,7 @@ import pymysql
 from menura.schema import Column
 from menura.types import BINARY_KINDS, Kind
 
+from agent.mysql.column_types import most_bytes_of
 from agent.mysql.ddl.apply import apply
 from agent.mysql.ddl.model import (
     Applied,
@@ -208,10 +209,14 @@ def row_differences(tracked: Tracking) -> tuple[int, list[str]]:
         compared += 1
         columns = [Column(column.name, column.type) for column in definition.columns]
         try:
-            pairs = zip(columns, logged[0].columns, strict=True)
+            pairs = list(zip(columns, logged[0].columns, strict=True))
             TablePlan(*table, "", [PlannedColumn(column, found.type, found.metadata, True) for column, found in pairs])
         except (ValueError, UnsupportedColumn) as contradiction:
             wrong.append(f"row events of {table}: {contradiction}")
+            continue
+        for column, found in zip(definition.columns, logged[0].columns, strict=True):
+            if most_bytes_of(column, found) != found.metadata:
+                wrong.append(f"row events of {table}: {column.name} of {found.metadata} bytes has {column.length}")
     return compared, wrong
 
 
