@@ -334,7 +334,8 @@ cdef class ResultReader:
             return False
         if not reserve(&self.kept_bounds, self.bounds_size) or not reserve(&self.kept_nulls, nulls):
             return False
-        memcpy(self.kept_bounds.data, self.bounds, self.bounds_size)
+        if self.bounds_size:  # none where all of them are NULL, and then there may be no buffer
+            memcpy(self.kept_bounds.data, self.bounds, self.bounds_size)
         memcpy(self.kept_nulls.data, self.bound_nulls, nulls)
         self.kept_bounds.size, self.kept_nulls.size = self.bounds_size, nulls
         self.bounds = NULL
