@@ -18,8 +18,8 @@ from tests.stack import Process, Stack, stack, wait_for
 pytestmark = pytest.mark.spark
 
 FLAVORS: tuple[Flavor, ...] = ("mysql", "mariadb")
-#: two in CI; more, e.g. MENURA_DUMP_SEEDS=20, in a long run
-SEEDS = range(1, 1 + int(os.environ.get("MENURA_DUMP_SEEDS", "2")))
+#: one in CI; more, e.g. MENURA_DUMP_SEEDS=20, in a long run
+SEEDS = range(1, 1 + int(os.environ.get("MENURA_DUMP_SEEDS", "1")))
 #: many chunks of few rows
 SMALL_CHUNKS = {"dump": {"workers": 2, "max_chunk_rows": 300}}
 
@@ -83,7 +83,7 @@ def client(of: Server) -> dict[str, object]:
 
 
 @pytest.mark.kill
-@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("flavor", FLAVORS if len(SEEDS) > 1 else FLAVORS[:1])
 def test_dump_when_each_part_is_killed_under_load_then_goes_on_at_the_chunk(flavor: Flavor, tmp_path: Path) -> None:
     moments = random.Random(flavor)
     with server(flavor, tmp_path / "server") as origin, stack(tmp_path / "stack") as running:
@@ -147,8 +147,10 @@ ALTERATIONS = {
 }
 
 
-@pytest.mark.parametrize("alteration", ALTERATIONS)
-@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize(
+    ("flavor", "alteration"),
+    [("mariadb", "altered"), ("mysql", "truncated"), ("mysql", "swapped"), ("mariadb", "swapped")],
+)
 def test_dump_when_its_table_changes_in_the_middle_then_the_lake_equals_the_new_table(
     flavor: Flavor, alteration: str, servers: dict[Flavor, Server], running: Stack
 ) -> None:
@@ -165,7 +167,7 @@ def test_dump_when_its_table_changes_in_the_middle_then_the_lake_equals_the_new_
         wait_until_equal(running.lake, running.tenant, source, origin, database, ["numbers"])
 
 
-@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("flavor", FLAVORS[:1])
 def test_dump_when_paused_and_resumed_and_one_is_cancelled_then_does_so(
     flavor: Flavor, servers: dict[Flavor, Server], running: Stack
 ) -> None:
