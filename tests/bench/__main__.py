@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument(
         "cases", nargs="*", metavar="CASE", help=f"some of {', '.join(ROWS)}; without any {', '.join(USUAL)}"
     )
-    readers = [*READERS, *TABLE_READERS]
+    readers = list(READERS | TABLE_READERS)
     parser.add_argument("--readers", nargs="+", choices=readers, default=readers)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the rows, to try the benchmark itself")
     chosen = parser.parse_args()
