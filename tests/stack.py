@@ -21,12 +21,12 @@ import httpx
 from tests.servers import Server, free_port
 
 MENURA = [sys.executable, "-m", "menura.cli"]
-STOP_SECONDS = 30
+STOP_SECONDS = 60
 
 T = TypeVar("T")
 
 
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 60, every: float = 0.1) -> T:
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 180, every: float = 0.1) -> T:
     """The first truthy answer of `probe`; a TimeoutError that says what was waited for and the last answer."""
     deadline = time.monotonic() + seconds
     while True:

@@ -55,6 +55,8 @@ class SourceRecord:
 class _Stream:
     def __init__(self, context: grpc.ServicerContext) -> None:
         self.context = context
+        #: what still comes of a stream that is over is not heard
+        self.is_over = False
         self.out: SimpleQueue[stream_pb2.StreamRequest | None] = SimpleQueue()
 
 
@@ -143,7 +145,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         request = stream_pb2.StreamRequest(cartography_request=mysql_client_pb2.CartographyRequest())
         self._send(source, stream_pb2.MySQLClient, request)
 
-    def wait(self, condition: Callable[[], object], seconds: float = 20.0) -> None:
+    def wait(self, condition: Callable[[], object], seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds
         with self.changed:
             while not condition():
@@ -181,6 +183,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             yield from self._requests(context, stream, key)
         finally:
             with self.changed:
+                stream.is_over = True
                 is_client = key.request_type == stream_pb2.MySQLClient
                 if is_client and record is not None and record.streams.get(key.request_type) is stream:
                     record.ledger.forget()
@@ -275,6 +278,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
 
     def _received(self, response: stream_pb2.StreamResponse, stream: _Stream) -> None:
         with self.changed:
+            if stream.is_over:
+                return
             self.messages.append(response.SerializeToString())
             kind = response.WhichOneof("payload")
             if kind == "heartbeat":

@@ -69,7 +69,7 @@ def selected(database: Server, table: Table) -> dict[int, tuple[object, ...]]:
     return {row[0]: row for row in database.run(f"SELECT * FROM {table[0]}.{table[1]} ORDER BY id")}
 
 
-def wait_equal(gateway: GatewayDouble, database: Server, *tables: Table, seconds: float = 30.0) -> None:
+def wait_equal(gateway: GatewayDouble, database: Server, *tables: Table, seconds: float = 90.0) -> None:
     expected = {table: selected(database, table) for table in tables}
 
     def equal() -> bool:

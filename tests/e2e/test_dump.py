@@ -33,7 +33,7 @@ def dumps(running: Stack, source: str) -> dict[str, dict[str, Any]]:
     return {dump["table"]: dump for dump in sorted(listed, key=lambda dump: dump["created_at_us"])}
 
 
-def wait_until_dumped(running: Stack, source: str, count: int, seconds: float = 180) -> dict[str, dict[str, Any]]:
+def wait_until_dumped(running: Stack, source: str, count: int, seconds: float = 300) -> dict[str, dict[str, Any]]:
     def probe() -> dict[str, dict[str, Any]] | None:
         found = dumps(running, source)
         assert not [dump for dump in found.values() if dump["state"] in UNFINISHED], found

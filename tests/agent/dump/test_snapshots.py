@@ -23,7 +23,7 @@ from tests.agent.dump.logged import inserts
 from tests.servers import Server, replica_of, server
 
 TABLE = ("d", "t")
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
 USER = "dumper"
 
 
