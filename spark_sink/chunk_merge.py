@@ -28,7 +28,7 @@ from spark_sink.delta_table import (
     append,
     commit_nothing,
     compact_when_due,
-    dump_application,
+    dump_began_gsn,
     quoted,
     scan,
     schema_of,
@@ -62,7 +62,7 @@ def merge_chunks(
 ) -> None:
     """Merge the segment's chunks; all changes up to `end_gsn` are in both tables. Raises `TableStopped`."""
     held = schema_of(current)
-    began_gsn = current.transaction_version(dump_application(table.application)) or 0
+    began_gsn = dump_began_gsn(current, table.application)
     match = match_columns(held, segment.layout.key)
     merger = _Merger(current, match, LoggedChanges(changelog, segment.layout, held, end_gsn), began_gsn)
     waiting: pa.Table | None = None
@@ -101,7 +101,7 @@ class _Merger:
     current: DeltaTable
     match: Sequence[str]
     changes: LoggedChanges
-    #: where the dump began: what has a lower number will be taken away at its end
+    #: where the dump began: what has a lower number may be stale, and is taken away at its end
     began_gsn: int
 
     def merge(self, rows: pa.Table, transactions: Transactions) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from menura.change_batch import GSN
 
 from spark_sink.delta_table import WRITER, Transactions, append, commit_properties, quoted, scan, schema_of
-from spark_sink.key_bounds import KeyBounds
+from spark_sink.key_bounds import KeyBounds, key_bounds
 from spark_sink.net_effect import COPY, DELETED, KEY_TEXT, ROW_HASH
 from spark_sink.partial_rows import Key, row_keys
 
@@ -28,20 +29,18 @@ def match_columns(held: pa.Schema, key: tuple[str, ...]) -> list[str]:
     return [*(names[name.casefold()] for name in key), *([KEY_TEXT] if KEY_TEXT in held.names else [])]
 
 
-def read_rows(current: DeltaTable, match: Sequence[str], keys: set[Key]) -> pa.Table:
-    """The current state's rows with these keys; files outside of the keys' range are skipped where it is a number's."""
+def read_rows(current: DeltaTable, match: Sequence[str], keys: set[Key], from_gsn: int) -> pa.Table:
+    """The current state's rows with these keys and this number or a higher one."""
     schema = schema_of(current)
-    first = [key[0] for key in keys]
-    query = "SELECT * FROM t"
-    numbers = [value for value in first if isinstance(value, int)]
-    if pa.types.is_int64(schema.field(match[0]).type) and len(numbers) == len(first):
-        query += f" WHERE {quoted(match[0])} BETWEEN {min(numbers)} AND {max(numbers)}"
-    wanted = pa.array(first, schema.field(match[0]).type).unique()
-    found = []
-    for batch in scan(current, query):
-        near = pa.table(batch).filter(pc.is_in(batch.column(match[0]), wanted)).cast(schema)
+    columns = [pa.array([key[place] for key in keys], schema.field(name).type) for place, name in enumerate(match)]
+    wanted = pa.table(columns, list(match))
+    within = key_bounds(wanted, match).condition({found.name: found for found in schema})
+    first = wanted[match[0]].unique()
+    found = [schema.empty_table()]
+    for batch in scan(current, f"SELECT * FROM t WHERE {quoted(GSN)} >= {from_gsn} AND {within}"):  # noqa: S608
+        near = pa.table(batch).filter(pc.is_in(batch.column(match[0]), first)).cast(schema)
         found.append(near.filter(pa.array([key in keys for key in row_keys(near, match)], pa.bool_())))
-    return pa.concat_tables([schema.empty_table(), *found])
+    return pa.concat_tables(found)
 
 
 def copies_held(current: DeltaTable, hashes: pa.ChunkedArray) -> Counter[bytes]:

@@ -232,9 +232,14 @@ def _gsn_application(application: str) -> str:
     return f"{application}/gsn"
 
 
-def dump_application(application: str) -> str:
-    """Its version is the number at which the table's last dump began."""
-    return f"{application}/dump"
+def dump_transaction(application: str, gsn: int) -> tuple[str, int]:
+    """What a commit carries where a dump begins."""
+    return f"{application}/dump", gsn
+
+
+def dump_began_gsn(table: DeltaTable, application: str) -> int:
+    """The number at which the table's last dump began; 0 without one."""
+    return table.transaction_version(f"{application}/dump") or 0
 
 
 def _chunk_application(application: str) -> str:

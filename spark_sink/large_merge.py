@@ -64,7 +64,7 @@ class LargeMerger:
         tables = segment_tables(table, segment, held, merged_gsn)
         if segment.may_be_partial:
             for rows, carried in chunks(tables, segment, table.application, merged_gsn, transactions):
-                merge_tables(current, segment.layout, rows, carried)
+                merge_tables(table, current, segment.layout, rows, carried)
             return
         staging = Folder(table.folder(f"{self.lake}/{FOLDER}/staging"))
         staging.remove()

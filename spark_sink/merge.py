@@ -23,7 +23,8 @@ from spark_sink.delta_table import (
     commit_nothing,
     compact_when_due,
     create_table,
-    dump_application,
+    dump_began_gsn,
+    dump_transaction,
     empty,
     progress_transactions,
     read_layout,
@@ -82,6 +83,8 @@ def _apply_event(
 ) -> DeltaTable | None:
     """None where there is no table and nothing says which one there should be."""
     definition, event = step.definition, step.seen.event
+    if event.kind == DUMP_STARTED:
+        transactions = [dump_transaction(table.application, event.gsn), *transactions]
     if current is None:
         if definition is None:
             return None
@@ -95,8 +98,6 @@ def _apply_event(
         change_schema(current, table, step.seen.cut, definition, transactions)
     elif event.removes_rows_before_gsn:
         remove_below(current, event.removes_rows_before_gsn, transactions)
-    elif event.kind == DUMP_STARTED:
-        commit_nothing(current, [(dump_application(table.application), event.gsn), *transactions])
     else:
         commit_nothing(current, transactions)
     return current
@@ -138,16 +139,19 @@ def merge_segment(
     """`MergeRows` in memory, with delta-rs."""
     held = schema_of(current)
     tables = segment_tables(table, segment, held, merged_gsn)
-    merge_tables(current, segment.layout, list(tables), transactions)
+    merge_tables(table, current, segment.layout, list(tables), transactions)
 
 
-def merge_tables(current: DeltaTable, layout: Layout, tables: Sequence[pa.Table], transactions: Transactions) -> None:
+def merge_tables(
+    table: TableId, current: DeltaTable, layout: Layout, tables: Sequence[pa.Table], transactions: Transactions
+) -> None:
     """Merge rows as `segment_tables` gives them."""
     match = match_columns(schema_of(current), layout.key)
     rows = in_order(pa.concat_tables(tables))
     if layout.key:
         if CHANGE_TYPE in rows.column_names:
-            rows = completed(rows, match, lambda keys: read_rows(current, match, keys))
+            began_gsn = dump_began_gsn(current, table.application)
+            rows = completed(rows, match, lambda keys: read_rows(current, match, keys, began_gsn))
         effect = keyed_effect(rows, match)
     else:  # `check_steps` has seen that its rows are whole
         rows = rows.select([name for name in rows.column_names if name != CHANGE_TYPE])

@@ -5,7 +5,8 @@ out: the changes with their values filled in, so that they merge as whole ones d
 have the row, or an insert did not carry the column) is null and stays named in `_absent`.
 
 A row is followed through the run as one *life*: it begins with an insert, which owes nothing to an earlier row of its
-key, or with the lake's row; updates go on with it, also under another key; a delete ends it. The work per row is a
+key, or with the lake's row; updates go on with it, also under another key; a delete ends it. A row with a number below
+the last dump's start is none that the lake had: that dump began because such rows may be stale. The work per row is a
 dictionary's; values move in Arrow, column by column: each is taken from the last change of its life that carried it.
 """
 

@@ -174,6 +174,23 @@ def test_a_chunk_again_when_the_table_has_rows_then_older_ones_are_overwritten_a
     assert set(current_state(str(lake), table_id(TABLE)).to_pydict()["_gsn"]) >= {floor}
 
 
+def test_partial_changes_when_changes_before_the_dump_were_missed_then_values_from_before_it_are_unknown(
+    writer: Writer, lake: Path
+) -> None:
+    """Keys: changed; moved behind the dump's back; moved to a key that its chunk still has with another row."""
+    writer.cut((TABLE, [insert(**row(key, "stale")) for key in (1, 2, 3, 4)]))
+    began = writer.last_gsns[SOURCE] + 1
+    floor = started(writer)
+    writer.cut((TABLE, [change(1, b=5), change(2, id=20, b=5), delete(**partial(id=3)), change(4, id=3, b=5)]))
+    apply(writer, lake)
+    assert rows(lake) == [(key, None, 5, '["a"]') for key in (1, 20, 3)]
+    writer.cut(Chunk(TABLE, [row(1, "truth"), row(3, "whose?")], floor))
+    writer.cut((TABLE, [change(20, b=6)]))
+    writer.cut(Event(TABLE, "DUMPED", dump="dump-1", removes_rows_before_gsn=began))
+    apply(writer, lake)
+    assert rows(lake) == [(1, "truth", 5, None), (20, None, 6, '["a"]'), (3, None, 5, '["a"]')]
+
+
 def test_rows_that_are_as_the_chunk_has_them_when_merged_then_nothing_is_written_anew(
     writer: Writer, lake: Path
 ) -> None:
