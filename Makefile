@@ -19,7 +19,7 @@ demo: setup ## a shop database, live changes, and the lake following them (KEEP=
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some)
 	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql jars chromium
-	@$(PYTHON) -m pytest $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: fuzz
 fuzz: ## hostile bytes for the compiled core, on from the last run (EVENTS=10000000 in all, SEED=1)

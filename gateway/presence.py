@@ -80,7 +80,9 @@ class Presence:
         return True
 
     def hold(self, session: AgentSession, sources: Iterable[str]) -> list[str]:
-        """Hold those of the sources that nobody else holds; returns them."""
+        """Hold those of the sources that nobody else holds; returns them. A session that was replaced holds nothing."""
+        if session.replaced.is_set():
+            return []
         held = []
         for source in sources:
             if self._holders.setdefault(SourceKey(session.tenant, source), session) is session:

@@ -13,8 +13,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
@@ -82,10 +83,21 @@ class Server:
         _wait_until_up(self)
 
 
+#: Below what systems give to outgoing connections, and each process begins elsewhere: a port that was free a moment ago
+#: is not taken by a connection or by a test beside this one.
+_PORTS = range(10_000, 32_000)
+_ports = (_PORTS[(os.getpid() * 2_503 + number) % len(_PORTS)] for number in count())
+
+
 def free_port() -> int:
-    with closing(socket.socket()) as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """One that nobody listens on; a process gets another one each time."""
+    for port in _ports:
+        with closing(socket.socket()) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                listener.bind(("127.0.0.1", port))
+                return port
+    raise AssertionError("ports do not end")
 
 
 @contextmanager
