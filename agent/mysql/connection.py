@@ -172,7 +172,7 @@ def server_errors(doing: str, server: ServerConfig, source: str, grant: str = ""
         code = server_code(failed)
         if code in _GRANT_MISSING or (code == ER.ACCESS_DENIED_ERROR and grant):
             raise grant_missing(doing, server, source, grant, f"the server refused it (code {code})") from failed
-        if code in _CONNECTION_LOST:
+        if is_connection_lost(failed):
             raise SourceConnectionLost(
                 doing,
                 f"the connection to {server.address} broke",
@@ -202,6 +202,10 @@ def grant_missing(doing: str, server: ServerConfig, source: str, grant: str, fou
 def server_code(failed: pymysql.err.MySQLError) -> int:
     """The server's or client's number of an error; 0: it has none."""
     return failed.args[0] if failed.args and isinstance(failed.args[0], int) else 0
+
+
+def is_connection_lost(failed: pymysql.err.MySQLError) -> bool:
+    return server_code(failed) in _CONNECTION_LOST
 
 
 def is_grant_missing(failed: pymysql.err.MySQLError) -> bool:

@@ -1,14 +1,14 @@
 """Dumps where the server, or the agent, is not the plain one: replicas, no GTIDs, kills, a gateway without credit."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pymysql
 import pytest
 from menura.v1 import mysql_client_pb2, stream_pb2
 
-from agent.mysql.dump import reading
-from agent.mysql.dump.results import RowsPlan, RowsReading
 from tests.agent.dumping import (
     Writers,
     agent_inside,
@@ -175,33 +175,48 @@ def test_dump_when_the_replica_has_no_gtids_then_it_fails_and_says_why(gateway: 
     assert dump.failed.code == "DUMP_SERVER_UNRELATED"
 
 
-def test_dump_when_a_row_cannot_be_read_then_it_fails_and_names_the_range(
+def test_dump_when_a_row_cannot_be_read_then_it_fails_at_that_row_and_others_go_on(
     database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
-    table = create(database)
-
-    class Spoilt(RowsReading):
-        def _next(self, reader: object) -> object:
-            if '"' not in self._statement and "> 1" in self._statement:
-                raise self._plan.invalid("bytes that are none of its type", "note")
-            return super()._next(reader)  # type: ignore[arg-type]
-
-    def read_spoilt(connection: object, statement: str, plan: RowsPlan, *rest: object) -> RowsReading:
-        return Spoilt(connection, statement, plan, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(reading, "read_rows", read_spoilt)
-    gateway.sync("shop", table, now=True)
-    dump = gateway.dump("shop", "spoilt", table)
+    spoilt, whole, sound = create(database), create(database, "KEY (id)", table="keyless"), create(database, table="ok")
+    spoil(database, spoilt, whole)
+    gateway.sync("shop", spoilt, now=True)
+    gateway.sync("shop", sound, now=True)
+    gateway.sync("shop", whole, dump="whole")
+    dumps = [gateway.dump("shop", name, table) for name, table in (("spoilt", spoilt), ("whole", whole))]
     with agent_inside(config(tmp_path, gateway, database)):
-        gateway.wait(lambda: dump.failed)
-        committed = len(gateway.source("shop").committed)
-        database.run("INSERT INTO shop.orders VALUES (100000, 'after', 'after')")
-        gateway.wait(lambda: len(gateway.source("shop").committed) > committed)
-    assert dump.failed is not None
-    assert dump.failed.code == "DUMP_RESULT_INVALID"
-    assert "keys (id) above" in dump.failed.found
-    assert "column note" in dump.failed.found
+        for dump in dumps:
+            gateway.wait(lambda failing=dump: failing.failed)
+        wait_dumped(gateway, later := gateway.dump("shop", "sound", sound))
+        database.run("INSERT INTO shop.orders (id, name, note) VALUES (1000000, 'after', '{}')")
+        gateway.wait(lambda: any(row["name"] == "after" for row in gateway.rows("shop", spoilt)))
+        wait_equal(gateway, database, later, ("id",))
+    by_key, at_once = (dump.failed for dump in dumps)
+    assert by_key is not None and at_once is not None
+    assert by_key.code == at_once.code == "DUMP_RESULT_INVALID"
+    code = 3141 if database.flavor == "mysql" else 1034
+    assert at_once.found == f"the whole table: the server answered with code {code}"
+    found = re.fullmatch(rf"range \d+, the first row above \((\d+)\) by \(id\): .* code {code}", by_key.found)
+    assert found is not None, by_key.found
+    assert database.flavor == "mariadb" or found[1] == "1497"
+    with pytest.raises(pymysql.err.MySQLError, match=str(code)):
+        database.run(f"SELECT * FROM shop.orders WHERE id > {found[1]} ORDER BY id LIMIT 1")
+
+
+def spoil(database: Server, *tables: Table) -> None:
+    """About a row in their middle: an expression over it fails, or the page that it is on is damaged."""
+    for name in (".".join(table) for table in tables):
+        database.run(f"UPDATE {name} SET note = '{{}}'", f"UPDATE {name} SET note = 'no JSON: spoilt' WHERE id = 1500")
+        if database.flavor == "mysql":
+            virtual = "JSON GENERATED ALWAYS AS (CAST(note AS JSON)) VIRTUAL"
+            database.run(f"ALTER TABLE {name} ADD COLUMN parsed {virtual}, WITHOUT VALIDATION")
+    if database.flavor == "mariadb":
+        assert database.folder is not None
+        database.stop()
+        for file in (database.folder / "data" / table[0] / f"{table[1]}.ibd" for table in tables):
+            file.write_bytes(file.read_bytes().replace(b"no JSON: spoilt", b"no JSON, spoilt"))
+        database.start()
 
 
 def test_dump_when_the_log_has_partial_rows_then_it_is_read_in_one_snapshot(

@@ -1,5 +1,7 @@
 """The words of what ends a dump. Pure: values in, errors out."""
 
+import json
+
 from menura.errors import MenuraError
 
 from agent.errors import DumpKeyChanged, DumpSnapshotImpossible, DumpTableGone, ResultInvalid
@@ -53,13 +55,17 @@ def key_changed(source: str, table: Table, key: tuple[str, ...], found: str) -> 
 def row_unreadable(
     source: str, table: Table, key: tuple[str, ...], part: RangeWork, error: MenuraError
 ) -> ResultInvalid:
-    """Names where the row is; the bounds are values of the key, which the table's owner has to look for."""
-    if key:
-        above = f" above {_shown(part.cursor)}" if part.cursor else ""
-        until = f" up to {_shown(part.upper)}" if part.upper else ""
-        where = f"range {part.number}, keys ({', '.join(key)}){above}{until}"
-    else:
-        where = "the whole table"
+    """Names where the row is; the bound is of values of the key, which the table's owner has to look for."""
+    where = f"above {_shown(part.cursor)}" if part.cursor else "of the range"
+    return _unreadable(source, table, f"range {part.number}, the first row {where} by ({', '.join(key)})", error)
+
+
+def rows_unreadable(source: str, table: Table, error: MenuraError) -> ResultInvalid:
+    """Of a table that has no key by which a row could be named."""
+    return _unreadable(source, table, "the whole table", error)
+
+
+def _unreadable(source: str, table: Table, where: str, error: MenuraError) -> ResultInvalid:
     return ResultInvalid(
         "reading rows for a dump",
         f"{where}: {error.found}",
@@ -72,4 +78,6 @@ def row_unreadable(
 
 
 def _shown(bound: str) -> str:
-    return bound if len(bound) <= MOST_BOUND_CHARACTERS else f"{bound[:MOST_BOUND_CHARACTERS]}…"
+    """Of a bound as it travels, without its digest."""
+    texts = ", ".join(json.loads(bound)[:-1])
+    return f"({texts if len(texts) <= MOST_BOUND_CHARACTERS else f'{texts[:MOST_BOUND_CHARACTERS]}…'})"

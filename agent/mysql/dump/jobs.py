@@ -38,6 +38,8 @@ class Job:
     round: int
     part: RangeWork | None = None
     number: int = 0
+    #: that the chunk may have
+    most_rows: int = 0
     cancelled: threading.Event = field(default_factory=threading.Event)
     #: of what the governor gives
     share: Share | None = None

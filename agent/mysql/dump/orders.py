@@ -211,6 +211,14 @@ class Orders:
             job.work.retry_at = time.monotonic() + seconds
             job.work.holds(reason)
 
+    def narrows(self, job: Job) -> bool:
+        """One of the chunk's rows can't be read: the next chunk has fewer. False: there was only one."""
+        with self._changed:
+            if job.part is None or job.most_rows <= 1:
+                return False
+            job.part.suspects = job.most_rows
+            return True
+
     def retries(self, job: Job, error: MenuraError) -> None:
         """The job has failed; it is tried again, each time after a longer while."""
         with self._changed:

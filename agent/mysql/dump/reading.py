@@ -111,7 +111,7 @@ class Reader:
         share = self._governing.share(job, access.facts)
         share.before_chunk()
         size = self._size_of(work)
-        limit = size.rows
+        limit = job.most_rows = part.narrowed(size.rows)
         began = time.monotonic()
         with access.marks.chunk(work.table) as low:
             gsn = self._floor(job, low)
@@ -122,7 +122,8 @@ class Reader:
             result = self._read(job, statement, prepared.rows)
             high = access.marks.high()
         seconds = time.monotonic() - began
-        size.took(result.rows, result.source_bytes, max(0.0, seconds - share.held_seconds - self._credit_seconds))
+        if limit == size.rows:
+            size.took(result.rows, result.source_bytes, max(0.0, seconds - share.held_seconds - self._credit_seconds))
         is_last = result.rows < limit
         end = part.upper if is_last else signed(bound_of(prepared.key, result.last_row), prepared.order)
         sent = SentChunk(job.number, part.number, part.cursor, end, is_last, result.rows)

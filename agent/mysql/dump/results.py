@@ -18,7 +18,7 @@ import pymysql
 from menura.schema import Column, schema_id
 from menura.types import Kind
 from pymysql.connections import Connection
-from pymysql.constants import CLIENT, ER
+from pymysql.constants import CLIENT
 
 from agent.config import SourceConfig
 from agent.errors import (
@@ -28,8 +28,9 @@ from agent.errors import (
     TableColumnUnsupported,
     TableError,
 )
-from agent.mysql.connection import READ_TIMEOUT_SECONDS, server_errors
+from agent.mysql.connection import READ_TIMEOUT_SECONDS, server_code, server_errors
 from agent.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
+from agent.mysql.dump.answers import Subject, subject_of
 from agent.mysql.dump.result_columns import (
     COUNTED_TYPES,
     ResultColumnInvalid,
@@ -60,16 +61,6 @@ _COM_STMT_CLOSE = 0x19
 _CURSOR_TYPE_NO_CURSOR = 0
 #: 1 zero   4 statement   2 columns   2 parameters   1 zero   2 warnings
 _PREPARED = struct.Struct("<xIHH")
-
-# Server codes that PyMySQL has no name for.
-_ER_TABLE_DEF_CHANGED = 1412
-_ER_NEED_REPREPARE = 1615
-_MOVED = frozenset(
-    {
-        *(ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR, ER.KEY_DOES_NOT_EXITS),
-        *(_ER_TABLE_DEF_CHANGED, _ER_NEED_REPREPARE),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +165,7 @@ class RowsPlan:
             f"{f'column {column}: ' if column else ''}{found}",
             data=UNREAD,
             remedy=f"Correct the row on the server, or add the column to sources.{self._config.name}.filter."
-            f"{'.'.join(self.table)}.ignored_columns and restart the agent; then start the dump anew",
+            f"{'.'.join(self.table)}.ignored_columns and restart the agent; then resume the dump, or start it anew",
             source=self._config.name,
             database=self.table[0],
             table=self.table[1],
@@ -266,9 +257,15 @@ class RowsReading:
         except UnsupportedColumn as unsupported:
             raise self._plan.unsupported(str(unsupported)) from unsupported
         except pymysql.err.MySQLError as failed:
-            if failed.args and failed.args[0] in _MOVED:
-                raise self._plan.moved(f"the server answered with code {failed.args[0]}") from failed
-            raise
+            # its text may hold values
+            found = f"the server answered with code {server_code(failed)}"
+            match subject_of(failed):
+                case Subject.DEFINITION:
+                    raise self._plan.moved(found) from failed
+                case Subject.ROWS:
+                    raise self._plan.invalid(found) from failed
+                case Subject.MOMENT:
+                    raise
 
     def _rows(self) -> Iterator[SnapshotRows]:
         compiled = self._plan.take()

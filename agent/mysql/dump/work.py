@@ -34,8 +34,14 @@ class RangeWork:
     upper: str
     #: above this key nothing was read yet
     cursor: str
+    #: one of so many next rows can't be read; 0: none is suspected
+    suspects: int = 0
     is_read: bool = False
     is_busy: bool = False
+
+    def narrowed(self, most_rows: int) -> int:
+        """How many rows the next chunk asks for, where `most_rows` would be good."""
+        return (self.suspects + 1) // 2 if self.suspects else most_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +151,7 @@ class DumpWork:
         self.in_flight[chunk.number] = chunk
         left = self.ranges[chunk.range]
         left.cursor, left.is_read = chunk.upper, chunk.last_of_range
+        left.suspects = max(0, left.suspects - chunk.rows)
 
     def committed(self, number: int) -> None:
         self.in_flight.pop(number, None)
@@ -156,7 +163,7 @@ class DumpWork:
             if number in numbers and chunk.range not in lost:
                 lost.add(chunk.range)
                 left = self.ranges[chunk.range]
-                left.cursor, left.is_read = chunk.lower, False
+                left.cursor, left.is_read, left.suspects = chunk.lower, False, 0
             if chunk.range in lost:
                 del self.in_flight[number]
 

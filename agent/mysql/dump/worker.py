@@ -11,7 +11,9 @@ worker, and neither the stream nor other dumps.
     the table is not there                                the dump fails where the stream has met its DROPPED or
                                                           RENAMED; else after a moment: a swap may be going on
     the key, or its order, is another one                 the dump fails: what was read is of another order
-    a row can't be read                                   the dump fails, and names the range
+    a row can't be read                                   its chunk again in smaller parts, until that row is alone:
+                                                          the dump fails, and names where it is
+    ... of a table that is read whole                     again at once; the dump fails if nothing has moved
 """
 
 import logging
@@ -26,7 +28,7 @@ from agent.errors import DefinitionMoved, ResultInvalid, SourceGrantMissing, Tab
 from agent.mysql.dump.access import Access
 from agent.mysql.dump.bounds import OrderChanged
 from agent.mysql.dump.desk import Desk
-from agent.mysql.dump.failures import key_changed, row_unreadable, table_gone
+from agent.mysql.dump.failures import key_changed, row_unreadable, rows_unreadable, table_gone
 from agent.mysql.dump.governing import Governing
 from agent.mysql.dump.governor import ReadCancelled
 from agent.mysql.dump.jobs import Job, Task
@@ -146,10 +148,12 @@ class Worker:
                 orders.fails(work, key_changed(name, work.table, key, found or "it was dropped or renamed"))
             case DefinitionMoved():
                 self._moved(job, failed, failed)
+            case ResultInvalid() if job.task is Task.CHUNK:
+                if not orders.narrows(job):
+                    assert job.part is not None
+                    orders.fails(work, row_unreadable(name, work.table, tuple(work.order.plan.key), job.part, failed))
             case ResultInvalid():
-                assert job.part is not None
-                key = tuple(work.order.plan.key)
-                self._moved(job, failed, row_unreadable(name, work.table, key, job.part, failed))
+                self._moved(job, failed, rows_unreadable(name, work.table, failed))
             case SourceGrantMissing() if job.task is Task.PLAN:
                 orders.fails(work, failed)
             case TableError() if failed.terminal:
