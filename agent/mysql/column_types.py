@@ -11,6 +11,7 @@ from menura.types import ColumnType, Kind, invalid_label
 
 from agent.mysql import constants as binlog
 from agent.mysql.charsets import CharsetUnknown, charset_of_collation, decode_text
+from agent.mysql.ddl import hidden
 from agent.mysql.ddl.model import ColumnDefinition
 from agent.mysql.ddl.types import bytes_of_character
 from agent.mysql.table_map import MappedColumn
@@ -64,14 +65,14 @@ class ColumnTypeUnknown(ValueError):
 
 
 def needs_definition(column: MappedColumn, *, mariadb: bool) -> bool:
-    """Does the log leave open what the column is, so that `column_type` needs a fallback?
+    """Does the log leave open what the column is, so that the table's definition is needed?
 
     >>> needs_definition(MappedColumn(binlog.MYSQL_TYPE_STRING, 16, True, collation_id=63), mariadb=True)
     True
     """
     if column.name is None or not size_is_logged(column, mariadb=mariadb):
         return True
-    return mariadb and _may_be_fixed_binary(column)
+    return mariadb and (_may_be_fixed_binary(column) or hidden.may_be_hash(column.name))
 
 
 def size_is_logged(column: MappedColumn, *, mariadb: bool) -> bool:

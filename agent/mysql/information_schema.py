@@ -86,6 +86,7 @@ _KINDS = {
 #: numeric_precision is one too small for an unsigned decimal of before 5.0
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)", re.IGNORECASE)
 _LABEL = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
+_LISTED = re.compile(rf"\w+\({_LABEL.pattern}(?:,{_LABEL.pattern})*\)", re.DOTALL)
 _ESCAPE = re.compile(r"''|\\(.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 _PLAIN_LITERAL = re.compile(r"-?[0-9.]+(?:e[+-]?[0-9]+)?")
@@ -101,26 +102,29 @@ def read_databases(connection: "Connection[Any]") -> dict[str, str]:
 
 
 def read_definitions(
-    connection: "Connection[Any]", tables: Iterable[Table] | None, server: Server
+    connection: "Connection[Any]", tables: Iterable[Table] | None, server: Server, *, labels_as_shown: bool = False
 ) -> dict[Table, TableDefinition | Unsure]:
     """Of those that are there and may be seen; None: all but the server's own.
 
-    Views are none; their columns never stand in the log.
+    Views are none; their columns never stand in the log. Both servers show '?' for a character of a label that utf8mb3
+    lacks, and nowhere the label itself: with `labels_as_shown` that is kept, else the table is `Unsure`.
     """
     rows(connection, "SET time_zone = '+00:00'")  # MariaDB shows the default of a TIMESTAMP in it
     if tables is None:
-        return _read(connection, "table_schema NOT IN %s", (tuple(sorted(SYSTEM_DATABASES)),), server.mariadb)
+        where, hidden_names = "table_schema NOT IN %s", (tuple(sorted(SYSTEM_DATABASES)),)
+        return _read(connection, where, hidden_names, server.mariadb, labels_as_shown)
     found: dict[Table, TableDefinition | Unsure] = {}
     wanted = list(tables)
     for start in range(0, len(wanted), _NAMES_PER_QUERY):
         some = wanted[start : start + _NAMES_PER_QUERY]
         where = " OR ".join(["(table_schema = %s AND table_name = %s)"] * len(some))
-        found |= _read(connection, f"({where})", [part for table in some for part in table], server.mariadb)
+        names = [part for table in some for part in table]
+        found |= _read(connection, f"({where})", names, server.mariadb, labels_as_shown)
     return found
 
 
 def _read(
-    connection: "Connection[Any]", where: str, arguments: Sequence[object], mariadb: bool
+    connection: "Connection[Any]", where: str, arguments: Sequence[object], mariadb: bool, labels_as_shown: bool
 ) -> dict[Table, TableDefinition | Unsure]:
     columns: dict[Table, list[ColumnDefinition]] = {}
     unsure: dict[Table, Unsure] = {}
@@ -128,7 +132,7 @@ def _read(
     for row in rows(connection, _COLUMNS.format(where=where), arguments):
         table = (str(row[0]), str(row[1]))
         try:
-            columns.setdefault(table, []).append(_column(row[2:], mariadb))
+            columns.setdefault(table, []).append(_column(row[2:], mariadb, labels_as_shown))
         except ColumnUnknown as unknown:
             unsure[table] = Unsure(table, str(unknown))
         if str(row[13] or "").upper() == "ROW END":
@@ -158,9 +162,9 @@ def _read(
     return found | {table: why for table, why in unsure.items() if table in found}
 
 
-def _column(row: Row, mariadb: bool) -> ColumnDefinition:
+def _column(row: Row, mariadb: bool, labels_as_shown: bool) -> ColumnDefinition:
     name, default, extra = str(row[0]), row[9], str(row[10]).upper()
-    type_ = _column_type(row)
+    type_ = _column_type(row, labels_as_shown)
     nullable = bool(row[3])
     generated = "GENERATED" in extra.replace("DEFAULT_GENERATED", "")
     kind, text = (Default.NONE, "") if generated else _default(default, type_, extra, mariadb)
@@ -216,11 +220,22 @@ def _literal(text: str, type_: ColumnType, mariadb: bool) -> tuple[Default, str]
     return (Default.LITERAL, text) if is_shown_surely(text, type_.charset or "latin1") else (Default.EXPRESSION, "")
 
 
+def _labels(name: str, shown: str, charset: str, as_shown: bool) -> tuple[str, ...]:
+    """Raises `ColumnUnknown`."""
+    labels = tuple(_unescaped(label) for label in _LABEL.findall(shown))
+    # MySQL shows x'E4', MariaDB what the bytes are in UTF-8
+    if charset == "binary" and not (shown.isascii() and "?" not in shown and _LISTED.fullmatch(shown)):
+        raise ColumnUnknown(f"column {name} has a label of bytes that are no ASCII text")
+    if not as_shown and not all(is_shown_surely(label, charset) for label in labels):
+        raise ColumnUnknown(f"column {name} has a label with '?', which may stand for another character")
+    return labels
+
+
 def _unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda found: "'" if found[1] is None else _ESCAPED.get(found[1], found[1]), text)
 
 
-def _column_type(row: Row) -> ColumnType:
+def _column_type(row: Row, labels_as_shown: bool) -> ColumnType:
     name, data_type, column_type, _, charset, _, precision, _, fraction = row[:9]
     kind = _KINDS.get(str(data_type).lower())
     text = column_type.decode() if isinstance(column_type, bytes) else str(column_type)
@@ -239,10 +254,8 @@ def _column_type(row: Row) -> ColumnType:
     if kind is Kind.BINARY:
         return ColumnType(kind, length_bytes=int(row[5]))
     if kind in (Kind.ENUM, Kind.SET):
-        labels = tuple(_unescaped(label) for label in _LABEL.findall(text))
-        if not all(is_shown_surely(label, str(charset)) for label in labels):
-            raise ColumnUnknown(f"column {name} has a label with '?', which may stand for another character")
-        return ColumnType(kind, charset=str(charset or "binary"), labels=labels)
+        charset = str(charset or "binary")
+        return ColumnType(kind, charset=charset, labels=_labels(name, text, charset, labels_as_shown))
     if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
         return ColumnType(kind, charset=str(charset))
     return ColumnType(kind, unsigned)

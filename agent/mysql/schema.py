@@ -8,6 +8,7 @@ contradiction that stays raises a `TableError`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from menura.change_batch import NULL_DEFAULT, TEXT_DEFAULT, is_reserved
 from menura.schema import Column, schema_id
@@ -24,6 +25,7 @@ from agent.errors import (
 from agent.mysql import constants
 from agent.mysql.column_types import ColumnTypeUnknown, column_type, most_bytes_of, needs_definition, size_is_logged
 from agent.mysql.connection import Facts
+from agent.mysql.ddl import hidden
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.definitions import Definitions
 from agent.mysql.foreign_keys import Cascades
@@ -138,8 +140,10 @@ class TablePlanner:
         defined = columns_of(definition)
         if len(defined) != len(table_map.columns):
             raise _Contradiction(f"{len(table_map.columns)} columns in the log are {len(defined)}")
-        for column, logged in zip(defined, table_map.columns, strict=True):
-            if logged.name is not None and logged.name.lower() != column.name.lower():
+        hashes = frozenset(place for place, column in enumerate(definition.columns) if hidden.is_hash(column))
+        for place, (column, logged) in enumerate(zip(defined, table_map.columns, strict=True)):
+            is_other = logged.name is not None and logged.name.lower() != column.name.lower()
+            if is_other and not (place in hashes and hidden.may_be_hash(logged.name or "")):
                 raise _Contradiction(f"column {logged.name} is {column.name}")
             if logged.nullable != column.nullable:
                 raise _Contradiction(
@@ -152,7 +156,7 @@ class TablePlanner:
         is_described = table_map.columns[0].name is not None
         columns = self._columns(table, table_map, defined) if is_described else defined
         try:
-            return self._compiled(table, table_map, columns)
+            return self._compiled(table, table_map, columns, hashes)
         except UnsupportedColumn as unsupported:
             raise _Contradiction(str(unsupported)) from unsupported
 
@@ -163,17 +167,19 @@ class TablePlanner:
             for index, column in enumerate(table_map.columns)
         )
 
-    def _compiled(self, table: Table, table_map: TableMap, columns: tuple[Column, ...]) -> TablePlan:
+    def _compiled(
+        self, table: Table, table_map: TableMap, columns: tuple[Column, ...], hashes: frozenset[int] = frozenset()
+    ) -> TablePlan:
+        """`hashes`: places of columns that no statement can name."""
         self.check_names(table, [column.name for column in columns])
         verdict = self._config.filter.verdict(*table)
-        sent = tuple(column for column in columns if not verdict.ignores(column.name))
+        is_sent = [place not in hashes and not verdict.ignores(column.name) for place, column in enumerate(columns)]
+        sent = tuple(compress(columns, is_sent))
         known = self._definitions.of(table)
         computed = _computed(known) if isinstance(known, TableDefinition) else frozenset()
         planned = [
-            PlannedColumn(
-                column, logged.type, logged.metadata, not verdict.ignores(column.name), column.name.lower() in computed
-            )
-            for column, logged in zip(columns, table_map.columns, strict=True)
+            PlannedColumn(column, logged.type, logged.metadata, sends, column.name.lower() in computed)
+            for column, logged, sends in zip(columns, table_map.columns, is_sent, strict=True)
         ]
         return TablePlan(table[0], table[1], schema_id(sent), planned)
 

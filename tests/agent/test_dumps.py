@@ -121,6 +121,49 @@ def test_dump_when_nobody_writes_then_its_chunks_do_not_wait_for_a_change(
     assert Status.READING in [status.state for status in dump.statuses] or not rows
 
 
+ODD_TABLES = {
+    "labels": "(id INT PRIMARY KEY, note TEXT, e ENUM('a', '😀', '?', '日') CHARACTER SET utf8mb4,"
+    " s SET('a', '😀', '?') CHARACTER SET utf8mb4)",
+    "parts": "(id INT PRIMARY KEY, note TEXT) PARTITION BY HASH (id) PARTITIONS 4",
+    "words": "(id INT PRIMARY KEY, note TEXT, FULLTEXT (note))",
+}
+#: with columns that neither SELECT * nor information_schema shows
+ODD_TABLES_OF = {
+    "mysql": {
+        "expressions": "(id INT PRIMARY KEY, note VARCHAR(50), KEY ((UPPER(note))), UNIQUE KEY ((id + 1)))",
+        "keyed_by_server": "(id INT, note TEXT)",
+    },
+    "mariadb": {"hashed": "(id INT PRIMARY KEY, note TEXT, DB_ROW_HASH_1 BIGINT UNSIGNED DEFAULT 7, UNIQUE (note))"},
+}
+
+
+def test_dump_when_definitions_do_not_show_all_then_it_and_the_stream_send_the_same(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    mysql = database.flavor == "mysql"
+    numbers = ", ".join(f"({number}, 'note {number}')" for number in range(400))
+    for name, columns in (ODD_TABLES | ODD_TABLES_OF[database.flavor]).items():
+        database.run(
+            *(["SET SESSION sql_generate_invisible_primary_key = ON"] if mysql else []),
+            f"CREATE TABLE shop.{name} {columns}",
+            f"INSERT INTO shop.{name} (id, note) VALUES {numbers}",
+        )
+        gateway.sync("shop", ("shop", name), now=True)
+    database.run("UPDATE shop.labels SET e = id % 4 + 1, s = id % 8")
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: gateway.source("shop").committed)
+        dumps = [gateway.dump("shop", name, ("shop", name)) for name in ODD_TABLES | ODD_TABLES_OF[database.flavor]]
+        for dump in dumps:
+            wait_dumped(gateway, dump)
+            assert dump.plan is not None and dump.plan.key
+            database.run(f"UPDATE {'.'.join(dump.table)} SET note = CONCAT('new ', note) WHERE id % 3 = 0")
+        database.run("UPDATE shop.labels SET e = e % 4 + 1, s = s ^ 7 WHERE id % 5 = 0")
+        if mysql:
+            database.run("ALTER TABLE shop.keyed_by_server ALTER COLUMN my_row_id SET VISIBLE")
+        for dump in dumps:
+            wait_equal(gateway, database, dump, tuple(dump.plan.key) if dump.plan is not None else ())
+
+
 def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

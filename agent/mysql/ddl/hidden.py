@@ -1,9 +1,11 @@
 """MariaDB's hidden columns: in a table's row events, but not in information_schema.
 
 A table with system versioning and no period columns of its own has row_start and row_end. Each unique key that is too
-long for an index, as on a TEXT, or says USING HASH, has a DB_ROW_HASH_n. They stand last, in this order.
+long for an index, as on a TEXT, or says USING HASH, has a DB_ROW_HASH_n, of a number that no
+column of the user has. They stand last, in this order. A hash is never sent: no statement can read it.
 """
 
+import re
 from collections.abc import Iterable
 
 from menura.types import ColumnType, Kind
@@ -14,6 +16,7 @@ from agent.mysql.ddl.types import bytes_of_character
 
 ROW_START, ROW_END = "row_start", "row_end"
 _HASH = "DB_ROW_HASH_"
+_HASH_NAME = re.compile(_HASH + r"[0-9]+", re.IGNORECASE)
 #: of a unique key in InnoDB
 _MOST_KEY_BYTES = 3072
 #: of a number, a time or a label in a key: at most that
@@ -59,8 +62,17 @@ def may_be_period(column: ColumnDefinition) -> bool:
     return column.generated and not column.nullable and column.type.kind in (Kind.TIMESTAMP, Kind.BIGINT)
 
 
+def is_hash(column: ColumnDefinition) -> bool:
+    return column.hidden and column.name.startswith(_HASH)
+
+
+def may_be_hash(name: str) -> bool:
+    """Whether a column of this name, in a table map, is one, unless a user has named it so."""
+    return _HASH_NAME.fullmatch(name) is not None
+
+
 def hashes(columns: tuple[ColumnDefinition, ...]) -> int:
-    return sum(column.hidden and column.name.startswith(_HASH) for column in columns)
+    return sum(map(is_hash, columns))
 
 
 def is_hashed(columns: Iterable[ColumnDefinition]) -> bool:

@@ -84,7 +84,7 @@ class Access:
     def definition(self, table: Table) -> TableDefinition | Unsure | None:
         """How it looks now; None: it is not there."""
         with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
-            found = read_definitions(self.connection, [table], self.reads).get(table)
+            found = read_definitions(self.connection, [table], self.reads, labels_as_shown=True).get(table)
             if self.log.describes and isinstance(found, TableDefinition):
                 found = with_promoted_key(self.connection, table, found)
         if found is not None:

@@ -68,7 +68,8 @@ _BINARY_KINDS = (Kind.BINARY, Kind.VARBINARY, Kind.BLOB)
 
 
 def is_selected_as_text(type_: ColumnType) -> bool:
-    """Whether an ENUM or SET is: information_schema shows '?' for bytes that are invalid in the labels' charset."""
+    """Whether an ENUM or SET is: information_schema shows '?' for what is invalid in the labels' charset, and for what
+    utf8mb3 lacks."""
     return type_.charset != _BINARY_CHARSET and any("?" in label for label in type_.labels)
 
 

@@ -29,6 +29,7 @@ from agent.errors import (
     TableError,
 )
 from agent.mysql.connection import READ_TIMEOUT_SECONDS, server_code, server_errors
+from agent.mysql.ddl import hidden
 from agent.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 from agent.mysql.dump.answers import Subject, subject_of
 from agent.mysql.dump.result_columns import (
@@ -106,7 +107,7 @@ class RowsPlan:
         sent = [
             (column, defined)
             for column, defined in zip(columns_of(definition), definition.columns, strict=True)
-            if not verdict.ignores(column.name)
+            if not verdict.ignores(column.name) and not hidden.is_hash(defined)
         ]
         self.table = table
         #: those that are sent, as the stream sends them
@@ -202,8 +203,6 @@ def plan_for(
 def _expression(column: ColumnDefinition, mariadb: bool) -> str:
     """What is selected for a column so that its value comes in a form that leaves nothing open."""
     name = quoted_name(column.name)
-    if column.hidden and column.type.kind is Kind.BIGINT:
-        return "CAST(NULL AS UNSIGNED) | 0"  # MariaDB's DB_ROW_HASH_n, which no statement can name
     if column.type.kind is Kind.YEAR and mariadb:
         return f"YEAR({name}) | 0"  # a YEAR(2) shows no century
     if column.type.kind in (Kind.YEAR, Kind.ENUM, Kind.SET) and not is_selected_as_text(column.type):

@@ -289,7 +289,7 @@ def test_ignored_columns_are_not_selected(source: Server) -> None:
     assert batch.schema.field("v").metadata[b"menura.default"] == b"=7"
 
 
-def test_hidden_columns_of_mariadb_are_read_where_a_statement_can_name_them(mariadb: Server) -> None:
+def test_hidden_columns_of_mariadb_are_read_if_a_statement_can_name_them(mariadb: Server) -> None:
     data = logged(
         mariadb,
         "DROP TABLE IF EXISTS hashed, versioned",
@@ -303,11 +303,10 @@ def test_hidden_columns_of_mariadb_are_read_where_a_statement_can_name_them(mari
 
     rows = selected(mariadb, "hashed")
 
-    assert [(row["id"], row["a"], row["DB_ROW_HASH_1"]) for row in rows.to_pylist()] == [
-        (1, "x", None),
-        (2, None, None),
+    assert rows.to_pylist() == [
+        {"id": 1, "a": "x", "_unrepresentable": None},
+        {"id": 2, "a": None, "_unrepresentable": None},
     ]
-    assert [field.type for field in rows.schema][:-1] == [field.type for field in decoded.table("hashed").schema][3:-1]
     assert_select_gives_the_same(mariadb, decoded.table("versioned"), "versioned")
 
 
