@@ -147,7 +147,7 @@ def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], le
     for start in cut.started:
         _begin(syncs[source.id, start.database, start.table], start, cut.generation, ledger)
     for chunk in cut.chunks:
-        ledger.chunk(source.id, syncs[source.id, chunk.database, chunk.table].table_id, chunk, cut)
+        ledger.chunk(source.id, syncs[source.id, chunk.database, chunk.table].table_id, chunk)
     for event in cut.events:  # the lake has it: a resume before it would bring it once more
         sync = syncs[source.id, event.database, event.table]
         sync.position = ahead.get((event.database, event.table), here)

@@ -4,11 +4,13 @@ Comes in: chunks, events and stops of an entry's cuts, in the log's order, insid
 entry; so each counts once. Goes out: ranges that moved on, chunks, counts and ends, and what the syncs of the tables
 say of their older rows.
 
-A chunk moves its range only from a place that the range has reached: where it is, or, read again after a break, where
-it was; all below such a place is there. Any other one (of a dump or a range that is done, behind a gap, of no known
-range) is recorded as not counted: its rows are in the lake and do no harm there, and what the ledger lacks is read. A
-dump that the database does not know is one from before it was built anew: its ranges are followed, but nobody reads on
-for it.
+A chunk moves its range only from a place that the range has reached: where it is, where it began, or where it was
+before the entry that moved it last, since an agent may have been told of it then (the outcome of a commit may be known
+late, one entry at most). All below such a place is there, and what was counted above it is counted anew. Any other
+chunk (of a dump or a range that is done, behind a gap, of no known range) does not count: its rows are in the lake and
+do no harm there, and what the ledger lacks is read. What each chunk was stands in the cut log; here is only where its
+range is, so the ledger does not grow while a dump runs. A dump that the database does not know is one from before it
+was built anew: its ranges are followed, but nobody reads on for it.
 """
 
 import logging
@@ -16,12 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedStop
+from menura.landing import LandedChunk, LandedEvent, LandedStop
 from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
 
 from controlplane_api.documents import Document, clean_int64, clean_text, insert_into
 from controlplane_api.dump_lives import missing_rows
-from controlplane_api.models import Dump, DumpChunk, DumpRange, Source
+from controlplane_api.models import Dump, DumpRange, Source
 from controlplane_api.states import DumpEnd
 from gateway.registry import Problem
 
@@ -33,14 +35,40 @@ LOOKUP_DUMPS = 5_000
 LOST = Problem("DUMP_LOST", "The database was built anew from the cut log, which has no plans.", terminal=True, at_us=0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Where a range is, and what its chunks up to there held."""
+
+    reached: str
+    rows: int = 0
+    bytes: int = 0
+    chunks: int = 0
+
+    def with_chunk(self, chunk: LandedChunk) -> "_Counted":
+        return _Counted(
+            clean_text(chunk.upper),
+            self.rows + chunk.rows,
+            self.bytes + clean_int64(chunk.source_bytes),
+            self.chunks + 1,
+        )
+
+
 @dataclass(slots=True)
 class _Range:
     number: int
     lower: str
     upper: str
-    reached: str
+    at: _Counted
+    #: before the entry that moved it last
+    former: _Counted | None = None
     done: bool = False
-    rows: int = 0
+    #: before this entry
+    loaded: _Counted | None = None
+
+    def goes_on_from(self, lower: str) -> _Counted | None:
+        """What counts below a chunk that begins there; None where the range has not come to."""
+        places = (self.at, self.loaded, self.former, _Counted(self.lower))
+        return next((place for place in places if place is not None and place.reached == lower), None)
 
 
 @dataclass(slots=True)
@@ -84,7 +112,6 @@ class Ledger:
         self._connection = connection
         self._at_us = at_us
         self._dumps: dict[tuple[int, str], _Dump] = {}
-        self._chunks: list[Document] = []
         self._ranges: dict[tuple[int, int], _Range] = {}
         self._changed: set[tuple[int, str]] = set()
         #: sources of which something else is asked now
@@ -102,23 +129,24 @@ class Ledger:
             return ""
         return missing_rows(dump.state, (dump.problem or {}).get("message", ""))
 
-    def chunk(self, source_id: int, table_id: int, chunk: LandedChunk, cut: LandedCut) -> None:
+    def chunk(self, source_id: int, table_id: int, chunk: LandedChunk) -> None:
         name = source_id, chunk.dump
         dump = self._dumps[name]
         self._changed.add(name)
         dump.next_chunk = max(dump.next_chunk, chunk.chunk + 1)
-        problem = self._not_counted(dump, table_id, chunk)
+        problem = _not_counted(dump, table_id, chunk)
         if problem:
             logger.warning("chunk not counted: dump=%s chunk=%d because=%s", chunk.dump, chunk.chunk, problem)
-        else:
-            dump.rows += chunk.rows
-            dump.bytes += clean_int64(chunk.source_bytes)
-            dump.chunks += 1
-            if moved := dump.ranges.get(chunk.range):
-                moved.reached, moved.done = clean_text(chunk.upper), chunk.last_of_range
-                moved.rows += chunk.rows
-                self._ranges[dump.id, chunk.range] = moved
-        self._chunks.append(_chunk_row(dump, chunk, cut, self._at_us, counted=not problem))
+            return
+        before = below = _Counted("")
+        if moved := dump.ranges.get(chunk.range):
+            before, below = moved.at, moved.goes_on_from(chunk.lower) or below
+            moved.at, moved.done = below.with_chunk(chunk), chunk.last_of_range
+            self._ranges[dump.id, chunk.range] = moved
+        now = below.with_chunk(chunk)
+        dump.rows += now.rows - before.rows
+        dump.bytes += now.bytes - before.bytes
+        dump.chunks += now.chunks - before.chunks
 
     def event(self, source_id: int, table_id: int, event: LandedEvent) -> str | None:
         """Why the table lacks older rows after it, empty when it is what its source is; None: as before."""
@@ -158,51 +186,16 @@ class Ledger:
             self._connection.execute(
                 moved.on_conflict_do_update(
                     index_elements=[DumpRange.dump_id, DumpRange.number],
-                    set_={name: moved.excluded[name] for name in ("reached", "done", "rows")},
+                    set_={name: moved.excluded[name] for name in _MOVED_OF_RANGE},
                 ),
-                [{"dump_id": dump_id, **asdict(each)} for (dump_id, _), each in sorted(self._ranges.items())],
+                [_range_row(dump_id, each) for (dump_id, _), each in sorted(self._ranges.items())],
             )
-        if self._chunks:
-            # A number that comes twice is in the lake once: under its first cut.
-            self._connection.execute(insert_into(self._connection, DumpChunk).on_conflict_do_nothing(), self._chunks)
         if self._asked:
             self._connection.execute(
                 update(Source)
                 .where(Source.id.in_(sorted(self._asked)))
                 .values(dump_generation=Source.dump_generation + 1)
             )
-
-    def _not_counted(self, dump: _Dump, table_id: int, chunk: LandedChunk) -> str:
-        """Why the chunk moves nothing; empty when it goes on where its range is or was."""
-        if dump.table_id != table_id:
-            return "it is of another table"
-        if dump.state not in (DumpEnd.RUNNING, DumpEnd.LOST):
-            return f"its dump is {dump.state}"
-        if dump.state == DumpEnd.LOST:  # its plan is gone: the first chunk of a range shows where that began
-            dump.ranges.setdefault(chunk.range, _Range(chunk.range, chunk.lower, "", chunk.lower))
-        elif not dump.ranges:
-            whole = chunk.last_of_range and not chunk.lower and not chunk.upper and not dump.chunks
-            return "" if whole else "there is no plan with its range"
-        at = dump.ranges.get(chunk.range)
-        if at is None:
-            return "the plan has no such range"
-        if at.done:
-            return "its range is done"
-        if chunk.upper == chunk.lower and not chunk.last_of_range:
-            return "it holds nothing"
-        reached = chunk.lower in (at.reached, at.lower) or self._was_reached(dump, chunk)
-        return "" if reached else "its range has not come to where it begins"
-
-    def _was_reached(self, dump: _Dump, chunk: LandedChunk) -> bool:
-        """Whether an earlier chunk of its range ended where it begins."""
-        here = (row for row in self._chunks if row["dump_id"] == dump.id and row["counted"])
-        if any((row["range"], row["upper"]) == (chunk.range, chunk.lower) for row in here):
-            return True
-        before = select(DumpChunk.chunk).where(
-            DumpChunk.dump_id == dump.id, DumpChunk.range == chunk.range, DumpChunk.counted,
-            DumpChunk.upper == chunk.lower,
-        )  # fmt: skip
-        return self._connection.execute(before.limit(1)).first() is not None
 
     def _load(self, names: Sequence[tuple[int, str]], stopped_tables: Sequence[int]) -> None:
         for begin in range(0, len(names), LOOKUP_DUMPS):
@@ -217,8 +210,10 @@ class Ledger:
         for begin in range(0, len(ids), LOOKUP_DUMPS):
             of_dumps = DumpRange.dump_id.in_(ids[begin : begin + LOOKUP_DUMPS])
             for row in self._connection.execute(select(DumpRange).where(of_dumps)):
+                at = _Counted(row.reached, row.rows, row.bytes, row.chunks)
+                former = _Counted(**row.former) if row.former else None
                 by_id[row.dump_id].ranges[row.number] = _Range(
-                    row.number, row.lower, row.upper, row.reached, row.done, row.rows
+                    row.number, row.lower, row.upper, at, former, row.done, loaded=at
                 )
 
     def _select(self, *matching: ColumnElement[bool]) -> None:
@@ -246,20 +241,33 @@ _UPDATE_DUMP = (
 )
 
 
-def _chunk_row(dump: _Dump, chunk: LandedChunk, cut: LandedCut, at_us: int, *, counted: bool) -> Document:
+_MOVED_OF_RANGE = ("reached", "rows", "bytes", "chunks", "former", "done")
+
+
+def _range_row(dump_id: int, moved: _Range) -> Document:
+    former = moved.loaded or _Counted(moved.lower)
     return {
-        "dump_id": dump.id,
-        "chunk": chunk.chunk,
-        "range": chunk.range,
-        "lower": clean_text(chunk.lower),
-        "upper": clean_text(chunk.upper),
-        "counted": counted,
-        "gsn": chunk.gsn,
-        "cut": cut.cut,
-        "rows": chunk.rows,
-        "bytes": clean_int64(chunk.source_bytes),
-        "read_at_us": chunk.read_at_us,
-        "read_us": clean_int64(chunk.read_us),
-        "position": clean_text(chunk.position),
-        "committed_at_us": at_us,
-    }
+        "dump_id": dump_id, "number": moved.number, "lower": moved.lower, "upper": moved.upper, "done": moved.done,
+        "former": asdict(former), **asdict(moved.at),
+    }  # fmt: skip
+
+
+def _not_counted(dump: _Dump, table_id: int, chunk: LandedChunk) -> str:
+    """Why the chunk moves nothing; empty when it goes on where its range is or was."""
+    if dump.table_id != table_id:
+        return "it is of another table"
+    if dump.state not in (DumpEnd.RUNNING, DumpEnd.LOST):
+        return f"its dump is {dump.state}"
+    if dump.state == DumpEnd.LOST:  # its plan is gone: the first chunk of a range shows where that began
+        dump.ranges.setdefault(chunk.range, _Range(chunk.range, chunk.lower, "", _Counted(chunk.lower)))
+    elif not dump.ranges:
+        whole = chunk.last_of_range and not chunk.lower and not chunk.upper and not dump.chunks
+        return "" if whole else "there is no plan with its range"
+    at = dump.ranges.get(chunk.range)
+    if at is None:
+        return "the plan has no such range"
+    if at.done:
+        return "its range is done"
+    if chunk.upper == chunk.lower and not chunk.last_of_range:
+        return "it holds nothing"
+    return "" if at.goes_on_from(chunk.lower) else "its range has not come to where it begins"

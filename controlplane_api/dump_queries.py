@@ -1,19 +1,17 @@
 """What the API shows of dumps, read from the database: a few statements per answer, always within one tenant."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, select
 
-from controlplane_api.dump_progress import Progress, percent, seconds_left
+from controlplane_api.dump_progress import Progress, RangePart, covered, expected_rows, percent, seconds_left
 from controlplane_api.errors import DumpUnknown
-from controlplane_api.models import Agent, Dump, DumpChunk, DumpRange, DumpStatus, Source, SourceTable, Tenant
+from controlplane_api.models import Agent, Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
 from controlplane_api.presence import is_present, now_us
 from controlplane_api.states import DumpEnd, DumpState
 from controlplane_api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
-
-#: chunks that say how fast a dump is
-SPEED_SECONDS = 60
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -59,10 +57,13 @@ def dump(connection: Connection, source_id: int, uuid: str) -> DumpDetail:
             "the source has no dump of this name",
             remedy="See menura dump list for those that there are.",
         )
-    ranges = connection.execute(select(DumpRange).where(DumpRange.dump_id == row.id).order_by(DumpRange.number))
+    ranges = _ranges(connection, [row.id])[row.id]
     return DumpDetail(
-        **_views(connection, [row])[0].model_dump(),
-        of_ranges=[DumpRangeView(number=each.number, done=each.done, rows=each.rows) for each in ranges],
+        **_view(row, ranges, now_us()).model_dump(),
+        of_ranges=[
+            DumpRangeView(number=each.number, done=each.done, rows=each.rows, bytes=each.bytes, chunks=each.chunks)
+            for each in ranges
+        ],
     )
 
 
@@ -91,56 +92,33 @@ def _select(matching: Iterable[ColumnElement[bool]]) -> Select[*tuple[Any, ...]]
 
 
 def _views(connection: Connection, rows: Sequence[AnyRow]) -> list[DumpView]:
-    ids = [row.id for row in rows]
-    if not ids:
-        return []
     now = now_us()
-    done_rows = func.sum(case((DumpRange.done, DumpRange.rows), else_=0)).label("done_rows")
-    ranges = {
-        row.dump_id: row
-        for row in connection.execute(
-            select(
-                DumpRange.dump_id, func.count().label("ranges"), done_rows,
-                func.sum(case((DumpRange.done, 1), else_=0)).label("done"),
-            )
-            .where(DumpRange.dump_id.in_(ids))
-            .group_by(DumpRange.dump_id)
-        )
-    }  # fmt: skip
-    speeds = _recent_rows_per_second(connection, ids, now)
-    return [_view(row, ranges.get(row.id), speeds.get(row.id), now) for row in rows]
+    ranges = _ranges(connection, [row.id for row in rows])
+    return [_view(row, ranges[row.id], now) for row in rows]
 
 
-def _recent_rows_per_second(connection: Connection, ids: Sequence[int], now: int) -> dict[int, float]:
-    """By the chunks that came into the lake lately."""
-    since = now - SPEED_SECONDS * 1_000_000
-    rows, began = func.sum(DumpChunk.rows).label("rows"), func.min(DumpChunk.read_at_us).label("began")
-    chunks = (
-        select(DumpChunk.dump_id, rows, began)
-        .where(DumpChunk.dump_id.in_(ids), DumpChunk.committed_at_us >= since)
-        .group_by(DumpChunk.dump_id)
-    )
-    return {
-        row.dump_id: float(row.rows) * 1_000_000 / max(1, now - max(since, row.began))
-        for row in connection.execute(chunks)
-    }
+def _ranges(connection: Connection, ids: Sequence[int]) -> defaultdict[int, list[AnyRow]]:
+    found: defaultdict[int, list[AnyRow]] = defaultdict(list)
+    of_dumps = select(DumpRange).where(DumpRange.dump_id.in_(ids)).order_by(DumpRange.dump_id, DumpRange.number)
+    for row in connection.execute(of_dumps) if ids else ():
+        found[row.dump_id].append(row)
+    return found
 
 
-def _view(row: AnyRow, ranges: AnyRow | None, recent_rows_per_second: float | None, now: int) -> DumpView:
+def _part(dump: AnyRow, of: AnyRow) -> RangePart:
+    if of.done:
+        return RangePart(of.rows, 1.0)
+    return RangePart(of.rows, covered(of.lower, of.upper, of.reached, dump.least_key, dump.greatest_key))
+
+
+def _view(row: AnyRow, ranges: Sequence[AnyRow], now: int) -> DumpView:
     runs = row.state == DumpEnd.RUNNING
     connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
     told = runs and connected and row.status_at_us is not None and row.status_at_us >= row.connected_at_us
-    progress = Progress(
-        rows=row.rows,
-        uncommitted_rows=row.uncommitted_rows if told else 0,
-        estimated_rows=row.estimated_rows,
-        ranges=ranges.ranges if ranges is not None else 0,
-        ranges_done=ranges.done if ranges is not None else 0,
-        rows_of_done_ranges=int(ranges.done_rows) if ranges is not None else 0,
-    )
+    progress = Progress(row.rows, row.estimated_rows, [_part(row, each) for each in ranges])
     state, reason = _state(row, connected=connected, told=told)
     moves = state in (DumpState.READING, DumpState.WAITING, DumpState.ENDING)
-    left = seconds_left(progress, recent_rows_per_second or row.seen_rows_per_second) if moves else None
+    left = seconds_left(progress, row.seen_rows_per_second) if moves and told else None
     return DumpView(
         dump=row.uuid,
         source=row.source,
@@ -161,11 +139,12 @@ def _view(row: AnyRow, ranges: AnyRow | None, recent_rows_per_second: float | No
         rows=row.rows,
         bytes=row.bytes,
         chunks=row.chunks,
-        uncommitted_rows=progress.uncommitted_rows,
-        ranges=progress.ranges,
-        ranges_done=progress.ranges_done,
+        uncommitted_rows=row.uncommitted_rows if told else 0,
+        ranges=len(ranges),
+        ranges_done=sum(each.done for each in ranges),
         estimated_rows=row.estimated_rows,
         estimated_bytes=row.estimated_bytes,
+        expected_rows=row.rows if row.state == DumpEnd.DONE else expected_rows(progress),
         percent=100.0 if row.state == DumpEnd.DONE else percent(progress),
         rows_per_second=row.seen_rows_per_second if told else None,
         bytes_per_second=row.seen_bytes_per_second if told else None,

@@ -61,6 +61,8 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
     values = {
         "planned_at_us": at_us,
         "key": [clean_text(column) for column in plan.key],
+        "least_key": plan.least_key,
+        "greatest_key": plan.greatest_key,
         "warning": clean_text(plan.warning),
         "estimated_rows": _clean_optional(plan.estimated_rows),
         "estimated_bytes": _clean_optional(plan.estimated_bytes),
@@ -175,6 +177,8 @@ def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
             runway_seconds=row.runway_seconds,
             needed_seconds=row.needed_seconds,
             warning=row.warning,
+            least_key=row.least_key,
+            greatest_key=row.greatest_key,
         )
     return DumpDesired(
         dump=row.uuid,

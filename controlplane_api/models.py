@@ -154,8 +154,8 @@ class TableEvent(Base):
 class Dump(Base):
     """A first copy of a table: what is asked for, its plan, how far it is.
 
-    Commands and plans are written by the API and the gateway; `started_gsn`, the counts, the ranges and the chunks
-    follow the cut log. `state` is running until the dump is over; what it does meanwhile is in `dump_status`.
+    Commands and plans are written by the API and the gateway; `started_gsn`, the counts and the ranges follow the cut
+    log, which has each chunk. `state` is running until the dump is over; what it does meanwhile is in `dump_status`.
     """
 
     __tablename__ = "dump"
@@ -184,6 +184,9 @@ class Dump(Base):
     planned_at_us: Mapped[int | None]
     #: columns of the key in whose order it is read; none: the whole table in one snapshot
     key: Mapped[list[Any]]
+    #: of the key's first column, where it is a number
+    least_key: Mapped[float | None]
+    greatest_key: Mapped[float | None]
     estimated_rows: Mapped[int | None]
     estimated_bytes: Mapped[int | None]
     runway_seconds: Mapped[int | None]
@@ -211,31 +214,13 @@ class DumpRange(Base):
     upper: Mapped[str]
     #: where its last committed chunk ended; `lower` before the first
     reached: Mapped[str]
-    done: Mapped[bool] = mapped_column(default=False)
+    #: of its chunks up to there
     rows: Mapped[int] = mapped_column(default=0)
-
-
-class DumpChunk(Base):
-    """A chunk that a cut has made visible; see menura.landing.LandedChunk."""
-
-    __tablename__ = "dump_chunk"
-    __table_args__ = (Index(None, "dump_id", "committed_at_us"),)
-
-    dump_id: Mapped[int] = mapped_column(Id, ForeignKey("dump.id"), primary_key=True, autoincrement=False)
-    chunk: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    range: Mapped[int]
-    lower: Mapped[str]
-    upper: Mapped[str]
-    #: whether its range went on by it: not when the range was elsewhere, or the dump was over
-    counted: Mapped[bool]
-    gsn: Mapped[int]
-    cut: Mapped[int]
-    rows: Mapped[int]
-    bytes: Mapped[int]
-    read_at_us: Mapped[int]
-    read_us: Mapped[int]
-    position: Mapped[str]
-    committed_at_us: Mapped[int]
+    bytes: Mapped[int] = mapped_column(default=0)
+    chunks: Mapped[int] = mapped_column(default=0)
+    #: these four before the log entry that moved it last; none before the first
+    former: Mapped[dict[str, Any] | None]
+    done: Mapped[bool] = mapped_column(default=False)
 
 
 class DumpStatus(Base):

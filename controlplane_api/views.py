@@ -107,7 +107,7 @@ class DumpView(View):
     rows: int
     bytes: int
     chunks: int
-    #: read, and not in the lake yet
+    #: read, and not in the lake yet, as the agent said last
     uncommitted_rows: int
     #: of the key, by the plan
     ranges: int
@@ -115,12 +115,14 @@ class DumpView(View):
     #: of the server's statistics
     estimated_rows: int | None
     estimated_bytes: int | None
-    #: of the rows that it will have been; null while unknown
+    #: about what it will have been; null while nothing tells: then it is at least `rows`
+    expected_rows: int | None
+    #: of those, in the lake; null while unknown
     percent: float | None
     #: over the agent's last seconds; null while it says nothing
     rows_per_second: int | None
     bytes_per_second: int | None
-    #: by its speed of the last minute; null while unknown
+    #: about; by its speed of the last seconds; null while unknown
     estimated_end_us: int | None
     #: what the plan found that an operator should know
     warning: str
@@ -132,7 +134,10 @@ class DumpView(View):
 class DumpRangeView(View):
     number: int
     done: bool
+    #: in the lake
     rows: int
+    bytes: int
+    chunks: int
 
 
 class DumpDetail(DumpView):

@@ -3,6 +3,7 @@
 Pure: messages in, values out. Bounds of ranges are values of rows: they stand in no error.
 """
 
+import math
 from collections.abc import Callable
 
 from menura.landing import LandedChunk
@@ -75,6 +76,8 @@ def dump_planned(plan: DumpPlan) -> DumpPlanned:
         runway_seconds=int64(plan.runway_seconds) if plan.HasField("runway_seconds") else None,
         needed_seconds=int64(plan.needed_seconds) if plan.HasField("needed_seconds") else None,
         warning=clean_text(plan.warning),
+        least_key=_finite(plan.least_key) if plan.HasField("least_key") else None,
+        greatest_key=_finite(plan.greatest_key) if plan.HasField("greatest_key") else None,
     )
 
 
@@ -144,6 +147,10 @@ def _bound(text: str) -> str:
     if len(text) > MAX_BOUND_CHARS or "\0" in text:
         raise _invalid("a bound of a key's range", f"one of {len(text)} characters, or with a NUL")
     return text
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def _invalid(reading: str, found: str) -> PayloadInvalid:

@@ -163,6 +163,8 @@ class DumpPlanned:
     runway_seconds: int | None
     needed_seconds: int | None
     warning: str
+    least_key: float | None = None
+    greatest_key: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

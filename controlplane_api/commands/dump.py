@@ -199,12 +199,13 @@ def _detail_table(dump: DumpDetail) -> Table:
         ("dump", dump.dump),
         ("table", f"{dump.source}: {dump.database}.{dump.table}"),
         ("state", f"{dump.state}{': ' if dump.reason else ''}{dump.reason}"),
-        ("done", f"{_percent(dump)} of about {count(dump.estimated_rows)} rows, {size(dump.estimated_bytes)}"),
+        ("done", _done(dump)),
         ("in the lake", f"{count(dump.rows)} rows, {size(dump.bytes)}, {count(dump.chunks)} chunks"),
-        ("read besides", f"{count(dump.uncommitted_rows)} rows"),
+        ("on its way", f"{count(dump.uncommitted_rows)} rows"),
+        ("statistics", f"{count(dump.estimated_rows)} rows, {size(dump.estimated_bytes)}, by the server"),
         ("ranges", f"{dump.ranges_done} of {dump.ranges} done" if dump.ranges else UNKNOWN),
         ("speed", f"{count(dump.rows_per_second)} rows/s, {size(dump.bytes_per_second)}/s"),
-        ("ends in", f"{_ends_in(dump)} ({moment(dump.estimated_end_us)})"),
+        ("ends in", UNKNOWN if dump.estimated_end_us is None else f"about {_ends_in(dump)}"),
         ("reads by", _reads_by(dump)),
         ("log is kept", f"{_seconds(dump.runway_seconds)}, needed for {_seconds(dump.needed_seconds)}"),
         ("warning", dump.warning or "none"),
@@ -231,6 +232,14 @@ def _reads_by(dump: DumpView) -> str:
 
 def _percent(dump: DumpView) -> str:
     return UNKNOWN if dump.percent is None else f"{dump.percent:.1f} %"
+
+
+def _done(dump: DumpView) -> str:
+    if dump.state == DumpState.DONE:
+        return f"all of {count(dump.rows)} rows"
+    if dump.expected_rows is None:
+        return f"at least {count(dump.rows)} rows; nothing tells how many there are"
+    return f"about {_percent(dump)} of about {count(dump.expected_rows)} rows"
 
 
 def _ends_in(dump: DumpView) -> str:

@@ -8,6 +8,7 @@ import pymysql
 import pytest
 from menura.v1 import config_pb2, mysql_client_pb2, stream_pb2
 
+from controlplane_api.dump_progress import Progress, RangePart, covered, expected_rows
 from tests.agent.dump_ledger import Dump, merged
 from tests.agent.dumping import (
     Writers,
@@ -104,6 +105,29 @@ def test_dump_when_a_sync_begins_with_it_then_the_table_is_whole_and_its_state_s
         gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.STREAMING)
     started = [start for cut in gateway.source("shop").committed for start in cut.started]
     assert [start.earlier_rows_missing for start in started] == [""]
+
+
+def test_dump_when_statistics_are_stale_then_its_keys_tell_how_far_it_is(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    options = "STATS_PERSISTENT=1 STATS_AUTO_RECALC=0"
+    database.run(f"CREATE TABLE shop.orders ({COLUMNS}, PRIMARY KEY (id)) {options}", "ANALYZE TABLE shop.orders")
+    fill(database, "shop.orders", 2000)
+    renamed = ("RENAME TABLE shop.orders TO shop.away", "RENAME TABLE shop.away TO shop.orders")
+    database.run("UPDATE mysql.innodb_table_stats SET n_rows = 3 WHERE table_name = 'orders'", *renamed)  # is read anew
+    gateway.sync("shop", ("shop", "orders"), dump="stale")
+    dump = gateway.dump("shop", "stale", ("shop", "orders"))
+    with agent_inside(config(tmp_path, gateway, database)):
+        wait_dumped(gateway, dump)
+    assert dump.plan is not None and len(dump.plan.ranges) == 1 and dump.plan.estimated_rows < 100
+    ends = dump.plan.least_key, dump.plan.greatest_key
+    assert ends == (3, 6000)
+    rows = 0
+    for chunk in gateway.source("shop").ledger.chunks[:-1]:
+        rows += chunk.end.row_count
+        part = RangePart(rows, covered("", "", chunk.end.upper, *ends))
+        assert expected_rows(Progress(rows, dump.plan.estimated_rows, [part])) == pytest.approx(2000, rel=0.05)
+    assert rows > 1500
 
 
 @pytest.mark.parametrize("rows", [0, 700])

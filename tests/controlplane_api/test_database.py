@@ -6,11 +6,11 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
 from controlplane_api.database import Database, alembic_config, open_database, upgrade
 from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
-from controlplane_api.models import Base
+from controlplane_api.models import Base, DumpRange
 
 
 def _open_without_upgrade(url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
@@ -38,6 +38,36 @@ def test_migrations_when_run_one_by_one_then_each_goes_up_and_down(database_url:
         assert set(inspect(connection).get_table_names()) == {"alembic_version"}
         upgrade(connection)
     database.close()
+
+
+def test_migration_when_a_dump_of_0003_runs_then_its_ranges_keep_what_their_chunks_counted(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    database = _open_without_upgrade(database_url, monkeypatch)
+    with database.write() as connection:
+        upgrade(connection, "0003")
+        for statement in DUMP_OF_0003:
+            connection.execute(text(statement))
+        upgrade(connection)
+        ranges = connection.execute(select(DumpRange).order_by(DumpRange.number)).all()
+    assert [(each.reached, each.rows, each.bytes, each.chunks, each.former) for each in ranges] == [
+        ('["9"]', 30, 300, 2, None), ('["20"]', 0, 0, 0, None),
+    ]  # fmt: skip
+    database.close()
+
+
+DUMP_OF_0003 = (
+    "INSERT INTO tenant VALUES (1, 'acme', 0)",
+    "INSERT INTO source VALUES (1, 1, NULL, 'shop', '', '', '', '', '', 0, NULL, NULL, 0)",
+    "INSERT INTO source_table VALUES (1, 1, 'shop', 'orders', '', '', NULL, NULL, '[]', '[]', false, false, '')",
+    "INSERT INTO dump VALUES (1, 'u', 1, 1, 'running', 0, 0, NULL, NULL, 0, false, false, 0, 0, 0, 0, '[\"id\"]',"
+    " NULL, NULL, NULL, NULL, '', 5, 4, 30, 300, 2)",
+    """INSERT INTO dump_range VALUES (1, 0, '', '["20"]', '["9"]', false, 30),"""
+    """ (1, 1, '["20"]', '', '["20"]', false, 0)""",
+    """INSERT INTO dump_chunk VALUES (1, 1, 0, '', '["5"]', true, 5, 1, 10, 100, 0, 0, '', 0),"""
+    """ (1, 2, 0, '["5"]', '["9"]', true, 5, 2, 20, 200, 0, 0, '', 0),"""
+    """ (1, 3, 1, '["7"]', '["8"]', false, 5, 2, 70, 700, 0, 0, '', 0)""",
+)
 
 
 def test_migrations_when_printed_as_sql_then_connect_nowhere(capsys: pytest.CaptureFixture[str]):

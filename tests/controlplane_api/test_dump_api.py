@@ -59,14 +59,15 @@ def test_dump_when_it_reads_then_shows_progress_speed_and_plan(client: httpx.Cli
     shown = client.get(f"{SHOP}/dumps/{begun['dump']}").json()
     assert {name: shown[name] for name in ("state", "rows", "bytes", "chunks", "uncommitted_rows", "percent")} == {
         "state": "reading", "rows": 300, "bytes": 15_000, "chunks": 1, "uncommitted_rows": 20,
-        "percent": round(100 * 320 / 1_200, 1),
+        "percent": 25.0,
     }  # fmt: skip
     assert (shown["rows_per_second"], shown["priority"], shown["limits"]["workers"]) == (500, 3, 2)
     assert (shown["ranges_done"], shown["ranges"], shown["key"]) == (1, 4, ["id"])
     assert (shown["warning"], shown["runway_seconds"], shown["needed_seconds"]) == ("mind the gap", 7_200, None)
-    assert shown["of_ranges"][0] == {"number": 0, "done": True, "rows": 300}
-    # No chunk of the last minute: by what the agent says, (1,200 - 320) rows at 500 a second.
-    assert abs(shown["estimated_end_us"] - now() - 1_760_000) < 30_000_000
+    assert shown["of_ranges"][0] == {"number": 0, "done": True, "rows": 300, "bytes": 15_000, "chunks": 1}
+    assert shown["expected_rows"] == 1_200
+    # what is not committed does not count: 900 rows at 500 a second
+    assert abs(shown["estimated_end_us"] - now() - 1_800_000) < 60_000_000
     table = client.get(path_of("shop", "orders")).json()
     assert (table["dump"]["dump"], table["dump"]["percent"]) == (begun["dump"], shown["percent"])
     assert client.get(SHOP).json()["dumps"] == 1
@@ -78,6 +79,7 @@ def test_dump_when_nothing_tells_its_end_then_it_is_unknown(client: httpx.Client
     shop.record_dump_status(KEY, [DumpSeen(uuid, "READING", "", 500, 25_000, 7_000)], now())
     shown = client.get(f"{SHOP}/dumps/{uuid}").json()
     assert (shown["percent"], shown["estimated_end_us"], shown["uncommitted_rows"]) == (None, None, 7_000)
+    assert (shown["expected_rows"], shown["rows"]) == (None, 0)
     shop.record_dump_status(KEY, [DumpSeen(uuid, "WAITING", "80 threads run", 0, 0, 7_000)], now())
     shown = client.get(f"{SHOP}/dumps/{uuid}").json()
     assert (shown["state"], shown["reason"], shown["estimated_end_us"]) == ("waiting", "80 threads run", None)
@@ -85,6 +87,37 @@ def test_dump_when_nothing_tells_its_end_then_it_is_unknown(client: httpx.Client
     shown = client.get(f"{SHOP}/dumps/{uuid}").json()
     assert (shown["state"], shown["reason"]) == ("pending", "its agent is not connected")
     assert (shown["rows_per_second"], shown["uncommitted_rows"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "statistics", "expected"),
+    [
+        ((1.0, 2_001.0), 0, 1_200),  # of 2,000 keys 500 are read, with 300 rows
+        ((1.0, 2_001.0), 999_999_999, 1_200),
+        ((None, None), 0, None),
+        ((None, None), 200, None),  # more came than they know of
+        ((None, None), 2_400, 2_400),
+        ((1.0, 1e9), 2_400, 2_400),  # too little of the keys to tell
+    ],
+)
+def test_progress_when_statistics_are_stale_then_goes_by_the_part_of_the_key_that_is_read(
+    client: httpx.Client,
+    shop: SqlRegistry,
+    ends: tuple[float | None, float | None],
+    statistics: int,
+    expected: int | None,
+):
+    uuid = post(client, path_of("shop", "orders", "/dump"))["dump"]
+    plan = DumpPlanned(("id",), (KeyRange(0, "", ""),), statistics, 0, None, None, "", *ends)
+    shop.record_dump_plan(KEY, uuid, plan, T0)
+    begun = dump_event("orders", 20, "DUMP_STARTED", uuid)
+    read = chunk("orders", uuid, 1, "", '["501","#00"]', rows=300)
+    shop.apply_entry(LANDING, entry(2, cut(2, file("orders", 300), chunks=[read], events=[begun])))
+    shop.record_dump_status(KEY, [DumpSeen(uuid, "READING", "", 100, 1, 50)], now())
+    shown = client.get(f"{SHOP}/dumps/{uuid}").json()
+    assert (shown["rows"], shown["expected_rows"]) == (300, expected)
+    assert shown["percent"] == (None if expected is None else 30_000 / expected)
+    assert (shown["estimated_end_us"] is None) is (expected is None)
 
 
 def test_commands_when_posted_then_the_agent_is_asked_and_the_answer_shows_it(client: httpx.Client, shop: SqlRegistry):

@@ -53,4 +53,6 @@ def plan_message(
         runway_seconds=runway.seconds,
         needed_seconds=needed,
         warning=warning,
+        least_key=made.ends[0] if made.ends is not None else None,
+        greatest_key=made.ends[1] if made.ends is not None else None,
     )

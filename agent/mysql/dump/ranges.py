@@ -18,7 +18,7 @@ from agent.mysql.connection import Facts, rows
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump import statements
 from agent.mysql.dump.guesses import Guesses
-from agent.mysql.dump.keys import Key
+from agent.mysql.dump.keys import Form, Key
 from agent.mysql.dump.statements import Bound, Where
 from agent.mysql.identifiers import quoted, quoted_name
 
@@ -53,6 +53,9 @@ class DumpPlanMade:
     #: of the server's statistics
     estimated_rows: int | None
     estimated_bytes: int | None
+    #: the first and the last value of the key's first column where that is a number: how far a range is tells how much
+    #: is left of it even when the statistics are stale
+    ends: tuple[float, float] | None = None
 
     @property
     def row_bytes(self) -> int | None:
@@ -80,13 +83,19 @@ def plan(
     index = _Index(connection, facts, table, key)
     estimated_rows = index.rows(Where())
     wanted = max(estimated_rows // LEAST_ROWS, (estimated_bytes or 0) // LEAST_BYTES)
-    uppers: list[str] = []
+    first = last = None
     # MySQL reads no range of an index with a descending part backwards: looking for a segment's last key would sort it
-    if wanted > 1 and most_ranges > 1 and not any(column.descending for column in key.columns):
-        uppers = _uppers(index, min(wanted, most_ranges))
-    bounds = ["", *uppers, ""]
+    if not any(column.descending for column in key.columns):
+        first, last = index.end(backwards=False), index.end(backwards=True)
+    bounds = ["", ""]
+    ends = None
+    if first is not None and last is not None:
+        if wanted > 1 and most_ranges > 1:
+            bounds[1:1] = _uppers(index, first, last, min(wanted, most_ranges))
+        if key.columns[0].form is Form.NUMBER:
+            ends = float(first[0]), float(last[0])
     ranges = tuple(Range(n, lower, upper) for n, (lower, upper) in enumerate(pairwise(bounds)))
-    return DumpPlanMade(key, ranges, estimated_rows, estimated_bytes)
+    return DumpPlanMade(key, ranges, estimated_rows, estimated_bytes, ends)
 
 
 def _estimates(connection: "Connection[Any]", table: Table) -> tuple[int | None, int | None]:
@@ -99,11 +108,8 @@ def _estimates(connection: "Connection[Any]", table: Table) -> tuple[int | None,
     return tuple(None if number is None else int(number) for number in found[0])  # type: ignore[return-value]
 
 
-def _uppers(index: "_Index", wanted: int) -> list[str]:
+def _uppers(index: "_Index", first: Bound, last: Bound, wanted: int) -> list[str]:
     """The upper bounds of the ranges but the last."""
-    first, last = index.end(backwards=False), index.end(backwards=True)
-    if first is None or last is None:
-        return []
     segments = [_Segment(first, last, index.rows(statements.between(index.key, first, last, with_lower=True)))]
     final: set[_Segment] = set()
     deadline = time.monotonic() + MOST_SECONDS
