@@ -30,12 +30,13 @@ class PostgreSQL:
     url: str
     _numbers: "count[int]"
 
-    def fresh_database(self) -> str:
-        """URL of an empty database."""
+    def fresh_database(self, copy_of: str = "") -> str:
+        """URL of an empty database, or of a copy of another one that nobody uses now, by its URL."""
         name = f"menura_{os.getpid()}_{next(self._numbers)}"
+        created, template = sql.Identifier(name), sql.Identifier(copy_of.rpartition("/")[2] or "template1")
         with psycopg.connect(self.url, autocommit=True) as connection:
-            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(created))
+            connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(created, template))
         return f"{self.url.rpartition('/')[0]}/{name}"
 
 

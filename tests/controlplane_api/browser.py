@@ -36,7 +36,7 @@ class Browser:
         return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", css)
 
     def wait_for_text(self, css: str, text: str) -> None:
-        wait_for(f"{text!r} in {css}", lambda: text in self.text(css), 20, every=0.05)
+        wait_for(f"{text!r} in {css}", lambda: text in self.text(css), 90, every=0.05)
 
     def resize(self, width: int, height: int) -> None:
         self._do("POST", "/window/rect", {"width": width, "height": height})
@@ -71,7 +71,7 @@ def browser(folder: Path) -> Iterator[Browser]:
         process = subprocess.Popen([driver, f"--port={port}"], stdout=log, stderr=log)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
-            wait_for("chromedriver", lambda: _is_ready(http), 30, every=0.05)
+            wait_for("chromedriver", lambda: _is_ready(http), 90, every=0.05)
             made = http.post("/session", json={"capabilities": {"alwaysMatch": capabilities}})
             if not made.is_success:
                 raise ServerMissing(f"chromium does not start: {made.text[:500]}")

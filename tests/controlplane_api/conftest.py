@@ -1,8 +1,11 @@
 """Databases for the control plane's tests: each test that asks for `database_url` runs once on each kind."""
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -21,11 +24,49 @@ def postgres() -> Iterator[PostgreSQL]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def postgres_template(postgres: PostgreSQL) -> str:
+    """URL of a database of the newest revision; migrations take long, copies do not."""
+    url = postgres.fresh_database()
+    open_database(url).close()
+    return url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("template") / "control.db"
+    open_database(f"sqlite:///{file}").close()
+    return file
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/control.db"
-    return request.getfixturevalue("postgres").fresh_database()
+def kind(request: pytest.FixtureRequest) -> str:
+    """Of the databases; modules that need no other say so by a fixture of their own."""
+    return str(request.param)
+
+
+@pytest.fixture
+def empty_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path}/empty.db"
+    postgres: PostgreSQL = request.getfixturevalue("postgres")
+    return postgres.fresh_database()
+
+
+@pytest.fixture
+def fresh_url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """Makes URLs of databases of the newest revision without a row."""
+    if kind == "sqlite":
+        template = request.getfixturevalue("sqlite_template")
+        numbers = count()
+        return lambda: f"sqlite:///{shutil.copy(template, tmp_path / f'control-{next(numbers)}.db')}"
+    postgres: PostgreSQL = request.getfixturevalue("postgres")
+    return partial(postgres.fresh_database, request.getfixturevalue("postgres_template"))
+
+
+@pytest.fixture
+def database_url(fresh_url: Callable[[], str]) -> str:
+    return fresh_url()
 
 
 @pytest.fixture
@@ -47,17 +88,9 @@ def serving(database: Database) -> Iterator[str]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        wait_for("the API to listen", lambda: server.started or None, 30, every=0.01)
+        wait_for("the API to listen", lambda: server.started or None, 90, every=0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
         server.should_exit = True
         thread.join()
-
-
-@pytest.fixture
-def fresh_url(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Callable[[], str]:
-    """Makes URLs of further empty databases of the same kind."""
-    if database_url.startswith("sqlite"):
-        return lambda: f"sqlite:///{tmp_path}/fresh.db"
-    return request.getfixturevalue("postgres").fresh_database

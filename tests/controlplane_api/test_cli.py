@@ -1,8 +1,8 @@
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,6 +15,7 @@ from controlplane_api.errors import RequestInvalid
 from controlplane_api.registry import SqlRegistry
 from gateway.registry import SourceKey
 from tests.controlplane_api import facts
+from tests.controlplane_api.commands import Done, menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, cut, entry, file, started, stopped
 from tests.servers import free_port
@@ -22,10 +23,8 @@ from tests.stack import MENURA, Process, wait_for
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/control.db")
-    yield opened
-    opened.close()
+def kind() -> str:
+    return "sqlite"
 
 
 @pytest.fixture
@@ -34,15 +33,9 @@ def api(database: Database) -> Iterator[str]:
         yield url
 
 
-def menura(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*MENURA, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "COLUMNS": "200", **environment},
-    )
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The installed command, as a shell starts it."""
+    return subprocess.run([*MENURA, *arguments], capture_output=True, text=True, timeout=90, check=False)
 
 
 def test_clients_when_tables_start_and_stop_then_show_it(api: str, registry: SqlRegistry):
@@ -67,20 +60,23 @@ def test_clients_when_tables_start_and_stop_then_show_it(api: str, registry: Sql
 
 def test_clients_when_something_is_wrong_then_one_line_and_distinct_exit_codes(api: str, registry: SqlRegistry):
     facts.record_shop(registry)
-    nowhere = f"http://127.0.0.1:{free_port()}"
     cases = {
         20: ("gateway", "run", "--database", "sqlite:////nowhere/control.db", "--landing", "x"),
         21: ("api", "run", "--database", "oracle://x"),
         23: ("api", "run", "--database", "sqlite:////tmp/x.db", "--listen", "0.0.0.0:7080"),
-        24: ("agents", "--api", nowhere),
         25: ("tables", "nowhere", "--api", api, "--tenant", "acme"),
         2: ("sync", "start", "shop", "orders", "--api", api, "--tenant", "acme"),
     }
     for code, arguments in cases.items():
-        done = menura(*arguments)
-        assert (done.returncode, done.stdout) == (code, ""), done
-        assert done.stderr.count("\n") == 1, done.stderr
-        assert done.stderr.startswith(f"menura {arguments[0]}: "), done.stderr
+        assert_refused(menura(*arguments), code, arguments[0])
+    nowhere = ("agents", "--api", f"http://127.0.0.1:{free_port()}")
+    assert_refused(process(*nowhere), 24, "agents")
+
+
+def assert_refused(done: Done | subprocess.CompletedProcess[str], code: int, word: str) -> None:
+    assert (done.returncode, done.stdout) == (code, ""), done
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith(f"menura {word}: "), done.stderr
 
 
 def test_sync_when_one_table_is_refused_then_others_start_and_exit_code_says_so(api: str, registry: SqlRegistry):
@@ -136,12 +132,25 @@ class Up:
         return words in self.process.log.read_text()
 
 
+@contextmanager
+def made(folder: Path) -> Iterator[Up]:
+    found = Up(folder)
+    yield found
+    if found.process.running is not None:
+        found.process.stop()
+
+
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    made = Up(tmp_path)
-    yield made
-    if made.process.running is not None:
-        made.process.stop()
+    with made(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, list[psutil.Process]]]:
+    """One that runs, for tests that leave it running; its processes at its start."""
+    with made(tmp_path_factory.mktemp("up")) as found:
+        yield found, found.start()
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
@@ -154,7 +163,7 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
     assert len(processes) == 3
     processes[0].send_signal(number)
     assert up.process.running is not None
-    assert up.process.running.wait(15) == 0
+    assert up.process.running.wait(60) == 0
     assert all_gone(processes)
     database = open_database(f"sqlite:///{up.folder}/data/control.db")
     assert SqlRegistry(database).generations([SourceKey("a", "b")]) == {}
@@ -164,14 +173,31 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
 def test_up_when_killed_then_leaves_no_process(up: Up):
     processes = up.start()
     up.process.kill()
-    wait_for("its processes to end", lambda: all_gone(processes), 15)
+    wait_for("its processes to end", lambda: all_gone(processes), 60)
 
 
-def test_up_when_a_component_is_killed_then_it_is_restarted(up: Up):
-    processes = up.start()
+def test_up_when_a_port_is_taken_then_says_which_and_leaves_no_process(
+    shared: tuple[Up, list[psutil.Process]], tmp_path: Path
+):
+    up, processes = shared
+    data = str(tmp_path / "second")
+    done = process("up", "--data", data, "--no-sink", "--gateway-listen", up.gateway, "--api-listen", up.api)
+    assert (done.returncode, done.stdout) == (23, ""), done
+    assert up.gateway in done.stderr
+    assert processes[0].is_running()
+
+
+def test_up_when_another_runs_in_the_folder_then_refused(shared: tuple[Up, list[psutil.Process]]):
+    done = process("up", "--data", str(shared[0].folder / "data"), "--no-sink")
+    assert (done.returncode, done.stderr.count("\n")) == (26, 1)
+    assert "another menura up runs in it" in done.stderr
+
+
+def test_up_when_a_component_is_killed_then_it_is_restarted(shared: tuple[Up, list[psutil.Process]]):
+    up, processes = shared
     api = next(process for process in processes[1:] if "api" in process.cmdline())
     api.kill()
-    wait_for("the restart", lambda: up.says("component restarted: component=API"), 20)
+    wait_for("the restart", lambda: up.says("component restarted: component=API"), 60)
     assert up.says("component died, restarting: component=API exit_code=-9")
 
     def answers() -> bool:
@@ -180,28 +206,12 @@ def test_up_when_a_component_is_killed_then_it_is_restarted(up: Up):
         except httpx.TransportError:
             return False
 
-    wait_for("the API to answer again", answers, 20)
-
-
-def test_up_when_a_port_is_taken_then_says_which_and_leaves_no_process(up: Up, tmp_path: Path):
-    processes = up.start()
-    data = str(tmp_path / "second")
-    done = menura("up", "--data", data, "--no-sink", "--gateway-listen", up.gateway, "--api-listen", up.api)
-    assert (done.returncode, done.stdout) == (23, ""), done
-    assert up.gateway in done.stderr
-    assert not all_gone(processes)
+    wait_for("the API to answer again", answers, 60)
 
 
 def test_up_when_a_component_cannot_start_then_says_its_last_words(tmp_path: Path):
     data = tmp_path / "data"
     listen = ("--gateway-listen", f"192.0.2.1:{free_port()}", "--api-listen", f"127.0.0.1:{free_port()}")
-    done = menura("up", "--data", str(data), "--no-sink", *listen)
+    done = process("up", "--data", str(data), "--no-sink", *listen)
     assert done.returncode in (23, 26), done
     assert "192.0.2.1" in done.stderr
-
-
-def test_up_when_another_runs_in_the_folder_then_refused(up: Up):
-    up.start()
-    done = menura("up", "--data", str(up.folder / "data"), "--no-sink")
-    assert (done.returncode, done.stderr.count("\n")) == (26, 1)
-    assert "another menura up runs in it" in done.stderr

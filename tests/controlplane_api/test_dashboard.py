@@ -1,10 +1,9 @@
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from controlplane_api.database import Database, open_database
+from controlplane_api.database import Database
 from controlplane_api.registry import SqlRegistry
 from gateway.registry import DumpPlanned, DumpSeen, KeyRange, Problem, SourceKey, TableEffective
 from tests.controlplane_api import facts
@@ -23,10 +22,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/control.db")
-    yield opened
-    opened.close()
+def kind() -> str:
+    return "sqlite"
 
 
 @pytest.fixture
@@ -108,7 +105,7 @@ def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page
     page.wait_for_text("#tables", "dump paused")
     assert registry.dumps(KEY).dumps[0].paused
     page.click("button[aria-label='Resume the dump of shop.orders']")
-    wait_for("the dump to go on", lambda: not registry.dumps(KEY).dumps[0].paused, 20)
+    wait_for("the dump to go on", lambda: not registry.dumps(KEY).dumps[0].paused, 90)
     registry.record_dump_failed(KEY, dump.dump, Problem("DUMP_ACCESS_DENIED", "Not granted.", True, T0), T0)
     page.wait_for_text(
         "#tables", "Earlier rows are missing: the dump that should have brought them failed: Not granted."
@@ -126,7 +123,7 @@ def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(pag
     page.wait_for_text("#sources", HOSTILE)
     for number in range(2):
         page.click("#tables button.start")
-        wait_for("the start", lambda number=number: len(registry.desired(KEY).tables) == number + 1, 20)
+        wait_for("the start", lambda number=number: len(registry.desired(KEY).tables) == number + 1, 90)
         page.wait_for_text("#outcome", "Started.")
     named = [(table.database, table.table) for table in registry.desired(KEY).tables]
     assert sorted(named) == [("%2F", "a/b"), ("..", HOSTILE)]
@@ -154,7 +151,7 @@ def test_dashboard_when_another_tenant_is_chosen_then_shows_only_its_sources(pag
     facts.record_shop(registry, "orders")
     facts.record_shop(registry, "plans", key=SourceKey("globex", "factory"))
     page.wait_for_text("#sources", "shop")
-    wait_for("both tenants", lambda: page.run("return document.querySelector('#tenant').options.length") == 2, 20)
+    wait_for("both tenants", lambda: page.run("return document.querySelector('#tenant').options.length") == 2, 90)
     page.run(
         "const list = document.querySelector('#tenant'); list.value = 'globex'; list.dispatchEvent(new Event('change'))"
     )

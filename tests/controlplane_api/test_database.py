@@ -19,14 +19,16 @@ def _open_without_upgrade(url: str, monkeypatch: pytest.MonkeyPatch) -> Database
         return open_database(url)
 
 
-def test_open_database_when_empty_then_schema_equals_models(database: Database):
+def test_open_database_when_empty_then_schema_equals_models(empty_url: str):
+    database = open_database(empty_url)
     with database.read() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
+    database.close()
 
 
-def test_migrations_when_run_one_by_one_then_each_goes_up_and_down(database_url: str, monkeypatch: pytest.MonkeyPatch):
-    database = _open_without_upgrade(database_url, monkeypatch)
+def test_migrations_when_run_one_by_one_then_each_goes_up_and_down(empty_url: str, monkeypatch: pytest.MonkeyPatch):
+    database = _open_without_upgrade(empty_url, monkeypatch)
     revisions = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
     for revision in revisions:
         with database.write() as connection:
@@ -41,9 +43,9 @@ def test_migrations_when_run_one_by_one_then_each_goes_up_and_down(database_url:
 
 
 def test_migration_when_a_dump_of_0003_runs_then_its_ranges_keep_what_their_chunks_counted(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    database = _open_without_upgrade(database_url, monkeypatch)
+    database = _open_without_upgrade(empty_url, monkeypatch)
     with database.write() as connection:
         upgrade(connection, "0003")
         for statement in DUMP_OF_0003:
@@ -76,8 +78,8 @@ def test_migrations_when_printed_as_sql_then_connect_nowhere(capsys: pytest.Capt
     assert all(f"CREATE TABLE {name} " in printed for name in Base.metadata.tables)
 
 
-def test_migration_when_it_fails_then_nothing_of_it_stays(database_url: str, monkeypatch: pytest.MonkeyPatch):
-    database = _open_without_upgrade(database_url, monkeypatch)
+def test_migration_when_it_fails_then_nothing_of_it_stays(empty_url: str, monkeypatch: pytest.MonkeyPatch):
+    database = _open_without_upgrade(empty_url, monkeypatch)
     with pytest.raises(ZeroDivisionError), database.write() as connection:
         upgrade(connection)
         raise ZeroDivisionError
@@ -86,9 +88,9 @@ def test_migration_when_it_fails_then_nothing_of_it_stays(database_url: str, mon
     database.close()
 
 
-def test_open_database_when_many_open_it_at_once_then_all_succeed(database_url: str):
+def test_open_database_when_many_open_it_at_once_then_all_succeed(empty_url: str):
     opened: list[Database] = []
-    threads = [threading.Thread(target=lambda: opened.append(open_database(database_url))) for _ in range(6)]
+    threads = [threading.Thread(target=lambda: opened.append(open_database(empty_url))) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

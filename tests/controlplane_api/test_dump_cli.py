@@ -2,25 +2,22 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from controlplane_api.database import Database, open_database
+from controlplane_api.database import Database
 from controlplane_api.registry import SqlRegistry
 from gateway.registry import Problem
+from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, T0
-from tests.controlplane_api.test_cli import menura
 from tests.controlplane_api.test_dump_api import read_some, stream_orders
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/control.db")
-    yield opened
-    opened.close()
+def kind() -> str:
+    return "sqlite"
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_commands_when_a_table_is_dumped_then_it_is_held_goes_on_and_lacks_nothi
             assert (held["state"], held["key"]) == ("paused", ["id"])
             assert held["rows"] < ROWS
             source.run("UPDATE shop.orders SET note = 'new' WHERE id = 5")  # its stream goes on meanwhile
-            wait_for("the change", lambda: running.get(orders)["rows"] > dump_of(running, dump)["rows"], 30)
+            wait_for("the change", lambda: running.get(orders)["rows"] > dump_of(running, dump)["rows"], 90)
             running.post(f"{SHOP}/dumps/{dump}/limits", {})
             running.post(f"{SHOP}/dumps/{dump}/resume")
             wait_for("its end", lambda: dump_of(running, dump)["state"] == "done", 60)
@@ -76,7 +76,7 @@ def test_dump_when_a_table_without_a_key_streams_then_it_begins_anew_and_lacks_n
         with running.agent("agent-1", {"shop": source}) as agent:
             heap = running.wait_for_table("shop", "shop", "heap")
             running.post(f"{heap}/start", {"start": "now"})
-            wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"], 30)
+            wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"], 90)
             (told,) = running.post(f"{SHOP}/dumps", {"tables": [{"database": "shop", "table": "heap"}]})["tables"]
             assert "begins anew" in told["notice"]
             wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done", 60)

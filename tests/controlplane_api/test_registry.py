@@ -1,11 +1,14 @@
+import re
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from menura.landing import LandedAhead
+from sqlalchemy import event as sql_event
 from sqlalchemy import select
 
+from controlplane_api.cut_log import LOOKUP_TABLES
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync
@@ -375,8 +378,7 @@ def test_lease_when_released_expired_or_held_then_epoch_follows(registry: SqlReg
     with pytest.raises(LeaseHeld, match="gw-1 holds the lease on source acme/shop, epoch 1, until 20"):
         registry.acquire_lease(KEY, "gw-2", 60)
     registry.release_lease(KEY, "gw-1", 1)
-    assert registry.acquire_lease(KEY, "gw-2", 0) == 2
-    time.sleep(0.01)  # its time to live is over
+    assert registry.acquire_lease(KEY, "gw-2", 0) == 2  # over at once
     assert registry.acquire_lease(KEY, "gw-1", 60) == 3
     with pytest.raises(LeaseHeld):
         registry.renew_lease(KEY, "gw-2", 2, 60)
@@ -396,36 +398,75 @@ def test_registry_when_database_is_gone_then_raises_unavailable(database: Databa
         SqlRegistry(database).acquire_lease(KEY, "gw-1", 60)
 
 
-def test_registry_when_source_has_10000_tables_then_calls_stay_short(registry: SqlRegistry, database: Database):
-    tables = [facts.table_seen(f"table_{number}") for number in range(10_000)]
-    registry.record_agent(facts.agent_seen())
+class Statements:
+    """What the database was asked, as SQL and how often."""
 
-    def seconds(call: Callable[[], object]) -> float:
-        begin = time.perf_counter()
+    def __init__(self, database: Database) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        sql_event.listen(database.engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection: object, _cursor: object, sql: str, values: Any, _context: object, many: bool) -> None:
+        self.asked.append((sql, values[0] if many else values))
+
+    def of(self, call: Callable[[], object]) -> list[tuple[str, Any]]:
+        self.asked.clear()
         call()
-        return time.perf_counter() - begin
+        return list(self.asked)
+
+
+def calls_about(
+    registry: SqlRegistry, database: Database, tables: int, entries: Sequence[int]
+) -> dict[str, Callable[[], object]]:
+    """What a gateway and a user ask when the source has so many tables, in the order of a source's life."""
+    names = [f"table_{number}" for number in range(tables)]
+    seen = [facts.table_seen(name) for name in names]
+    effective = [TableEffective("shop", name, "STREAMING") for name in names]
 
     def start_all() -> None:
         with database.write() as connection:
             start_tables(connection, connection.execute(select(Source.id)).scalar_one(), None, OLDEST)
 
-    effective = [TableEffective("shop", table.table, "STREAMING") for table in tables]
-    begin = [started(table.table, 0) for table in tables]
-    files = [file(table.table) for table in tables[:1000]]
-    took = {
-        "cartography": seconds(lambda: registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)),
-        "cartography again": seconds(
-            lambda: registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
-        ),
-        "start all": seconds(start_all),
-        "effective": seconds(lambda: registry.record_effective(KEY, 1, effective, None, T0)),
-        "effective again": seconds(lambda: registry.record_effective(KEY, 1, effective, None, T0)),
-        "desired": seconds(lambda: registry.desired(KEY)),
-        "entry of 10,000 starts": seconds(lambda: registry.apply_entry(LANDING, entry(1, cut(1, start=begin)))),
-        "entry of 1,000 tables": seconds(lambda: registry.apply_entry(LANDING, entry(2, cut(2, *files)))),
-        "entry of 1 table": seconds(lambda: registry.apply_entry(LANDING, entry(3, cut(3, file("table_1"))))),
+    def apply(at: int, **about: Any) -> None:
+        files = [file(name) for name in about.pop("files", ())]
+        registry.apply_entry(LANDING, entry(entries[at], cut(entries[at], *files, **about)))
+
+    return {
+        "cartography": lambda: registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, seen, T0),
+        "the same cartography": lambda: registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, seen, T0),
+        "start all": start_all,
+        "effective": lambda: registry.record_effective(KEY, 1, effective, None, T0),
+        "the same effective": lambda: registry.record_effective(KEY, 1, effective, None, T0),
+        "desired": lambda: registry.desired(KEY),
+        "entry that starts all": lambda: apply(0, start=[started(name, 0) for name in names]),
+        "entry of all": lambda: apply(1, files=names),
+        "entry of one": lambda: apply(2, files=names[:1]),
     }
-    print({name: round(each, 3) for name, each in took.items()})  # noqa: T201  (shown when it fails)
-    assert len(registry.desired(KEY).tables) == 10_000
-    assert took["entry of 1 table"] < 0.5
-    assert max(took.values()) < 10
+
+
+def test_registry_when_source_has_thousands_of_tables_then_calls_take_no_more_statements(
+    registry: SqlRegistry, database: Database
+):
+    registry.record_agent(facts.agent_seen())
+    statements = Statements(database)
+    few = {name: len(statements.of(call)) for name, call in calls_about(registry, database, 10, (1, 2, 3)).items()}
+    more = LOOKUP_TABLES + 1  # so that lookups come in two parts
+    many = {name: len(statements.of(call)) for name, call in calls_about(registry, database, more, (4, 5, 6)).items()}
+    assert len(registry.desired(KEY).tables) == more
+    assert many["entry of one"] == few["entry of one"]
+    assert all(many[name] <= 2 * few[name] + 2 for name in few), (few, many)
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_entry_when_it_is_of_one_table_then_no_statement_looks_through_all_of_them(
+    registry: SqlRegistry, database: Database
+):
+    registry.record_agent(facts.agent_seen())
+    calls = calls_about(registry, database, 100, (1, 2, 3))
+    asked: list[tuple[str, Any]] = []
+    for call in calls.values():
+        asked = Statements(database).of(call)
+    assert len(asked) > 5
+    with database.read() as connection:
+        for sql, values in asked:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).all()
+            assert not [step for *_, step in plan if re.match(r"SCAN (source_table|sync|table_event)\b", step)], sql

@@ -22,7 +22,7 @@ def wait_for_state(running: Stack, state: str) -> None:
     def state_now() -> str:
         return running.get(TABLE)["state"]
 
-    wait_for(f"state {state}", lambda: state_now() == state, 30)
+    wait_for(f"state {state}", lambda: state_now() == state, 90)
 
 
 def test_resume_when_rows_were_written_while_stopped_then_each_lands_once(tmp_path: Path):
@@ -31,7 +31,7 @@ def test_resume_when_rows_were_written_while_stopped_then_each_lands_once(tmp_pa
         source.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, note VARCHAR(20))")
         agent = running.agent("agent-1", {"shop": source}).start()
         try:
-            wait_for("the cartography", lambda: running.client.get(TABLE).is_success, 30)
+            wait_for("the cartography", lambda: running.client.get(TABLE).is_success, 90)
             running.post(f"{TABLE}/start", {"start": "oldest"})
             written = 0
             for turn in range(4):
@@ -45,8 +45,8 @@ def test_resume_when_rows_were_written_while_stopped_then_each_lands_once(tmp_pa
                 written += 1
                 resumed = running.post(f"{TABLE}/start")
                 assert (resumed["changed"], resumed["notice"]) == (True, "")
-            wait_for("all rows", lambda: landed_rows(running) >= written, 30)
-            wait_for("the API to follow", lambda: running.get(TABLE)["rows"] == landed_rows(running), 30)
+            wait_for("all rows", lambda: landed_rows(running) >= written, 90)
+            wait_for("the API to follow", lambda: running.get(TABLE)["rows"] == landed_rows(running), 90)
             wait_for_state(running, "streaming")
             assert landed_rows(running) == written, agent.tail()
             assert running.get(TABLE)["earlier_rows_missing"] == ""
