@@ -7,14 +7,12 @@ array of column names, and inserts whose absent columns hold their defaults: of 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import ABSENT, CHANGE_TYPE, UNREPRESENTABLE, ChangeType
 
-if TYPE_CHECKING:
-    from spark_sink.landed_file import LandedShape
+from spark_sink.server_text import Fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +53,12 @@ def absent_masks(absent: pa.Array, columns: Sequence[str]) -> AbsentMasks:
     return AbsentMasks(columns, tuple(found), masks.indices)
 
 
-def with_defaults(rows: pa.Table, masks: AbsentMasks, shape: "LandedShape") -> pa.Table:
+def with_defaults(rows: pa.Table, masks: AbsentMasks, defaults: Mapping[str, Fill]) -> pa.Table:
     """Rows with the lake's columns, of which inserts hold the defaults of what they lack."""
     inserts = pc.equal(rows[CHANGE_TYPE], ChangeType.insert.name).combine_chunks()
     unrepresentable: dict[int, dict[str, str]] = {}
     for place, name in enumerate(masks.columns):
-        fill = shape.defaults.get(name)
+        fill = defaults.get(name)
         filled = pc.and_(masks.lacks(place), inserts)
         if fill is None or not pc.any(filled).as_py():
             continue
@@ -69,7 +67,7 @@ def with_defaults(rows: pa.Table, masks: AbsentMasks, shape: "LandedShape") -> p
         if fill.unrepresentable is not None:
             for row in pc.indices_nonzero(filled).to_pylist():
                 unrepresentable.setdefault(row, {})[name] = fill.unrepresentable
-    absent = pc.if_else(inserts, masks.texts(shape.defaults), masks.texts())
+    absent = pc.if_else(inserts, masks.texts(defaults), masks.texts())
     rows = rows.set_column(rows.column_names.index(ABSENT), rows.schema.field(ABSENT), absent)
     return _with_unrepresentable(rows, unrepresentable) if unrepresentable else rows
 

@@ -174,7 +174,7 @@ def with_lake_types(rows: pa.Table, file: TableFile, shape: LandedShape) -> pa.T
         return pa.Table.from_arrays([*columns, absent], schema=shape.schema)
     masks = absent_masks(rows.column(ABSENT).combine_chunks(), shape.columns)
     typed_rows = pa.Table.from_arrays([*columns, masks.texts()], schema=shape.schema)
-    return with_defaults(typed_rows, masks, shape) if shape.defaults else typed_rows
+    return with_defaults(typed_rows, masks, shape.defaults) if shape.defaults else typed_rows
 
 
 def _with_constants(rows: pa.Table, chunk: ChunkFacts) -> pa.Table:
