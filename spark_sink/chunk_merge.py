@@ -4,12 +4,13 @@ Comes in: chunks' files, and the table's changelog, which has every change up to
 an append of rows whose keys the table lacks, and a MERGE of the rest where there is one; the last commit carries the
 step's transactions. A chunk holds what its rows were at a moment after all changes up to its number G. So, of each row:
 
-* its key has no change above G: the row is put, over an older one of that key;
+* its key has no change above G: the row is put, but where the table has it from the stream or a chunk since the dump
+  began, and whole: then it is this very row;
 * it has: those changes decide, and the current state already shows them. Only where one of them lacks values is the
   row the base that they belong on (`chunk_replay`).
 
 Doing a chunk again changes nothing, so a kill between two pieces does no harm. Cost follows the chunk: the changelog is
-read above G and the current state within the piece's keys, of both the columns of the key alone.
+read above G and the current state within the piece's keys, of both the key and what tells rows' order and wholeness.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ _PLACE = "_menura_place"
 _CHANGED = "_menura_changed"
 _PARTIAL = "_menura_partial"
 _HELD = "_menura_held"
+_LACKS = "_menura_lacks"
 _SETTLED = "_menura_settled"
 
 Values = Mapping[str, pa.Array | pa.ChunkedArray]
@@ -110,8 +112,8 @@ class _Merger:
             self._append(rows, transactions)
             return
         new = rows.take(found.filter(pc.and_(found[_SETTLED], pc.is_null(found[_HELD])))[_PLACE])
-        there = found.filter(pc.and_(found[_SETTLED], pc.is_valid(found[_HELD])))
-        changed = self._changed(rows, there)
+        is_older = pc.or_(pc.less(found[_HELD], self.began_gsn), pc.equal(found[_LACKS], 1))
+        changed = rows.take(found.filter(pc.and_(found[_SETTLED], is_older))[_PLACE])
         lacking = found.filter(pc.and_(pc.invert(found[_SETTLED]), pc.equal(found[_PARTIAL], 1)))
         if lacking.num_rows:
             based = rows.take(lacking[_PLACE])
@@ -133,8 +135,9 @@ class _Merger:
         append(self.current, rows.drop_columns([DELETED]), transactions)
 
     def _look_up(self, rows: pa.Table) -> pa.Table | None:
-        """Of each key its row's place, whether no change decides over it, else whether one lacks values, and the
-        number of the row that the table holds. None where there is no change, no row and no key twice.
+        """Of each key its row's place, whether no change decides over it, else whether one lacks values, and of the row
+        that the table holds the number and whether it lacks values. None where there is no change, no row and no key
+        twice.
         """
         bounds = key_bounds(rows, self.match)
         changes = self.changes.of_keys(rows, self.match, pc.min(rows[GSN]).as_py(), bounds)
@@ -145,7 +148,7 @@ class _Merger:
         sides = [
             (rows, {_PLACE: _places(rows)}),
             (changes, {_CHANGED: changes[GSN], _PARTIAL: changes[ABSENT].is_valid().cast(pa.int64())}),
-            (held, {_HELD: held[GSN]}),
+            (held, {_HELD: held[GSN], _LACKS: held[ABSENT].is_valid().cast(pa.int64())}),
         ]
         found = _joined(self.match, sides)
         found = found.filter(found[_PLACE].is_valid()).sort_by(_PLACE)
@@ -154,30 +157,15 @@ class _Merger:
         return found.append_column(_SETTLED, is_settled)
 
     def _held_keys(self, rows: pa.Table, bounds: KeyBounds) -> pa.Table:
-        """Key and number of the table's rows whose key begins as one of these rows' does."""
-        schema = pa.schema([schema_of(self.current).field(name) for name in (*self.match, GSN)])
+        """Key, number and `_absent` of the table's rows whose key begins as one of these rows' does."""
+        fields = {found.name: found for found in schema_of(self.current)}
+        schema = pa.schema([fields[name] for name in (*self.match, GSN, ABSENT)])
+        chosen = ", ".join(map(quoted, schema.names))
+        query = f"SELECT {chosen} FROM t WHERE {bounds.condition(fields)}"  # noqa: S608  (quoted names, own literals)
         found = [schema.empty_table()]
-        for held in gathered(self._scan(", ".join(map(quoted, schema.names)), bounds)):
+        for held in gathered(pa.table(batch) for batch in scan(self.current, query)):
             found.append(held.filter(pc.is_in(held[self.match[0]], rows[self.match[0]].combine_chunks())))
         return pa.concat_tables(found)
-
-    def _changed(self, rows: pa.Table, there: pa.Table) -> pa.Table:
-        """What to put over rows that the table holds: all but what it holds just so since the dump began."""
-        may_equal = pc.greater_equal(there[_HELD], self.began_gsn)
-        differs = rows.take(there.filter(pc.invert(may_equal))[_PLACE])
-        candidates = rows.take(there.filter(may_equal)[_PLACE])
-        if not candidates.num_rows:
-            return differs
-        schema = schema_of(self.current)
-        held = [schema.empty_table()]
-        for batch in gathered(self._scan("*", key_bounds(candidates, self.match))):
-            held.append(batch.filter(pc.is_in(batch[self.match[0]], candidates[self.match[0]].combine_chunks())))
-        return pa.concat_tables([differs, _unequal(candidates, pa.concat_tables(held), self.match)])
-
-    def _scan(self, chosen: str, bounds: KeyBounds) -> Iterator[pa.Table]:
-        fields = {found.name: found for found in schema_of(self.current)}
-        query = f"SELECT {chosen} FROM t WHERE {bounds.condition(fields)}"  # noqa: S608  (quoted names, own literals)
-        return (pa.table(batch) for batch in scan(self.current, query))
 
 
 def _by_number(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -210,24 +198,3 @@ def _ascend(rows: pa.Table, match: Sequence[str]) -> bool:
 
 def _places(rows: pa.Table) -> pa.Array:
     return pa.arange(0, rows.num_rows, 1)
-
-
-def _unequal(rows: pa.Table, held: pa.Table, match: Sequence[str]) -> pa.Table:
-    """The rows that are not as the held one of their key, whatever its number."""
-    pairs = _joined(match, [(rows, {_PLACE: _places(rows)}), (held, {_HELD: _places(held)})])
-    pairs = pairs.filter(pc.and_(pairs[_PLACE].is_valid(), pairs[_HELD].is_valid()))
-    ours, theirs = rows.take(pairs[_PLACE]), held.take(pairs[_HELD])
-    is_equal = pa.repeat(pa.scalar(True), pairs.num_rows)
-    for name in held.column_names:
-        if name != GSN:
-            is_equal = pc.and_(is_equal, _equal(ours[name], theirs[name]))
-    return ours.filter(pc.invert(is_equal))
-
-
-def _equal(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Also where both are null; a float by its bits."""
-    if pa.types.is_float64(ours.type):
-        ours, theirs = (side.combine_chunks().view(pa.int64()) for side in (ours, theirs))
-    elif pa.types.is_float32(ours.type):
-        ours, theirs = (side.combine_chunks().view(pa.int32()) for side in (ours, theirs))
-    return pc.or_(pc.equal(ours, theirs).fill_null(False), pc.and_(pc.is_null(ours), pc.is_null(theirs)))

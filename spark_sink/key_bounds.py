@@ -1,12 +1,21 @@
-"""Between which keys some rows lie, as a condition in delta-rs's SQL that lets a scan skip files and row groups."""
+"""Between which keys some rows lie, as a condition in delta-rs's SQL that lets a scan skip files, row groups and pages.
 
-from collections.abc import Callable, Mapping, Sequence
+A scan skips by the statistics in Delta's log, of the columns that `delta_table` keeps them for, and by those in the
+Parquet files, of all columns. Delta's may round a time to a millisecond, so the bounds of times are whole ones. Floats
+have no bounds: which zero is the lesser, and where NaN stands, depends on who writes the statistics and who compares.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_sink.delta_table import quoted
+
+MILLISECOND_US = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +38,37 @@ class KeyBounds:
 
 
 def key_bounds(rows: pa.Table, match: Sequence[str]) -> KeyBounds:
-    """Bounds of the rows' keys, as far as their types have words in SQL."""
+    """Bounds of the rows' keys, as far as their types have any."""
     found = []
     for name in match:
-        literal = _literal_of(rows.schema.field(name).type)
-        least_greatest = pc.min_max(rows[name]) if literal is not None else None
-        if literal is None or least_greatest is None or not least_greatest["min"].is_valid:
+        type_, nulls = rows.schema.field(name).type, rows[name].null_count
+        if pa.types.is_floating(type_) or nulls == rows.num_rows:
             break
-        least, greatest = (literal(least_greatest[side].as_py()) for side in ("min", "max"))
-        found.append((name, rows.schema.field(name).type, least, greatest, rows[name].null_count > 0))
-        if least != greatest or rows[name].null_count:
+        ends = pc.min_max(rows[name])
+        least, greatest = ends["min"], ends["max"]
+        if pa.types.is_timestamp(type_):
+            low, high = (least.value // MILLISECOND_US, -(-greatest.value // MILLISECOND_US))
+            literals = _instant(low * MILLISECOND_US, type_), _instant(high * MILLISECOND_US, type_)
+        else:
+            literals = _literal(least.as_py(), type_), _literal(greatest.as_py(), type_)
+        found.append((name, type_, *literals, nulls > 0))
+        if least != greatest or nulls:
             break
     return KeyBounds(tuple(found))
 
 
-def _literal_of(type_: pa.DataType) -> Callable[[object], str] | None:
-    if pa.types.is_int64(type_):
-        return str
-    if pa.types.is_decimal128(type_):
-        return lambda value: f"CAST('{value:f}' AS DECIMAL({type_.precision}, {type_.scale}))"
-    if pa.types.is_date32(type_):
-        return lambda value: f"CAST('{value}' AS DATE)"
-    if pa.types.is_string(type_):
-        return lambda value: "'" + str(value).replace("'", "''") + "'"
-    return None
+def _instant(us: int, type_: pa.TimestampType) -> str:
+    zone = "None" if type_.tz is None else f'Some("{type_.tz}")'
+    return f"arrow_cast({us}, 'Timestamp(Microsecond, {zone})')"
+
+
+def _literal(value: object, type_: pa.DataType) -> str:
+    if isinstance(value, Decimal):
+        return f"CAST('{value:f}' AS DECIMAL({type_.precision}, {type_.scale}))"
+    if isinstance(value, date):
+        return f"CAST('{value}' AS DATE)"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    return str(value)

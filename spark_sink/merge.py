@@ -115,7 +115,7 @@ def prepare_current(current: DeltaTable | None, folder: str, table: TableId, seg
         current = create_table(folder, wanted, segment.layout)
     elif read_layout(current) != segment.layout:
         change_schema(current, table, segment.cut, Definition(segment.layout, wanted))
-    if ABSENT not in schema_of(current).names and segment.may_be_partial:
+    if ABSENT not in schema_of(current).names:
         add_columns(current, pa.schema([pa.field(ABSENT, pa.string())]))
     if KEY_TEXT not in schema_of(current).names and _needs_key_text(segment):
         add_key_text(current, segment.layout)

@@ -33,6 +33,8 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
+    # Its default, INT96, has no statistics, and delta-rs reads it as nanoseconds, which end in 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.python.worker.reuse": "true",
     "spark.sql.streaming.stopTimeout": "8s",
     "spark.databricks.delta.snapshotPartitions": "2",
