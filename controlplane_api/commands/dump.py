@@ -238,7 +238,7 @@ def _done(dump: DumpView) -> str:
     if dump.state == DumpState.DONE:
         return f"all of {count(dump.rows)} rows"
     if dump.expected_rows is None:
-        return f"at least {count(dump.rows)} rows; nothing tells how many there are"
+        return f"at least {count(dump.rows)} rows, nothing tells how many there are"
     return f"about {_percent(dump)} of about {count(dump.expected_rows)} rows"
 
 

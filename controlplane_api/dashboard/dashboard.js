@@ -45,7 +45,12 @@ function bytes(number) {
   return `${number.toFixed(1)} PiB`;
 }
 
-class Refused extends Error {}
+class Refused extends Error {
+  constructor(facts) {
+    const parts = [[facts.code, facts.doing, facts.found].filter(Boolean).join(": "), facts.data, facts.remedy];
+    super(parts.filter(Boolean).map((part) => (part.endsWith(".") ? part : `${part}.`)).join(" "));
+  }
+}
 
 async function ask(path, body) {
   const options = body === undefined ? {} : {
@@ -55,7 +60,7 @@ async function ask(path, body) {
   };
   const answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
   const facts = await answer.json();
-  if (!answer.ok) throw new Refused([facts.found, facts.remedy].filter(Boolean).join(". "));
+  if (!answer.ok) throw new Refused(facts);
   return facts;
 }
 
@@ -142,46 +147,78 @@ function commandButton(table) {
   const button = element("button", runs ? "stop" : "start", runs ? "Stop" : "Start");
   button.type = "button";
   button.setAttribute("aria-label", `${runs ? "Stop" : "Start"} ${name}`);
-  button.addEventListener("click", () => command(runs ? "stop" : "start", table, button));
+  button.addEventListener("click", async () => {
+    const forced = !runs && $("begin").value === "forced";
+    if (forced && !(await confirmed(`Start ${name} by a forced dump?`, FORCE, "Start it"))) return;
+    command(runs ? "stop" : "start", table, button);
+  });
   return button;
 }
 
-function dumpButton(word, title, table, path, body) {
+function dumpButton(word, title, table, path, body, question) {
   const button = element("button", "small", word);
   button.type = "button";
   button.setAttribute("aria-label", `${title} of ${table.database}.${table.table}`);
-  button.addEventListener("click", () => tell(table, button, async () => {
-    const dump = await ask(path, body);
-    return `Dump ${dump.state}.${dump.key.length || dump.planned_at_us === null ? "" : " It is one snapshot of the whole table."}`;
-  }));
+  button.addEventListener("click", async () => {
+    if (question && !(await confirmed(`${title} of ${table.database}.${table.table}?`, question, title))) return;
+    tell(table, button, async () => {
+      const dump = await ask(path, body);
+      return `Dump ${dump.state}.${dump.key.length || dump.planned_at_us === null ? "" : " It is one snapshot of the whole table."}`;
+    });
+  });
   return button;
+}
+
+const CANCEL = "What it brought stays in the lake, and the table's changes go on. The rows that it did not bring are missing "
+  + "until another dump brings them, which begins at the first row again.";
+const FORCE = "It runs even if the server may purge its log before the dump is over. If that happens, the table's sync fails "
+  + "and has to begin anew with another dump.";
+
+/** Whether somebody says yes. */
+function confirmed(title, question, yes) {
+  const dialog = $("confirm");
+  $("confirm-title").textContent = title;
+  $("confirm-question").textContent = question;
+  $("confirm-yes").textContent = yes;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
 }
 
 function dumpProgress(table) {
   const dump = table.dump;
-  const bar = element("progress", "");
-  bar.setAttribute("aria-label", `Dump of ${table.database}.${table.table}`);
-  bar.max = 100;
-  bar.value = dump.percent ?? 0;
+  const bar = dump.percent === null ? "" : element("progress", "");
+  if (bar) {
+    bar.setAttribute("aria-label", `Dump of ${table.database}.${table.table}`);
+    bar.max = 100;
+    bar.value = dump.percent;
+  }
+  const chunks = `${bytes(dump.bytes)} in ${count(dump.chunks)} ${dump.chunks === 1 ? "chunk" : "chunks"}`;
   const facts = [
-    dump.percent === null ? "how much is left is not known" : `${dump.percent.toFixed(1)} %`,
-    `${count(dump.rows + dump.uncommitted_rows)} rows read`,
+    ...(dump.percent === null ? [`at least ${count(dump.rows)} rows, nothing tells how many there are`, chunks]
+      : [`about ${dump.percent.toFixed(1)} % of about ${count(dump.expected_rows)} rows`, `${count(dump.rows)} rows, ${chunks}`]),
     dump.rows_per_second !== null && `${count(dump.rows_per_second)} rows/s`,
     dump.estimated_end_us !== null && `ends in about ${duration(Math.max(0, dump.estimated_end_us - Date.now() * 1000))}`,
   ].filter(Boolean).join(" · ");
   const notes = [dump.reason, dump.warning].filter(Boolean).map((words) => element("span", "notice", words));
   const path = `${sourcePath()}/dumps/${encodeURIComponent(dump.dump)}`;
-  const button = dump.state === "paused" ? dumpButton("Resume", "Resume the dump", table, `${path}/resume`, {})
+  const hold = dump.state === "paused" ? dumpButton("Resume", "Resume the dump", table, `${path}/resume`, {})
     : dumpButton("Pause", "Pause the dump", table, `${path}/pause`, {});
-  return element("span", "dump", element("span", "dump-head", pill(dump.state, `dump ${dump.state}`), bar, button),
+  const end = dumpButton("Cancel", "Cancel the dump", table, `${path}/cancel`, {}, CANCEL);
+  return element("span", "dump", element("span", "dump-head", pill(dump.state, `dump ${dump.state}`), bar, hold, end),
     element("span", "muted", facts), ...notes);
 }
 
 function missingRows(table) {
   const notice = element("span", "notice", `Earlier rows are missing: ${table.earlier_rows_missing} `);
   if (table.dump || !RUNNING.has(table.state) || table.desired !== "syncing") return notice;
-  const named = [table.database, table.table].map(encodeURIComponent).join("/");
-  notice.append(dumpButton("Dump them", "Dump the earlier rows", table, `${sourcePath()}/tables/${named}/dump`, {}));
+  const path = `${sourcePath()}/tables/${[table.database, table.table].map(encodeURIComponent).join("/")}/dump`;
+  notice.append(
+    dumpButton("Dump them", "Dump the earlier rows", table, path, {}), " ",
+    dumpButton("Force", "Force a dump", table, path, { force: true }, FORCE),
+  );
   return notice;
 }
 
@@ -272,6 +309,7 @@ async function tell(table, button, act) {
   const say = (words, refused) => {
     outcome.textContent = `${table.database}.${table.table}: ${words}`;
     outcome.classList.toggle("refused", refused);
+    outcome.scrollIntoView({ block: "nearest" });
   };
   try {
     say(await act(), false);
@@ -282,11 +320,19 @@ async function tell(table, button, act) {
   await refresh();
 }
 
+const STARTS = {
+  resume: { start: "resume" },
+  dump: { start: "dump" },
+  forced: { start: "dump", dump: { force: true } },
+  oldest: { start: "oldest" },
+  now: { start: "now" },
+};
+
 const command = (word, table, button) => tell(table, button, async () => {
   const named = { tables: [{ database: table.database, table: table.table }] };
-  const body = word === "start" ? { ...named, start: $("begin").value } : named;
+  const body = word === "start" ? { ...named, ...STARTS[$("begin").value] } : named;
   const [told] = (await ask(`${sourcePath()}/${word}`, body)).tables;
-  if (told.refused) throw new Refused([told.refused.found, told.refused.remedy].filter(Boolean).join(". "));
+  if (told.refused) throw new Refused(told.refused);
   return `${word === "start" ? "Started" : "Stopped"}. ${told.notice}`;
 });
 
@@ -298,6 +344,8 @@ function choose(chosen) {
   refresh();
 }
 
+$("confirm-yes").addEventListener("click", () => $("confirm").close("yes"));
+$("confirm-no").addEventListener("click", () => $("confirm").close("no"));
 let typing = 0;
 $("text").addEventListener("input", () => {
   clearTimeout(typing);

@@ -98,7 +98,8 @@ def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page
     )
     read = chunk("orders", dump.dump, 1, "", '["5"]', last=True, rows=600)
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0)], chunks=[read])))
-    for words in ("dump waiting", "50.0 %", "600 rows", "90 threads run", "<b>slow</b>", "the dump that brings them"):
+    shown = "about 50.0 % of about 1,200 rows · 600 rows, 29.3 KiB in 1 chunk"
+    for words in ("dump waiting", shown, "90 threads run", "<b>slow</b>", "the dump that brings them"):
         page.wait_for_text("#tables", words)
     assert page.run("return document.querySelector('progress').position") == 0.5
     page.click("button[aria-label='Pause the dump of shop.orders']")
@@ -113,6 +114,52 @@ def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page
     page.click("button[aria-label='Dump the earlier rows of shop.orders']")
     page.wait_for_text("#outcome", "shop.orders: Dump pending.")
     assert len(registry.dumps(KEY).dumps) == 1
+
+
+def test_dashboard_when_a_dump_is_cancelled_or_forced_then_asks_before(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry)
+    page.wait_for_text("#tables", "orders")
+    page.click(button("Start", "orders"))
+    page.wait_for_text("#outcome", "Started")
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0, "purged")])))
+    force = "button[aria-label='Force a dump of shop.orders']"
+    wait_for("the way to force it", lambda: page.run("return !!document.querySelector(arguments[0])", force), 90)
+    page.click(force)
+    page.wait_for_text("#confirm", "It runs even if the server may purge its log")
+    page.click("#confirm-no")
+    assert registry.dumps(KEY).dumps == ()
+    page.click(force)
+    page.click("#confirm-yes")
+    page.wait_for_text("#outcome", "shop.orders: Dump pending.")
+    (dump,) = registry.dumps(KEY).dumps
+    short = DumpPlanned(("id",), (KeyRange(0, "", ""),), 0, 0, 1, 9, "")
+    registry.record_dump_plan(KEY, dump.dump, short, T0)  # not refused: it is forced
+    page.wait_for_text("#tables", "at least 0 rows, nothing tells how many there are")
+    cancel = "button[aria-label='Cancel the dump of shop.orders']"
+    page.click(cancel)
+    page.wait_for_text("#confirm", "What it brought stays in the lake")
+    page.click("#confirm-no")
+    assert len(registry.dumps(KEY).dumps) == 1
+    page.click(cancel)
+    page.click("#confirm-yes")
+    page.wait_for_text("#outcome", "shop.orders: Dump cancelled.")
+    assert registry.dumps(KEY).dumps == ()
+
+
+def test_dashboard_when_a_command_is_refused_then_shows_all_that_the_error_says(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry)
+    page.wait_for_text("#tables", "orders")
+    page.click(button("Start", "orders"))
+    page.wait_for_text("#outcome", "Started")
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0, "purged")])))
+    again = "button[aria-label='Dump the earlier rows of shop.orders']"
+    wait_for("the button", lambda: page.run("return !!document.querySelector(arguments[0])", again), 90)
+    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen("orders", denied=True)], T0)
+    page.click(again)
+    for words in ("TABLE_DENIED", "policy", "Nothing was changed."):
+        page.wait_for_text("#outcome", words)
+    assert "refused" in page.run("return document.querySelector('#outcome').className")
+    assert ["409 (Conflict)" in each for each in page.complaints()] == [True]  # the browser's own
 
 
 def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(page: Browser, registry: SqlRegistry):
