@@ -79,7 +79,8 @@ class TablePlanner:
         known = plans.get(body[6:])  # without its id, which changes for no reason of ours
         if known is None:
             known = self._make(table, body, moment)
-            known.takes_cascades = self._cascades.may_change(table)
+            actions = self._cascades.of(table)
+            known.follow(actions.on_delete, actions.on_update, actions.of_itself)
             if moment is not None:
                 plans[body[6:]] = known
         return known

@@ -71,9 +71,10 @@ class TablePlan:
     @property
     def last_gsn(self) -> int: ...  # number of the last row; 0 before the first
     active: bool  # False: rows are stepped over, e.g. while the table is ahead of the stream
-    # A foreign key's action may change its rows, which the server does not log: a statement that announces the table
-    # and has no row of it raises RowsMissing.
-    takes_cascades: bool
+    def follow(self, deletes: bool, updates: bool, itself: bool) -> None:
+        """What lets a foreign key's action change its rows, which the server does not log: a row of another table
+        that is deleted, or updated, or one of its own that is deleted. A statement that announces the table and has
+        such rows, or none of the table, raises RowsMissing."""
 
 class UnsupportedColumn(Exception):
     column: str  # its name; '' for the table as a whole

@@ -366,8 +366,7 @@ cdef class EventReader(RowsReader):
         self.transaction.phase = OUTSIDE
         self.transaction.has_gtid = False
         self.transaction.position_size = 0
-        self.cascading_count = 0
-        self.statement += 1
+        self.begin_statement()
 
     # --- tables
 

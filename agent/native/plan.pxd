@@ -21,8 +21,11 @@ cdef struct Plan:
     # room for so many rows is made at once: as many as the last batch had
     size_t expected_rows
     bint active
-    # a foreign key's action may change its rows, which the server does not log
-    bint takes_cascades
+    # a foreign key may change its rows, which the server does not log: when a row of another table is deleted, or
+    # updated, or when one of its own is deleted
+    bint follows_deletes
+    bint follows_updates
+    bint follows_itself
     # its batch has rows, and the decoder holds a reference
     bint is_pending
     Batch batch

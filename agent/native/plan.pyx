@@ -185,13 +185,10 @@ cdef class TablePlan:
     def active(self, bint active):
         self.plan.active = active
 
-    @property
-    def takes_cascades(self):
-        return self.plan.takes_cascades
-
-    @takes_cascades.setter
-    def takes_cascades(self, bint takes_cascades):
-        self.plan.takes_cascades = takes_cascades
+    def follow(self, bint deletes, bint updates, bint itself):
+        self.plan.follows_deletes = deletes
+        self.plan.follows_updates = updates
+        self.plan.follows_itself = itself
 
     @property
     def last_gsn(self):

@@ -56,6 +56,9 @@ cdef class RowsReader:
     # tables that this statement has announced and that foreign keys may change in silence
     cdef uint64_t cascading[MOST_CASCADING]
     cdef size_t cascading_count
+    # `Table.key` of the one table of which this statement deleted, or updated, rows; SEVERAL; or 0
+    cdef uint64_t deleted_from
+    cdef uint64_t updated_in
     cdef Transaction transaction
     cdef char file[MOST_FILE_BYTES]
     # a rows event that was left for a full batch: where its next row begins, whether that is an after image, and where
@@ -86,6 +89,8 @@ cdef class RowsReader:
 
     cdef int fail(self, const char* why) noexcept nogil
     cdef void expect_rows(self, const Table* table) noexcept nogil
+    cdef bint may_lack_rows(self, const Table* table) noexcept nogil
+    cdef void begin_statement(self) noexcept nogil
     cdef int end_statement(self) noexcept nogil
     cdef int read_rows(self, const uint8_t* body, size_t size, int kind) noexcept nogil
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil

@@ -27,6 +27,8 @@ cdef enum:
     WRITE_ROWS_COMPRESSED_EVENT = 169
     # the table id of a rows event that only ends a statement
     DUMMY_TABLE_ID = 0xFFFFFF
+    # no table's key: an id has 6 bytes
+    SEVERAL = -1
 
 cdef enum:
     STMT_END_F = 1
@@ -68,11 +70,16 @@ cdef class RowsReader:
             step = self.read_planned_rows(table.plan, body, size, kind)
         if table != NULL:
             table.rows_statement = self.statement
+            if kind == DELETE:
+                self.deleted_from = table.key if self.deleted_from in (0, table.key) else <uint64_t> SEVERAL
+            elif kind == UPDATE_PREIMAGE:
+                self.updated_in = table.key if self.updated_in in (0, table.key) else <uint64_t> SEVERAL
         return self.end_statement() if step == GO_ON and ends_statement else step
 
     cdef void expect_rows(self, const Table* table) noexcept nogil:
         """The statement has announced the table: where foreign keys may change it in silence, its rows have to come."""
-        if table.plan == NULL or not table.plan.active or not table.plan.takes_cascades:
+        cdef const Plan* plan = table.plan
+        if plan == NULL or not plan.active or not (plan.follows_deletes or plan.follows_updates):
             return
         if self.cascading_count < MOST_CASCADING:
             self.cascading[self.cascading_count] = table.key - 1
@@ -83,16 +90,31 @@ cdef class RowsReader:
         cdef size_t i
         for i in range(self.cascading_count):
             table = find_table(&self.tables, self.cascading[i if i < MOST_CASCADING else 0])
-            if table != NULL and (table.rows_statement != self.statement or i >= MOST_CASCADING):
+            if table != NULL and (i >= MOST_CASCADING or self.may_lack_rows(table)):
                 self.failed_table_id = <int64_t> (table.key - 1)
                 self.are_rows_missing = True
                 return self.fail(
-                    b"announced without rows: a foreign key's action (CASCADE, SET NULL) may have changed it, which"
-                    b" this server does not log"
+                    b"a foreign key's action (CASCADE, SET NULL) may have changed rows in a statement, which this"
+                    b" server does not log"
                 )
-        self.cascading_count = 0
-        self.statement += 1
+        self.begin_statement()
         return GO_ON
+
+    cdef bint may_lack_rows(self, const Table* table) noexcept nogil:
+        """Announced without rows, or beside rows that a foreign key's action may follow."""
+        cdef const Plan* plan = table.plan
+        cdef bint others = self.deleted_from != 0 and self.deleted_from != table.key
+        if table.rows_statement != self.statement or plan == NULL:
+            return True
+        if plan.follows_deletes and (others or (plan.follows_itself and self.deleted_from != 0)):
+            return True
+        return plan.follows_updates and (others or (self.updated_in != 0 and self.updated_in != table.key))
+
+    cdef void begin_statement(self) noexcept nogil:
+        self.cascading_count = 0
+        self.deleted_from = 0
+        self.updated_in = 0
+        self.statement += 1
 
     cdef int read_planned_rows(self, Plan* plan, const uint8_t* body, size_t size, int kind) noexcept nogil:
         cdef Layout layout
