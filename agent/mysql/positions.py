@@ -255,6 +255,10 @@ class Position:
             return other.gtids is None and self.server_uuid == other.server_uuid
         return type(self.gtids) is type(other.gtids)
 
+    def is_earlier_in_files(self, other: "Position") -> bool:
+        """Whether it stands in an earlier file than `other`, or before it in the same; both of one server."""
+        return _file_order(self.file, self.offset) < _file_order(other.file, other.offset)
+
     def same_place(self, other: "Position") -> bool:
         return self.covers(other) and other.covers(self)
 

@@ -105,7 +105,7 @@ class BinlogPlugin:
         self._replica = identity_of(context.tenant, context.agent, self.source, context.source.server_id)
         self._credit = Credit()
         self._state.credit_wait_us = lambda: self._credit.waited_us
-        self._watch = LogEndWatch(self._config.binlog, self.source, self._state.end_is)
+        self._watch = LogEndWatch(self._config.binlog, self.source, self._state.end_is, self._log_was_reset)
         self._changed = threading.Condition()
         self._outlet: Outlet | None = None
         self._task: Task | None = None
@@ -160,10 +160,16 @@ class BinlogPlugin:
         self._desk.end()
 
     def _reopen(self) -> None:
-        """Begin anew: the next Replicate finds tables that can begin now."""
+        """Tables can begin now."""
+        self._begin_anew("tables can begin with their dumps")
+
+    def _log_was_reset(self) -> None:
+        self._begin_anew("the server's log was reset: its new one is compared with the committed position")
+
+    def _begin_anew(self, why: str) -> None:
         task = self._task
         if task is not None:
-            log.info("tables can begin with their dumps", extra={"fields": {"source": self.source}})
+            log.info(why, extra={"fields": {"source": self.source}})
             task.outlet.abort()
 
     def stop(self) -> None:

@@ -119,6 +119,7 @@ class ServerLog:
                 executed = MysqlGtids.parse(str(rows(self._connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
                 if not executed.covers(position.gtids):
                     raise self._rebuilt(position, "the server has not executed all of its transactions")
+                self._check_numbers_not_used_again(position)
             elif isinstance(position.gtids, MariadbGtids):
                 first = self._mariadb_gtids_at(self._files()[0][0], FIRST_OFFSET)
                 if not position.gtids.covers(first):
@@ -128,6 +129,17 @@ class ServerLog:
                     raise self._rebuilt(position, f"the server's log ends at {last}")
             else:
                 self._check_file(position)
+
+    def _check_numbers_not_used_again(self, position: Position) -> None:
+        """A log that was reset has other transactions with the same GTIDs; it is shorter than it was, for a while."""
+        if position.server_uuid != self._facts.server_uuid or not position.file:
+            return
+        end = self.end()
+        if end.file and end.is_earlier_in_files(position):
+            raise self._rebuilt(
+                position,
+                f"its log ended at {position.file}:{position.offset} before, and ends at {end.file}:{end.offset} now",
+            )
 
     def _check_file(self, position: Position) -> None:
         if position.server_uuid != self._facts.server_uuid:

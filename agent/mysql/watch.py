@@ -1,7 +1,8 @@
 """Watches the end of a server's log on a connection of its own, so that lag is known without reading events.
 
-Goes out: the position, or None while it can't be had. A failure here is not reported: the stream that reads
-the same server says what is wrong with it.
+Goes out: the position, or None while it can't be had; and word of a log that was reset, which a stream from it does not
+notice: it waits for ever at a place that is gone. A failure here is not reported: the stream that reads the same server
+says what is wrong with it.
 """
 
 import logging
@@ -30,10 +31,17 @@ class _Followed:
 
 
 class LogEndWatch:
-    def __init__(self, server: ServerConfig, source: str, on_end: Callable[[Position | None], None]) -> None:
+    def __init__(
+        self,
+        server: ServerConfig,
+        source: str,
+        on_end: Callable[[Position | None], None],
+        on_reset: Callable[[], None],
+    ) -> None:
         self._server = server
         self._source = source
         self._on_end = on_end
+        self._on_reset = on_reset
         self._followed: _Followed | None = None
         self._stopping = threading.Event()
         self._wanted = threading.Event()
@@ -72,6 +80,11 @@ class LogEndWatch:
         assert followed is not None
         with closing(connect(self._server, self._source)) as connection:
             server_log = ServerLog(connection, self._server, self._source, followed.facts, followed.scheme)
+            before = Position()
             while not self._stopping.is_set() and self._followed == followed:
-                self._on_end(server_log.end())
+                end = server_log.end()
+                self._on_end(end)
+                if before.file and end.file and end.is_earlier_in_files(before):
+                    self._on_reset()
+                before = end
                 self._stopping.wait(POLL_SECONDS)

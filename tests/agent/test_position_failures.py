@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import PositionPurged, ServerIdDuplicate
+from agent.errors import PositionPurged, ServerIdDuplicate, SourceRebuilt
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, running_agent, write_config
 from tests.agent.test_replication import ITEMS, ORDERS, change, prepare, wait_equal
@@ -61,6 +61,38 @@ def test_position_when_its_log_was_purged_then_the_source_says_so_and_reads_noth
         assert "binlog_expire_logs_seconds" in record.status.error.remedy
         assert record.status.error.terminal
         assert len(record.committed) == cuts
+
+
+def test_log_when_it_is_reset_then_its_numbers_are_not_taken_for_those_of_before(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """While the stream is open, which hears nothing of it; on MySQL while nobody reads, with as many transactions."""
+    reset = "RESET MASTER" if database.flavor == "mariadb" else "RESET BINARY LOGS AND GTIDS"
+    gateway.sync("shop", ORDERS, oldest=True)
+    path = config(tmp_path, gateway, database)
+    record = gateway.source("shop")
+    ends = (0, SourceRebuilt.exit_code)
+    rebuilt = lambda: record.status is not None and record.status.error.code == "SOURCE_REBUILT"  # noqa: E731
+    with running_agent(path, tmp_path / "log", *ends) as process:
+        if database.flavor == "mysql":
+            database.run("FLUSH BINARY LOGS")
+        change(database, rounds=1)
+        wait_equal(gateway, database, ORDERS)
+        rows = len(gateway.rows("shop", ORDERS))
+        if database.flavor == "mysql":
+            process.kill()
+            process.wait()
+        else:
+            gateway.wait(lambda: record.status is not None and record.status.HasField("lag_us"))
+            database.run(reset, "INSERT INTO shop.orders (note) VALUES ('after')")
+            gateway.wait(rebuilt)
+    if database.flavor == "mysql":
+        database.run(reset)
+        change(database, rounds=9)
+        with running_agent(path, tmp_path / "log", *ends):
+            gateway.wait(rebuilt)
+    assert "reset" in record.status.error.found
+    assert len(gateway.rows("shop", ORDERS)) == rows
 
 
 def test_start_from_oldest_when_the_log_was_purged_then_says_what_is_missing(
