@@ -27,7 +27,8 @@ from agent.mysql.cuts import CutSettings
 from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import RowsUndone, TableFailed, Undone
 from agent.mysql.describer import ServerDescriber, server_of
-from agent.mysql.dump.desk import Desk, DumpForgotten, TaskTables
+from agent.mysql.dump.desk import Desk, TaskTables
+from agent.mysql.dump.whole_tables import DumpForgotten
 from agent.mysql.history import SchemaHistory
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import PreparedFile

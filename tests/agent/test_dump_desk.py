@@ -3,8 +3,11 @@
 import pytest
 from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2
 
-from agent.mysql.dump.desk import Chunk, Desk, DumpForgotten, Ending, TableStart, TaskTables, WholeTable
+from agent.mysql.dump.chunks import Chunk
+from agent.mysql.dump.desk import Desk, TableStart, TaskTables
+from agent.mysql.dump.dump_events import Ending
 from agent.mysql.dump.floors import LEVEL_FLOORS, Floor, Floors
+from agent.mysql.dump.whole_tables import DumpForgotten, WholeTable
 from agent.mysql.dump.work import DumpWork, SentChunk
 from agent.mysql.positions import MysqlGtids, Position, Scheme
 from agent.mysql.progress import Progress

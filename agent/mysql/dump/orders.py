@@ -16,10 +16,13 @@ from menura.errors import MenuraError
 from menura.v1 import mysql_client_pb2, stream_pb2
 
 from agent.errors import as_message
-from agent.mysql.dump.desk import Chunk, Desk, Ending, News, WholeTable
+from agent.mysql.dump.chunks import Chunk
+from agent.mysql.dump.desk import Desk, News
+from agent.mysql.dump.dump_events import Ending
 from agent.mysql.dump.failures import sync_goes_on
 from agent.mysql.dump.jobs import Job, find_job
 from agent.mysql.dump.statuses import Statuses
+from agent.mysql.dump.whole_tables import WholeTable
 from agent.mysql.dump.work import DumpWork, SentChunk
 from agent.mysql.positions import Position
 from agent.session import Outlet, StreamClosed
