@@ -7,7 +7,7 @@ Nothing is interpreted here but the answer to the registration.
 import hashlib
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -99,6 +99,7 @@ def open_stream(
     connection = connect(server, source)
     try:
         with server_errors("asking for the binary log", server, source, REPLICATION_GRANT):
+            start = _nameable(connection, start, scheme)
             checksum = _prepare(connection, facts, replica, start, scheme)
             register(connection, replica)
             flags = _BINLOG_DUMP_NON_BLOCK if ends else 0
@@ -150,6 +151,20 @@ def register(connection: "Connection[Any]", replica: ReplicaIdentity) -> None:
     payload = struct.pack("<IB", replica.server_id, len(host)) + host + struct.pack("<BBHII", 0, 0, 0, 0, 0)
     connection._execute_command(COMMAND.COM_REGISTER_SLAVE, payload)  # type: ignore[attr-defined]
     connection._read_packet()  # type: ignore[no-untyped-call]
+
+
+def _nameable(connection: "Connection[Any]", start: Position, scheme: Scheme) -> Position:
+    """An equal position that COM_BINLOG_DUMP can name, if there is one.
+
+    Only the transaction that fills a file reaches beyond 4 GiB: behind it nothing but the way to the next file stands.
+    """
+    if scheme is not Scheme.FILE or start.offset <= MOST_DUMP_OFFSET:
+        return start
+    files = [str(row[0]) for row in rows(connection, "SHOW BINARY LOGS")]
+    behind = rows(connection, f"SHOW BINLOG EVENTS IN %s FROM {start.offset} LIMIT 2", (start.file,))
+    is_end = all(row[2] in ("Rotate", "Stop") for row in behind)
+    following = files[files.index(start.file) + 1 :] if start.file in files else []
+    return replace(start, file=following[0], offset=FIRST_OFFSET) if is_end and following else start
 
 
 def _dump_command(

@@ -198,7 +198,7 @@ cdef class BinlogDecoder(EventReader):
             raise ValueError("not the name of a log file")
         memset(self.file, 0, MOST_FILE_BYTES)
         memcpy(self.file, PyBytes_AS_STRING(encoded), len(encoded))
-        self.end_offset = 0
+        self.end_offset = self.furthest_end = 0
 
     @property
     def gtid(self):

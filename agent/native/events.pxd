@@ -11,7 +11,7 @@ cdef class Event:
     cdef readonly int type
     cdef readonly uint32_t timestamp
     cdef readonly uint32_t server_id
-    cdef readonly uint32_t log_pos
+    cdef readonly uint64_t log_pos
     cdef readonly int flags
     cdef readonly bytes body
 
@@ -31,6 +31,8 @@ cdef class EventReader(RowsReader):
     cdef Buffer kept_events
     cdef Runs runs
     cdef uint64_t end_offset
+    # in the file, of all events
+    cdef uint64_t furthest_end
     # rows below it were given out
     cdef int64_t taken_gsn
     cdef int64_t transaction_count
@@ -45,6 +47,7 @@ cdef class EventReader(RowsReader):
     cdef int read_payload(self, const uint8_t* at, size_t size) noexcept nogil
     cdef void keep_error(self, const uint8_t* at, size_t size) noexcept with gil
     cdef int read_event(self, const uint8_t* at, size_t size) noexcept nogil
+    cdef uint64_t place_in_file(self, uint32_t log_pos) noexcept nogil
     cdef int dispatch(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil
     cdef int read_compressed(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil
     cdef int read_compressed_query(self, const uint8_t* body, size_t size, size_t event_size) noexcept with gil

@@ -145,7 +145,7 @@ cdef class EventReader(RowsReader):
         header.timestamp = le32(at)
         header.type = at[4]
         header.server_id = le32(at + 5)
-        header.log_pos = le32(at + 13)
+        header.log_pos = self.place_in_file(le32(at + 13))
         header.flags = le16(at + 17)
         if le32(at + 9) != size:
             return self.fail(b"an event whose size is not that of its packet")
@@ -167,6 +167,19 @@ cdef class EventReader(RowsReader):
         ):
             return self.fail(b"an event whose checksum is wrong")
         return self.dispatch(at + HEADER_BYTES, body, size)
+
+    cdef uint64_t place_in_file(self, uint32_t log_pos) noexcept nogil:
+        """Where an event ends that its file has modulo 4 GiB; 0: it is in no file. No event is larger than 1 GiB."""
+        cdef uint64_t wrap = <uint64_t> 1 << 32
+        cdef uint64_t end = self.furthest_end // wrap * wrap + log_pos
+        if log_pos == 0:
+            return 0
+        if end + wrap // 2 < self.furthest_end:
+            end += wrap
+        elif end >= wrap and end - wrap // 2 > self.furthest_end:
+            end -= wrap
+        self.furthest_end = max(self.furthest_end, end)
+        return end
 
     cdef int dispatch(self, const uint8_t* body, size_t size, size_t event_size) noexcept nogil:
         cdef uint8_t type_ = self.header.type
@@ -282,6 +295,7 @@ cdef class EventReader(RowsReader):
         """Append the event without a checksum to those that `take_kept` gives."""
         cdef Header* header = &self.header
         cdef uint32_t event_size = <uint32_t> (HEADER_BYTES + size)
+        cdef uint32_t log_pos = <uint32_t> header.log_pos
         cdef uint16_t flags = <uint16_t> header.flags
         cdef uint8_t* at
         if self.kept_events.size and self.kept_events.size + event_size > self.most_pending_bytes:
@@ -293,7 +307,7 @@ cdef class EventReader(RowsReader):
         at[4] = header.type
         memcpy(at + 5, &header.server_id, 4)
         memcpy(at + 9, &event_size, 4)
-        memcpy(at + 13, &header.log_pos, 4)
+        memcpy(at + 13, &log_pos, 4)
         memcpy(at + 17, &flags, 2)
         memcpy(at + HEADER_BYTES, body, size)
         self.kept_events.size += event_size

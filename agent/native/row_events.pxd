@@ -36,11 +36,12 @@ cdef enum:
 
 
 # Of the event that is read. For one inside of another, `log_pos` is that of the outer one: it has no place in the file.
+# It counts beyond 4 GiB, which the log's own does not.
 cdef struct Header:
     uint32_t timestamp
     uint8_t type
     uint32_t server_id
-    uint32_t log_pos
+    uint64_t log_pos
     uint32_t flags
 
 

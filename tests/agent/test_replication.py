@@ -10,6 +10,8 @@ import psutil
 import pytest
 from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 
+from agent.mysql import replication
+from tests.agent.dumping import agent_inside
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
 from tests.servers import Flavor, Server, server
@@ -356,3 +358,19 @@ def test_sync_when_mysql_has_no_gtids_then_goes_by_file_and_offset(gateway: Gate
             position = gateway.source("shop").committed[-1].position
             assert position.server_uuid
             assert position.file == "binlog.000002"
+
+
+def test_sync_when_a_transaction_has_filled_a_file_beyond_what_can_be_asked_for_then_goes_on_in_the_next(
+    gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server("mysql", tmp_path / "server", gtid_mode="OFF", enforce_gtid_consistency="OFF") as database:
+        prepare(database)
+        change(database, rounds=1)
+        gateway.sync("shop", ORDERS, oldest=True)
+        with agent_inside(config(tmp_path, gateway, database)):
+            wait_equal(gateway, database, ORDERS)
+        database.run("FLUSH BINARY LOGS")
+        change(database, rounds=1)
+        monkeypatch.setattr(replication, "MOST_DUMP_OFFSET", 200)
+        with agent_inside(config(tmp_path, gateway, database)):
+            wait_equal(gateway, database, ORDERS)

@@ -277,3 +277,20 @@ def test_inject_before_the_last_events_are_decoded_is_refused() -> None:
     decoder.inject(b"")
     assert decoder.decode() is Reason.INJECTED
     assert decoder.decode() is Reason.NEED_BYTES
+
+
+def test_offset_in_a_file_above_4_gib_counts_on_where_its_events_begin_anew() -> None:
+    decoder = _decoder()
+    decoder.stop_at_transaction_end = True
+    decoder.set_file("binlog.000001")
+    for end in (1000, 3 << 30, (4 << 30) + 500, (4 << 30) + 500, 6 << 30, (8 << 30) - 1, (8 << 30) + 77):
+        body = bytes(8) + b"\0" + bytes(4) + b"\0BEGIN"
+        begin = event(binlog.QUERY_EVENT, body, log_pos=(end - 31) % (1 << 32))
+        data = begin + event(binlog.XID_EVENT, bytes(8), log_pos=end % (1 << 32))
+        decoder.writable()[: len(data)] = data
+        decoder.received(len(data))
+        assert decoder.decode() == Reason.TRANSACTION_END
+        assert decoder.transaction_end_offset == end
+        assert decoder.decode() == Reason.NEED_BYTES
+    decoder.set_file("binlog.000002")
+    assert decoder.transaction_end_offset == 0
