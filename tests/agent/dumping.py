@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pymysql
@@ -163,16 +164,24 @@ def _lake(
     return merged(changes, chunks, key, stale_before=stale)
 
 
-def selected(database: Server, table: Table, key: tuple[str, ...]) -> dict[tuple[object, ...], dict[str, object]]:
+def selected(
+    database: Server, table: Table, key: tuple[str, ...], statement: str = ""
+) -> dict[tuple[object, ...], dict[str, object]]:
     with closing(database.connect(cursorclass=pymysql.cursors.DictCursor)) as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT * FROM {table[0]}.{table[1]}")
-        found = [dict(row, _unrepresentable=None) for row in cursor.fetchall()]
+        cursor.execute(statement or f"SELECT * FROM {table[0]}.{table[1]}")
+        found = [dict(map(_in_utc, row.items()), _unrepresentable=None) for row in cursor.fetchall()]
     return {tuple(row[name] for name in key): row for row in found}
 
 
-def wait_equal(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[str, ...]) -> None:
-    """Nobody writes any more: the lake becomes the table."""
-    expected = selected(database, dump.table, key)
+def _in_utc(item: tuple[str, object]) -> tuple[str, object]:
+    """A TIMESTAMP as the lake has it; the server's time zone is UTC."""
+    name, value = item
+    return name, value.replace(tzinfo=UTC) if isinstance(value, datetime) else value
+
+
+def wait_equal(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[str, ...], statement: str = "") -> None:
+    """Nobody writes any more: the lake becomes the table, or what `statement` selects of it."""
+    expected = selected(database, dump.table, key, statement)
     _poll(lambda: now(gateway, dump, key) == expected)
     assert now(gateway, dump, key) == expected
 

@@ -1,7 +1,7 @@
 """Dumps from real servers to the gateway's ledger, while others write."""
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pymysql
@@ -290,6 +290,40 @@ def test_dump_when_its_connections_are_killed_then_chunks_are_read_again(
         assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
 
 
+def test_dump_when_transactions_are_prepared_around_it_then_their_rows_come_with_their_commits(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    keyed, keyless = create(database, rows=2000), create(database, "KEY (id)", table="keyless")
+    prepare_xa(database, "before", 3)
+    gateway.sync("shop", keyed, now=True)
+    gateway.sync("shop", keyless, dump="keyless")
+    with agent_inside(config(tmp_path, gateway, database)):
+        dumps = [
+            gateway.dump("shop", "keyed", keyed, limits=mysql_client_pb2.DumpLimits(rows_per_second=1500)),
+            gateway.dump("shop", "keyless", keyless),
+        ]
+        gateway.wait(lambda: any(chunk.dump == "keyed" for chunk in gateway.source("shop").ledger.chunks))
+        prepare_xa(database, "between", 6)
+        database.run("XA COMMIT 'before'")
+        for dump in dumps:
+            wait_dumped(gateway, dump)
+        database.run("XA COMMIT 'between'")
+        wait_equal(gateway, database, dumps[0], ("id",))
+        wait_equal(gateway, database, dumps[1], ("id", "note"))
+
+
+def prepare_xa(database: Server, name: str, first: int) -> None:
+    """Changes of both tables that nobody sees before they are committed; their session ends."""
+    with closing(database.connect(database="shop")) as connection, connection.cursor() as cursor:
+        cursor.execute(f"XA START '{name}'")
+        for table in ("orders", "keyless"):
+            cursor.execute(f"INSERT INTO {table} VALUES ({first + 1}, '{name}', 'new')")
+            cursor.execute(f"UPDATE {table} SET note = '{name}' WHERE id = {first + 300}")
+            cursor.execute(f"DELETE FROM {table} WHERE id = {first + 600}")
+        cursor.execute(f"XA END '{name}'")
+        cursor.execute(f"XA PREPARE '{name}'")
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -387,19 +421,24 @@ def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
 
 
 @pytest.mark.parametrize("running", ["mariadb"], indirect=True)
-def test_dump_when_the_table_keeps_its_former_rows_then_it_fails_and_the_stream_goes_on(
+def test_dump_when_the_table_keeps_its_former_rows_then_they_come_too(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     table = create(database)
-    database.run("ALTER TABLE shop.orders ADD SYSTEM VERSIONING")
-    gateway.sync("shop", table, now=True)
+    database.run("ALTER TABLE shop.orders ADD SYSTEM VERSIONING", "UPDATE shop.orders SET note = 'x' WHERE id % 7 = 0")
+    gateway.sync("shop", table, dump="versioned")
     dump = gateway.dump("shop", "versioned", table)
     with agent_inside(config(tmp_path, gateway, database)):
-        gateway.wait(lambda: dump.failed and gateway.source("shop").committed)
-        database.run("DELETE FROM shop.orders LIMIT 1")
-        gateway.wait(lambda: gateway.rows("shop", table))
-    assert dump.failed is not None and dump.failed.code == "DUMP_SNAPSHOT_IMPOSSIBLE"
-    assert "system-versioned" in dump.failed.found
+        with Writers(database, "shop.orders", 8, most_id=4000):
+            wait_dumped(gateway, dump)
+        wait_equal(
+            gateway,
+            database,
+            dump,
+            ("id", "row_end"),
+            "SELECT *, row_start, row_end FROM shop.orders FOR SYSTEM_TIME ALL",
+        )
+    assert dump.plan is not None and not dump.plan.key
 
 
 @pytest.mark.parametrize("running", ["mysql"], indirect=True)

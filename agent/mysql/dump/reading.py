@@ -28,7 +28,7 @@ from agent.mysql.dump.orders import Orders
 from agent.mysql.dump.planning import plan_message
 from agent.mysql.dump.results import ReadResult, RowsPlan, SnapshotRows, plan_for, read_rows
 from agent.mysql.dump.statements import bound_of, chunk_statement, whole_statement
-from agent.mysql.dump.transactional import check_unversioned
+from agent.mysql.dump.transactional import is_versioned
 from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, SentChunk
 from agent.mysql.positions import Position
 from agent.mysql.progress import Table, name_message
@@ -139,7 +139,9 @@ class Reader:
         with access.marks.whole(work.table) as shown:
             access.hold(work.table)
             prepared = self._prepare(work.table, self.definition(work.table), None)
-            result = self._read(job, whole_statement(work.table, prepared.rows.expressions), prepared.rows)
+            versioned = self._is_versioned(work.table)
+            statement = whole_statement(work.table, prepared.rows.expressions, versioned=versioned)
+            result = self._read(job, statement, prepared.rows)
         sent = SentChunk(job.number, WHOLE_RANGE, "", "", True, result.rows)
         message = _chunk_end(job, sent, result, shown, time.monotonic() - began)
         if not self._orders.whole_read(job, sent, access.in_the_log(shown), message):
@@ -165,9 +167,6 @@ class Reader:
             raise TableMissing
         if isinstance(found, Unsure):
             raise self._unreadable(TableColumnUnsupported, table, found.why, "upgrade Menura, or ignore the column")
-        if self.access.facts.flavor == "mariadb":
-            with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
-                check_unversioned(self.access.connection, table, self.access.server)
         self.used = found
         return found
 
@@ -181,12 +180,16 @@ class Reader:
 
     def _keys(self, table: Table, definition: TableDefinition) -> list[Key]:
         """None for a table without a primary key: the lake knows its rows by their values, so no change of one can be
-        told to come before or after a chunk."""
-        if not definition.primary_key:
+        told to come before or after a chunk. None for a versioned one: a chunk could end between versions of a row."""
+        if not definition.primary_key or self._is_versioned(table):
             return []
         verdict = self._config.filter.verdict(*table)
         with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
             return keys_of(self.access.connection, table, definition, verdict)
+
+    def _is_versioned(self, table: Table) -> bool:
+        with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
+            return self.access.facts.flavor == "mariadb" and is_versioned(self.access.connection, table)
 
     def _prepare(self, table: Table, definition: TableDefinition, key: Key | None) -> Prepared:
         """Made once for the same definition."""

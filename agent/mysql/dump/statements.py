@@ -71,9 +71,10 @@ def chunk_statement(table: Table, expressions: Iterable[str], key: Key, lower: s
     return select(table, [*expressions, *hidden_columns(key)], key, where, limit)
 
 
-def whole_statement(table: Table, expressions: Iterable[str]) -> str:
-    """SELECT `expressions` of all rows, in no order."""
-    return f"SELECT {', '.join(expressions)} FROM {quoted(table)}"  # noqa: S608  (names are quoted)
+def whole_statement(table: Table, expressions: Iterable[str], *, versioned: bool = False) -> str:
+    """SELECT `expressions` of all rows, in no order; of a `versioned` table those too that it has had."""
+    versions = " FOR SYSTEM_TIME ALL" if versioned else ""
+    return f"SELECT {', '.join(expressions)} FROM {quoted(table)}{versions}"  # noqa: S608  (names are quoted)
 
 
 def bound_of(key: Key, last_row: Sequence[bytes | None]) -> str:

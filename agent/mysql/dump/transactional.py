@@ -37,21 +37,10 @@ def check_engine(connection: "Connection[Any]", table: Table, server: DumpServer
     )
 
 
-def check_unversioned(connection: "Connection[Any]", table: Table, server: DumpServer) -> None:
-    """Raise `DumpSnapshotImpossible` for a system-versioned table of MariaDB: its log has former rows as rows too."""
+def is_versioned(connection: "Connection[Any]", table: Table) -> bool:
+    """Whether MariaDB keeps the rows that the table has had: in its log they are rows like the others."""
     statement = "SELECT table_type FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
-    if rows(connection, statement, table) != [(_VERSIONED,)]:
-        return
-    raise DumpSnapshotImpossible(
-        DOING,
-        "it is system-versioned: the rows that it has had do not come with a SELECT of those that it has",
-        data=NOTHING_LOST,
-        remedy="Start its sync at the log's oldest position; or, on the server, ALTER TABLE "
-        f"{table[1]} DROP SYSTEM VERSIONING",
-        source=server.source,
-        database=table[0],
-        table=table[1],
-    )
+    return rows(connection, statement, table) == [(_VERSIONED,)]
 
 
 def end(connection: "Connection[Any]") -> None:
