@@ -20,6 +20,7 @@ from agent.config import SourceConfig
 from agent.mysql import constants as binlog
 from agent.mysql.connection import Facts
 from agent.mysql.cuts import Cuts, CutSettings
+from agent.mysql.ddl.session import statement_of
 from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import Delivery, Undone
 from agent.mysql.dump.desk import Desk
@@ -40,7 +41,7 @@ from agent.mysql.rollbacks import Rollbacks
 from agent.mysql.schema import TablePlanner
 from agent.mysql.schema_changes import SchemaChanges
 from agent.mysql.sink import Sink
-from agent.mysql.statements import Kind, Statement
+from agent.mysql.statements import Kind, Words
 from agent.mysql.statements import read as read_statement
 from agent.mysql.table_map import TableMapError
 from agent.mysql.xa import XaTransactions
@@ -115,6 +116,7 @@ class BinlogReader:
         self._read = ReadPosition(source, facts.server_uuid, progress.start, decoder, sink.position_is, clock)
         self._cuts = Cuts(decoder, progress, self._read, sink, desk, settings, clock)
         self._definitions = definitions
+        self._server = definitions.server
         planner = TablePlanner(config, facts, definitions)
         self._delivery = Delivery(
             source, decoder, planner, definitions, progress, doomed, undone, self._read, self._cuts, sink
@@ -259,12 +261,13 @@ class BinlogReader:
 
     def _query(self, event: Event, *, is_load: bool) -> None:
         query = parse_query(event.body, is_load=is_load)
-        statement = read_statement(query.text, query.database)
-        kind = Kind.ROWS if is_load else statement.kind
+        statement = statement_of(query, self._server)
+        words = read_statement(statement, self._server)
+        kind = Kind.ROWS if is_load else words.kind
         if kind is Kind.ROWS:
-            self._rows_as_statement(statement)
+            self._rows_as_statement(words)
         elif kind in (Kind.ROWS_REMOVED, Kind.DEFINITION):
-            self._changes.statement(query, statement)
+            self._changes.statement(statement, words)
         elif kind in (Kind.SAVEPOINT, Kind.ROLLBACK):
             self._rollbacks.statement(query.text)
             return
@@ -272,7 +275,7 @@ class BinlogReader:
             self._xa.statement(query.text)
             self._commit_xa()
             return
-        ends = kind is not Kind.TRANSACTION and not statement.opens_transaction
+        ends = kind is not Kind.TRANSACTION and not words.opens_transaction
         if ends and not self._xa.is_committing:
             self._decoder.transaction_finished()
         if kind in (Kind.ROWS_REMOVED, Kind.DEFINITION):
@@ -286,17 +289,17 @@ class BinlogReader:
                 return
             self._event(between)
 
-    def _rows_as_statement(self, statement: Statement) -> None:
+    def _rows_as_statement(self, words: Words) -> None:
         """Rows changed that are not in the log: in the tables that it names, and who knows where else.
 
         What its triggers, foreign keys, views and routines did isn't logged either, and what of them there was at the
         time is not known: so every table stops. Only a statement about the server's own tables has none of these.
         """
-        if statement.is_system_only:
+        if words.is_system_only:
             return
-        word = statement.words.partition(" ")[0]
+        verb = words.first.partition(" ")[0]
         for table in self._delivery.live_tables():
-            error = statement_logged(self._read.place(), table, word, is_named=statement.mentions(*table))
+            error = statement_logged(self._read.place(), table, verb, is_named=words.mentions(*table))
             self._delivery.stop_here(table, error)
 
     # --- failures

@@ -30,7 +30,7 @@ from agent.mysql.log_scan import Logged, Transaction
 from agent.mysql.online_change import is_ghost
 from agent.mysql.positions import Position, least
 from agent.mysql.relatives import Relatives
-from agent.mysql.statements import Statement as Words
+from agent.mysql.statements import Words
 from agent.mysql.statements import read as read_statement
 
 log = logging.getLogger("menura.definitions")
@@ -198,7 +198,7 @@ class Definitions:
 
     def _databases_of(self, statement: Statement) -> list[str]:
         """Databases that the statement itself is about."""
-        words = read_statement(statement.text, statement.database)
+        words = read_statement(statement, self.server)
         if statement.without_effect or not words.is_about_database():
             return []
         return [name for name in self._databases if words.mentions(name, "") or words.default_database == name]
@@ -214,7 +214,7 @@ class Definitions:
 
     def _catalog(self, statement: Statement, live: Collection[Table]) -> Catalog:
         """What is known, as `apply` takes it; other tables that the statement may name may be there."""
-        words = read_statement(statement.text, statement.database)
+        words = read_statement(statement, self.server)
         tables: dict[Table, TableDefinition | None] = dict.fromkeys(_written(words))
         for table, version in self._versions.items():
             if self.owner(table) not in live:
@@ -276,7 +276,7 @@ class Definitions:
 
     def _concerned(self, statement: Statement, tables: Collection[Table]) -> list[Table]:
         """Tables whose definition the statement may change, whatever it was."""
-        words = read_statement(statement.text, statement.database)
+        words = read_statement(statement, self.server)
         if not words.is_about_database() and not any(words.mentions(*table) for table in tables):
             return []
         names = _written(words)
@@ -309,15 +309,16 @@ class Definitions:
         statement, transaction = statements[0].statement, statements[0].transaction
         # Whatever its charset, only whether the statement makes the table is asked.
         applied = apply(Catalog({}, {table[0]: "utf8mb4"}), statement, self.server)
+        words = read_statement(statement, self.server)
         is_made = any(change.kind is ChangeKind.CREATED and change.table == table for change in applied.changes)
         if not table[1]:
-            is_made = read_statement(statement.text, statement.database).words.startswith("CREATE")
-        if is_made and not _may_be_there(statement):
+            is_made = words.first.startswith("CREATE")
+        if is_made and not _may_be_there(words):
             return Gone()
         last = statements[-1]
-        words = read_statement(last.statement.text, last.statement.database).words
+        verb = read_statement(last.statement, self.server).first
         return Unknown(
-            f"{words} of transaction {last.transaction.name} stands between {transaction.name} and the definition that"
+            f"{verb} of transaction {last.transaction.name} stands between {transaction.name} and the definition that"
             " the server shows now"
         )
 
@@ -367,7 +368,7 @@ def _touched(applied: Applied) -> set[Table]:
     return changed | renamed | {unsure.table for unsure in applied.unsure}
 
 
-def _may_be_there(statement: Statement) -> bool:
+def _may_be_there(words: Words) -> bool:
     """IF NOT EXISTS, OR REPLACE: the table may have been there before."""
-    names = {name.upper() for _, name in read_statement(statement.text, statement.database).names}
+    names = {name.upper() for _, name in words.names}
     return {"IF", "EXISTS"} <= names or "REPLACE" in names

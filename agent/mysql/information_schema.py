@@ -6,6 +6,7 @@ What it says is only true for the log's rows while no DDL stands between them an
 
 import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from menura.types import INTEGER_KINDS, ColumnType, Kind
@@ -206,7 +207,7 @@ def _literal(text: str, type_: ColumnType, mariadb: bool) -> tuple[Default, str]
     if kind is Kind.BIT:
         return Default.LITERAL, str(int(text.removeprefix("b").strip("'") or "0", 2))
     if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB):
-        if text.startswith("0x"):  # MySQL; it cuts off zeros at the end
+        if text.startswith("0x") and not mariadb:  # it cuts off zeros at the end
             return Default.LITERAL, text[2:].ljust(2 * type_.length_bytes, "0")
         # MariaDB shows '?' for what is no text
         is_sure = text.isascii() and "?" not in text
@@ -215,6 +216,8 @@ def _literal(text: str, type_: ColumnType, mariadb: bool) -> tuple[Default, str]
         return Default.EXPRESSION, ""  # in the time zone of the session that last changed the table
     if kind in INTEGER_KINDS:  # ZEROFILL shows zeros
         return Default.LITERAL, str(int(text))
+    if kind is Kind.DECIMAL:
+        return Default.LITERAL, f"{Decimal(text):f}"
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return Default.LITERAL, real_text(float(text), kind) or text
     return (Default.LITERAL, text) if is_shown_surely(text, type_.charset or "latin1") else (Default.EXPRESSION, "")

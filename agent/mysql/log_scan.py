@@ -13,7 +13,6 @@ from uuid import uuid5
 from agent.config import ServerConfig
 from agent.errors import SourceConnectionLost
 from agent.mysql import constants as binlog
-from agent.mysql.charsets import CharsetUnknown
 from agent.mysql.connection import Facts
 from agent.mysql.ddl.model import Server, Statement
 from agent.mysql.ddl.session import statement_of
@@ -139,7 +138,7 @@ class _Scan:
                 self._decoder.transaction_finished()
             elif event.type not in _KNOWN_EVENTS and not event.flags & binlog.LOG_EVENT_IGNORABLE_F:
                 raise event_unknown(self._read.place(), event.type, event.log_pos)
-        except (EventBodyError, TableMapError, CharsetUnknown) as broken:
+        except (EventBodyError, TableMapError) as broken:
             raise event_unreadable(self._read.place(), event.type, event.log_pos, str(broken)) from broken
         return None
 
@@ -151,7 +150,8 @@ class _Scan:
 
     def _query(self, event: Event) -> Logged | None:
         query = parse_query(event.body)
-        words = read_statement(query.text, query.database)
+        statement = statement_of(query, self._scan.reads)
+        words = read_statement(statement, self._scan.reads)
         if words.kind in (Kind.SAVEPOINT, Kind.ROLLBACK):
             if query.text.upper() == "ROLLBACK":
                 self._decoder.transaction_rolled_back()
@@ -160,7 +160,7 @@ class _Scan:
             return None
         logged = None
         if words.kind in DEFINITION_KINDS:
-            logged = Logged(statement_of(query, self._scan.reads), current_transaction(self._decoder, self._read))
+            logged = Logged(statement, current_transaction(self._decoder, self._read))
         if words.kind is not Kind.TRANSACTION and not words.opens_transaction:
             self._decoder.transaction_finished()
         return logged

@@ -13,6 +13,8 @@ from uuid import uuid5
 from agent.config import ServerConfig
 from agent.mysql import constants as binlog
 from agent.mysql.connection import Facts, connect, rows, server_errors
+from agent.mysql.ddl.model import Server
+from agent.mysql.ddl.session import statement_of
 from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
 from agent.mysql.failures import Place, connection_lost, event_unreadable
 from agent.mysql.positions import Position, Scheme
@@ -44,6 +46,7 @@ class PreparedLog:
     server: ServerConfig
     facts: Facts
     replica: ReplicaIdentity
+    reads: Server
     #: told of each portion of bytes; raises when the work is over
     received: Callable[[int], None]
 
@@ -212,10 +215,10 @@ class _LogFile:
             self._decoder.transaction_finished()
         elif event.type == binlog.QUERY_EVENT:
             query = parse_query(event.body)
-            statement = read_statement(query.text, query.database)
+            words = read_statement(statement_of(query, self._log.reads), self._log.reads)
             if query.text.upper() == "ROLLBACK" and self._decoder.in_transaction:
                 self._decoder.transaction_rolled_back()
-            elif statement.kind not in (Kind.TRANSACTION, Kind.ROLLBACK) and not statement.opens_transaction:
+            elif words.kind not in (Kind.TRANSACTION, Kind.ROLLBACK) and not words.opens_transaction:
                 self._decoder.transaction_finished()
 
 

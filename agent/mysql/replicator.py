@@ -356,7 +356,7 @@ class BinlogPlugin:
             self._doomed,
             self._undone,
             prepared,
-            PreparedLog(self.source, self._config.binlog, facts, self._replica, sink.received),
+            PreparedLog(self.source, self._config.binlog, facts, self._replica, definitions.server, sink.received),
             scheme,
             sink,
             self._desk,

@@ -12,7 +12,6 @@ from menura.v1 import mysql_binlog_pb2
 
 from agent.config import SourceConfig
 from agent.errors import TableError
-from agent.mysql.charsets import CharsetUnknown
 from agent.mysql.cuts import Cuts
 from agent.mysql.ddl.model import (
     AddedColumn,
@@ -28,10 +27,8 @@ from agent.mysql.ddl.model import (
     Table,
     TableDefinition,
 )
-from agent.mysql.ddl.session import statement_of
 from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import Delivery
-from agent.mysql.events import EventBodyError, Query
 from agent.mysql.failures import ignored_renamed, rows_removed
 from agent.mysql.history import Gone, Version
 from agent.mysql.log_scan import Transaction, current_transaction
@@ -39,8 +36,7 @@ from agent.mysql.online_change import is_put_aside, is_swap
 from agent.mysql.progress import name_message
 from agent.mysql.read_position import ReadPosition
 from agent.mysql.schema import TablePlanner
-from agent.mysql.statements import Kind
-from agent.mysql.statements import Statement as Words
+from agent.mysql.statements import Kind, Words
 from agent.mysql.table_events import columns_after, new_name, statement_about
 from agent.native.decoder import BinlogDecoder
 
@@ -91,15 +87,11 @@ class SchemaChanges:
         self._read = read
         self._cuts = cuts
 
-    def statement(self, query: Query, words: Words) -> None:
-        """A DDL statement; the decoder stands in its transaction. Raises `EventBodyError`."""
+    def statement(self, statement: Statement, words: Words) -> None:
+        """A DDL statement; the decoder stands in its transaction."""
         live = self._delivery.live_tables()
         if not self._may_concern(words, live):
             return
-        try:
-            statement = statement_of(query, self._server)
-        except CharsetUnknown as unknown:
-            raise EventBodyError(f"a statement whose charset is not known: {unknown}") from unknown
         self._read.publish()
         transaction = current_transaction(self._decoder, self._read)
         before = {table: self._definitions.of(table) for table in live}
@@ -135,17 +127,17 @@ class SchemaChanges:
         self._planner.definition_changed(table)
         log.info("definition changed", extra={"fields": {"source": self._source, "table": ".".join(table)}})
         if self._may_reveal(made, table, changes):
-            self._delivery.stop_here(table, ignored_renamed(self._read.place(), table, made.words.words))
+            self._delivery.stop_here(table, ignored_renamed(self._read.place(), table, made.words.first))
             return
         if _moves_rows(made, table, changes):
             swap = self._swap(made, table, changes, before)
             if swap is None:
-                self._delivery.stop_here(table, rows_removed(self._read.place(), table, made.words.words))
+                self._delivery.stop_here(table, rows_removed(self._read.place(), table, made.words.first))
             else:
                 self._add(swap)
             return
         if not changes:  # nobody knows how it looks now
-            created = made.words.words.startswith("CREATE")
+            created = made.words.first.startswith("CREATE")
             changes = [Change(ChangeKind.CREATED if created else ChangeKind.ALTERED, table)]
         events = [self._event(made, change, before) for change in changes]
         try:
@@ -182,7 +174,7 @@ class SchemaChanges:
             transaction_id=self._decoder.next_transaction_id,
             commit_timestamp_us=self._decoder.commit_timestamp_us,
             position=made.transaction.name,
-            statement=statement_about(change.kind, change.table, change.new_table, made.statement.text, self._filter),
+            statement=statement_about(change, made.statement, self._server, self._filter),
         )
 
     def _add(self, event: mysql_binlog_pb2.TableEvent) -> None:

@@ -1,48 +1,26 @@
-"""What a statement in the log means for the rows of a table: no SQL parser, a reader of words.
+"""What a statement in the log means for the rows of a table: no SQL parser, it looks at words.
 
 Pure. It errs on one side only: a statement that might concern a table is taken to concern it.
 """
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 
 from agent.filter import SYSTEM_DATABASES
+from agent.mysql.ddl.lexer import Token, TokenKind, lex
+from agent.mysql.ddl.lexer import words as keywords
+from agent.mysql.ddl.model import Server, Statement
 
-#: quoted name, quoted text, comment, word, or any other sign
-_TOKEN = re.compile(
-    r"""
-    `(?P<name>(?:[^`]|``)*)`
-    | "(?P<double>(?:[^"\\]|\\.|"")*)"
-    | '(?:[^'\\]|\\.|'')*'
-    | (?P<comment>/\*(?!M?!).*?\*/ | --(?=[\s]|$)[^\n]* | \#[^\n]*)
-    | /\*M?!\d*                      # what is inside such a comment is executed
-    | \*/
-    | (?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)
-    | (?P<sign>\S)
-    """,
-    re.VERBOSE | re.DOTALL,
+#: statements that change no row; what begins with another word may do anything
+_DEFINITION_WORDS = keywords(
+    """
+    ALTER ANALYZE CACHE CHECK CREATE DROP FLUSH GRANT INSTALL OPTIMIZE RENAME REPAIR REVOKE SET TRUNCATE UNINSTALL
+    """
 )
-
-_ROW_WORDS = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO", "HANDLER", "IMPORT"})
+_ROW_VERBS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE"})
 #: up to the table of a row change
-_BEFORE_TARGET = frozenset(
-    {
-        "INSERT",
-        "REPLACE",
-        "UPDATE",
-        "DELETE",
-        "INTO",
-        "FROM",
-        "LOW_PRIORITY",
-        "HIGH_PRIORITY",
-        "DELAYED",
-        "QUICK",
-        "IGNORE",
-    }
-)
+_BEFORE_TARGET = _ROW_VERBS | {"INTO", "FROM", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE"}
 #: before parentheses, and no function
 _NO_CALLS = frozenset({"VALUES", "VALUE", "IN"})
 #: words of a row change that may concern more than one table
@@ -55,6 +33,9 @@ _TRANSACTION_WORDS = frozenset({"BEGIN", "COMMIT", "START"})
 _PARTITION_ACTIONS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"})
 #: between the verb and what it is about
 _BETWEEN = frozenset({"TEMPORARY", "ONLINE", "OFFLINE", "IGNORE", "OR", "REPLACE"})
+
+_SILENT = (TokenKind.SPACE, TokenKind.COMMENT)
+_NAMES = (TokenKind.WORD, TokenKind.NAME)
 
 
 class Kind(Enum):
@@ -75,10 +56,12 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Words:
+    """Of a statement."""
+
     kind: Kind
-    #: first two words in upper case, for messages
-    words: str
+    #: the first two in upper case, for messages
+    first: str
     #: CREATE TABLE ... START TRANSACTION: its rows and its commit follow
     opens_transaction: bool
     default_database: str
@@ -88,35 +71,40 @@ class Statement:
     _names: frozenset[tuple[str, str]]
     #: a row change of one of the server's own tables, and of no other
     is_system_only: bool
+    #: it was read to its end
+    is_whole: bool
 
     def mentions(self, database: str, table: str) -> bool:
         """Whether the statement may concern that table."""
         wanted = table.lower()
         here = database.lower()
-        if (here, wanted) in self._names:
+        if not self.is_whole or (here, wanted) in self._names:
             return True
         if ("", wanted) in self._names and self.default_database.lower() in (here, ""):
             return True
         return self.is_about_database() and ("", here) in self._names
 
     def is_about_database(self) -> bool:
-        return self.words.endswith(("DATABASE", "SCHEMA"))
+        return self.first.endswith(("DATABASE", "SCHEMA"))
 
 
-def read(text: str, default_database: str) -> Statement:
+def read(statement: Statement, server: Server) -> Words:
     """What the statement is; never fails.
 
-    >>> read("/* app */ ALTER TABLE `a b` ADD c INT", "shop").mentions("shop", "A B")
+    >>> server = Server(mariadb=False, version=(9, 7, 0))
+    >>> read(Statement("/* app */ ALTER TABLE `a b` ADD c INT", "shop"), server).mentions("shop", "A B")
     True
-    >>> read("TRUNCATE TABLE orders", "shop").kind
+    >>> read(Statement("TRUNCATE TABLE orders", "shop"), server).kind
     <Kind.ROWS_REMOVED: 2>
-    >>> read("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, 2)", "shop").is_system_only
+    >>> read(Statement("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, 2)", "shop"), server).is_system_only
     True
-    >>> read("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, f())", "shop").is_system_only
+    >>> read(Statement("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, f())", "shop"), server).is_system_only
     False
     """
-    tokens = list(_tokens(text))
-    words = [token.upper() for token, is_word in tokens if is_word]
+    tokens = [token for token in lex(statement.text, server, statement.sql_mode) if token.kind not in _SILENT]
+    if [token.word for token in tokens[:2]] == ["SET", "STATEMENT"]:  # MariaDB: settings for what comes after FOR
+        tokens = list(dropwhile(lambda token: token.word != "FOR", tokens))[1:]
+    words = [token.word for token in tokens if token.kind is TokenKind.WORD]
     first = words[0] if words else ""
     second = next((word for word in words[1:5] if word not in _BETWEEN), "")
     opens = first == "CREATE" and words[-2:] == ["START", "TRANSACTION"]
@@ -124,52 +112,37 @@ def read(text: str, default_database: str) -> Statement:
     lowered = frozenset((database.lower(), name.lower()) for database, name in names)
     kind = _kind(first, second, words)
     is_system_only = kind is Kind.ROWS and _is_system_only(tokens)
-    return Statement(kind, f"{first} {second}".strip(), opens, default_database, names, lowered, is_system_only)
+    is_whole = all(token.kind is not TokenKind.BROKEN for token in tokens)
+    return Words(kind, f"{first} {second}".strip(), opens, statement.database, names, lowered, is_system_only, is_whole)
 
 
-def _tokens(text: str) -> Iterable[tuple[str, bool]]:
-    """(text, whether it can be a name or keyword)"""
-    for match in _TOKEN.finditer(text):
-        if match["name"] is not None:
-            yield match["name"].replace("``", "`"), True
-        elif match["double"] is not None:  # a name under ANSI_QUOTES
-            yield match["double"].replace('""', '"'), True
-        elif match["word"] is not None:
-            yield match["word"], True
-        elif match["sign"] is not None:
-            yield match["sign"], False
-
-
-def _names(tokens: list[tuple[str, bool]]) -> frozenset[tuple[str, str]]:
+def _names(tokens: list[Token]) -> frozenset[tuple[str, str]]:
     names: set[tuple[str, str]] = set()
-    for at, (token, is_word) in enumerate(tokens):
-        if not is_word:
+    for at, token in enumerate(tokens):
+        if token.kind not in _NAMES:
             continue
-        qualified = at >= 2 and tokens[at - 1] == (".", False) and tokens[at - 2][1]
-        names.add((tokens[at - 2][0] if qualified else "", token))
+        qualified = at >= 2 and tokens[at - 1].word == "." and tokens[at - 2].kind in _NAMES
+        names.add((tokens[at - 2].text if qualified else "", token.text))
     return frozenset(names)
 
 
-def _is_system_only(tokens: list[tuple[str, bool]]) -> bool:
+def _is_system_only(tokens: list[Token]) -> bool:
     """INSERT, REPLACE, UPDATE or DELETE of a qualified system table alone, without anything that may be a routine.
 
     Such a table has no triggers, and no foreign key leads out of the server's databases.
     """
-    words = {token.upper() for token, is_word in tokens if is_word}
-    at = next((at for at, (token, _) in enumerate(tokens) if token.upper() not in _BEFORE_TARGET), len(tokens))
-    target = [token for token, _ in tokens[at : at + 4]]
+    at = next((at for at, token in enumerate(tokens) if token.word not in _BEFORE_TARGET), len(tokens))
+    target = [token.text for token in tokens[at : at + 4]]
     if at == 0 or target[1:2] != ["."] or target[0].lower() not in SYSTEM_DATABASES or target[3:] == [","]:
         return False
     calls = any(
-        is_word and after == ("(", False) and token.upper() not in _NO_CALLS
-        for (token, is_word), after in pairwise(tokens[at + 3 :])
+        token.kind in _NAMES and after.word == "(" and token.word not in _NO_CALLS
+        for token, after in pairwise(tokens[at + 3 :])
     )
-    return not calls and not words & _OTHER_TABLES
+    return not calls and not any(token.kind is TokenKind.BROKEN or token.word in _OTHER_TABLES for token in tokens)
 
 
 def _kind(first: str, second: str, words: list[str]) -> Kind:
-    if first in _ROW_WORDS:
-        return Kind.ROWS
     if first in _ROLLBACK_WORDS:
         return Kind.ROLLBACK
     if first == "XA":
@@ -178,6 +151,12 @@ def _kind(first: str, second: str, words: list[str]) -> Kind:
         return Kind.SAVEPOINT
     if first in _TRANSACTION_WORDS:
         return Kind.TRANSACTION
+    if first and first not in _DEFINITION_WORDS:
+        return Kind.ROWS
+    if first == "ANALYZE" and not _ROW_VERBS.isdisjoint(words):  # MariaDB: runs it
+        return Kind.ROWS
+    if first == "CREATE" and second == "TABLE" and "SELECT" in words and "TEMPORARY" not in words[:4]:
+        return Kind.ROWS
     if first == "TRUNCATE" or (first == "DROP" and second in ("TABLE", "TABLES", "DATABASE", "SCHEMA")):
         return Kind.ROWS_REMOVED if "TEMPORARY" not in words[:3] else Kind.DEFINITION
     if first == "RENAME" or (first == "CREATE" and words[1:3] == ["OR", "REPLACE"] and "TABLE" in words[3:5]):

@@ -12,7 +12,18 @@ from menura.types import arrow_format
 from menura.v1 import config_pb2, mysql_binlog_pb2
 
 from agent.filter import Filter, Policy, Verdict
-from agent.mysql.ddl.model import AddedColumn, ChangeKind, ColumnDefinition, EarlierRows, Table, TableDefinition
+from agent.mysql.ddl.lexer import Token, TokenKind, lex
+from agent.mysql.ddl.model import (
+    AddedColumn,
+    Change,
+    ChangeKind,
+    ColumnDefinition,
+    EarlierRows,
+    Server,
+    Statement,
+    Table,
+    TableDefinition,
+)
 from agent.mysql.progress import name_message
 
 #: an ENUM's labels may take more
@@ -22,21 +33,14 @@ MASK = "'***'"
 
 #: kinds whose statement may name other tables: only the table's own part is told
 _VERBS = {ChangeKind.DROPPED: "DROP TABLE", ChangeKind.RENAMED: "RENAME TABLE"}
-_TOKEN = re.compile(
-    r"""
-    (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-    | (?P<name>`(?:[^`]|``)*`)
-    | (?P<comment>/\*(?!M?!).*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*)
-    | (?P<word>[0-9A-Za-z_$\u0080-\U0010ffff]+)
-    | (?P<other>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 #: what may stand between such a word and its secret
 _SECRET_WORDS = frozenset(
     {"PASSWORD", "IDENTIFIED", "BY", "AS", "CONNECTION", "OPTION_LIST", "SECRET", "USING", "WITH"}
 )
 _SECRET = re.compile(r"passw|pwd|secret|[^\s:/]:[^\s/@]*@", re.IGNORECASE)
+_NAMES = (TokenKind.WORD, TokenKind.NAME)
+_TEXTS = (*_NAMES, TokenKind.STRING)
+_VALUES = (TokenKind.STRING, TokenKind.HEX, TokenKind.BITS)
 #: a statement with one of these may name other tables
 _OTHER_TABLES = frozenset(
     {"REFERENCES", "LIKE", "UNION", "SELECT", "FROM", "JOIN", "EXCHANGE", "CONVERT", "WITH", "PERIOD"}
@@ -82,20 +86,22 @@ def _short(type_: str) -> str:
     return type_ if len(type_) <= MOST_TYPE_CHARS else f"{type_[:MOST_TYPE_CHARS]}…"
 
 
-def statement_about(kind: ChangeKind, table: Table, new_table: Table | None, text: str, filter_: Filter) -> str:
-    """The statement as far as it is about `table`.
+def statement_about(change: Change, statement: Statement, server: Server, filter_: Filter) -> str:
+    """The statement as far as it is about the change's table.
 
-    >>> statement_about(ChangeKind.DROPPED, ("shop", "a"), None, "DROP TABLE a, secrets", Filter())
+    >>> change = Change(ChangeKind.DROPPED, ("shop", "a"))
+    >>> statement_about(change, Statement("DROP TABLE a, secrets", "shop"), Server(False, (9, 7, 0)), Filter())
     'DROP TABLE `shop`.`a`'
     """
-    if kind in _VERBS:
-        part = f"{_VERBS[kind]} {_quoted(table)}"
-        if new_table is not None and filter_.verdict(*new_table).allowed:
-            part += f" TO {_quoted(new_table)}"
+    if change.kind in _VERBS:
+        part = f"{_VERBS[change.kind]} {_quoted(change.table)}"
+        if change.new_table is not None and filter_.verdict(*change.new_table).allowed:
+            part += f" TO {_quoted(change.new_table)}"
         return part
-    if _speaks_of_hidden(text, table, filter_):
+    tokens = list(lex(statement.text, server, statement.sql_mode))
+    if _speaks_of_hidden(tokens, change.table, filter_):
         return HIDDEN
-    return _cut(_masked(text))
+    return _cut(_masked(tokens))
 
 
 def new_name(table: Table | None, filter_: Filter) -> config_pb2.TableName | None:
@@ -107,43 +113,37 @@ def _quoted(table: Table) -> str:
     return ".".join("`" + name.replace("`", "``") + "`" for name in table)
 
 
-def _speaks_of_hidden(text: str, table: Table, filter_: Filter) -> bool:
+def _speaks_of_hidden(tokens: Collection[Token], table: Table, filter_: Filter) -> bool:
     """Whether a word of the statement may be a name that the filter keeps back; it errs on that side."""
     if not filter_.rules and filter_.policy is Policy.ACCEPT:
         return False
     verdict = filter_.verdict(*table)
-    words = [_word(match) for match in _TOKEN.finditer(text) if match["word"] or match["name"] or match["text"]]
-    if any(verdict.ignores(word) for word in words):
-        return True
-    return any(word.upper() in _OTHER_TABLES for word in words)
+    texts = [token.text for token in tokens if token.kind in _TEXTS]
+    is_broken = any(token.kind is TokenKind.BROKEN for token in tokens)
+    return is_broken or any(verdict.ignores(text) or text.upper() in _OTHER_TABLES for text in texts)
 
 
-def _word(match: "re.Match[str]") -> str:
-    token = match[0]
-    if match["word"]:
-        return token
-    return token[1:-1].replace(token[0] * 2, token[0])
-
-
-def _masked(text: str) -> str:
+def _masked(tokens: Collection[Token]) -> str:
     """Texts that are, or may hold, a password are replaced, and so are comments that may.
 
-    >>> _masked("CREATE TABLE t (a INT) ENGINE=FEDERATED CONNECTION='mysql://u:p@h/d/t' COMMENT='x'")
+    >>> text = "CREATE TABLE t (a INT) ENGINE=FEDERATED CONNECTION='mysql://u:p@h/d/t' COMMENT='x'"
+    >>> _masked(list(lex(text, Server(False, (9, 7, 0)))))
     "CREATE TABLE t (a INT) ENGINE=FEDERATED CONNECTION='***' COMMENT='x'"
     """
     parts: list[str] = []
     after_secret_word = False
-    for match in _TOKEN.finditer(text):
-        token = match[0]
-        if match["text"]:
-            parts.append(MASK if after_secret_word or _SECRET.search(token) else token)
+    for token in tokens:
+        part = token.raw
+        if token.kind is TokenKind.BROKEN:
+            part = MASK
+        elif token.kind in _VALUES:
+            part = MASK if after_secret_word or _SECRET.search(part) else part
             after_secret_word = False
-        elif match["comment"]:
-            parts.append("/* */" if _SECRET.search(token) else token)
-        else:
-            parts.append(token)
-            if match["word"] or match["name"]:
-                after_secret_word = token.upper() in _SECRET_WORDS
+        elif token.kind is TokenKind.COMMENT:
+            part = "/* */" if _SECRET.search(part) else part
+        elif token.kind in _NAMES:
+            after_secret_word = token.text.upper() in _SECRET_WORDS
+        parts.append(part)
     return "".join(parts)
 
 

@@ -13,6 +13,8 @@ from menura.types import ColumnType, Kind
 
 from agent.mysql import constants as binlog
 from agent.mysql.column_types import FIXED_BINARY_BYTES, ColumnTypeUnknown, needs_definition
+from agent.mysql.ddl.model import Server
+from agent.mysql.ddl.session import statement_of
 from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
 from agent.mysql.statements import read as read_statement
 from agent.mysql.table_map import TableMapError, parse_table_map
@@ -121,7 +123,8 @@ class Target:
             decoder.define_table(table_id, event.body, self._plan(event.body, mariadb))
         elif event.type in (binlog.QUERY_EVENT, binlog.EXECUTE_LOAD_QUERY_EVENT):
             query = parse_query(event.body, is_load=event.type == binlog.EXECUTE_LOAD_QUERY_EVENT)
-            read_statement(query.text, query.database)
+            server = Server(mariadb, (11, 8, 0) if mariadb else (9, 7, 0))
+            read_statement(statement_of(query, server), server)
             decoder.transaction_finished()
         elif event.type == binlog.FORMAT_DESCRIPTION_EVENT:
             parse_format_description(event.body)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.columns import Context, added, define, with_default, with_first_timestamp
 from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
+from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, Rows, TableDefinition
 from agent.mysql.ddl.syntax import (
     Action,
@@ -32,7 +33,6 @@ from agent.mysql.ddl.syntax import (
     SetVisible,
     TableOptions,
 )
-from agent.mysql.ddl.tokens import Unreadable
 from agent.mysql.ddl.types import charset_of_words, with_charset
 
 #: forgets its rows
@@ -64,6 +64,8 @@ def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Con
     """The table after the actions; `context.charset` is its database's. Raises `Unreadable`."""
     charset, conversion = _charsets(definition, actions, context)
     work = _Work(replace(context, charset=charset), [column for column in definition.columns if not column.hidden])
+    if context.server.mariadb:
+        actions = _with_last_of_added(actions)
     needed = _without_unneeded(actions, definition)
     _walk(work, needed)
     _put_in(work, needed)
@@ -109,6 +111,21 @@ def _converted(column: ColumnDefinition, charset: str, context: Context) -> Colu
         return column
     type_, length = with_charset(column.type, column.length, charset, context.server)
     return replace(column, type=type_, length=length)
+
+
+def _with_last_of_added(actions: tuple[Action, ...]) -> tuple[Action, ...]:
+    """MariaDB: a MODIFY of a column that the statement adds stands in for its ADD."""
+    kept: list[Action] = []
+    for action in actions:
+        if isinstance(action, ChangeColumn) and action.old_name == action.column.name:
+            name = action.column.name.lower()
+            is_same = [isinstance(other, AddColumn) and other.column.name.lower() == name for other in kept]
+            if any(is_same):
+                del kept[is_same.index(True)]
+                kept.append(AddColumn(action.column, action.place))
+                continue
+        kept.append(action)
+    return tuple(kept)
 
 
 def _without_unneeded(actions: tuple[Action, ...], definition: TableDefinition) -> list[Action]:

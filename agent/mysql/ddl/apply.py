@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from agent.mysql.ddl.alter import alter
 from agent.mysql.ddl.columns import Context
 from agent.mysql.ddl.create import create, sequence
+from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.mentions import mentioned
 from agent.mysql.ddl.model import (
     Applied,
@@ -39,7 +40,6 @@ from agent.mysql.ddl.syntax import (
     TableName,
     TruncateTable,
 )
-from agent.mysql.ddl.tokens import Unreadable
 from agent.mysql.ddl.types import charset_of_words
 
 
@@ -126,7 +126,7 @@ def _do(work: _Work, parsed: Parsed) -> None:
         case AlterTable():
             _alter(work, parsed)
         case RenameTables():
-            _rename(work, [(work.key(old), work.key(new)) for old, new in parsed.pairs], if_exists=parsed.if_exists)
+            _rename(work, [(work.key(old), work.key(new)) for old, new in parsed.pairs])
         case DropTables():
             for name in parsed.tables:
                 work.drop(work.key(name))
@@ -153,6 +153,10 @@ def _create(work: _Work, parsed: CreateTable | CreateSequence) -> None:
         definition: TableDefinition | None = sequence(work.databases.get(table[0], ""))
     elif parsed.like is not None:
         definition = work.tables.get(work.key(parsed.like))
+    elif parsed.has_select:
+        work.forget(table, "its columns come from a SELECT")
+        work.changes.append(Change(ChangeKind.CREATED, table, rows=Rows.ARRIVED))
+        return
     else:
         definition = create(parsed, work.context(table[0]))
     work.drop(table)
@@ -165,7 +169,7 @@ def _create(work: _Work, parsed: CreateTable | CreateSequence) -> None:
 
 def _alter(work: _Work, parsed: AlterTable) -> None:
     table = work.key(parsed.table)
-    if parsed.if_exists and table not in work.tables:
+    if table not in work.tables and (parsed.if_exists or not parsed.actions):  # ANALYZE PARTITION ends well without it
         return
     before = work.tables.get(table)
     if before is None:
@@ -183,7 +187,7 @@ def _alter(work: _Work, parsed: AlterTable) -> None:
     )
     targets = [work.key(action.table) for action in parsed.actions if isinstance(action, RenameTo)]
     if targets and targets[-1] != table:
-        _rename(work, [(table, targets[-1])], if_exists=False)
+        _rename(work, [(table, targets[-1])])
         renamed = work.changes[0]
         work.changes[0] = replace(change, kind=ChangeKind.RENAMED, rows=renamed.rows, new_table=renamed.new_table)
     else:
@@ -205,16 +209,16 @@ def _move_rows(work: _Work, other: Table, does: OtherTable | None, definition: T
         work.changes.append(Change(ChangeKind.ALTERED, other, known, known, Rows.REMOVED | Rows.ARRIVED))
 
 
-def _rename(work: _Work, pairs: list[tuple[Table, Table]], *, if_exists: bool) -> None:
+def _rename(work: _Work, pairs: list[tuple[Table, Table]]) -> None:
     """One after the other, as the server does; what is told is where each table began and ended."""
     #: where a table is now: where it was before the statement
     origins: dict[Table, Table] = {}
     before = dict(work.tables)
     for old, new in pairs:
-        if if_exists and old not in work.tables:
+        if old not in work.tables:  # a view, or IF EXISTS
             continue
         origins[new] = origins.pop(old, old)
-        work.tables[new] = work.tables.pop(old, None)
+        work.tables[new] = work.tables.pop(old)
     for now, origin in origins.items():
         if now != origin:
             definition = before.get(origin)

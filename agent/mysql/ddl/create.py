@@ -8,9 +8,9 @@ from menura.types import ColumnType, Kind
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.columns import Context, define, with_first_timestamp
 from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
+from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.ddl.syntax import CreateTable
-from agent.mysql.ddl.tokens import Unreadable
 from agent.mysql.ddl.types import charset_of_words, is_shown_surely
 
 #: MariaDB's sequences are tables of one row
@@ -32,8 +32,6 @@ _REWRITTEN = re.compile(r"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?(?:`[^
 
 def create(statement: CreateTable, context: Context) -> TableDefinition:
     """The table; `context.charset` is its database's."""
-    if statement.has_select:
-        raise Unreadable("its columns come from a SELECT")
     options = statement.options
     charset = context.charset
     if options.charset or options.collation:

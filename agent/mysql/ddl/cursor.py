@@ -1,7 +1,7 @@
 """A place among the tokens of a statement, and the steps that every part of the grammar takes."""
 
+from agent.mysql.ddl.lexer import END, Token, TokenKind, Unreadable
 from agent.mysql.ddl.syntax import Literal, LiteralKind, TableName
-from agent.mysql.ddl.tokens import END, Token, TokenKind, Unreadable
 
 _LITERALS = {
     TokenKind.STRING: LiteralKind.STRING,

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from menura.types import ColumnType, Kind
 
+from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default
-from agent.mysql.ddl.tokens import Unreadable
 from agent.mysql.ddl.types import bytes_of_character
 
 ROW_START, ROW_END = "row_start", "row_end"

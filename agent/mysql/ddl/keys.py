@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from agent.mysql.ddl import hidden
+from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default
 from agent.mysql.ddl.syntax import ColumnWords, KeyPart, KeyWords
-from agent.mysql.ddl.tokens import Unreadable
 
 #: they have hash indexes of their own
 _ENGINES_OF_HASHES = ("MEMORY", "HEAP")

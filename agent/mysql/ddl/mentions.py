@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 from agent.mysql.ddl.cursor import Cursor
+from agent.mysql.ddl.lexer import Token, Unreadable, tokens_of
 from agent.mysql.ddl.model import Catalog, Server, Statement, Table
 from agent.mysql.ddl.syntax import TableName
-from agent.mysql.ddl.tokens import Token, Unreadable, tokens_of
 from agent.mysql.statements import read
 
 #: what follows is a table's name, perhaps after some of the others
@@ -26,7 +26,7 @@ def mentioned(catalog: Catalog, statement: Statement, server: Server, *, is_read
         names = [target] if target else _in_places_of_names(tokens)
     except Unreadable:
         target, names = None, []
-    words = read(statement.text, statement.database)
+    words = read(statement, server)
     found = {} if target else {table: None for table in catalog.tables if words.mentions(*table)}
     stored = {(database.lower(), table.lower()): (database, table) for database, table in catalog.tables}
     for name in names:

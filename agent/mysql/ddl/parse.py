@@ -7,6 +7,7 @@ table's columns or rows is told apart by its first words, and the rest of it isn
 from itertools import islice
 
 from agent.mysql.ddl.cursor import Cursor
+from agent.mysql.ddl.lexer import Token, tokens_of, words
 from agent.mysql.ddl.model import Server
 from agent.mysql.ddl.parse_alter import alter_actions
 from agent.mysql.ddl.parse_table import create_table, database_options, key_parts
@@ -26,7 +27,6 @@ from agent.mysql.ddl.syntax import (
     TableName,
     TruncateTable,
 )
-from agent.mysql.ddl.tokens import Token, tokens_of, words
 
 #: after CREATE, ALTER, DROP or RENAME: no table's columns
 _OTHER_OBJECTS = words(
@@ -36,6 +36,7 @@ _OTHER_OBJECTS = words(
     """
 )
 _DEFINING = ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE")
+_DATABASE_OPTIONS = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "ENCRYPTION", "READ")
 _FIRST_TOKENS = 12
 
 
@@ -147,7 +148,7 @@ def _alter(cursor: Cursor) -> Parsed:
     cursor.accept_any("ONLINE", "OFFLINE")
     ignore = cursor.accept("IGNORE")
     if cursor.accept_any("DATABASE", "SCHEMA"):
-        sees_options = cursor.sees_any("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "ENCRYPTION", "READ")
+        sees_options = cursor.sees("CHAR", "SET") or cursor.sees_any(*_DATABASE_OPTIONS)
         name = "" if sees_options and cursor.peek(1).word != "DEFAULT" else cursor.name()
         if cursor.sees("UPGRADE", "DATA", "DIRECTORY", "NAME"):
             cursor.at += 4
@@ -188,14 +189,14 @@ def _drop(cursor: Cursor) -> Parsed:
 def _rename(cursor: Cursor) -> Parsed:
     if not cursor.accept_any("TABLE", "TABLES"):
         raise cursor.unreadable("expected TABLE")
-    if_exists = cursor.accept("IF", "EXISTS")
+    cursor.accept("IF", "EXISTS")
     pairs: list[tuple[TableName, TableName]] = []
     while not pairs or cursor.accept(","):
         old = cursor.table()
         _skip_wait(cursor)
         cursor.expect("TO")
         pairs.append((old, cursor.table()))
-    return RenameTables(tuple(pairs), if_exists)
+    return RenameTables(tuple(pairs))
 
 
 def _skip_wait(cursor: Cursor) -> None:

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from agent.mysql.ddl.cursor import Cursor
+from agent.mysql.ddl.lexer import TokenKind
 from agent.mysql.ddl.syntax import ColumnWords, DefaultKind, DefaultWords, Literal, LiteralKind, TypeWords
-from agent.mysql.ddl.tokens import TokenKind
 
 #: types of more than one word, longest first
 _LONG_TYPES = (

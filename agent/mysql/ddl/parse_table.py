@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field, replace
 
 from agent.mysql.ddl.cursor import Cursor
+from agent.mysql.ddl.lexer import TokenKind, words
 from agent.mysql.ddl.parse_column import column_words, skip_check, skip_references
 from agent.mysql.ddl.syntax import ColumnWords, CreateTable, KeyPart, KeyWords, TableOptions
-from agent.mysql.ddl.tokens import TokenKind, words
 
 _SELECT_STARTS = ("SELECT", "WITH", "VALUES", "TABLE")
 _KEY_WORDS = ("INDEX", "KEY")

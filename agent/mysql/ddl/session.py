@@ -1,17 +1,20 @@
 """From a QUERY event to a `Statement`: its text in the client's charset, and its session's settings."""
 
-from agent.mysql.charsets import charset_of_collation, decode_text
+from agent.mysql.charsets import CharsetUnknown, charset_of_collation, decode_text
 from agent.mysql.ddl.model import Server, Statement
-from agent.mysql.events import Query
+from agent.mysql.events import EventBodyError, Query
 from agent.mysql.query_status import parse_status
 
 
 def statement_of(query: Query, server: Server) -> Statement:
-    """What was logged, for `apply`; raises `CharsetUnknown`, or `EventBodyError` for broken status variables."""
+    """What was logged, decoded; raises `EventBodyError`."""
     status = parse_status(query.status, mariadb=server.mariadb)
 
     def charset(collation_id: int) -> str:
-        return charset_of_collation(collation_id, mariadb=server.mariadb) if collation_id else "utf8mb4"
+        try:
+            return charset_of_collation(collation_id, mariadb=server.mariadb) if collation_id else "utf8mb4"
+        except CharsetUnknown as unknown:
+            raise EventBodyError(f"a statement whose charset is not known: {unknown}") from unknown
 
     client = charset(status.collation_client)
     explicit = status.explicit_defaults_for_timestamp

@@ -259,7 +259,6 @@ class AlterTable:
 @dataclass(frozen=True, slots=True)
 class RenameTables:
     pairs: tuple[tuple[TableName, TableName], ...]
-    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from menura.types import ColumnType, Kind
 
 from agent.mysql.charsets import CharsetUnknown, codec_of, decode_text, single_byte_characters
+from agent.mysql.ddl.lexer import Unreadable
+from agent.mysql.ddl.lexer import words as keywords
 from agent.mysql.ddl.model import Server
 from agent.mysql.ddl.syntax import Literal, LiteralKind, TypeWords
-from agent.mysql.ddl.tokens import Unreadable
-from agent.mysql.ddl.tokens import words as keywords
 
 REAL_AS_FLOAT = 1 << 0
 #: MariaDB
@@ -179,9 +179,10 @@ def _argument(words: TypeWords, place: int, default: int) -> int:
     if len(words.arguments) <= place:
         return default
     argument = words.arguments[place]
-    if not (argument.isascii() and argument.isdigit() and len(argument) < 20):
+    digits = argument.partition(".")[0]  # a length's fraction is left out
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
         raise Unreadable(f"{words.name} has a length that is no number")
-    return int(argument)
+    return int(digits)
 
 
 def _number(name: str, words: TypeWords, context: TypeContext) -> ColumnType:

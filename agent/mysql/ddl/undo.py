@@ -7,6 +7,7 @@ The statement applied to the answer gives the definition that was asked about, o
 from dataclasses import replace
 
 from agent.mysql.ddl.apply import apply
+from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import Catalog, ColumnDefinition, Default, Server, Statement, Table, TableDefinition
 from agent.mysql.ddl.parse import parse
 from agent.mysql.ddl.syntax import (
@@ -20,7 +21,6 @@ from agent.mysql.ddl.syntax import (
     SetDefault,
     TableOptions,
 )
-from agent.mysql.ddl.tokens import Unreadable
 
 
 def undo(

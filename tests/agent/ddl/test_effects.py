@@ -118,7 +118,6 @@ def test_apply_when_a_table_is_altered_and_renamed_then_one_change_tells_all():
         ("ALTER TABLE a ADD q INT AFTER nosuch", ["a"]),
         ("CREATE TABLE n (a INT) SELECT 1", ["n"]),
         ("CREATE TABLE n LIKE nosuch", ["n"]),
-        ("RENAME TABLE nosuch TO n", ["n"]),
         ("CREATE TABLE n (a INT", ["n"]),
         ("CREATE TABLE n (a VARCHAR(5) DEFAULT 'not closed", []),
         ("CREATE TABLE q.n (a VARCHAR(5))", ["n"]),
@@ -130,7 +129,7 @@ def test_apply_when_a_statement_is_not_understood_then_its_tables_are_unknown(te
     applied = apply(SOME, Statement(text, "t"), MYSQL)
     assert {unsure.table[1] for unsure in applied.unsure} >= set(tables)
     assert all(applied.catalog.tables[unsure.table] is None for unsure in applied.unsure)
-    assert applied.changes == () or text.startswith("RENAME")
+    assert applied.changes == () or text.startswith("RENAME") or "SELECT" in text
 
 
 def test_apply_when_a_statement_failed_then_only_dropped_tables_are_sure():

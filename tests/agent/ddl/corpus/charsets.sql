@@ -84,3 +84,7 @@ SET character_set_client = utf8mb4;
 SET NAMES gbk;
 CREATE TABLE client_gbk (a INT COMMENT 'x', b ENUM('y'));
 SET NAMES utf8mb4;
+ALTER DATABASE CHAR SET latin2;
+CREATE TABLE of_latin2 (a VARCHAR(5));
+ALTER DATABASE CHAR SET = utf8mb4;
+CREATE TABLE of_utf8mb4 (a VARCHAR(5));

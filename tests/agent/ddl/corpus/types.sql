@@ -79,3 +79,4 @@ CREATE TABLE gen4 (j JSON, k VARCHAR(10) AS (j->>'$.a'), l INT AS (json_extract(
 CREATE TABLE gen5 (j JSON, k VARCHAR(10) AS (json_unquote(json_extract(j, '$.a'))) VIRTUAL, KEY (k));
 CREATE TABLE chk (a INT CHECK (a > 0), b INT CONSTRAINT positive CHECK (b > 0), CHECK (a < b), CONSTRAINT small CHECK (a + b < 100), c VARCHAR(5) CHECK (c IN ('a', 'b)')));
 CREATE TABLE chk2 (a INT CHECK (a > 0) NOT ENFORCED, b INT, CONSTRAINT x CHECK (b > 0) ENFORCED, CHECK (a <> 7) NOT ENFORCED);
+CREATE TABLE fractions (a DECIMAL(12.7), b DECIMAL(0.9), c NUMERIC(7.1) UNSIGNED);
