@@ -76,7 +76,8 @@ def running_of_tables(connection: Connection, tables: Sequence[int]) -> dict[int
 def _select(matching: Iterable[ColumnElement[bool]]) -> Select[*tuple[Any, ...]]:
     return (
         select(
-            Dump, Source.name.label("source"), SourceTable.database, SourceTable.name.label("table"),
+            Dump, Source.name.label("source"), Source.problem.label("source_problem"),
+            SourceTable.database, SourceTable.name.label("table"),
             Agent.connected, Agent.connected_at_us, Agent.seen_at_us,
             DumpStatus.at_us.label("status_at_us"), DumpStatus.state.label("activity"), DumpStatus.reason,
             DumpStatus.rows_per_second.label("seen_rows_per_second"),
@@ -165,5 +166,5 @@ def _state(row: AnyRow, *, connected: bool, told: bool) -> tuple[DumpState, str]
         return DumpState.PENDING, "its agent is not connected"
     said = _STATES.get(row.activity) if told else None
     if said is None or said is DumpState.PAUSED:  # what the agent says of a pause that is over is old
-        return DumpState.PENDING, ""
+        return DumpState.PENDING, (row.source_problem or {}).get("message", "")
     return said, row.reason

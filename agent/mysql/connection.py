@@ -164,14 +164,15 @@ def _connect_error(refused: pymysql.err.MySQLError, server: ServerConfig, source
 
 
 @contextmanager
-def server_errors(doing: str, server: ServerConfig, source: str, grant: str = "") -> Iterator[None]:
-    """Turn PyMySQL's errors of the statements inside into ours; `grant` is what they need."""
+def server_errors(doing: str, server: ServerConfig, source: str, grant: str = "", on: str = "*.*") -> Iterator[None]:
+    """Turn PyMySQL's errors of the statements inside into ours; `grant` is what they need, `on` what."""
     try:
         yield
     except pymysql.err.MySQLError as failed:
         code = server_code(failed)
         if code in _GRANT_MISSING or (code == ER.ACCESS_DENIED_ERROR and grant):
-            raise grant_missing(doing, server, source, grant, f"the server refused it (code {code})") from failed
+            found = f"the server refused it (code {code}): the user lacks {grant or 'SELECT'} on {on}"
+            raise grant_missing(doing, server, source, grant, found, on) from failed
         if is_connection_lost(failed):
             raise SourceConnectionLost(
                 doing,
@@ -189,12 +190,14 @@ def server_errors(doing: str, server: ServerConfig, source: str, grant: str = ""
         ) from failed
 
 
-def grant_missing(doing: str, server: ServerConfig, source: str, grant: str, found: str) -> SourceGrantMissing:
+def grant_missing(
+    doing: str, server: ServerConfig, source: str, grant: str, found: str, on: str = "*.*"
+) -> SourceGrantMissing:
     return SourceGrantMissing(
         doing,
         found,
         data="Nothing was read",
-        remedy=f"Run on the server: GRANT {grant or 'SELECT'} ON *.* TO '{server.user}'@'%'",
+        remedy=f"Run on the server: GRANT {grant or 'SELECT'} ON {on} TO '{server.user}'@'%'",
         source=source,
     )
 

@@ -138,19 +138,21 @@ def test_dump_when_it_is_read_from_a_replica_then_it_waits_for_it_and_ignores_wh
             wait_equal(gateway, database, second, ("id", "note"))
 
 
-def test_dump_when_mysql_has_no_gtids_then_snapshots_give_its_positions(
+def test_dump_when_mysql_has_no_gtids_then_asks_for_lock_tables_and_snapshots_give_its_positions(
     gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_chunks(monkeypatch)
     with server("mysql", tmp_path / "server", gtid_mode="OFF", enforce_gtid_consistency="OFF") as database:
         prepare(database)
-        database.run("GRANT LOCK TABLES ON shop.* TO 'menura'@'%'")
         table = create(database, rows=2000)
         whole = create(database, "KEY (id)", table="keyless")
         gateway.sync("shop", table, now=True)
         gateway.sync("shop", whole, dump="whole")
         with agent_inside(config(tmp_path, gateway, database)), Writers(database, "shop.orders", 7, 8000) as writers:
             first, second = gateway.dump("shop", "files", table), gateway.dump("shop", "whole", whole)
+            for dump in (first, second):
+                wait_status(gateway, dump, "GRANT LOCK TABLES ON `shop`.* TO 'menura'@'%'")
+            database.run("GRANT LOCK TABLES ON shop.* TO 'menura'@'%'")
             wait_dumped(gateway, first)
             wait_dumped(gateway, second)
             writers.stop()

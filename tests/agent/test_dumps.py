@@ -402,22 +402,27 @@ def test_dump_when_the_order_of_its_key_changes_then_it_fails_and_says_so(
     assert dump.failed is not None and dump.failed.code == "DUMP_KEY_CHANGED"
 
 
+@pytest.mark.parametrize("granted", ["(id) ON shop.orders", "ON shop.items"])
 def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
+    database: Server, gateway: GatewayDouble, tmp_path: Path, granted: str
 ) -> None:
     table = create(database)
+    create(database, table="items", rows=1)
     database.run(
-        "CREATE USER IF NOT EXISTS 'blind'@'%' IDENTIFIED BY 'blind'",
+        "DROP USER IF EXISTS 'blind'@'%'",
+        "CREATE USER 'blind'@'%' IDENTIFIED BY 'blind'",
         "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'blind'@'%'",
-        "GRANT SELECT (id) ON shop.orders TO 'blind'@'%'",
+        f"GRANT SELECT {granted} TO 'blind'@'%'",
     )
     gateway.sync("shop", table, now=True)
     dump = gateway.dump("shop", "blind", table)
     login = {"user": "blind", "password": "blind"}
-    with agent_inside(write_config(tmp_path, gateway.address, {"shop": {"client": client(database, **login)}})):
+    source = {"client": client(database, **login), "binlog": client(database)}
+    with agent_inside(write_config(tmp_path, gateway.address, {"shop": source})):
         gateway.wait(lambda: dump.failed)
     assert dump.failed is not None and dump.failed.code == "SOURCE_GRANT_MISSING"
-    assert "GRANT SELECT" in dump.failed.remedy
+    assert dump.failed.remedy.endswith("GRANT SELECT ON `shop`.`orders` TO 'blind'@'%'")
+    assert "the user lacks SELECT on `shop`.`orders`" in dump.failed.found
 
 
 @pytest.mark.parametrize("running", ["mariadb"], indirect=True)

@@ -9,7 +9,7 @@ import pytest
 
 from controlplane_api.database import Database
 from controlplane_api.registry import SqlRegistry
-from gateway.registry import DumpPlanned, DumpSeen, KeyRange, SourceKey
+from gateway.registry import DumpPlanned, DumpSeen, KeyRange, Problem, SourceKey
 from tests.controlplane_api import facts
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, T0, chunk, cut, dump_event, entry, file, started
@@ -118,6 +118,16 @@ def test_progress_when_statistics_are_stale_then_goes_by_the_part_of_the_key_tha
     assert (shown["rows"], shown["expected_rows"]) == (300, expected)
     assert shown["percent"] == (None if expected is None else 30_000 / expected)
     assert (shown["estimated_end_us"] is None) is (expected is None)
+
+
+def test_dump_when_its_source_is_in_error_then_says_so_while_the_agent_says_nothing_of_it(
+    client: httpx.Client, shop: SqlRegistry
+):
+    uuid = post(client, path_of("shop", "orders", "/dump"))["dump"]
+    missing = "SOURCE_GRANT_MISSING: reading what tables exist. Run on the server: GRANT SELECT ON *.* TO 'menura'@'%'."
+    shop.record_source_problem(KEY, Problem("SOURCE_GRANT_MISSING", missing, terminal=True, at_us=T0), T0)
+    shown = client.get(f"{SHOP}/dumps/{uuid}").json()
+    assert (shown["state"], shown["reason"]) == ("pending", missing)
 
 
 def test_commands_when_posted_then_the_agent_is_asked_and_the_answer_shows_it(client: httpx.Client, shop: SqlRegistry):

@@ -12,10 +12,11 @@ from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
+from pymysql.constants import ER
 
 from agent.config import SourceConfig
 from agent.errors import SourceError
-from agent.mysql.connection import Facts, connect, facts_of, rows, server_errors, variable
+from agent.mysql.connection import Facts, connect, facts_of, rows, server_code, server_errors, variable
 from agent.mysql.ddl.model import Server, TableDefinition, Unsure
 from agent.mysql.describer import server_of
 from agent.mysql.dump.keys import with_promoted_key
@@ -31,6 +32,7 @@ from agent.mysql.server_log import ServerLog
 log = logging.getLogger("menura.dump")
 
 DOING = "reading a table's definition"
+_NOT_THERE = frozenset({ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +89,22 @@ class Access:
             found = read_definitions(self.connection, [table], self.reads, labels_as_shown=True).get(table)
             if self.log.describes and isinstance(found, TableDefinition):
                 found = with_promoted_key(self.connection, table, found)
-        if found is not None:
-            self.hold(table)  # columns that this user may not read are not shown to it either
-        return found
+        # what this user may not read is not shown to it either, be it columns or the table
+        return found if self.hold(table) else None
 
-    def hold(self, table: Table) -> None:
-        """Keep its definition as it is until the transaction ends; raises where not all columns may be read."""
-        with server_errors(DOING, self.config.client, self.config.name, "SELECT"):
-            rows(self.connection, f"SELECT * FROM {quoted(table)} LIMIT 0")  # noqa: S608  (quoted)
+    def hold(self, table: Table) -> bool:
+        """Keep its definition as it is until the transaction ends; raises where not all columns may be read.
+
+        False: it is not there.
+        """
+        with server_errors(DOING, self.config.client, self.config.name, "SELECT", quoted(table)):
+            try:
+                rows(self.connection, f"SELECT * FROM {quoted(table)} LIMIT 0")  # noqa: S608  (quoted)
+            except pymysql.err.MySQLError as refused:
+                if server_code(refused) not in _NOT_THERE:
+                    raise
+                return False
+        return True
 
     def in_the_log(self, position: Position) -> Position:
         """What of `position`, just read, is in the log that is streamed.

@@ -27,7 +27,7 @@ from agent.mysql.positions import MariadbGtids, Position
 SETTLE_SECONDS = 1.0
 PAUSE_SECONDS = 0.002
 _APPLIED = "SELECT domain_id, server_id, seq_no FROM mysql.gtid_slave_pos ORDER BY sub_id"
-_APPLIED_GRANT = "SELECT"
+_APPLIED_GRANT = ("SELECT", "mysql.gtid_slave_pos")
 
 
 def follows_another(connection: "Connection[Any]") -> bool:
@@ -131,7 +131,7 @@ class MariadbReplica:
 
     @contextmanager
     def whole(self, table: Table) -> Iterator[Position]:
-        with server_errors(DOING, self._server.config, self._server.source, _APPLIED_GRANT):
+        with server_errors(DOING, self._server.config, self._server.source, *_APPLIED_GRANT):
             check_engine(self._connection, table, self._server)
         with self._snapshot() as position:
             yield position
@@ -139,14 +139,14 @@ class MariadbReplica:
     def high(self) -> Position:
         """Inside a chunk: its own position, which is exact."""
         with server_errors(
-            "reading what the replica has applied", self._server.config, self._server.source, _APPLIED_GRANT
+            "reading what the replica has applied", self._server.config, self._server.source, *_APPLIED_GRANT
         ):
             return self._applied()
 
     @contextmanager
     def _snapshot(self) -> Iterator[Position]:
         try:
-            with server_errors(DOING, self._server.config, self._server.source, _APPLIED_GRANT):
+            with server_errors(DOING, self._server.config, self._server.source, *_APPLIED_GRANT):
                 rows(self._connection, BEGIN)
                 position = self._applied()
             yield position

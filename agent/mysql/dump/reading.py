@@ -137,7 +137,8 @@ class Reader:
         share.before_chunk()
         began = time.monotonic()
         with access.marks.whole(work.table) as shown:
-            access.hold(work.table)
+            if not access.hold(work.table):
+                raise TableMissing
             prepared = self._prepare(work.table, self.definition(work.table), None)
             versioned = self._is_versioned(work.table)
             statement = whole_statement(work.table, prepared.rows.expressions, versioned=versioned)
