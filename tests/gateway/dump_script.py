@@ -1,12 +1,16 @@
 """A source with one table that is being dumped, by script: both streams of its agent, and what it does next."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from menura.v1.mysql_binlog_pb2 import Replicate
 from menura.v1.mysql_client_pb2 import DesiredDumps, DumpOrder
 
+from gateway.registry import Registry
+from tests.gateway.harness import running_gateway
 from tests.gateway.scripted_agent import (
     AgentStream,
     ScriptedAgent,
@@ -14,6 +18,7 @@ from tests.gateway.scripted_agent import (
     chunk_ref,
     cut_end,
     dump_plan,
+    scripted_agent,
     snapshot_batch,
     snapshot_rows,
     table_event,
@@ -95,3 +100,12 @@ async def open_started(agent: ScriptedAgent, dump: str, *boundaries: str) -> tup
     script = await open_dump(agent, dump)
     await script.plan(*boundaries)
     return script, await script.start()
+
+
+@asynccontextmanager
+async def dump_begun(
+    landing: Path, registry: Registry, dump: str, *boundaries: str, **gateway: Any
+) -> AsyncIterator[tuple[DumpScript, int]]:
+    """At a gateway of its own (`running_gateway`), with one agent, of the source shop."""
+    async with running_gateway(landing, registry, **gateway) as address, scripted_agent(address, "shop") as agent:
+        yield await open_started(agent, dump, *boundaries)

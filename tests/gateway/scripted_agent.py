@@ -21,7 +21,7 @@ from menura.v1.stream_pb2 import Header, RequestType, StreamResponse
 from menura.v1.stream_pb2_grpc import GatewayStub
 
 SCHEMA_ID = "00112233aabbccdd"
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 90
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 

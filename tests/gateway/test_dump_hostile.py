@@ -18,7 +18,7 @@ from gateway.chunks import ClientChunks
 from gateway.errors import StreamError
 from gateway.registry import DumpDesired, SourceKey
 from gateway.snapshot_batch import read_rows
-from tests.gateway.dump_script import DumpScript, open_dump, open_started
+from tests.gateway.dump_script import DumpScript, dump_begun, open_dump, open_started
 from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -172,8 +172,7 @@ def test_a_lie_about_a_chunk_when_it_comes_ends_the_stream_and_leaves_nothing(
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await tell(script)
             assert (await script.client.expect_error()).code == code
             await eventually("its files to go", lambda: not data_files(tmp_path))
@@ -268,11 +267,7 @@ def test_rows_of_a_dump_when_no_credit_is_left_end_the_stream(tmp_path: Path, re
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, dump_credit_window_bytes=400) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
-            script, _ = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump, dump_credit_window_bytes=400) as (script, _):
             for _ in range(3):
                 await script.client.send(snapshot_batch=snapshot_batch(dump, 1, snapshot_rows(range(100_000))))
             assert (await script.client.expect_error()).code == "CREDIT_OVERDRAWN"
@@ -289,11 +284,7 @@ def test_credit_when_too_many_chunks_wait_for_a_cut_comes_back_with_the_cut(
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, dump_credit_window_bytes=1000) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump, dump_credit_window_bytes=1000) as (script, started):
             bounds = ["", "a", "b", "c", "d", "e"]
             for chunk in (1, 2, 3):
                 await script.send_chunk(chunk, bounds[chunk - 1], bounds[chunk], range(10))
@@ -382,8 +373,7 @@ def test_a_lie_about_a_dump_when_a_cut_ends_ends_the_stream_and_commits_nothing(
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
             before = len(read_log(tmp_path))
             await script.end_cut(settle=False, **tell(script, started))
@@ -405,8 +395,7 @@ def test_an_end_of_a_dump_when_it_names_another_start_is_refused(tmp_path: Path,
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.end_cut()
             await script.send_chunk(1, "", "", range(10))
             await script.end_cut((1, script.gsn))
@@ -427,8 +416,7 @@ def test_a_dump_that_begins_twice_when_a_cut_says_so_keeps_its_first_start(
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.start()
             await script.reopen_binlog()
             await script.start()

@@ -10,7 +10,7 @@ from menura.v1.mysql_client_pb2 import ChunkDropped, DumpFailed, DumpStatus
 from gateway import chunk_files
 from gateway.metrics import GatewayMetrics
 from gateway.registry import SourceKey
-from tests.gateway.dump_script import open_dump, open_started
+from tests.gateway.dump_script import dump_begun, open_dump
 from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.random_dump import RandomDump
@@ -51,11 +51,7 @@ def test_a_dump_when_its_chunks_are_named_by_cuts_lands_whole_and_ends(
     dump, metrics = registry.want_dump("acme", "shop", "orders"), GatewayMetrics()
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, metrics) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
-            script, started = await open_started(agent, dump, '["500"]')
+        async with dump_begun(tmp_path, registry, dump, '["500"]', metrics=metrics) as (script, started):
             assert [(part.number, part.lower, part.upper) for part in script.order.remaining] == [
                 (0, "", '["500"]'),
                 (1, '["500"]', ""),
@@ -125,8 +121,7 @@ def test_an_empty_table_when_it_is_dumped_ends_without_a_file(tmp_path: Path, re
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "")
             await script.end_cut((1, started))
             await script.finish(started)
@@ -142,8 +137,7 @@ def test_chunks_of_several_ranges_when_their_batches_interleave_land_each_for_it
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump, "b", "c")
+        async with dump_begun(tmp_path, registry, dump, "b", "c") as (script, started):
             for place in range(5):
                 for number in (3, 1, 2):
                     ids = range(number * 1000 + place * 10, number * 1000 + place * 10 + 10)
@@ -166,11 +160,7 @@ def test_a_chunk_that_is_not_parked_when_a_cut_names_it_is_ignored(tmp_path: Pat
     dump, metrics = registry.want_dump("acme", "shop", "orders"), GatewayMetrics()
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, metrics) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump, metrics=metrics) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
             await script.send_chunk(2, "m", "p", range(10))
             # one that never came, one of nobody's dump, and the second of a range before its first
@@ -191,8 +181,7 @@ def test_the_client_stream_when_it_closes_takes_its_parked_chunks_with_it_and_go
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
             await script.end_cut((1, started))
             await script.send_chunk(2, "m", "p", range(10, 20))
@@ -219,8 +208,7 @@ def test_the_binlog_stream_when_it_is_opened_anew_finds_the_parked_chunks(
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "", range(10))
             await script.binlog.close()
             await script.reopen_binlog()
@@ -235,8 +223,7 @@ def test_a_new_client_stream_when_the_old_one_still_lives_replaces_it(tmp_path: 
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "", range(10))
             old = script.client
             await script.reopen_client()
@@ -254,11 +241,7 @@ def test_a_range_when_it_is_read_anew_replaces_what_was_parked_from_there_on(
     dump, metrics = registry.want_dump("acme", "shop", "orders"), GatewayMetrics()
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, metrics) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump, metrics=metrics) as (script, started):
             await script.send_chunk(1, "", "d", range(10))
             await script.send_chunk(2, "d", "g", range(10, 20))
             await script.send_chunk(3, "g", "k", range(20, 30))
@@ -277,11 +260,7 @@ def test_chunks_that_the_agent_gives_up_when_it_says_so_are_deleted(tmp_path: Pa
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, dump_credit_window_bytes=3000) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump, dump_credit_window_bytes=3000) as (script, started):
             await script.send_chunk(1, "", "d", range(10))
             await script.send_chunk(2, "d", "g", range(10, 20))
             await script.client.send(chunk_dropped=ChunkDropped(dump=dump, chunk=1))
@@ -303,8 +282,7 @@ def test_a_dump_when_it_is_cancelled_leaves_what_is_committed_and_nothing_else(
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "d", range(10))
             await script.end_cut((1, started))
             await script.send_chunk(2, "d", "g", range(10, 20))
@@ -337,8 +315,7 @@ def test_a_dump_that_fails_at_the_agent_when_it_says_so_is_over(tmp_path: Path, 
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, _ = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, _):
             await script.send_chunk(1, "", "d", range(10))
             error = {"code": "TABLE_DROPPED", "found": "it is gone", "terminal": True}
             await script.client.send(dump_failed={"dump": dump, "error": error})
@@ -370,8 +347,7 @@ def test_a_second_plan_of_a_dump_when_it_comes_changes_nothing(tmp_path: Path, r
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, _ = await open_started(agent, dump, "m")
+        async with dump_begun(tmp_path, registry, dump, "m") as (script, _):
             await script.client.send(dump_plan=dump_plan(dump, "a", "b", "c"))
             await script.send_chunk(1, "", "m", range(3), last_of_range=True)
 
@@ -402,8 +378,7 @@ def test_a_cut_with_chunks_when_the_log_refuses_it_ends_both_streams_and_its_ran
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "d", range(10))
             await script.send_chunk(2, "d", "g", range(10, 20))
             (tmp_path / "log").rename(tmp_path / "log-away")
@@ -433,8 +408,7 @@ def test_a_disk_that_is_full_when_a_chunk_is_written_ends_the_stream_for_a_while
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             with file_size_limit(40_000):
                 for _ in range(4):
                     await script.client.send_batch(snapshot_batch(dump, 1, snapshot_rows(range(60_000))))
@@ -464,8 +438,7 @@ def test_a_client_stream_when_a_named_chunk_is_not_settled_waits_for_the_ledger(
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
             before = len(read_log(tmp_path))
             registry.fail_apply = 4
@@ -482,8 +455,7 @@ def test_a_cut_of_an_older_run_when_it_names_a_chunk_leaves_it_parked(tmp_path: 
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            script, started = await open_started(agent, dump)
+        async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
             old = script.run
             registry.want("acme", "shop", "orders", "items")
@@ -504,7 +476,7 @@ def test_a_dump_by_random_steps_when_its_streams_break_lands_each_row_once(
 
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry, dump_credit_window_bytes=20_000) as address:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(90):
                 await RandomDump(address, dump, seed, rows=4000, breaks=True).run()
             await eventually("what no cut named to go", lambda: data_files(tmp_path) == named_files(tmp_path))
 

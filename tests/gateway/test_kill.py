@@ -162,7 +162,7 @@ def test_a_gateway_killed_at_each_moment_of_a_chunk_when_it_starts_again_goes_on
             before = len(chunks)
         process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(90):
                 await running
         finally:
             process.kill()
