@@ -285,6 +285,7 @@ class BinlogPlugin:
                 replicate.next_cut,
                 starts.awaited,
                 frozenset(starts.undecided),
+                bool(starts.positions),
                 tuple(whole for whole in wholes if whole is not None),
             )
         )

@@ -6,6 +6,7 @@ read with, and what the start cut says. A table whose start can't be had stops a
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 from menura.v1 import mysql_binlog_pb2
 
@@ -43,6 +44,14 @@ class Starts:
         return Progress(self.positions, otherwise)
 
 
+class _Log:
+    """A server's log whose two ends are asked for once: all tables that begin there begin at the same place."""
+
+    def __init__(self, log: ServerLog) -> None:
+        self.end, self.oldest = cache(log.end), cache(log.oldest)
+        self.parse, self.check_readable = log.parse, log.check_readable
+
+
 def scheme_of(replicate: mysql_binlog_pb2.Replicate, natural: Scheme) -> Scheme:
     """By file and offset where some position knows no GTIDs, else the server's natural scheme."""
     if natural is not Scheme.MYSQL_GTID:
@@ -67,6 +76,7 @@ def resolve(
 ) -> Starts:
     """Raises a `SourceError` where the whole source can't begin."""
     starts = Starts()
+    ends = _Log(log)
     ahead = {table: group.position for group in replicate.ahead for table in names(group.tables)}
     for sync in replicate.tables:
         table = (sync.table.database, sync.table.table)
@@ -91,9 +101,9 @@ def resolve(
             if start is TableStart.UNDECIDED:
                 starts.undecided.add(sync.dump)
             else:
-                _begin(starts, table, sync, log, scheme, source, start)
+                _begin(starts, table, sync, ends, scheme, source, start)
         elif begins:
-            _begin(starts, table, sync, log, scheme, source)
+            _begin(starts, table, sync, ends, scheme, source)
         else:
             starts.positions[table] = _stored(ahead.get(table, replicate.position), scheme, source)
     return starts
@@ -103,7 +113,7 @@ def _begin(
     starts: Starts,
     table: Table,
     sync: mysql_binlog_pb2.TableSync,
-    log: ServerLog,
+    log: _Log,
     scheme: Scheme,
     source: str,
     with_dump: Position | TableStart = TableStart.KEYED,

@@ -1,10 +1,12 @@
 """The desk between a source's plugins, without servers."""
 
+import time
+
 import pytest
 from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2
 
 from agent.mysql.dump.chunks import Chunk
-from agent.mysql.dump.desk import Desk, TableStart, TaskTables
+from agent.mysql.dump.desk import GATHER_SECONDS, Desk, TableStart, TaskTables
 from agent.mysql.dump.dump_events import Ending
 from agent.mysql.dump.floors import LEVEL_FLOORS, Floor, Floors
 from agent.mysql.dump.whole_tables import DumpForgotten, WholeTable
@@ -37,7 +39,7 @@ def desk_of(next_cut: int = 1, **task: object) -> Desk:
 
 
 def begin(desk: Desk, next_cut: int, **task: object) -> None:
-    facts = {"awaited": {}, "undecided": frozenset(), "wholes": ()} | task
+    facts = {"awaited": {}, "undecided": frozenset(), "is_reading": False, "wholes": ()} | task
     desk.begin(TaskTables(Scheme.MYSQL_GTID, next_cut, **facts))  # type: ignore[arg-type]
 
 
@@ -211,3 +213,43 @@ def test_work_when_a_chunk_is_given_back_then_its_range_begins_there_again_and_o
     work.give_back({3})
     assert (work.ranges[1].cursor, work.ranges[1].is_read, work.ranges[2].cursor) == ("a", False, "x")
     assert list(work.in_flight) == [2]
+
+
+def test_decisions_when_others_are_open_then_the_stream_runs_for_a_while_before_it_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    opened: list[float] = []
+
+    def opens(seconds: float) -> bool:
+        nonlocal now
+        now += seconds
+        desk.reopen_if_due()
+        return bool(opened)
+
+    desk = desk_of(awaited={"a": TABLE, "b": TABLE}, undecided=frozenset("ab"), is_reading=True)
+    desk.reopen = lambda: opened.append(now)
+    desk.decide_keyed("a")
+    assert not opens(20)  # nothing is committed yet: the tables that run would starve
+    desk.committed(1)
+    assert not opens(59)
+    assert opens(2)
+    opened.clear()
+    begin(desk, 2, awaited={"b": TABLE}, undecided=frozenset("b"), is_reading=True)
+    desk.decide_keyed("b")
+    assert opens(0)  # nobody else waits for a decision
+
+
+def test_decisions_when_no_table_is_read_then_only_those_close_by_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    opened: list[float] = []
+    desk = desk_of(awaited={"a": TABLE, "b": TABLE}, undecided=frozenset("ab"))
+    desk.reopen = lambda: opened.append(now)
+    desk.decide_keyed("a")
+    desk.reopen_if_due()
+    assert not opened
+    now += GATHER_SECONDS
+    desk.reopen_if_due()
+    assert opened

@@ -29,6 +29,9 @@ from agent.mysql.progress import Progress, Table
 
 #: decisions that come close to each other make one new stream
 GATHER_SECONDS = 1.0
+#: times as long as a stream took to begin, it runs before it begins anew with some of the tables that wait: else the
+#: tables that it has would get nothing while many are planned
+_RUNS_PER_BEGINNING = 3
 
 _Kind = mysql_binlog_pb2.TableEvent
 _GONE = (_Kind.DROPPED, _Kind.RENAMED)
@@ -52,6 +55,8 @@ class TaskTables:
     awaited: Mapping[str, Table]
     #: of those, what was not known when the task began
     undecided: frozenset[str]
+    #: whether any table is read
+    is_reading: bool
     #: whole tables that begin in the start cut
     wholes: tuple[WholeTable, ...]
 
@@ -91,6 +96,9 @@ class Desk:
         self._wholes = WholeTables()
         self._keyed: set[str] = set()
         self._first_decision_at: float | None = None
+        self._began_at = 0.0
+        #: since when cuts of the task are committed
+        self._running_since: float | None = None
         self._dropped: dict[str, set[int]] = {}
         self._gone: dict[Table, tuple[int, str]] = {}
         self._refused: dict[str, MenuraError] = {}
@@ -189,10 +197,18 @@ class Desk:
             if self._task is None or self._first_decision_at is None:
                 return
             left = self._task.undecided - self._keyed - set(self._wholes.landed_dumps())
-            if left and time.monotonic() - self._first_decision_at < GATHER_SECONDS:
+            now = time.monotonic()
+            if left and (now - self._first_decision_at < GATHER_SECONDS or not self._has_run(self._task, now)):
                 return
             self._first_decision_at = None
         self.reopen()
+
+    def _has_run(self, task: TaskTables, now: float) -> bool:
+        """Whether the stream has had the time that its tables need."""
+        if not task.is_reading:
+            return True
+        since = self._running_since
+        return since is not None and now - since >= _RUNS_PER_BEGINNING * (since - self._began_at)
 
     def confirmed(self, dump: str, number: int) -> None:
         """The gateway says that the chunk is committed."""
@@ -271,6 +287,7 @@ class Desk:
             self._round += 1
             self._forget_uncommitted(task)
             self._task = task
+            self._began_at, self._running_since = time.monotonic(), None
             decided = self._keyed | set(self._wholes.landed_dumps())
             self._first_decision_at = time.monotonic() if task.undecided & decided else None
             self._note_busy()
@@ -339,6 +356,7 @@ class Desk:
             while self._sent and self._sent[0].cut <= cut:
                 self._floors.add(self._sent.popleft())
             self._named.committed(cut)
+            self._running_since = self._running_since or time.monotonic()
 
     # --- under the lock
 
