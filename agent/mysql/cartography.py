@@ -22,7 +22,7 @@ PART_BYTES = 2 << 20
 
 _TABLES = """
     SELECT table_schema, table_name, engine, table_rows, data_length + index_length, table_collation
-    FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND table_schema NOT IN %s
+    FROM information_schema.tables WHERE table_type IN ('BASE TABLE', 'SYSTEM VERSIONED') AND table_schema NOT IN %s
     ORDER BY table_schema, table_name
 """
 _COLUMNS = """

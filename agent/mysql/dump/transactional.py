@@ -9,6 +9,7 @@ from agent.errors import DumpSnapshotImpossible
 from agent.mysql.connection import rows
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump.server import DumpServer
+from agent.mysql.identifiers import quoted
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 DOING = "taking a snapshot of a table"
@@ -28,7 +29,7 @@ def check_engine(connection: "Connection[Any]", table: Table, server: DumpServer
         DOING,
         f"its engine is {engine}, which has no snapshots" if engine else "the server has no such table",
         data=NOTHING_LOST,
-        remedy=f"Run on the server: ALTER TABLE {table[1]} ENGINE = InnoDB; or give it a primary key"
+        remedy=f"Run on the server: ALTER TABLE {quoted(table)} ENGINE = InnoDB; or give it a primary key"
         if engine
         else "Start the dump anew when the table is there",
         source=server.source,
