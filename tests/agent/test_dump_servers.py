@@ -9,6 +9,7 @@ import pymysql
 import pytest
 from menura.v1 import mysql_client_pb2, stream_pb2
 
+from agent.mysql.dump import reading
 from tests.agent.dumping import (
     Writers,
     agent_inside,
@@ -206,6 +207,30 @@ def test_dump_when_a_row_cannot_be_read_then_it_fails_at_that_row_and_others_go_
         database.run(f"SELECT * FROM shop.orders WHERE id > {found[1]} ORDER BY id LIMIT 1")
 
 
+def test_dump_when_the_server_ends_whenever_a_row_is_read_then_it_fails_and_leaves_the_server_alone(
+    gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MOST_RESTARTS", 1)
+    with server("mysql", tmp_path / "server", skip_stack_trace="") as database:
+        prepare(database)
+        table = create(database, rows=2000)
+        database.run("UPDATE shop.orders SET note = 'damaged' WHERE id = 3000")
+        damage(database, table, "damaged")
+        gateway.sync("shop", table, now=True)
+        dump = gateway.dump("shop", "damaged", table)
+        ends = 0
+        with agent_inside(config(tmp_path, gateway, database)):
+            while dump.failed is None:
+                gateway.wait(lambda: dump.failed or (database.process and database.process.poll() is not None), 90)
+                if dump.failed is None:
+                    ends += 1
+                    database.start()
+    assert (ends, dump.failed.code) == (1, "DUMP_RESULT_INVALID")
+    assert dump.failed.found.startswith(
+        "range 0, rows from the first on by (id): the server ended while they were read"
+    )
+
+
 def spoil(database: Server, *tables: Table) -> None:
     """About a row in their middle: an expression over it fails, or the page that it is on is damaged."""
     for name in (".".join(table) for table in tables):
@@ -214,11 +239,17 @@ def spoil(database: Server, *tables: Table) -> None:
             virtual = "JSON GENERATED ALWAYS AS (CAST(note AS JSON)) VIRTUAL"
             database.run(f"ALTER TABLE {name} ADD COLUMN parsed {virtual}, WITHOUT VALIDATION")
     if database.flavor == "mariadb":
-        assert database.folder is not None
-        database.stop()
-        for file in (database.folder / "data" / table[0] / f"{table[1]}.ibd" for table in tables):
-            file.write_bytes(file.read_bytes().replace(b"no JSON: spoilt", b"no JSON, spoilt"))
-        database.start()
+        for table in tables:
+            damage(database, table, "no JSON: spoilt")
+
+
+def damage(database: Server, table: Table, text: str) -> None:
+    """The pages that hold this text; their checksums say so."""
+    assert database.folder is not None
+    database.stop()
+    file = database.folder / "data" / table[0] / f"{table[1]}.ibd"
+    file.write_bytes(file.read_bytes().replace(text.encode(), text.encode().swapcase()))
+    database.start()
 
 
 def test_dump_when_the_log_has_partial_rows_then_it_is_read_in_one_snapshot(

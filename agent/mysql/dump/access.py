@@ -6,6 +6,7 @@ be ended from another thread at once, which the server then hears of on a connec
 
 import logging
 import socket
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +65,8 @@ class Access:
     server: DumpServer
     marks: Watermarks
     log: StreamedLog
+    #: when the server was started, to some seconds
+    started: float
 
     @classmethod
     def open(cls, config: SourceConfig, scheme: Scheme) -> "Access":
@@ -74,11 +77,13 @@ class Access:
                 facts = facts_of(connection, config.name)
                 reads = server_of(connection, facts)
                 prepare(connection, facts)
+                started = time.time() - int(rows(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1])
             log = _streamed_log(config, connection, facts)
             server = DumpServer(
                 config.client, config.name, facts, scheme, log.is_here, lambda: connect(config.client, config.name)
             )
-            return cls(config, connection, facts, reads, scheme, server, watermarks(connection, server), log)
+            marks = watermarks(connection, server)
+            return cls(config, connection, facts, reads, scheme, server, marks, log, started)
         except BaseException:
             connection.close()
             raise

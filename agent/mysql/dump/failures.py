@@ -57,20 +57,29 @@ def row_unreadable(
 ) -> ResultInvalid:
     """Names where the row is; the bound is of values of the key, which the table's owner has to look for."""
     where = f"above {_shown(part.cursor)}" if part.cursor else "of the range"
-    return _unreadable(source, table, f"range {part.number}, the first row {where} by ({', '.join(key)})", error)
+    found = f"range {part.number}, the first row {where} by ({', '.join(key)}): {error.found}"
+    return _unreadable(source, table, found, error.remedy)
 
 
 def rows_unreadable(source: str, table: Table, error: MenuraError) -> ResultInvalid:
     """Of a table that has no key by which a row could be named."""
-    return _unreadable(source, table, "the whole table", error)
+    return _unreadable(source, table, f"the whole table: {error.found}", error.remedy)
 
 
-def _unreadable(source: str, table: Table, where: str, error: MenuraError) -> ResultInvalid:
+def server_ends(source: str, table: Table, key: tuple[str, ...], part: RangeWork) -> ResultInvalid:
+    where = f"above {_shown(part.cursor)}" if part.cursor else "from the first on"
+    rows = f"range {part.number}, rows {where} by ({', '.join(key)})" if key else "the whole table"
+    found = f"{rows}: the server ended while they were read, {part.restarts} times, and was started anew"
+    remedy = f"See the server's log, and run on it: CHECK TABLE {table[1]}; then resume the dump, or start it anew"
+    return _unreadable(source, table, found, remedy)
+
+
+def _unreadable(source: str, table: Table, found: str, remedy: str) -> ResultInvalid:
     return ResultInvalid(
         "reading rows for a dump",
-        f"{where}: {error.found}",
+        found,
         data=STREAM_GOES_ON,
-        remedy=error.remedy,
+        remedy=remedy,
         source=source,
         database=table[0],
         table=table[1],

@@ -29,13 +29,17 @@ from agent.mysql.dump.planning import plan_message
 from agent.mysql.dump.results import ReadResult, RowsPlan, SnapshotRows, plan_for, read_rows
 from agent.mysql.dump.statements import bound_of, chunk_statement, whole_statement
 from agent.mysql.dump.transactional import is_versioned
-from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, SentChunk
+from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, RangeWork, SentChunk
 from agent.mysql.positions import Position
 from agent.mysql.progress import Table, name_message
 from agent.state import SourceState, denied
 
 DOING = "dumping a table"
 BATCH_ROWS = 16_384
+#: of the server, while the same rows are read: a third read could end it again
+MOST_RESTARTS = 2
+#: its clock and ours, and a wait for the answer
+CLOCK_SECONDS = 3.0
 
 
 class NotYet(Exception):
@@ -44,6 +48,10 @@ class NotYet(Exception):
 
 class TableMissing(Exception):
     """The server has no such table."""
+
+
+class ServerEnds(Exception):
+    """The server has ended each time that these rows were read."""
 
 
 class KeyMissing(Exception):
@@ -108,6 +116,7 @@ class Reader:
             raise NotYet("the table's stream does not run")
         if not self._desk.has_floor(work.order.started_gsn):
             raise NotYet("no cut is committed since the stream began: the gateway is behind")
+        self._check_restarts(part)
         share = self._governing.share(job, access.facts)
         share.before_chunk()
         size = self._size_of(work)
@@ -133,6 +142,8 @@ class Reader:
 
     def _whole(self, job: Job) -> None:
         work, access = job.work, self.access
+        assert job.part is not None
+        self._check_restarts(job.part)
         share = self._governing.share(job, access.facts)
         share.before_chunk()
         began = time.monotonic()
@@ -158,6 +169,14 @@ class Reader:
         if self.sent_batches:
             dropped = mysql_client_pb2.ChunkDropped(dump=job.work.dump, chunk=job.number)
             job.outlet.send(stream_pb2.StreamResponse(chunk_dropped=dropped))
+
+    def _check_restarts(self, part: RangeWork) -> None:
+        """A damaged page makes MySQL end itself: no dump may do that to a server again and again."""
+        if part.lost_on is not None and self.access.started > part.lost_on + CLOCK_SECONDS:
+            part.restarts += 1
+        part.lost_on = None
+        if part.restarts >= MOST_RESTARTS:
+            raise ServerEnds
 
     # --- what they have in common
 

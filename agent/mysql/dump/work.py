@@ -36,6 +36,10 @@ class RangeWork:
     cursor: str
     #: one of so many next rows can't be read; 0: none is suspected
     suspects: int = 0
+    #: the server on which the connection was lost while its rows were read: when that was started
+    lost_on: float | None = None
+    #: how often the server was another process afterwards, since rows of it were read
+    restarts: int = 0
     is_read: bool = False
     is_busy: bool = False
 
@@ -151,7 +155,7 @@ class DumpWork:
         self.in_flight[chunk.number] = chunk
         left = self.ranges[chunk.range]
         left.cursor, left.is_read = chunk.upper, chunk.last_of_range
-        left.suspects = max(0, left.suspects - chunk.rows)
+        left.suspects, left.restarts = max(0, left.suspects - chunk.rows), 0
 
     def committed(self, number: int) -> None:
         self.in_flight.pop(number, None)

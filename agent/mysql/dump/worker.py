@@ -6,6 +6,7 @@ worker, and neither the stream nor other dumps.
 ::
 
     the server can't be reached, refuses, breaks off     again, after a while that grows; the status says why
+    ... and was started anew, twice, at the same rows     the dump fails: they may be what ends the server
     ... while the dump is planned, for a lack of grants   the dump fails: it could never be read
     the definition moved while it was read                again at once; the dump fails if nothing has moved
     the table is not there                                the dump fails where the stream has met its DROPPED or
@@ -24,17 +25,25 @@ from menura.errors import MenuraError
 
 from agent.config import SourceConfig
 from agent.credit import Credit, CreditCancelled
-from agent.errors import DefinitionMoved, ResultInvalid, SourceGrantMissing, TableError, defect
+from agent.errors import (
+    DefinitionMoved,
+    ResultInvalid,
+    SourceConnectionLost,
+    SourceGrantMissing,
+    TableError,
+    defect,
+)
 from agent.mysql.dump.access import Access
 from agent.mysql.dump.bounds import OrderChanged
 from agent.mysql.dump.desk import Desk
-from agent.mysql.dump.failures import key_changed, row_unreadable, rows_unreadable, table_gone
+from agent.mysql.dump.failures import key_changed, row_unreadable, rows_unreadable, server_ends, table_gone
 from agent.mysql.dump.governing import Governing
 from agent.mysql.dump.governor import ReadCancelled
 from agent.mysql.dump.jobs import Job, Task
 from agent.mysql.dump.orders import Orders
-from agent.mysql.dump.reading import KeyMissing, NotYet, Reader, TableMissing
+from agent.mysql.dump.reading import KeyMissing, NotYet, Reader, ServerEnds, TableMissing
 from agent.mysql.dump.statements import BoundInvalid
+from agent.mysql.dump.work import RangeWork
 from agent.session import StreamClosed
 from agent.state import SourceState
 
@@ -148,12 +157,8 @@ class Worker:
                 orders.fails(work, key_changed(name, work.table, key, found or "it was dropped or renamed"))
             case DefinitionMoved():
                 self._moved(job, failed, failed)
-            case ResultInvalid() if job.task is Task.CHUNK:
-                if not orders.narrows(job):
-                    assert job.part is not None
-                    orders.fails(work, row_unreadable(name, work.table, tuple(work.order.plan.key), job.part, failed))
-            case ResultInvalid():
-                self._moved(job, failed, rows_unreadable(name, work.table, failed))
+            case SourceConnectionLost() | ServerEnds() | ResultInvalid() if job.part is not None:
+                self._judge_reading(job, job.part, failed)
             case SourceGrantMissing() if job.task is Task.PLAN:
                 orders.fails(work, failed)
             case TableError() if failed.terminal:
@@ -163,6 +168,21 @@ class Worker:
             case _:
                 log.exception("defect", exc_info=failed, extra={"fields": {"source": name, "dump": work.dump}})
                 orders.retries(job, defect(f"dumping {'.'.join(work.table)}", failed, name))
+
+    def _judge_reading(self, job: Job, part: RangeWork, failed: Exception) -> None:
+        orders, work, name = self._orders, job.work, self._config.name
+        key = tuple(work.order.plan.key)
+        match failed:
+            case SourceConnectionLost():
+                part.lost_on = self._reader.access.started if self._reader is not None else None
+                orders.retries(job, failed)
+            case ServerEnds():
+                orders.fails(work, server_ends(name, work.table, key, part))
+            case ResultInvalid() if job.task is Task.WHOLE:
+                self._moved(job, failed, rows_unreadable(name, work.table, failed))
+            case ResultInvalid():
+                if not orders.narrows(job):
+                    orders.fails(work, row_unreadable(name, work.table, key, part, failed))
 
     def _missing(self, job: Job) -> None:
         now = time.monotonic()
