@@ -144,16 +144,16 @@ cdef inline int decode_enum(const Value* value, Column* column, Row* row, const 
 cdef inline bint append_labels(
     Column* column, Row* row, const Text* labels, size_t count, uint64_t bits
 ) noexcept nogil:
-    """The labels whose bits are set, joined by commas."""
-    cdef bint is_first = True
+    """The labels whose bits are set, joined by commas as servers do it: none follows an empty label at the begin."""
+    cdef bint is_empty = True
     cdef size_t i
     for i in range(count):
         if bits >> i & 1:
-            if not is_first and not append_text(column, row, b",", 1):
+            if not is_empty and not append_text(column, row, b",", 1):
                 return False
             if not append_text(column, row, labels[i].text, labels[i].size):
                 return False
-            is_first = False
+            is_empty = is_empty and labels[i].size == 0
     return True
 
 

@@ -91,6 +91,21 @@ def test_numbers_behind_columns_of_every_type_keep_their_sign(source: Server) ->
     assert_select_gives_the_same(source, changes, "signs")
 
 
+def test_set_with_an_empty_label_is_joined_as_the_server_joins_it(source: Server) -> None:
+    data = logged(
+        source,
+        "DROP TABLE IF EXISTS hollow",
+        "CREATE TABLE hollow (id INT PRIMARY KEY, a SET('', 'x', 'y'), b SET('x', '', 'y'))",
+        f"INSERT INTO hollow VALUES {', '.join(f'({bits}, {bits}, {bits})' for bits in range(8))}",
+    )
+
+    changes = decode_all(data, mariadb=source.flavor == "mariadb").table("hollow")
+
+    read = [(row["id"], row["a"], row["b"]) for row in changes.to_pylist()]
+    assert read == source.run("SELECT * FROM t.hollow ORDER BY id")
+    assert_select_gives_the_same(source, changes, "hollow")
+
+
 def _names() -> list[str]:
     """Identifiers of every character from U+0001 to U+007F, and of some beyond; none may end in a space."""
     ascii_ = "".join(map(chr, range(1, 128)))
