@@ -102,6 +102,7 @@ SETTINGS = (
     Setting("binlog_row_image=NOBLOB", BOTH_MARIADB, ("SET SESSION binlog_row_image = 'NOBLOB'",), keeps_keys=True),
     Setting("binlog_row_image=FULL_NODUP", frozenset({MARIADB_11}), ("SET SESSION binlog_row_image = 'FULL_NODUP'",), keeps_keys=True),
     _global("binlog_row_metadata", "MINIMAL", "FULL"),
+    _global("binlog_row_metadata", "NO_LOG", "FULL", BOTH_MARIADB),
     Setting("binlog_row_value_options=PARTIAL_JSON", frozenset({MYSQL}), ("SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",)),
     Setting(
         "PARTIAL_JSON and MINIMAL",
@@ -184,7 +185,7 @@ FLOWS = (
     Flow("virtual column that changes, binlog_row_image=MINIMAL", ("ALTER TABLE {t} ADD COLUMN v INT AS (CHAR_LENGTH(note)) VIRTUAL", "INSERT INTO {t} (id, note) VALUES (1, 'a'), (2, 'b')", "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET note = 'longer' WHERE id = 1")),
     Flow("metadata and checksum flipped in the stream", (_THREE, "SET GLOBAL binlog_row_metadata = 'MINIMAL'", "UPDATE {t} SET note = 'x' WHERE id = 1", "SET GLOBAL binlog_checksum = 'NONE'", "UPDATE {t} SET note = 'y' WHERE id = 2", "SET GLOBAL binlog_row_metadata = 'FULL'", "UPDATE {t} SET note = 'z' WHERE id = 3", "SET GLOBAL binlog_checksum = 'CRC32'", "DELETE FROM {t} WHERE id = 1")),
     Flow("compression flipped in the stream", (_THREE, "SET SESSION binlog_transaction_compression = ON", "UPDATE {t} SET note = REPEAT('x', 40)", "SET SESSION binlog_transaction_compression = OFF", "DELETE FROM {t} WHERE id = 1"), frozenset({MYSQL})),
-    Flow("compression flipped in the stream", (_THREE, "SET GLOBAL log_bin_compress = ON", "SET GLOBAL log_bin_compress_min_len = 10", "UPDATE {t} SET note = REPEAT('x', 40)", "SET GLOBAL log_bin_compress = OFF", "DELETE FROM {t} WHERE id = 1"), BOTH_MARIADB),
+    Flow("compression flipped in the stream", (_THREE, "SET GLOBAL log_bin_compress = ON", "SET GLOBAL log_bin_compress_min_len = 10", "UPDATE {t} SET note = REPEAT('x', 40)", "ALTER TABLE {t} COMMENT 'long enough'", "SET GLOBAL log_bin_compress = OFF", "DELETE FROM {t} WHERE id = 1"), BOTH_MARIADB),
     Flow("log rotated", (_THREE, "FLUSH BINARY LOGS", "DELETE FROM {t} WHERE id = 2")),
     Flow("column added at the end", (_THREE, "ALTER TABLE {t} ADD COLUMN extra INT", "INSERT INTO {t} VALUES (4, 'four', 4)")),
     Flow("column added in front, metadata MINIMAL", ("SET GLOBAL binlog_row_metadata = 'MINIMAL'", _THREE, "ALTER TABLE {t} ADD COLUMN extra INT FIRST", "INSERT INTO {t} VALUES (9, 4, 'four')", "SET GLOBAL binlog_row_metadata = 'FULL'")),
