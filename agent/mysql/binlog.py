@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol
 from menura.v1 import mysql_binlog_pb2
 
 from agent.config import SourceConfig
+from agent.errors import EventUnknown, EventUnreadable, LogIncomplete
 from agent.mysql import constants as binlog
 from agent.mysql.connection import Facts
 from agent.mysql.cuts import Cuts, CutSettings
@@ -145,7 +146,11 @@ class BinlogReader:
                 self._heard_at = self._clock()
                 self._sink.received(size)
                 self._decoder.received(size)
-                self._decode()
+                try:
+                    self._decode()
+                except (EventUnknown, EventUnreadable, LogIncomplete):
+                    self._end_cut_before_failure()
+                    raise
             self._end_cut_if_due()
 
     def send_start(self, started: list[mysql_binlog_pb2.TableStarted], stopped: list[Stop]) -> None:
@@ -207,6 +212,18 @@ class BinlogReader:
         self._definitions.followed(self._read.position, self._cuts.number)
         self._definitions.committed(self._sink.committed_cut())
         self._cuts.end(started)
+
+    def _end_cut_before_failure(self) -> None:
+        """Where the source stops, what came before that transaction counts; else it would be read again in vain."""
+        decoder = self._decoder
+        first_gsn = decoder.transaction_first_gsn
+        if self._definitions.has_changed or self._xa.is_committing or self._cuts.has_event_since(first_gsn):
+            return
+        if decoder.in_transaction:
+            if not decoder.drop_rows(first_gsn):
+                return
+            decoder.transaction_abandoned()
+        self._end_cut()
 
     # --- events
 

@@ -155,6 +155,9 @@ class Cuts:
         """Whether the cut has to end before the next statement: one more may not fit."""
         return self._cut.events_bytes > MAX_EVENTS_BYTES // 2
 
+    def has_event_since(self, first_gsn: int) -> bool:
+        return any(event.gsn >= first_gsn for event in self._cut.events)
+
     def end(self, started: Sequence[mysql_binlog_pb2.TableStarted] = ()) -> None:
         """Send the cut's end, at the published position; its batches have been sent."""
         decoder = self._decoder

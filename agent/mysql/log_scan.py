@@ -136,6 +136,8 @@ class _Scan:
                 self._new_file()
             elif event.type == binlog.XA_PREPARE_LOG_EVENT:
                 self._decoder.transaction_finished()
+            elif event.type == binlog.INCIDENT_EVENT and self._decoder.in_transaction:
+                self._decoder.transaction_finished()  # MySQL gives it a GTID; it is the stream that stops at it
             elif event.type not in _KNOWN_EVENTS and not event.flags & binlog.LOG_EVENT_IGNORABLE_F:
                 raise event_unknown(self._read.place(), event.type, event.log_pos)
         except (EventBodyError, TableMapError) as broken:

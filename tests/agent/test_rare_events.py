@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
+import pymysql
 import pytest
 from menura.errors import MenuraError
 from menura.v1 import mysql_binlog_pb2
@@ -28,8 +29,8 @@ from agent.mysql.replication import identity_of
 from agent.native.decoder import BinlogDecoder, TableBatch
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
-from tests.agent.test_replication import ITEMS, ORDERS, change, config, prepare, wait_equal
-from tests.servers import server
+from tests.agent.test_replication import FLAVORS, ITEMS, ORDERS, change, config, prepare, wait_equal
+from tests.servers import Flavor, server
 
 TABLE = ("shop", "orders")
 FIRST_LOG = "binlog.000001"
@@ -165,6 +166,29 @@ def test_incident_when_the_server_lost_events_then_the_source_stops_and_names_it
     assert "incident 1: error writing" in error.found
     assert "dump" in error.remedy
     assert sink.position.offset == 200
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_incident_when_a_server_writes_one_then_the_source_stops_before_it(flavor: Flavor, tmp_path: Path) -> None:
+    """A statement about a table without transactions that is larger than what a server keeps of it for its log."""
+    gateway = GatewayDouble()
+    try:
+        caches = {"binlog_stmt_cache_size": "4096", "max_binlog_stmt_cache_size": "4096"}
+        with server(flavor, tmp_path / "server", **caches) as database:
+            prepare(database)
+            database.run("CREATE TABLE shop.plain (id INT, note LONGTEXT) ENGINE=MyISAM")
+            gateway.sync("shop", ORDERS, ITEMS, oldest=True)
+            change(database, rounds=1)
+            with pytest.raises(pymysql.err.OperationalError):
+                database.run("INSERT INTO shop.plain VALUES (1, REPEAT('x', 9000)), (2, REPEAT('y', 9000))")
+            change(database, rounds=1, table="items")
+            with running_agent(config(tmp_path, gateway, database), tmp_path / "log", LogIncomplete.exit_code):
+                record = gateway.source("shop")
+                gateway.wait(lambda: record.status is not None and record.status.error.code == "LOG_INCOMPLETE")
+                wait_equal(gateway, database, ORDERS)
+                assert not gateway.rows("shop", ITEMS)
+    finally:
+        gateway.stop()
 
 
 @pytest.mark.parametrize(
