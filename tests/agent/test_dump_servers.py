@@ -179,7 +179,11 @@ def test_dump_when_the_replica_has_no_gtids_then_it_fails_and_says_why(gateway: 
 
 
 def test_dump_when_a_row_cannot_be_read_then_it_fails_at_that_row_and_others_go_on(
-    database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    database: Server,
+    gateway: GatewayDouble,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     small_chunks(monkeypatch)
     spoilt, whole, sound = create(database), create(database, "KEY (id)", table="keyless"), create(database, table="ok")
@@ -203,6 +207,8 @@ def test_dump_when_a_row_cannot_be_read_then_it_fails_at_that_row_and_others_go_
     found = re.fullmatch(rf"range \d+, the first row above \((\d+)\) by \(id\): .* code {code}", by_key.found)
     assert found is not None, by_key.found
     assert database.flavor == "mariadb" or found[1] == "1497"
+    logged = [str(vars(record)) for record in caplog.records if record.message == "dump failed"]
+    assert len(logged) == 2 and not any(f"({found[1]})" in line for line in logged)
     with pytest.raises(pymysql.err.MySQLError, match=str(code)):
         database.run(f"SELECT * FROM shop.orders WHERE id > {found[1]} ORDER BY id LIMIT 1")
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from menura.errors import MenuraError
 from menura.v1 import mysql_client_pb2, stream_pb2
 
-from agent.errors import as_message
+from agent.errors import ResultInvalid, as_message
 from agent.mysql.dump.chunks import Chunk
 from agent.mysql.dump.desk import Desk, News
 from agent.mysql.dump.dump_events import Ending
@@ -247,7 +247,9 @@ class Orders:
             outlet.send(stream_pb2.StreamResponse(dump_failed=failed))
 
     def _fields(self, work: DumpWork, error: MenuraError) -> dict[str, object]:
-        return {"source": self._source, "dump": work.dump, "error": str(error)}
+        # where a row is that can't be read, values of its key tell: the gateway hears of them, a log does not
+        told = error.code if isinstance(error, ResultInvalid) else str(error)
+        return {"source": self._source, "dump": work.dump, "error": told}
 
     # --- its own thread
 
