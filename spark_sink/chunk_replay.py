@@ -13,12 +13,22 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, ChangeType
+from menura.change_batch import CHANGE_TYPE, GSN, ChangeType
 
 from spark_sink.logged_changes import LoggedChanges
 from spark_sink.net_effect import DELETED, in_order
-from spark_sink.partial_rows import GONE, LIFE, PLACE, Key, Lives, filled_in, lives_of, row_keys, timeline_of
+from spark_sink.partial_rows import (
+    GONE,
+    LIFE,
+    PLACE,
+    Key,
+    Lives,
+    filled_in,
+    lives_of,
+    lives_that_lack,
+    row_keys,
+    timeline_of,
+)
 
 
 def replayed(rows: pa.Table, match: Sequence[str], above_gsn: int, changes: LoggedChanges) -> pa.Table:
@@ -27,8 +37,7 @@ def replayed(rows: pa.Table, match: Sequence[str], above_gsn: int, changes: Logg
     ordered = in_order(changes.rows(_concerned(changes.in_order(match, above_gsn), match, set(keys))))
     lives = lives_of(ordered[CHANGE_TYPE].to_pylist(), row_keys(ordered, match))
     bases = _bases(keys, lives, list(row_keys(ordered, match)))
-    lacking = {lives.of_change[place] for place in pc.indices_nonzero(ordered[ABSENT].is_valid()).to_pylist()}
-    wanted = sorted(lacking & set(lives.alive.values()) & set(bases))
+    wanted = sorted(lives_that_lack(ordered, lives) & set(lives.alive.values()) & set(bases))
     held = rows.take(pa.array([bases[life] for life in wanted], pa.int64())).drop_columns([DELETED])
     of_change = [life if life in wanted else GONE for life in lives.of_change]
     filled = filled_in(timeline_of(held, wanted, ordered, of_change))

@@ -1,11 +1,13 @@
-"""One Spark session for all of the sink's tests."""
+"""One Spark session for all of the sink's tests, and of each test a landing and a lake."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_sink.spark import start_session
+from tests.spark_sink.landing import Writer
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +15,13 @@ def session() -> Iterator[SparkSession]:
     running = start_session("local[2]")
     yield running
     running.stop()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Writer:
+    return Writer(tmp_path / "landing")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"

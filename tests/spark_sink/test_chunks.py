@@ -22,7 +22,6 @@ from spark_sink.work import EventSeen, split_rows
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import (
     COMMIT_US,
-    Change,
     Chunk,
     Event,
     Table,
@@ -36,20 +35,10 @@ from tests.spark_sink.landing import (
     truncate,
     update,
 )
+from tests.spark_sink.test_partial_rows import TABLE, change, partial, rows
 
-TABLE = Table("t", {"id": pa.int32(), "a": pa.string(), "b": pa.int32()})
 KEYLESS = Table("t", TABLE.columns, key=())
 SOURCE = ("acme", "shop")
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    return Writer(tmp_path / "landing")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
 
 
 def started(writer: Writer) -> int:
@@ -64,20 +53,6 @@ def apply(writer: Writer, lake: Path) -> None:
 
 def row(key: int, a: str | None = "old", b: int | None = 1) -> Values:
     return {"id": key, "a": a, "b": b}
-
-
-def partial(**values: object) -> Values:
-    return {**values, "_absent": tuple(name for name in TABLE.columns if name not in values)}
-
-
-def change(key: int, **values: object) -> list[Change]:
-    """As binlog_row_image=MINIMAL logs it; a new `id` among the values moves the row."""
-    return update(partial(id=key), partial(**{"id": key, **values}))
-
-
-def rows(lake: Path, table: Table = TABLE) -> list[tuple[object, ...]]:
-    found = current_state(str(lake), table_id(table)).to_pylist()
-    return sorted((tuple(held[name] for name in (*table.columns, "_absent")) for held in found), key=repr)
 
 
 def test_a_chunk_when_changes_are_above_its_number_then_those_decide(writer: Writer, lake: Path) -> None:

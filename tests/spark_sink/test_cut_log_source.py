@@ -1,7 +1,5 @@
 """Offsets, limits and partitions of the cut log's source, without a session."""
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from menura.landing import entry_path
@@ -12,11 +10,6 @@ from spark_sink.landing_log import LandingLog
 from tests.spark_sink.landing import Table, Writer, insert
 
 TABLES = [Table(f"t{number}", {"id": pa.int32()}) for number in range(4)]
-
-
-@pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    return Writer(tmp_path / "landing")
 
 
 def reader(writer: Writer, partitions: int = 2, limits: Limits | None = None) -> CutLogReader:

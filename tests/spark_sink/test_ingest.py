@@ -47,16 +47,6 @@ Follow = Callable[..., None]
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    return Writer(tmp_path / "landing")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
-@pytest.fixture
 def follow(session: SparkSession, writer: Writer, lake: Path) -> Follow:
     """Run the sink over what the log holds now, to its end."""
 

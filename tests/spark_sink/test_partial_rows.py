@@ -21,16 +21,6 @@ from tests.spark_sink.landing import Change, Table, Values, Writer, apply_entrie
 TABLE = Table("t", {"id": pa.int32(), "a": pa.string(), "b": pa.int32()})
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    return Writer(tmp_path / "landing")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
 def partial(**values: object) -> Values:
     """A row that has these columns alone."""
     return {**values, "_absent": tuple(name for name in TABLE.columns if name not in values)}

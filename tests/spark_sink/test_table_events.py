@@ -35,16 +35,6 @@ TABLE = Table("t", {"id": pa.int32(), "v": pa.string()})
 KEYLESS = Table("t", {"id": pa.int32(), "v": pa.string()}, key=())
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    return Writer(tmp_path / "landing")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
 def logged(lake: Path, table: Table = TABLE) -> list[str]:
     return changelog(str(lake), table_id(table)).sort_by("_gsn")["_change_type"].to_pylist()
 

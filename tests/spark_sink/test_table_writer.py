@@ -21,16 +21,6 @@ ORDERS = Workload.ORDERS
 EVENTS = Workload.EVENTS
 
 
-@pytest.fixture
-def writer(tmp_path: Path) -> Writer:
-    return Writer(tmp_path / "landing")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
 def order(identity: int, amount: int = 1, note: str = "n") -> dict[str, object]:
     return {"id": identity, "amount": amount, "note": note}
 
