@@ -26,7 +26,6 @@ from tests.stack import Process, wait_for
 
 ITEMS = Table("items", {"id": pa.int64(), "n": pa.int32(), "at": pa.timestamp("us"), "note": pa.string()})
 CHUNK_ROWS = 50_000
-CHANGES = 5_000
 QUARTERS = 4
 SAMPLE_SECONDS = 0.1
 SMALL_BYTES = 16 << 20
@@ -36,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tests.bench.sink_memory", description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--ahead", type=int, default=4, help="entries that the landing may be ahead of the lake")
+    parser.add_argument("--changes", type=int, default=5_000, help=f"of any keys, beside each {CHUNK_ROWS:,} rows")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="menura-bench-") as name:
         folder = Path(name)
@@ -50,7 +50,7 @@ def main() -> None:
         with sink, sampled(sink) as samples:
             versions: dict[int, int] = {}
             for first in range(0, chosen.rows, CHUNK_ROWS):
-                cut = writer.cut(*batches(writer, versions, chosen.rows, first))
+                cut = writer.cut(*batches(writer, versions, chosen.rows, first, chosen.changes))
                 wait_for("the sink", lambda cut=cut: followed(cut - chosen.ahead), 600)
                 samples.quarter = first * QUARTERS // chosen.rows
             wait_for("the sink to end the dump", lambda: followed(cut), 600)
@@ -61,12 +61,12 @@ def main() -> None:
         samples.print(title)
 
 
-def batches(writer: Writer, versions: dict[int, int], rows: int, first: int) -> list[Batch]:
+def batches(writer: Writer, versions: dict[int, int], rows: int, first: int, count: int) -> list[Batch]:
     """Changes of any keys, and the chunk with the even keys from twice `first` on, as they are after these changes."""
     chosen = random.Random(first)
     floor = writer.last_gsns["acme", "shop"]
     changes = []
-    for key in (chosen.randrange(2 * rows) for _ in range(CHANGES)):
+    for key in (chosen.randrange(2 * rows) for _ in range(count)):
         before = versions.get(key, 0)
         versions[key] = before + 1
         is_there = before or key % 2 == 0
@@ -100,14 +100,13 @@ class Samples:
 
 
 def role(process: psutil.Process) -> str:
-    command = process.cmdline()
-    if "java" in command[0]:
+    command = " ".join(process.cmdline())
+    if "org.apache.spark" in command:
         return "Spark's JVM"
-    modules = [word for word in command if word.startswith("pyspark")]
-    if not modules:
-        return "driver"
-    is_worker = modules[0] == "pyspark.daemon" and "pyspark.daemon" in process.parent().cmdline()
-    return "worker" if is_worker else modules[0]
+    if "pyspark.daemon" not in command:
+        return "planner" if "pyspark.sql" in command else "driver"
+    parent = process.parent()
+    return "worker" if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()) else "workers' parent"
 
 
 @contextmanager
