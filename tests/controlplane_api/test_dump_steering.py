@@ -1,13 +1,14 @@
 """Commands about dumps over a real agent and gateway: what they promise, checked in the cut log."""
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 from menura.landing import LandedChunk, decode_entry, entry_path
 
 from tests.servers import Flavor, Server, server
-from tests.stack import Stack, stack, wait_for
+from tests.stack import Process, Stack, stack, wait_for
 
 SHOP = "/v1/tenants/acme/sources/shop"
 ROWS = 20_000
@@ -43,44 +44,55 @@ def dump_of(running: Stack, dump: str) -> dict[str, Any]:
     return view
 
 
-@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
-def test_commands_when_a_table_is_dumped_then_it_is_held_goes_on_and_lacks_nothing(tmp_path: Path, flavor: Flavor):
-    with server(flavor, tmp_path / flavor) as source, stack(tmp_path / "stack", sink=False) as running:
-        fill(source)
-        with running.agent("agent-1", {"shop": source}) as agent:
-            orders = running.wait_for_table("shop", "shop", "orders")
-            slow = {"limits": {"rows_per_second": 1_000}}
-            dump = running.post(f"{orders}/start", {"start": "dump", "dump": slow})["dump"]["dump"]
-            wait_for("its first chunk", lambda: dump_of(running, dump)["chunks"], 60)
-            assert running.get(orders)["earlier_rows_missing"] == "the dump that brings them is not done"
-            running.post(f"{SHOP}/dumps/{dump}/pause")
-            held = dump_of(running, dump)
-            assert (held["state"], held["key"]) == ("paused", ["id"])
-            assert held["rows"] < ROWS
-            source.run("UPDATE shop.orders SET note = 'new' WHERE id = 5")  # its stream goes on meanwhile
-            wait_for("the change", lambda: running.get(orders)["rows"] > dump_of(running, dump)["rows"], 90)
-            running.post(f"{SHOP}/dumps/{dump}/limits", {})
-            running.post(f"{SHOP}/dumps/{dump}/resume")
-            wait_for("its end", lambda: dump_of(running, dump)["state"] == "done", 60)
-            table, done = running.get(orders), dump_of(running, dump)
-            assert (table["earlier_rows_missing"], table["dump"]) == ("", None), agent.tail()
-            assert (done["percent"], done["ranges_done"], done["rows"]) == (100, done["ranges"], ROWS)
-            assert sum(chunk.rows for chunk in landed_chunks(running, dump)) == ROWS
-            kinds = [event["kind"] for event in running.get(f"{orders}/events")["events"]]
-            assert kinds == ["DUMPED", "DUMP_STARTED"]
+@dataclass(frozen=True)
+class Running:
+    source: Server
+    stack: Stack
+    agent: Process
 
 
-def test_dump_when_a_table_without_a_key_streams_then_it_begins_anew_and_lacks_nothing(tmp_path: Path):
-    with server("mysql", tmp_path / "mysql") as source, stack(tmp_path / "stack", sink=False) as running:
+@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder, flavor = tmp_path_factory.mktemp("shop"), cast(Flavor, request.param)
+    with server(flavor, folder / flavor) as source, stack(folder / "stack", sink=False) as running:
         fill(source)
         with running.agent("agent-1", {"shop": source}) as agent:
-            heap = running.wait_for_table("shop", "shop", "heap")
-            running.post(f"{heap}/start", {"start": "now"})
-            wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"], 90)
-            (told,) = running.post(f"{SHOP}/dumps", {"tables": [{"database": "shop", "table": "heap"}]})["tables"]
-            assert "begins anew" in told["notice"]
-            wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done", 60)
-            assert running.get(heap)["earlier_rows_missing"] == "", agent.tail()
-            (whole,) = landed_chunks(running, told["dump"])
-            assert (whole.rows, whole.lower, whole.upper, whole.last_of_range) == (ROWS, "", "", True)
-            assert dump_of(running, told["dump"])["rows"] == ROWS
+            yield Running(source, running, agent)
+
+
+def test_commands_when_a_table_is_dumped_then_it_is_held_goes_on_and_lacks_nothing(shop: Running):
+    running, agent = shop.stack, shop.agent
+    orders = running.wait_for_table("shop", "shop", "orders")
+    slow = {"limits": {"rows_per_second": 1_000}}
+    dump = running.post(f"{orders}/start", {"start": "dump", "dump": slow})["dump"]["dump"]
+    wait_for("its first chunk", lambda: dump_of(running, dump)["chunks"], 90)
+    assert running.get(orders)["earlier_rows_missing"] == "the dump that brings them is not done"
+    running.post(f"{SHOP}/dumps/{dump}/pause")
+    held = dump_of(running, dump)
+    assert (held["state"], held["key"]) == ("paused", ["id"])
+    assert held["rows"] < ROWS
+    shop.source.run("UPDATE shop.orders SET note = 'new' WHERE id = 5")  # its stream goes on meanwhile
+    wait_for("the change", lambda: running.get(orders)["rows"] > dump_of(running, dump)["rows"], 90)
+    running.post(f"{SHOP}/dumps/{dump}/limits", {})
+    running.post(f"{SHOP}/dumps/{dump}/resume")
+    wait_for("its end", lambda: dump_of(running, dump)["state"] == "done", 90)
+    table, done = running.get(orders), dump_of(running, dump)
+    assert (table["earlier_rows_missing"], table["dump"]) == ("", None), agent.tail()
+    assert (done["percent"], done["ranges_done"], done["rows"]) == (100, done["ranges"], ROWS)
+    assert sum(chunk.rows for chunk in landed_chunks(running, dump)) == ROWS
+    kinds = [event["kind"] for event in running.get(f"{orders}/events")["events"]]
+    assert kinds == ["DUMPED", "DUMP_STARTED"]
+
+
+def test_dump_when_a_table_without_a_key_streams_then_it_begins_anew_and_lacks_nothing(shop: Running):
+    running = shop.stack
+    heap = running.wait_for_table("shop", "shop", "heap")
+    running.post(f"{heap}/start", {"start": "now"})
+    wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"], 90)
+    (told,) = running.post(f"{SHOP}/dumps", {"tables": [{"database": "shop", "table": "heap"}]})["tables"]
+    assert "begins anew" in told["notice"]
+    wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done", 90)
+    assert running.get(heap)["earlier_rows_missing"] == "", shop.agent.tail()
+    (whole,) = landed_chunks(running, told["dump"])
+    assert (whole.rows, whole.lower, whole.upper, whole.last_of_range) == (ROWS, "", "", True)
+    assert dump_of(running, told["dump"])["rows"] == ROWS

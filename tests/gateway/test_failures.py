@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from menura.landing import LandedCut, LandedPosition, LogEntry, encode_entry, entry_path
 
+from gateway import server
 from gateway.config import GatewayConfig
 from gateway.cut_log import CutLog, EntryTaken
 from gateway.errors import (
@@ -124,7 +125,10 @@ def test_the_registry_when_it_is_away_delays_the_acknowledgement_and_loses_nothi
     assert landed_gsns(tmp_path) == list(range(1, 21))
 
 
-def test_the_registry_when_it_stays_away_does_not_keep_the_gateway_from_stopping(tmp_path: Path) -> None:
+def test_the_registry_when_it_stays_away_does_not_keep_the_gateway_from_stopping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STOP_SECONDS", 0.5)
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")
 
