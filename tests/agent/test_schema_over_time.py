@@ -66,6 +66,8 @@ class Step:
     columns: str
     values: str
     events: tuple[str, ...]
+    #: of rows that the statements write themselves
+    made: str = "FALSE"
 
 
 STEPS = (
@@ -109,6 +111,16 @@ STEPS = (
     ),
     Step(
         (
+            "DROP TABLE shop.t",
+            "CREATE TABLE shop.t (w VARCHAR(9), PRIMARY KEY (id)) SELECT 1000 + id AS id, other AS w FROM shop.away",
+        ),
+        "w",
+        "'q'",
+        ("DROPPED", "CREATED"),
+        "id > 1000",
+    ),
+    Step(
+        (
             "DROP DATABASE shop",
             "CREATE DATABASE shop CHARACTER SET latin1",
             "CREATE TABLE shop.t (id INT PRIMARY KEY, w VARCHAR(9))",
@@ -143,6 +155,7 @@ def kinds(gateway: GatewayDouble) -> list[str]:
 
 def run_step(written: Written, step: Step) -> None:
     written.database.run(*step.statements)
+    written.note(step.made)
     written.write(step.values, step.columns)
 
 

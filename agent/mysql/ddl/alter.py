@@ -10,13 +10,21 @@ from dataclasses import dataclass, field, replace
 
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.columns import Context, added, define, with_default, with_first_timestamp
-from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
+from agent.mysql.ddl.keys import (
+    hash_count,
+    inline_keys,
+    with_period_columns,
+    with_periods,
+    with_primary_key,
+    with_row_end,
+)
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, Rows, TableDefinition
 from agent.mysql.ddl.syntax import (
     Action,
     AddColumn,
     AddKey,
+    AddPeriod,
     ChangeColumn,
     ColumnWords,
     ConvertCharset,
@@ -74,6 +82,9 @@ def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Con
         work.columns = [_converted(column, conversion, context) for column in work.columns]
     new_keys = [action.key for action in needed if isinstance(action, AddKey)]
     new_keys += _keys_of(needed)
+    periods = [action.period for action in needed if isinstance(action, AddPeriod)]
+    new_keys = with_period_columns(new_keys, periods)
+    work.columns = with_periods(work.columns, periods)
     primary_key = _primary_key(definition, work, needed, new_keys)
     work.columns, primary_key = with_primary_key(work.columns, primary_key)
     uniques = [key for key in new_keys if not key.primary]
@@ -299,6 +310,9 @@ def _hidden(
     for action in actions:
         if isinstance(action, SetVersioning):
             has_period = action.on and not any(words.period for words in _defined(actions))
+    dropped = [column for column in definition.columns if column.name.lower() in work.dropped]
+    if any(map(hidden.may_be_period, dropped)) and not any(isinstance(action, SetVersioning) for action in actions):
+        raise Unreadable("it may drop a period's columns, and then has hidden ones")
     count = hidden.hashes(definition.columns)
     _check_hashes(definition, work, actions, count)
     count += hash_count(uniques, work.columns, engine=None if any(key.uses_hash for key in uniques) else "")

@@ -14,6 +14,8 @@ from agent.mysql.ddl.types import TypeContext, column_type
 
 #: MariaDB
 _EMPTY_STRING_IS_NULL = 1 << 32
+#: MySQL
+_WITHOUT_LITERALS = (Kind.TEXT, Kind.BLOB, Kind.GEOMETRY, Kind.JSON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ def define(words: ColumnWords, context: Context) -> ColumnDefinition:
         return replace(column, default=Default.NONE)
     if words.default is None and has_implicit_defaults and not nullable:
         return replace(column, default=Default.LITERAL, default_text=implicit_text(type_) or "")
+    if words.on_update_now and words.default is None and not nullable and context.server.mariadb:
+        return replace(column, default=Default.LITERAL, default_text=implicit_text(type_) or "")
     if words.type.compressed and not nullable and words.default is None:
         return replace(column, default=Default.LITERAL)  # an empty one
     return with_default(column, words.default, words.type, context)
@@ -81,7 +85,7 @@ def with_default(
     column: ColumnDefinition, default: DefaultWords | None, words: TypeWords | None, context: Context
 ) -> ColumnDefinition:
     """The column with that default; None: without one."""
-    if default is None or default.kind is DefaultKind.NULL or _is_empty_null(default, context):
+    if default is None or default.kind is DefaultKind.NULL or _is_no_default(default, column, context):
         found = Default.NULL if column.nullable else Default.NONE
         return replace(column, default=found, default_text="")
     is_literal = default.kind is DefaultKind.LITERAL
@@ -93,10 +97,14 @@ def with_default(
     return replace(column, default=Default.LITERAL, default_text=text)
 
 
-def _is_empty_null(default: DefaultWords, context: Context) -> bool:
-    is_on = context.server.mariadb and context.statement.sql_mode & _EMPTY_STRING_IS_NULL
+def _is_no_default(default: DefaultWords, column: ColumnDefinition, context: Context) -> bool:
+    """An empty string that MariaDB takes for NULL, or that MySQL, where it is not strict, leaves out of a BLOB."""
     literal = default.literal
-    return bool(is_on and literal and literal.kind is LiteralKind.STRING and not literal.text)
+    if literal is None or literal.kind is not LiteralKind.STRING or literal.text:
+        return False
+    if context.server.mariadb:
+        return bool(context.statement.sql_mode & _EMPTY_STRING_IS_NULL)
+    return default.kind is DefaultKind.LITERAL and column.type.kind in _WITHOUT_LITERALS
 
 
 def added(words: ColumnWords, column: ColumnDefinition, context: Context) -> AddedColumn:

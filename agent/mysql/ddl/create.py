@@ -7,10 +7,17 @@ from menura.types import ColumnType, Kind
 
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.columns import Context, define, with_first_timestamp
-from agent.mysql.ddl.keys import hash_count, inline_keys, with_primary_key, with_row_end
+from agent.mysql.ddl.keys import (
+    hash_count,
+    inline_keys,
+    with_period_columns,
+    with_periods,
+    with_primary_key,
+    with_row_end,
+)
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
-from agent.mysql.ddl.syntax import CreateTable
+from agent.mysql.ddl.syntax import ColumnWords, CreateTable
 from agent.mysql.ddl.types import charset_of_words, is_shown_surely
 
 #: MariaDB's sequences are tables of one row
@@ -44,11 +51,15 @@ def create(statement: CreateTable, context: Context) -> TableDefinition:
     keys = list(statement.keys)
     for words in statement.columns:
         keys += inline_keys(words)
+    keys = with_period_columns(keys, list(statement.periods))
     primary = [key for key in keys if key.primary]
     if not columns or len(primary) > 1 or len({column.name.lower() for column in columns}) < len(columns):
         raise Unreadable("a table without columns, or with two of one name or two primary keys, is not read")
     if _REWRITTEN.match(context.statement.text):
         columns = [_checked(column) for column in columns]
+        if context.server.mariadb:
+            columns = [_as_shown(column, words) for column, words in zip(columns, statement.columns, strict=True)]
+    columns = with_periods(columns, list(statement.periods))
     columns, primary_key = with_primary_key(columns, tuple(part.column for key in primary for part in key.parts))
     uniques = [key for key in keys if not key.primary]
     if not context.server.mariadb:
@@ -71,6 +82,12 @@ def _checked(column: ColumnDefinition) -> ColumnDefinition:
     if column.default is Default.LITERAL and charset and not is_shown_surely(column.default_text, charset):
         return replace(column, default=Default.EXPRESSION, default_text="")
     return column
+
+
+def _as_shown(column: ColumnDefinition, words: ColumnWords) -> ColumnDefinition:
+    """The server writes DEFAULT NULL where it is meant; a column of a SELECT may have none at all."""
+    is_none = words.default is None and column.default is Default.NULL
+    return replace(column, default=Default.NONE) if is_none else column
 
 
 def _is_versioned(statement: CreateTable) -> bool:

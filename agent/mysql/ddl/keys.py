@@ -5,7 +5,7 @@ from dataclasses import replace
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default
-from agent.mysql.ddl.syntax import ColumnWords, KeyPart, KeyWords
+from agent.mysql.ddl.syntax import ColumnWords, KeyPart, KeyWords, PeriodWords
 
 #: they have hash indexes of their own
 _ENGINES_OF_HASHES = ("MEMORY", "HEAP")
@@ -21,6 +21,28 @@ def inline_keys(words: ColumnWords) -> list[KeyWords]:
     return keys
 
 
+def with_period_columns(keys: list[KeyWords], periods: list[PeriodWords]) -> list[KeyWords]:
+    """MariaDB: a period WITHOUT OVERLAPS is its end and its start in a key."""
+    known = {period.name.lower(): (KeyPart(period.end), KeyPart(period.start)) for period in periods}
+
+    def columns_of(part: KeyPart) -> tuple[KeyPart, ...]:
+        if not part.is_period:
+            return (part,)
+        if part.column.lower() not in known:
+            raise Unreadable("a key has a period whose columns are not known")
+        return known[part.column.lower()]
+
+    return [replace(key, parts=tuple(column for part in key.parts for column in columns_of(part))) for key in keys]
+
+
+def with_periods(columns: list[ColumnDefinition], periods: list[PeriodWords]) -> list[ColumnDefinition]:
+    """The columns, those of periods being NOT NULL; raises `Unreadable`."""
+    wanted = {name.lower() for period in periods for name in (period.start, period.end)}
+    if not wanted <= {column.name.lower() for column in columns}:
+        raise Unreadable("a period has a column that was not known to be there")
+    return [_required(column) if column.name.lower() in wanted else column for column in columns]
+
+
 def with_primary_key(
     columns: list[ColumnDefinition], primary_key: tuple[str, ...]
 ) -> tuple[list[ColumnDefinition], tuple[str, ...]]:
@@ -34,6 +56,7 @@ def with_primary_key(
 
 
 def _required(column: ColumnDefinition) -> ColumnDefinition:
+    """As NOT NULL."""
     default = Default.NONE if column.default is Default.NULL else column.default
     return replace(column, nullable=False, default=default)
 

@@ -86,7 +86,8 @@ def _characters(literal: Literal, type_: ColumnType) -> str | None:
             text = decode_text(literal.charset or type_.charset, _raw(literal))
         except (CharsetUnknown, UnicodeDecodeError):
             return None
-    if text is None or not can_hold(type_.charset, text):
+    is_of_column = literal.kind is not LiteralKind.STRING and not literal.charset
+    if text is None or not (is_of_column or can_hold(type_.charset, text)):
         return None
     return text.rstrip(" ") if type_.kind is Kind.CHAR else text
 
@@ -203,12 +204,12 @@ def real_text(number: float, kind: Kind) -> str | None:
 
 
 def _address(literal: Literal, kind: Kind) -> str | None:
-    text = _string(literal)
-    if text is None:
-        return None
-    if kind is Kind.UUID:
+    text = _raw(literal) if literal.kind is LiteralKind.HEX and kind is not Kind.UUID else _string(literal)
+    if isinstance(text, str) and kind is Kind.UUID:
         return text.lower() if _UUID.fullmatch(text) else None
     try:
-        return str(ipaddress.IPv4Address(text) if kind is Kind.INET4 else ipaddress.IPv6Address(text))
+        address = ipaddress.IPv4Address(text) if kind is Kind.INET4 else ipaddress.IPv6Address(text)
     except ValueError:
         return None
+    has_dots = kind is Kind.INET6 and 0xFFFF < int(address) < 1 << 48  # ::1.2.3.4, ::ffff:1.2.3.4
+    return None if has_dots else str(address)

@@ -38,6 +38,8 @@ _OTHER_OBJECTS = words(
 _DEFINING = ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE")
 _DATABASE_OPTIONS = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "ENCRYPTION", "READ")
 _FIRST_TOKENS = 12
+#: what these mean depends on the sql_mode
+_DEPENDS_ON_SETTINGS = frozenset('"\\[')
 
 
 def parse(text: str, server: Server, sql_mode: int = 0) -> Parsed:
@@ -47,6 +49,10 @@ def parse(text: str, server: Server, sql_mode: int = 0) -> Parsed:
     if _is_irrelevant(first):
         return Irrelevant()
     cursor = Cursor([*first, *stream])
+    if cursor.accept("SET", "STATEMENT"):
+        _skip_settings(cursor, is_plain=text.isascii() and _DEPENDS_ON_SETTINGS.isdisjoint(text))
+        if not cursor.sees_any(*_DEFINING):
+            return Irrelevant()
     parsed = _statement(cursor)
     cursor.accept(";")
     if not cursor.is_end():
@@ -81,15 +87,17 @@ def _statement(cursor: Cursor) -> Parsed:
         table = cursor.table()
         _skip_wait(cursor)
         return TruncateTable(table)
-    if word == "RENAME":
-        return _rename(cursor)
-    while not cursor.is_end():  # MariaDB: SET STATEMENT lock_wait_timeout=1 FOR ALTER TABLE ...
-        if cursor.accept("FOR"):
-            return _statement(cursor) if cursor.sees_any(*_DEFINING) else _skip_all(cursor)
-        if cursor.sees_any("SQL_MODE", "CHARACTER_SET_CLIENT"):
+    return _rename(cursor)
+
+
+def _skip_settings(cursor: Cursor, *, is_plain: bool) -> None:
+    """MariaDB: lock_wait_timeout=1 FOR; the server read the text before it made these settings, and logs these."""
+    while not cursor.accept("FOR"):
+        if cursor.is_end():
+            raise cursor.unreadable("expected FOR")
+        if not is_plain and cursor.sees_any("SQL_MODE", "CHARACTER_SET_CLIENT"):
             raise cursor.unreadable("SET STATEMENT was read with other settings than it was logged with")
         cursor.next()
-    raise cursor.unreadable("expected FOR")
 
 
 def _create(cursor: Cursor) -> Parsed:

@@ -8,6 +8,7 @@ from agent.mysql.ddl.syntax import (
     Action,
     AddColumn,
     AddKey,
+    AddPeriod,
     ChangeColumn,
     ConvertCharset,
     DefaultWords,
@@ -56,6 +57,8 @@ def _action(cursor: Cursor) -> list[Action]:
         return _rename(cursor)
     if cursor.accept("CONVERT"):
         return _convert(cursor)
+    if cursor.accept("WITH", "SYSTEM", "VERSIONING"):
+        return [SetVersioning(True)]
     if cursor.accept("ORDER", "BY"):
         _skip_order(cursor)
         return []
@@ -75,7 +78,7 @@ def _add(cursor: Cursor) -> list[Action]:
         return []
     items = Items()
     if key_or_check(cursor, items):
-        return [AddKey(key) for key in items.keys]
+        return [*map(AddKey, items.keys), *map(AddPeriod, items.periods)]
     cursor.accept("COLUMN")
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     if not cursor.accept("("):
@@ -84,7 +87,7 @@ def _add(cursor: Cursor) -> list[Action]:
     while True:
         items = Items()
         if key_or_check(cursor, items):
-            actions += [AddKey(key) for key in items.keys]
+            actions += [*map(AddKey, items.keys), *map(AddPeriod, items.periods)]
         else:
             actions.append(AddColumn(column_words(cursor), None, if_not_exists))
         if cursor.accept(")"):

@@ -130,14 +130,10 @@ def _attribute(cursor: Cursor, words: ColumnWords) -> ColumnWords | None:
 
 
 def _generated(cursor: Cursor, words: ColumnWords) -> ColumnWords:
-    if cursor.accept("GENERATED", "ALWAYS"):
-        cursor.expect("AS")
-        if cursor.accept("ROW", "START") or cursor.accept("ROW", "END"):
-            return replace(words, generated=True, period=cursor.peek(-1).word)
-        if cursor.accept("IDENTITY"):
-            raise cursor.unreadable("identity columns are not read")
-    else:
-        cursor.expect("AS")
+    cursor.accept("GENERATED", "ALWAYS")
+    cursor.expect("AS")
+    if cursor.accept("ROW", "START") or cursor.accept("ROW", "END"):
+        return replace(words, generated=True, period=cursor.peek(-1).word)
     if not cursor.sees("("):
         raise cursor.unreadable("expected an expression")
     cursor.skip_parentheses()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from agent.mysql.ddl.cursor import Cursor
 from agent.mysql.ddl.lexer import TokenKind, words
 from agent.mysql.ddl.parse_column import column_words, skip_check, skip_references
-from agent.mysql.ddl.syntax import ColumnWords, CreateTable, KeyPart, KeyWords, TableOptions
+from agent.mysql.ddl.syntax import ColumnWords, CreateTable, KeyPart, KeyWords, PeriodWords, TableOptions
 
 _SELECT_STARTS = ("SELECT", "WITH", "VALUES", "TABLE")
 _KEY_WORDS = ("INDEX", "KEY")
@@ -17,6 +17,7 @@ class Items:
 
     columns: list[ColumnWords] = field(default_factory=list)
     keys: list[KeyWords] = field(default_factory=list)
+    periods: list[PeriodWords] = field(default_factory=list)
 
 
 def create_table(cursor: Cursor, *, or_replace: bool) -> CreateTable:
@@ -33,7 +34,8 @@ def create_table(cursor: Cursor, *, or_replace: bool) -> CreateTable:
         cursor.next()
         _items(cursor, items)
     options = table_options(cursor)
-    made = replace(made, columns=tuple(items.columns), keys=tuple(items.keys), options=options)
+    made = replace(made, columns=tuple(items.columns), keys=tuple(items.keys), periods=tuple(items.periods))
+    made = replace(made, options=options)
     cursor.accept_any("IGNORE", "REPLACE")
     if cursor.accept("AS") or _is_select(cursor):
         while not cursor.is_end():
@@ -63,9 +65,7 @@ def _items(cursor: Cursor, items: Items) -> None:
 def key_or_check(cursor: Cursor, items: Items) -> bool:
     """Reads a key, check or period, if it is one."""
     if cursor.accept("PERIOD", "FOR"):
-        if not cursor.accept("SYSTEM_TIME"):
-            raise cursor.unreadable("periods other than SYSTEM_TIME are not read")
-        cursor.skip_parentheses()
+        _period(cursor, items)
         return True
     name = ""
     if cursor.accept("CONSTRAINT"):
@@ -93,6 +93,20 @@ def key_or_check(cursor: Cursor, items: Items) -> bool:
     else:
         return False
     return True
+
+
+def _period(cursor: Cursor, items: Items) -> None:
+    """After PERIOD FOR."""
+    cursor.accept("IF", "NOT", "EXISTS")
+    if cursor.accept("SYSTEM_TIME"):
+        cursor.skip_parentheses()
+        return
+    name = cursor.name()
+    cursor.expect("(")
+    start = cursor.name()
+    cursor.expect(",")
+    items.periods.append(PeriodWords(name, start, cursor.name()))
+    cursor.expect(")")
 
 
 def _is_plain_key(cursor: Cursor) -> bool:
@@ -139,7 +153,7 @@ def key_parts(cursor: Cursor) -> tuple[KeyPart, ...]:
             has_length = cursor.sees("(")
             if has_length:
                 cursor.skip_parentheses()
-            parts.append(KeyPart(name, has_length))
+            parts.append(KeyPart(name, has_length, cursor.accept("WITHOUT", "OVERLAPS")))
         cursor.accept_any("ASC", "DESC")
         if cursor.accept(")"):
             return tuple(parts)
@@ -282,7 +296,7 @@ def skip_partitions(cursor: Cursor) -> None:
 
 def _skip_system_time(cursor: Cursor) -> None:
     """MariaDB: INTERVAL 1 DAY STARTS '2020-01-01' AUTO, LIMIT 10"""
-    while not cursor.is_end() and not cursor.sees_any("(", "PARTITIONS", ",", "AS", "SELECT", ";"):
+    while not cursor.is_end() and not cursor.sees_any("(", "PARTITIONS", "SUBPARTITION", ",", "AS", "SELECT", ";"):
         if cursor.accept("TIMESTAMP") or cursor.accept("NOW"):
             continue
         cursor.next()

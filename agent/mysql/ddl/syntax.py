@@ -84,6 +84,8 @@ class KeyPart:
     #: '' of an expression
     column: str
     has_length: bool = False
+    #: MariaDB: p WITHOUT OVERLAPS: a period's name
+    is_period: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,15 @@ class KeyWords:
     #: CREATE INDEX IF NOT EXISTS and the like
     if_not_exists: bool = False
     uses_hash: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodWords:
+    """MariaDB: PERIOD FOR name (start, end), but SYSTEM_TIME; its columns are NOT NULL."""
+
+    name: str
+    start: str
+    end: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +163,11 @@ class SetVisible:
 @dataclass(frozen=True, slots=True)
 class AddKey:
     key: KeyWords
+
+
+@dataclass(frozen=True, slots=True)
+class AddPeriod:
+    period: PeriodWords
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +234,7 @@ Action = (
     | SetDefault
     | SetVisible
     | AddKey
+    | AddPeriod
     | DropKey
     | RenameTo
     | ConvertCharset
@@ -234,6 +251,7 @@ class CreateTable:
     or_replace: bool = False
     columns: tuple[ColumnWords, ...] = ()
     keys: tuple[KeyWords, ...] = ()
+    periods: tuple[PeriodWords, ...] = ()
     options: TableOptions = field(default_factory=TableOptions)
     like: TableName | None = None
     #: AS SELECT: its columns are more than those

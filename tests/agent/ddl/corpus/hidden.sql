@@ -57,9 +57,19 @@ CREATE UNIQUE INDEX ui ON o (b);
 -- unsure mariadb: t.o
 CREATE UNIQUE INDEX uh USING HASH ON o (b);
 CREATE TABLE r LIKE q;
--- unsure mariadb: t.s
 CREATE TABLE s (a INT, p1 DATE, p2 DATE, PERIOD FOR app (p1, p2), PRIMARY KEY (a, app WITHOUT OVERLAPS));
 ALTER TABLE s DROP PERIOD FOR app, DROP PRIMARY KEY;
 CREATE TABLE u (a INT, p1 DATE NOT NULL, p2 DATE NOT NULL);
--- unsure mariadb: t.u
 ALTER TABLE u ADD PERIOD FOR app (p1, p2);
+CREATE TABLE stay (room INT, arrives DATE, leaves DATE DEFAULT '2030-01-01', PERIOD FOR nights (arrives, leaves), note INT);
+CREATE TABLE stay_once (room INT, arrives DATETIME, leaves DATETIME, PERIOD FOR nights (arrives, leaves), PRIMARY KEY (room, nights WITHOUT OVERLAPS));
+CREATE TABLE stay_unique (room INT, arrives DATE, leaves DATE, PERIOD FOR nights (arrives, leaves), UNIQUE (room, nights WITHOUT OVERLAPS));
+CREATE TABLE stay_later (room INT, arrives DATE, leaves DATE);
+ALTER TABLE stay_later ADD PERIOD FOR nights (arrives, leaves), ADD UNIQUE once (room, nights WITHOUT OVERLAPS);
+ALTER TABLE stay_later DROP KEY once, DROP PERIOD FOR nights;
+CREATE TABLE both_periods (a DATE, b DATE, PERIOD FOR p (a, b), s TIMESTAMP(6) AS ROW START, e TIMESTAMP(6) AS ROW END INVISIBLE, PERIOD FOR SYSTEM_TIME (s, e)) WITH SYSTEM VERSIONING;
+CREATE TABLE parted (x INT) WITH SYSTEM VERSIONING PARTITION BY SYSTEM_TIME SUBPARTITION BY KEY (x) SUBPARTITIONS 2 (PARTITION old HISTORY, PARTITION now CURRENT);
+CREATE TABLE timed_later (a INT);
+ALTER TABLE timed_later ADD s TIMESTAMP(6) AS ROW START, ADD e TIMESTAMP(6) AS ROW END, ADD PERIOD FOR SYSTEM_TIME (s, e), WITH SYSTEM VERSIONING;
+-- unsure mariadb: t.places
+CREATE TABLE places (a POINT NOT NULL, UNIQUE (a));
