@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.mysql.ddl.alter import alter
 from agent.mysql.ddl.columns import Context
-from agent.mysql.ddl.create import create, sequence
+from agent.mysql.ddl.create import create, is_sequence, sequence
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.mentions import mentioned
 from agent.mysql.ddl.model import (
@@ -129,7 +129,7 @@ def _do(work: _Work, parsed: Parsed) -> None:
             _rename(work, [(work.key(old), work.key(new)) for old, new in parsed.pairs])
         case DropTables():
             for name in parsed.tables:
-                work.drop(work.key(name))
+                _drop(work, work.key(name), only_sequence=parsed.only_sequences)
         case TruncateTable():
             table = work.key(parsed.table)
             definition = work.tables.get(table)
@@ -141,6 +141,14 @@ def _do(work: _Work, parsed: Parsed) -> None:
             _set_charset(work, database, parsed, work.databases.get(database, ""))
         case DropDatabase():
             _drop_database(work, work.database(parsed.name))
+
+
+def _drop(work: _Work, table: Table, *, only_sequence: bool) -> None:
+    definition = work.tables.get(table)
+    if only_sequence and definition is None and table in work.tables:
+        work.forget(table, "it is dropped if it is a sequence, and how it looked was not known")
+    elif not only_sequence or (definition is not None and is_sequence(definition)):
+        work.drop(table)
 
 
 def _create(work: _Work, parsed: CreateTable | CreateSequence) -> None:

@@ -43,8 +43,6 @@ def create(statement: CreateTable, context: Context) -> TableDefinition:
     charset = context.charset
     if options.charset or options.collation:
         charset = charset_of_words(options.charset, options.collation, charset, context.server)
-    if options.is_sequence:
-        return sequence(charset)
     of_columns = replace(context, charset=charset)
     columns = [define(words, of_columns) for words in statement.columns]
     columns = with_first_timestamp(columns, list(statement.columns), of_columns)
@@ -92,6 +90,12 @@ def _as_shown(column: ColumnDefinition, words: ColumnWords) -> ColumnDefinition:
 
 def _is_versioned(statement: CreateTable) -> bool:
     return statement.options.is_versioned or any(words.versioned for words in statement.columns)
+
+
+def is_sequence(definition: TableDefinition) -> bool:
+    """By its columns, which may have names of their own."""
+    kinds = [(column.type.kind, column.nullable) for column in definition.columns]
+    return kinds == [(kind, False) for _, kind, _ in _SEQUENCE]
 
 
 def sequence(charset: str) -> TableDefinition:

@@ -19,6 +19,8 @@ _HASH = "DB_ROW_HASH_"
 _HASH_NAME = re.compile(_HASH + r"[0-9]+", re.IGNORECASE)
 #: of a unique key in InnoDB
 _MOST_KEY_BYTES = 3072
+#: of one in any other engine: MyISAM's
+_LEAST_KEY_BYTES = 1000
 #: of a number, a time or a label in a key: at most that
 _SMALL_BYTES = 32
 _LONG_KINDS = frozenset({Kind.TEXT, Kind.BLOB, Kind.JSON})
@@ -75,7 +77,7 @@ def hashes(columns: tuple[ColumnDefinition, ...]) -> int:
     return sum(map(is_hash, columns))
 
 
-def is_hashed(columns: Iterable[ColumnDefinition]) -> bool:
+def is_hashed(columns: Iterable[ColumnDefinition], *, of_innodb: bool = True) -> bool:
     """Whether a unique key of these columns, each as a whole, gets a hash; raises `Unreadable` near the border."""
     least = most = 0
     for column in columns:
@@ -92,6 +94,6 @@ def is_hashed(columns: Iterable[ColumnDefinition]) -> bool:
             most += column.length
         else:
             most += _SMALL_BYTES
-    if least <= _MOST_KEY_BYTES < most:
+    if least <= _MOST_KEY_BYTES and most > (_MOST_KEY_BYTES if of_innodb else _LEAST_KEY_BYTES):
         raise Unreadable("a unique key is about as long as one can be without a hidden column")
     return least > _MOST_KEY_BYTES

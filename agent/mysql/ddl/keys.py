@@ -73,7 +73,7 @@ def hash_count(uniques: list[KeyWords], columns: list[ColumnDefinition], *, engi
         if not {part.column.lower() for part in key.parts} <= set(by_name):
             raise Unreadable("a unique key has a column that was not known to be there")
         whole = [by_name[part.column.lower()] for part in key.parts if not part.has_length]
-        count += key.uses_hash or hidden.is_hashed(whole)
+        count += key.uses_hash or hidden.is_hashed(whole, of_innodb=engine in (None, "", "INNODB"))
     return count
 
 

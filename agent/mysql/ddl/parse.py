@@ -176,14 +176,14 @@ def _drop(cursor: Cursor) -> Parsed:
         return DropDatabase(cursor.name())
     if cursor.accept("TEMPORARY"):
         return _skip_all(cursor)
-    if cursor.accept_any("TABLE", "TABLES", "SEQUENCE"):
+    if found := cursor.accept_any("TABLE", "TABLES", "SEQUENCE"):
         cursor.accept("IF", "EXISTS")
         tables = [cursor.table()]
         while cursor.accept(","):
             tables.append(cursor.table())
         cursor.accept_any("RESTRICT", "CASCADE")
         _skip_wait(cursor)
-        return DropTables(tuple(tables))
+        return DropTables(tuple(tables), only_sequences=found == "SEQUENCE")
     cursor.accept_any("ONLINE", "OFFLINE")
     cursor.expect("INDEX")
     if_exists = cursor.accept("IF", "EXISTS")

@@ -119,9 +119,7 @@ def _drop(cursor: Cursor) -> list[Action]:
         return [MoveRows(Rows.PARTLY_REMOVED)]
     if cursor.accept("SYSTEM", "VERSIONING"):
         return [SetVersioning(False)]
-    if cursor.sees("PERIOD", "FOR"):
-        cursor.at += 2
-        cursor.accept("IF", "EXISTS")
+    if cursor.accept("PERIOD", "IF", "EXISTS", "FOR") or cursor.accept("PERIOD", "FOR"):
         cursor.name()
         return []
     cursor.accept("COLUMN")

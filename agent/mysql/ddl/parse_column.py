@@ -223,6 +223,9 @@ def default_words(cursor: Cursor) -> DefaultWords:
     literal = _literal(cursor)
     if literal is not None:
         return DefaultWords(DefaultKind.LITERAL, literal)
+    if cursor.peek().text.startswith("@"):  # MariaDB: a variable
+        cursor.next()
+        return DefaultWords(DefaultKind.EXPRESSION)
     if cursor.sees("NEXT", "VALUE", "FOR") or cursor.sees("PREVIOUS", "VALUE", "FOR"):
         cursor.at += 3
         cursor.table()

@@ -64,6 +64,8 @@ def _items(cursor: Cursor, items: Items) -> None:
 
 def key_or_check(cursor: Cursor, items: Items) -> bool:
     """Reads a key, check or period, if it is one."""
+    if cursor.sees("PERIOD", "IF"):
+        raise cursor.unreadable("whether it has the period is not known")
     if cursor.accept("PERIOD", "FOR"):
         _period(cursor, items)
         return True
@@ -97,7 +99,6 @@ def key_or_check(cursor: Cursor, items: Items) -> bool:
 
 def _period(cursor: Cursor, items: Items) -> None:
     """After PERIOD FOR."""
-    cursor.accept("IF", "NOT", "EXISTS")
     if cursor.accept("SYSTEM_TIME"):
         cursor.skip_parentheses()
         return
@@ -236,10 +237,6 @@ def table_option(cursor: Cursor, options: TableOptions) -> TableOptions | None:
         cursor.accept("=")
         cursor.next()
         return options
-    if cursor.sees("SEQUENCE"):
-        cursor.next()
-        cursor.accept("=")
-        return replace(options, is_sequence=cursor.next().text != "0")
     return options if _skipped_option(cursor) else None
 
 
@@ -248,7 +245,7 @@ _OPTIONS = words(
     AUTO_INCREMENT AVG_ROW_LENGTH CHECKSUM COMMENT COMPRESSION CONNECTION DELAY_KEY_WRITE ENCRYPTION INSERT_METHOD
     KEY_BLOCK_SIZE MAX_ROWS MIN_ROWS PACK_KEYS PAGE_CHECKSUM PASSWORD ROW_FORMAT SECONDARY_ENGINE STATS_AUTO_RECALC
     STATS_PERSISTENT STATS_SAMPLE_PAGES TABLESPACE TABLE_CHECKSUM TRANSACTIONAL AUTOEXTEND_SIZE ENGINE_ATTRIBUTE
-    SECONDARY_ENGINE_ATTRIBUTE IETF_QUOTES ENCRYPTED ENCRYPTION_KEY_ID PAGE_COMPRESSED PAGE_COMPRESSION_LEVEL
+    SECONDARY_ENGINE_ATTRIBUTE SEQUENCE IETF_QUOTES ENCRYPTED ENCRYPTION_KEY_ID PAGE_COMPRESSED PAGE_COMPRESSION_LEVEL
     """
 )
 

@@ -196,8 +196,6 @@ class TableOptions:
     charset_is_default: bool = False
     collation: str = ""
     engine: str = ""
-    #: MariaDB: SEQUENCE=1
-    is_sequence: bool = False
     #: CREATE TABLE: WITH SYSTEM VERSIONING
     is_versioned: bool = False
 
@@ -282,6 +280,8 @@ class RenameTables:
 @dataclass(frozen=True, slots=True)
 class DropTables:
     tables: tuple[TableName, ...]
+    #: MariaDB: DROP SEQUENCE leaves other tables where they are
+    only_sequences: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,8 @@ def _label(label: Literal, charset: str) -> str:
             raise Unreadable("a label is no text of its charset") from broken
     elif label.kind is not LiteralKind.STRING or (label.charset and not text.isascii()):
         raise Unreadable("a label that is written in bits, or with a charset of its own, is not read")
-    if not can_hold(charset, text):
+    is_of_column = label.kind is LiteralKind.HEX and not label.charset
+    if not is_of_column and not can_hold(charset, text):
         raise Unreadable(f"a label has characters that {charset} lacks")
     return text.rstrip(" ")
 

@@ -73,3 +73,9 @@ CREATE TABLE timed_later (a INT);
 ALTER TABLE timed_later ADD s TIMESTAMP(6) AS ROW START, ADD e TIMESTAMP(6) AS ROW END, ADD PERIOD FOR SYSTEM_TIME (s, e), WITH SYSTEM VERSIONING;
 -- unsure mariadb: t.places
 CREATE TABLE places (a POINT NOT NULL, UNIQUE (a));
+-- unsure mariadb: t.wide_key
+CREATE TABLE wide_key (a VARCHAR(300), b CHAR(4), UNIQUE (a, b)) ENGINE=MyISAM CHARACTER SET utf8mb4;
+ALTER TABLE stay_later ADD PERIOD FOR again (arrives, leaves);
+ALTER TABLE stay_later DROP PERIOD IF EXISTS FOR nosuch;
+CREATE TABLE timed_plain (a INT);
+ALTER TABLE timed_plain WITH SYSTEM VERSIONING;

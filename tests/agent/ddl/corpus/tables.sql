@@ -112,3 +112,7 @@ START TRANSACTION;
 INSERT INTO many1 VALUES (1);
 CREATE TABLE in_transaction (a INT);
 COMMIT;
+CREATE SEQUENCE numbers_a START WITH 5;
+DROP SEQUENCE IF EXISTS numbers_a, nobody_here;
+CREATE TABLE no_sequence (a INT, b INT);
+DROP SEQUENCE IF EXISTS no_sequence;
