@@ -25,13 +25,14 @@ from agent.errors import PositionInvalid, PositionPurged, SourceRebuilt
 from agent.mysql.ddl.apply import apply
 from agent.mysql.ddl.model import Applied, Catalog, ChangeKind, Server, Statement, Table, TableDefinition
 from agent.mysql.ddl.undo import undo
-from agent.mysql.history import Gone, SchemaHistory, Unknown, Version
+from agent.mysql.history import SchemaHistory
 from agent.mysql.log_scan import Logged, Transaction
 from agent.mysql.online_change import is_ghost
 from agent.mysql.positions import Position, least
 from agent.mysql.relatives import Relatives
 from agent.mysql.statements import Words
 from agent.mysql.statements import read as read_statement
+from agent.mysql.versions import Gone, Unknown, Version
 
 log = logging.getLogger("menura.definitions")
 

@@ -17,12 +17,12 @@ from pymysql.constants import ER
 from agent.config import ServerConfig
 from agent.mysql.connection import Facts, connect, rows, server_errors, variable
 from agent.mysql.ddl.model import Server, Table, TableDefinition, Unsure
-from agent.mysql.history import Unknown
 from agent.mysql.information_schema import read_databases, read_definitions
 from agent.mysql.log_scan import Logged, LogScan
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.replication import ReplicaIdentity
 from agent.mysql.server_log import ServerLog
+from agent.mysql.versions import Unknown
 
 DOING = "reading definitions of tables"
 #: a DDL may hold a table's metadata lock for long; then this is tried again later

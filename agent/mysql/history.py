@@ -12,30 +12,27 @@ committed position has passed the one after it:
     tables    database, name; began: its rows were wanted from here on; ended: and no further (null: still wanted)
     versions  database, name; since: position; state: 'known', 'gone' or 'unknown'; definition: JSON, or why not
 
-A position is {"gtid_set", "server_uuid", "file", "offset"}. Rows are written before the cut that they belong to is
+Positions and definitions are as `versions` writes them. Rows are written before the cut that they belong to is
 sent, in the log's order. A kill leaves rows of cuts that were never committed: `begin` drops them, and reading the log
 again makes them again. A crash of the host may take the newest ones: then `tracked` is older too, and `begin` says from
 where the log must be looked through for changes. A lost or broken file costs one look through the log; nothing that
 it held is needed to be right.
 """
 
-import json
 import logging
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from menura.types import ColumnType, Kind
-
 from agent.errors import StateFolderInUse
-from agent.mysql.ddl.model import ColumnDefinition, Default, Table, TableDefinition
-from agent.mysql.positions import Gtids, MariadbGtids, MysqlGtids, Position, PositionsUnordered
+from agent.mysql.ddl.model import Table
+from agent.mysql.positions import Position, PositionsUnordered
 from agent.mysql.relatives import Relatives
+from agent.mysql.versions import NEVER_SEEN, RecordUnreadable, Version, decoded, encoded, position_of, position_text
 from agent.state_folder import make_state_folder, state_unusable
 
 log = logging.getLogger("menura.history")
@@ -62,28 +59,6 @@ _REFUSALS = frozenset(
         *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM),
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """The table is not there."""
-
-    #: an online schema change has given it this name, until its copy takes its place
-    put_aside: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """Nobody knows what the table looks like, nor whether it is there."""
-
-    #: completes "its definition is not known, because ..."
-    why: str
-
-
-#: of a table, at one position
-Version = TableDefinition | Gone | Unknown
-
-NEVER_SEEN = Unknown("its definition was never read")
 
 
 @dataclass(slots=True)
@@ -126,22 +101,22 @@ class SchemaHistory:
                 for table in anew:
                     self._forget(table)
                 begun = self._begin(start, tables)
-                self._put_fact("tracked", _position_text(start))
-        except (HistoryBroken, PositionsUnordered) as broken:
+                self._put_fact("tracked", position_text(start))
+        except (HistoryBroken, RecordUnreadable, PositionsUnordered) as broken:
             self._make_anew(str(broken))
             return self.begin(start, tables, ())
         return begun
 
     def record(self, position: Position, versions: Mapping[Table, Version]) -> None:
         """From `position` on these tables look so."""
-        since = _position_text(position)
-        rows = [(*table, since, *_encoded(version)) for table, version in versions.items()]
+        since = position_text(position)
+        rows = [(*table, since, *encoded(version)) for table, version in versions.items()]
         self._write("INSERT INTO versions (database, name, since, state, definition) VALUES (?, ?, ?, ?, ?)", rows)
         self._write("INSERT OR IGNORE INTO tables VALUES (?, ?, ?, NULL)", [row[:3] for row in rows])
 
     def followed(self, position: Position) -> None:
         """All changes up to `position` are recorded."""
-        self._write("INSERT OR REPLACE INTO facts VALUES ('tracked', ?)", [(_position_text(position),)])
+        self._write("INSERT OR REPLACE INTO facts VALUES ('tracked', ?)", [(position_text(position),)])
 
     def keep_relatives(self, relatives: Relatives) -> None:
         self._write("INSERT OR REPLACE INTO facts VALUES ('relatives', ?)", [(relatives.text(),)])
@@ -162,7 +137,7 @@ class SchemaHistory:
     def ended(self, table: Table, position: Position) -> None:
         """The table stopped at `position`: what comes later is not recorded."""
         statement = "UPDATE tables SET ended = ? WHERE database = ? AND name = ?"
-        self._write(statement, [(_position_text(position), *table)])
+        self._write(statement, [(position_text(position), *table)])
 
     def compact(self, committed: Position) -> None:
         """Drop what no stream will ask for again: versions before the one that holds at `committed`."""
@@ -177,9 +152,9 @@ class SchemaHistory:
         tracked = self._tracked()
         known = {(row[0], row[1]): row[2:] for row in self._rows("SELECT database, name, began, ended FROM tables")}
         for table, (began, ended) in known.items():
-            end = _position(ended) if ended else _later(tracked, _position(began))
+            end = position_of(ended) if ended else _later(tracked, position_of(began))
             if table not in tables:
-                self._rows("UPDATE tables SET ended = ? WHERE database = ? AND name = ?", (_position_text(end), *table))
+                self._rows("UPDATE tables SET ended = ? WHERE database = ? AND name = ?", (position_text(end), *table))
                 continue
             self._drop_later(table, tables[table])
             self._drop_superseded(table, tables[table])
@@ -188,24 +163,24 @@ class SchemaHistory:
                 begun.behind[table] = end
         for table, position in tables.items():
             begun.versions.setdefault(table, NEVER_SEEN)
-            self._rows("INSERT OR REPLACE INTO tables VALUES (?, ?, ?, NULL)", (*table, _position_text(position)))
+            self._rows("INSERT OR REPLACE INTO tables VALUES (?, ?, ?, NULL)", (*table, position_text(position)))
         return begun
 
     def _tracked(self) -> Position | None:
         found = self._rows("SELECT value FROM facts WHERE name = 'tracked'")
-        return _position(found[0][0]) if found else None
+        return position_of(found[0][0]) if found else None
 
     def _newest(self, table: Table) -> Version:
         statement = (
             "SELECT state, definition FROM versions WHERE database = ? AND name = ? ORDER BY number DESC LIMIT 1"
         )
         found = self._rows(statement, table)
-        return _decoded(*found[0]) if found else NEVER_SEEN
+        return decoded(*found[0]) if found else NEVER_SEEN
 
     def _versions(self, table: Table) -> list[tuple[int, Position]]:
         """Number and position, the newest first."""
         statement = "SELECT number, since FROM versions WHERE database = ? AND name = ? ORDER BY number DESC"
-        return [(row[0], _position(row[1])) for row in self._rows(statement, table)]
+        return [(row[0], position_of(row[1])) for row in self._rows(statement, table)]
 
     def _drop_later(self, table: Table, position: Position) -> None:
         for number, since in self._versions(table):
@@ -320,76 +295,3 @@ class SchemaHistory:
 def _later(tracked: Position | None, began: Position) -> Position:
     """How far a table was followed: with the stream, or it began beyond it."""
     return tracked if tracked is not None and tracked.covers(began) else began
-
-
-def _position_text(position: Position) -> str:
-    message = position.to_proto()
-    facts = {
-        "scheme": "" if position.gtids is None else type(position.gtids).__name__,
-        "gtid_set": message.gtid_set,
-        "server_uuid": position.server_uuid,
-        "file": message.file,
-        "offset": message.offset,
-    }
-    return json.dumps(facts)
-
-
-def _position(text: str) -> Position:
-    try:
-        facts = json.loads(text)
-        gtids: Gtids | None = None
-        if facts["scheme"] == MysqlGtids.__name__:
-            gtids = MysqlGtids.parse(facts["gtid_set"])
-        elif facts["scheme"] == MariadbGtids.__name__:
-            gtids = MariadbGtids.parse(facts["gtid_set"])
-        return Position(gtids, str(facts["server_uuid"]), str(facts["file"]), int(facts["offset"]))
-    except (ValueError, TypeError, KeyError) as broken:
-        raise HistoryBroken(f"a position that can't be read ({type(broken).__name__})") from broken
-
-
-def _encoded(version: Version) -> tuple[str, str]:
-    """State, and the definition as JSON or why it is not known."""
-    if isinstance(version, Unknown):
-        return "unknown", version.why
-    if isinstance(version, Gone):
-        return "gone", version.put_aside
-    # Escaped: the bytes of an invalid label are lone surrogates (menura.types), which SQLite does not take.
-    return "known", json.dumps(_plain(version), separators=(",", ":"))
-
-
-def _decoded(state: str, text: str) -> Version:
-    if state == "unknown":
-        return Unknown(text)
-    if state == "gone":
-        return Gone(text)
-    try:
-        facts = json.loads(text)
-        columns = tuple(_column(column) for column in facts.pop("columns"))
-        primary_key = tuple(facts.pop("primary_key", ()))
-        unique_columns = frozenset(facts.pop("unique_columns", ()))
-        return TableDefinition(columns, primary_key, unique_columns=unique_columns, **facts)
-    except (ValueError, TypeError, KeyError, AttributeError) as broken:
-        raise HistoryBroken(f"a definition that can't be read ({type(broken).__name__})") from broken
-
-
-def _column(facts: dict[str, Any]) -> ColumnDefinition:
-    type_ = facts.pop("type")
-    labels = tuple(type_.pop("labels", ()))
-    column_type = ColumnType(Kind(type_.pop("kind")), labels=labels, **type_)
-    return ColumnDefinition(type=column_type, default=Default(facts.pop("default", Default.NULL)), **facts)
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    """A dataclass as JSON's values, without what is as it always is."""
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, tuple):
-        return [_plain(member) for member in value]
-    if not hasattr(value, "__dataclass_fields__"):
-        return value
-    given = {
-        entry.name: getattr(value, entry.name) for entry in fields(value) if getattr(value, entry.name) != entry.default
-    }
-    return {name: _plain(member) for name, member in given.items()}

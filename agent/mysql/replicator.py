@@ -8,15 +8,12 @@ cut, and the log is read again from there. Nothing here is durable.
 import logging
 import threading
 import time
-from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
 from random import Random
 
 from menura.errors import MenuraError
 from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 
-from agent import batch as change_batch
 from agent.backoff import Backoff
 from agent.credit import Credit, CreditCancelled
 from agent.errors import SourceError, SourceFailed, as_message, defect
@@ -37,18 +34,17 @@ from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.replication import (
     ER_SLAVE_SAME_ID,
     SILENCE_SECONDS,
-    ReplicationStream,
     identity_of,
     open_stream,
     other_replica_has_our_id,
 )
 from agent.mysql.server_log import ServerLog, natural_scheme
 from agent.mysql.starts import Starts, resolve, scheme_of
+from agent.mysql.task import PART, Task, TaskCancelled, TaskSink
 from agent.mysql.watch import LogEndWatch
-from agent.native.decoder import AnnotationMissing, BinlogDecoder, TableBatch
+from agent.native.decoder import AnnotationMissing, BinlogDecoder
 from agent.plugins import Context
 from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
-from agent.state import SourceState
 
 log = logging.getLogger("menura.replicator")
 
@@ -61,34 +57,6 @@ STOP_SECONDS = 5.0
 
 #: measured: twice as many cost 20 MiB more and save no CPU
 BATCH_ROWS = 32_768
-
-#: of a source, as its state names it
-PART = "binlog"
-
-
-class TaskCancelled(Exception):
-    """A newer Replicate has come, or the stream has closed."""
-
-
-@dataclass(slots=True)
-class Task:
-    """Work on one Replicate."""
-
-    replicate: mysql_binlog_pb2.Replicate
-    outlet: Outlet
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    stream: ReplicationStream | None = None
-    #: the newest that the gateway has told of
-    committed_cut: int = 0
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-        if self.stream is not None:
-            self.stream.interrupt()
-
-    def check(self) -> None:
-        if self.cancelled.is_set():
-            raise TaskCancelled
 
 
 class BinlogPlugin:
@@ -347,7 +315,7 @@ class BinlogPlugin:
         prepared: PreparedFile,
     ) -> BinlogReader:
         replicate = task.replicate
-        sink = _TaskSink(task, decoder, self._credit, self._state, progress)
+        sink = TaskSink(task, decoder, self._credit, self._state, progress)
         return BinlogReader(
             self._config,
             facts,
@@ -391,77 +359,3 @@ def _anew(replicate: mysql_binlog_pb2.Replicate) -> list[Table]:
         for sync in replicate.tables
         if sync.WhichOneof("start") not in (None, "position")
     ]
-
-
-class _TaskSink:
-    """Sends a task's batches and cuts, numbered with its generation and epoch, and tells the state how far it is."""
-
-    def __init__(
-        self, task: Task, decoder: BinlogDecoder, credit: Credit, state: SourceState, progress: Progress
-    ) -> None:
-        self._task = task
-        self._decoder = decoder
-        self._credit = credit
-        self._state = state
-        self._progress = progress
-        self._failed: dict[Table, Stop] = {}
-        self._counted_rows = 0
-        self._counted_transactions = 0
-
-    def send_batch(self, batch: TableBatch, cut: int) -> None:
-        self._credit.wait(self._task.cancelled)
-        encoded = change_batch.encode(batch)
-        response = stream_pb2.StreamResponse()
-        message = response.change_batch
-        message.generation = self._task.replicate.generation
-        message.lease_epoch = self._task.replicate.lease_epoch
-        message.cut = cut
-        message.table.database, message.table.table = batch.plan.database, batch.plan.table
-        message.schema_id = batch.plan.schema_id
-        message.row_count = batch.row_count
-        message.first_gsn = batch.first_gsn
-        message.last_gsn = batch.last_gsn
-        message.rows = encoded.rows
-        message.transactions = encoded.transactions
-        message.rows_bytes = encoded.rows_bytes
-        message.transactions_bytes = encoded.transactions_bytes
-        size = len(encoded.rows) + len(encoded.transactions)
-        self._credit.spend(size)
-        self._task.outlet.send(response)
-        self._state.counters.sent_bytes += size
-        log.debug(
-            "batch sent",
-            extra={"fields": {"source": self._state.name, "cut": cut, "rows": batch.row_count, "bytes": size}},
-        )
-
-    def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None:
-        end.generation = self._task.replicate.generation
-        end.lease_epoch = self._task.replicate.lease_epoch
-        self._task.outlet.send(stream_pb2.StreamResponse(cut_end=end))
-
-    def received(self, size: int) -> None:
-        self._task.check()
-        self._state.counters.read_bytes += size
-        self._state.recovered(PART)
-
-    def position_is(self, position: Position, commit_us: int) -> None:
-        counters = self._state.counters
-        counters.rows += self._decoder.rows - self._counted_rows
-        counters.transactions += self._decoder.transactions - self._counted_transactions
-        self._counted_rows, self._counted_transactions = self._decoder.rows, self._decoder.transactions
-        self._state.read_is(position, commit_us)
-
-    def committed_cut(self) -> int:
-        return self._task.committed_cut
-
-    def tables_are(self, stopped: Iterable[Stop]) -> None:
-        """Tables stopped, caught up or began."""
-        self._failed |= {stop.table: stop for stop in stopped}
-        behind = self._progress.any_ahead
-        states: dict[Table, tuple[config_pb2.TableState.State, MenuraError | None]] = {}
-        for table in self._progress.synced():
-            is_late = behind and not self._progress.is_ahead(table)
-            states[table] = (config_pb2.TableState.CATCHING_UP if is_late else config_pb2.TableState.STREAMING, None)
-        for table, stop in self._failed.items():
-            states[table] = (config_pb2.TableState.FAILED, stop.error)
-        self._state.tables_are(states)

@@ -29,10 +29,10 @@ from agent.mysql.ddl import hidden
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.definitions import Definitions
 from agent.mysql.foreign_keys import Cascades
-from agent.mysql.history import Unknown, Version
 from agent.mysql.log_scan import Transaction
 from agent.mysql.positions import Position
 from agent.mysql.table_map import MappedColumn, TableMap, TableMapError, parse_table_map
+from agent.mysql.versions import Unknown, Version
 from agent.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
 
 DOING = "reading a table's definition"

@@ -30,7 +30,6 @@ from agent.mysql.ddl.model import (
 from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import Delivery
 from agent.mysql.failures import ignored_renamed, rows_removed
-from agent.mysql.history import Gone, Version
 from agent.mysql.log_scan import Transaction, current_transaction
 from agent.mysql.online_change import is_put_aside, is_swap
 from agent.mysql.progress import name_message
@@ -38,6 +37,7 @@ from agent.mysql.read_position import ReadPosition
 from agent.mysql.schema import TablePlanner
 from agent.mysql.statements import Kind, Words
 from agent.mysql.table_events import columns_after, new_name, statement_about
+from agent.mysql.versions import Gone, Version
 from agent.native.decoder import BinlogDecoder
 
 log = logging.getLogger("menura.binlog")

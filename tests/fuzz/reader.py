@@ -25,7 +25,7 @@ from agent.mysql.ddl.model import Server, TableDefinition
 from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import RowsUndone, TableFailed, Undone
 from agent.mysql.dump.desk import Desk
-from agent.mysql.history import SchemaHistory, Unknown
+from agent.mysql.history import SchemaHistory
 from agent.mysql.log_scan import Logged
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import Group, PreparedFile
@@ -33,6 +33,7 @@ from agent.mysql.prepared_log import NotPrepared, Part, PreparedLog
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.replication import identity_of
 from agent.mysql.table_map import TableMapError, table_of
+from agent.mysql.versions import Unknown
 from agent.mysql.xid import Xid
 from agent.native.decoder import AnnotationMissing, BinlogDecoder, TableBatch
 from tests.agent.native.mutation import payloads
