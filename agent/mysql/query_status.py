@@ -4,7 +4,9 @@ Pure: the bytes between a QUERY event's head and its database in, values out. Bo
 they don't know; so does this reader, and what was not reached keeps its default.
 """
 
-from dataclasses import dataclass, replace
+import struct
+from dataclasses import dataclass
+from typing import Any
 
 from agent.mysql.events import EventBodyError
 
@@ -30,6 +32,8 @@ _FIXED_BYTES = {
 _FLAGS2, _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_NZ = 0, 1, 2, 4, 5, 6
 _INVOKER, _UPDATED_DB_NAMES, _EXPLICIT_DEFAULTS_FOR_TIMESTAMP, _GTID_FLAGS3 = 11, 12, 16, 130
 _OVER_MAX_DBS = 254
+#: of client, connection and server
+_COLLATIONS = struct.Struct("<HHH")
 #: of MariaDB's FLAGS2
 _OPTION_EXPLICIT_DEF_TIMESTAMP = 1 << 24
 #: of MariaDB's Q_GTID_FLAGS3: START ALTER, COMMIT ALTER, ROLLBACK ALTER; the last two are followed by a sequence number
@@ -57,7 +61,7 @@ def parse_status(status: bytes, *, mariadb: bool) -> QueryStatus:
     >>> parse_status(bytes([1, 4, 0, 0, 0, 0, 0, 0, 0]), mariadb=False).sql_mode
     4
     """
-    read = QueryStatus()
+    read: dict[str, Any] = {}
     at = 0
     while at < len(status):
         code = status[at]
@@ -66,9 +70,9 @@ def parse_status(status: bytes, *, mariadb: bool) -> QueryStatus:
             break
         if end > len(status):
             raise EventBodyError(f"status variable {code} of a query event is cut off")
-        read = _with(read, code, status[at + 1 : end], mariadb)
+        _take(read, code, status[at + 1 : end], mariadb)
         at = end
-    return read
+    return QueryStatus(**read)
 
 
 def _end(status: bytes, at: int, code: int) -> int | None:
@@ -101,19 +105,18 @@ def _end_of_names(status: bytes, at: int, names: int) -> int:
     return at
 
 
-def _with(read: QueryStatus, code: int, value: bytes, mariadb: bool) -> QueryStatus:
+def _take(read: dict[str, Any], code: int, value: bytes, mariadb: bool) -> None:
+    """What the variable says, under the names of `QueryStatus`."""
     number = int.from_bytes(value, "little")
     if code == _SQL_MODE:
-        return replace(read, sql_mode=number)
-    if code == _CHARSET:
-        client, connection, server = (int.from_bytes(value[at : at + 2], "little") for at in (0, 2, 4))
-        return replace(read, collation_client=client, collation_connection=connection, collation_server=server)
-    if code == _TIME_ZONE:
-        return replace(read, time_zone=value[1:].decode("utf-8", "replace"))
-    if code == _FLAGS2 and mariadb:
-        return replace(read, explicit_defaults_for_timestamp=bool(number & _OPTION_EXPLICIT_DEF_TIMESTAMP))
-    if code == _EXPLICIT_DEFAULTS_FOR_TIMESTAMP:
-        return replace(read, explicit_defaults_for_timestamp=bool(number))
-    if code == _GTID_FLAGS3:
-        return replace(read, is_without_effect=bool(value[0] & (_FL_START_ALTER | _FL_ROLLBACK_ALTER)))
-    return read
+        read["sql_mode"] = number
+    elif code == _CHARSET:
+        read["collation_client"], read["collation_connection"], read["collation_server"] = _COLLATIONS.unpack(value)
+    elif code == _TIME_ZONE:
+        read["time_zone"] = value[1:].decode("utf-8", "replace")
+    elif code == _FLAGS2 and mariadb:
+        read["explicit_defaults_for_timestamp"] = bool(number & _OPTION_EXPLICIT_DEF_TIMESTAMP)
+    elif code == _EXPLICIT_DEFAULTS_FOR_TIMESTAMP:
+        read["explicit_defaults_for_timestamp"] = bool(number)
+    elif code == _GTID_FLAGS3:
+        read["is_without_effect"] = bool(value[0] & (_FL_START_ALTER | _FL_ROLLBACK_ALTER))

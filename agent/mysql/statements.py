@@ -8,7 +8,7 @@ from enum import Enum, auto
 from itertools import dropwhile, pairwise
 
 from agent.filter import SYSTEM_DATABASES
-from agent.mysql.ddl.lexer import Token, TokenKind, lex
+from agent.mysql.ddl.lexer import END, Token, TokenKind, lex
 from agent.mysql.ddl.lexer import words as keywords
 from agent.mysql.ddl.model import Server, Statement
 
@@ -25,10 +25,6 @@ _BEFORE_TARGET = _ROW_VERBS | {"INTO", "FROM", "LOW_PRIORITY", "HIGH_PRIORITY", 
 _NO_CALLS = frozenset({"VALUES", "VALUE", "IN"})
 #: words of a row change that may concern more than one table
 _OTHER_TABLES = frozenset({"SELECT", "JOIN", "USING", "TABLE"})
-#: a partial rollback of what stands before it in the same transaction
-_ROLLBACK_WORDS = frozenset({"ROLLBACK"})
-_SAVEPOINT_WORDS = frozenset({"SAVEPOINT", "RELEASE"})
-_TRANSACTION_WORDS = frozenset({"BEGIN", "COMMIT", "START"})
 #: of an ALTER TABLE: takes rows away or brings them in without row events
 _PARTITION_ACTIONS = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"})
 #: between the verb and what it is about
@@ -53,6 +49,18 @@ class Kind(Enum):
     XA = auto()
     #: BEGIN and its like
     TRANSACTION = auto()
+
+
+#: their first word says all
+_FLOW = {
+    "ROLLBACK": Kind.ROLLBACK,
+    "SAVEPOINT": Kind.SAVEPOINT,
+    "RELEASE": Kind.SAVEPOINT,
+    "XA": Kind.XA,
+    "BEGIN": Kind.TRANSACTION,
+    "COMMIT": Kind.TRANSACTION,
+    "START": Kind.TRANSACTION,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,11 @@ def read(statement: Statement, server: Server) -> Words:
     >>> read(Statement("INSERT INTO mysql.rds_heartbeat2 (id, value) VALUES (1, f())", "shop"), server).is_system_only
     False
     """
-    tokens = [token for token in lex(statement.text, server, statement.sql_mode) if token.kind not in _SILENT]
+    found = (token for token in lex(statement.text, server, statement.sql_mode) if token.kind not in _SILENT)
+    begin = next(found, END)
+    if begin.word in _FLOW:
+        return Words(_FLOW[begin.word], begin.word, False, statement.database, frozenset(), frozenset(), False, True)
+    tokens = [begin, *found]
     if [token.word for token in tokens[:2]] == ["SET", "STATEMENT"]:  # MariaDB: settings for what comes after FOR
         tokens = list(dropwhile(lambda token: token.word != "FOR", tokens))[1:]
     words = [token.word for token in tokens if token.kind is TokenKind.WORD]
@@ -143,14 +155,6 @@ def _is_system_only(tokens: list[Token]) -> bool:
 
 
 def _kind(first: str, second: str, words: list[str]) -> Kind:
-    if first in _ROLLBACK_WORDS:
-        return Kind.ROLLBACK
-    if first == "XA":
-        return Kind.XA
-    if first in _SAVEPOINT_WORDS:
-        return Kind.SAVEPOINT
-    if first in _TRANSACTION_WORDS:
-        return Kind.TRANSACTION
     if first and first not in _DEFINITION_WORDS:
         return Kind.ROWS
     if first == "ANALYZE" and not _ROW_VERBS.isdisjoint(words):  # MariaDB: runs it

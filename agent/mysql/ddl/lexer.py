@@ -7,8 +7,8 @@ all that looks into a statement builds on it.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from agent.mysql.ddl.model import Server
 
@@ -51,8 +51,9 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
+    """A tuple: it is made several times as fast as a dataclass."""
+
     kind: TokenKind
     #: without quotes and escapes
     text: str
