@@ -250,7 +250,7 @@ def _refusal(name: TableName, row: AnyRow | None, running: Mapping[int, str]) ->
             "starting a dump",
             "the table is no longer on the server",
             data=_UNCHANGED,
-            remedy="If it was created again, wait until the agent has read the cartography.",
+            remedy="If it was created again, wait: the agent reads the cartography every ten minutes.",
             database=database,
             table=table,
         )

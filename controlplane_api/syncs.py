@@ -268,7 +268,7 @@ def unknown_table(name: TableName) -> TableUnknown:
     return TableUnknown(
         "looking for a table",
         "the source's cartography does not have it",
-        remedy="Check the spelling (names are case-sensitive), or wait until the agent has read the cartography.",
+        remedy="Check the spelling (names are case-sensitive), or wait: the cartography is read every ten minutes.",
         database=name[0],
         table=name[1],
     )

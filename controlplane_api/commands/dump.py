@@ -24,6 +24,7 @@ from controlplane_api.commands.options import (
     grid,
     moment,
     plain,
+    put,
     size,
 )
 from controlplane_api.commands.tables import TablesArgument, named_tables, show_outcomes
@@ -91,7 +92,7 @@ def list_dumps(
     if as_json:
         typer.echo(Dumps(dumps=found, next_cursor=None).model_dump_json(indent=2))
     else:
-        Console().print(_dumps_table(found))
+        put(_dumps_table(found))
 
 
 @app.command()
@@ -103,7 +104,7 @@ def show(dump: DumpArgument, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TE
     if as_json:
         typer.echo(detail.model_dump_json(indent=2))
     else:
-        Console().print(_detail_table(detail))
+        put(_detail_table(detail))
 
 
 @app.command()

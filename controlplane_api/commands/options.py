@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 DATABASE_HELP = "sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
@@ -19,7 +20,15 @@ Force = Annotated[bool, typer.Option("--force", help="Dump although the server m
 DEFAULT_API = "http://127.0.0.1:7080"
 DEFAULT_TENANT = "default"
 
+UNWRAPPED_WIDTH = 10_000
 UNKNOWN = "–"  # noqa: RUF001  (a dash, as in a table)
+
+
+def put(*shown: RenderableType) -> None:
+    """As wide as the terminal; what goes elsewhere is not wrapped, so that each line can be searched for."""
+    console = Console()
+    for each in shown:
+        console.print(each, width=None if console.is_terminal else UNWRAPPED_WIDTH)
 
 
 def grid(*columns: str, right: Sequence[str] = ()) -> Table:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +22,7 @@ from controlplane_api.commands.options import (
     grid,
     moment,
     plain,
+    put,
     single_command,
     size,
 )
@@ -63,7 +64,7 @@ def agents(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJ
     if as_json:
         typer.echo(Agents(agents=fleet.agents).model_dump_json(indent=2))
     else:
-        Console().print(_agents_table(fleet.agents))
+        put(_agents_table(fleet.agents))
 
 
 @sources_app.command()
@@ -74,7 +75,7 @@ def sources(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: As
     if as_json:
         typer.echo(Sources(sources=fleet.sources).model_dump_json(indent=2))
     else:
-        Console().print(_sources_table(fleet.sources), *_problems(fleet.sources, []))
+        put(_sources_table(fleet.sources), *_problems(fleet.sources, []))
 
 
 @tables_app.command()
@@ -92,7 +93,7 @@ def tables(
     if as_json:
         typer.echo(Tables(tables=found, total=len(found), next_cursor=None).model_dump_json(indent=2))
     else:
-        Console().print(_tables_table((source, table) for table in found), *_problems([], found))
+        put(_tables_table((source, table) for table in found), *_problems([], found))
 
 
 @events_app.command()
@@ -109,7 +110,7 @@ def events(
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
     else:
-        Console().print(_events_table(found.events))
+        put(_events_table(found.events))
 
 
 @status_app.command()
@@ -125,7 +126,7 @@ def status(
             typer.echo(client.fleet().model_dump_json(indent=2))
             return
         if not watch:
-            Console().print(_status(client))
+            put(_status(client))
             return
         with Live(_status(client), auto_refresh=False, screen=True) as live:
             try:
