@@ -36,6 +36,13 @@ READ_TIMEOUT_SECONDS = 60.0
 OLDEST_MYSQL = (8, 0)
 OLDEST_MARIADB = (10, 5)
 
+#: So that information_schema says all: without a server's own limit, and with the keys that MySQL adds to tables; what
+#: stands in the comment is read by MySQL 8.0.30 and later alone.
+_SESSION = (
+    "SET SESSION sql_select_limit = 18446744073709551615"
+    " /*!80030 , SESSION show_gipk_in_create_table_and_information_schema = ON */"
+)
+
 # Server codes that PyMySQL has no name for.
 _ER_ACCESS_DENIED_NO_PASSWORD = 1698
 _ER_SPECIFIC_ACCESS_DENIED = 1227
@@ -92,8 +99,7 @@ def connect(server: ServerConfig, source: str) -> "Connection[Any]":
             ssl=tls,
             ssl_disabled=server.tls.mode is TlsMode.DISABLED,
             program_name="menura",
-            # a server's own limit would cut off what information_schema says
-            init_command="SET SESSION sql_select_limit = 18446744073709551615",
+            init_command=_SESSION,
         )
     except pymysql.err.MySQLError as refused:
         raise _connect_error(refused, server, source) from refused

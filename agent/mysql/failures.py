@@ -103,7 +103,8 @@ def row_unreadable(place: Place, table: Table, end_offset: int, why: str) -> Tab
 SYNC_ANEW = "Start the table's sync anew"
 #: else it stops again at the next such statement
 WITHOUT_CASCADES = (
-    "Take ON DELETE and ON UPDATE actions from the table's foreign keys, or leave the table out; " + SYNC_ANEW.lower()
+    "Take ON DELETE and ON UPDATE actions from the table's foreign keys, and the table out of MERGE tables, or leave it"
+    " out; " + SYNC_ANEW.lower()
 )
 
 

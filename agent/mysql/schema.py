@@ -85,6 +85,10 @@ class TablePlanner:
                 plans[body[6:]] = known
         return known
 
+    def united_in(self, tables: Iterable[Table]) -> set[Table]:
+        """Lower-cased names of the tables that hold the rows of these, where they are MERGE tables."""
+        return self._cascades.united_in(tables)
+
     def definition_changed(self, table: Table) -> None:
         """An equal table map may mean other columns from here on."""
         self._plans.pop(table, None)

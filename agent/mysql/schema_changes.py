@@ -13,9 +13,11 @@ from menura.v1 import mysql_binlog_pb2
 from agent.config import SourceConfig
 from agent.errors import TableError
 from agent.mysql.cuts import Cuts
+from agent.mysql.ddl.apply import apply
 from agent.mysql.ddl.model import (
     AddedColumn,
     Applied,
+    Catalog,
     Change,
     ChangeKind,
     ColumnDefinition,
@@ -89,6 +91,8 @@ class SchemaChanges:
 
     def statement(self, statement: Statement, words: Words) -> None:
         """A DDL statement; the decoder stands in its transaction."""
+        if words.first.startswith("TRUNCATE"):
+            self._empty_united(statement, words)
         live = self._delivery.live_tables()
         if not self._may_concern(words, live):
             return
@@ -98,6 +102,8 @@ class SchemaChanges:
         applied = self._definitions.apply(statement, transaction, live)
         made = _Statement(statement, words, transaction, applied)
         for table in live:
+            if words.mentions(*table):  # a new MERGE table may hold it
+                self._planner.definition_changed(table)
             changes = [change for change in applied.changes if change.table == table]
             is_unsure = any(unsure.table == table for unsure in applied.unsure)
             if changes or is_unsure:
@@ -115,6 +121,15 @@ class SchemaChanges:
             self._definitions.settled(self._read.position)
 
     # ---
+
+    def _empty_united(self, statement: Statement, words: Words) -> None:
+        """TRUNCATE of a MERGE table empties the tables that hold its rows."""
+        live = self._delivery.live_tables()
+        changes = apply(Catalog({}, {}), statement, self._server).changes if live else ()
+        united = self._planner.united_in(change.table for change in changes)
+        for table in live:
+            if (table[0].lower(), table[1].lower()) in united:
+                self._delivery.stop_here(table, rows_removed(self._read.place(), table, words.first))
 
     def _may_concern(self, words: Words, live: Collection[Table]) -> bool:
         if words.is_about_database() or any(words.mentions(*table) for table in live):

@@ -34,7 +34,7 @@ class AnnotationMissing(DecodeError):
     """Rows that can be read only beside the text of their statement, in a stream with `annotated`."""
 
 class RowsMissing(DecodeError):
-    """The table may have changed without a row event: a foreign key's action that the server does not log."""
+    """The table may have changed without a row event: by a foreign key's action, or through a MERGE table."""
 
 class Event:
     type: int

@@ -77,7 +77,7 @@ cdef class RowsReader:
         return self.end_statement() if step == GO_ON and ends_statement else step
 
     cdef void expect_rows(self, const Table* table) noexcept nogil:
-        """The statement has announced the table: where foreign keys may change it in silence, its rows have to come."""
+        """The statement has announced the table: where it may be changed in silence, its rows have to come."""
         cdef const Plan* plan = table.plan
         if plan == NULL or not plan.active or not (plan.follows_deletes or plan.follows_updates):
             return
@@ -94,14 +94,14 @@ cdef class RowsReader:
                 self.failed_table_id = <int64_t> (table.key - 1)
                 self.are_rows_missing = True
                 return self.fail(
-                    b"a foreign key's action (CASCADE, SET NULL) may have changed rows in a statement, which this"
-                    b" server does not log"
+                    b"a foreign key's action (CASCADE, SET NULL) or a MERGE table may have changed rows in a"
+                    b" statement, which this server does not log as this table's"
                 )
         self.begin_statement()
         return GO_ON
 
     cdef bint may_lack_rows(self, const Table* table) noexcept nogil:
-        """Announced without rows, or beside rows that a foreign key's action may follow."""
+        """Announced without rows, or beside rows whose change may have changed it too."""
         cdef const Plan* plan = table.plan
         cdef bint others = self.deleted_from != 0 and self.deleted_from != table.key
         if table.rows_statement != self.statement or plan == NULL:

@@ -253,6 +253,22 @@ def test_definition_when_columns_change_places_unseen_then_their_lengths_tell(
         expect(gateway, written)
 
 
+def test_definition_when_the_server_hides_the_key_that_it_adds_then_rows_have_it(
+    gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    settings = {"binlog_row_metadata": "MINIMAL", "sql_generate_invisible_primary_key": "ON"}
+    hides = {"show_gipk_in_create_table_and_information_schema": "OFF"}
+    with server("mysql", tmp_path / "server", **settings, **hides) as database:
+        database.create_replication_user()
+        database.run("CREATE DATABASE shop", "CREATE TABLE shop.t (a INT)", "INSERT INTO shop.t VALUES (7), (8)")
+        assert "my_row_id" not in str(database.run("SHOW CREATE TABLE shop.t"))
+        gateway.sync("shop", T, oldest=True)
+        config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+        with running_agent(config, tmp_path / "log"):
+            gateway.wait(lambda: stops(gateway) or len(gateway.rows("shop", T)) == 2)
+            assert [(row["my_row_id"], row["a"]) for row in gateway.rows("shop", T)] == [(1, 7), (2, 8)]
+
+
 def test_definition_when_the_history_is_lost_then_statements_since_are_undone(
     described_by_nobody: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
