@@ -113,6 +113,19 @@ def _json() -> st.SearchStrategy[str]:
     return trees.map(lambda tree: f"CONVERT(X'{json.dumps(tree).encode().hex()}' USING utf8mb4)")
 
 
+def _geometries() -> st.SearchStrategy[str]:
+    """Of a few shapes, any coordinates and some SRIDs."""
+    points = st.tuples(_floats(64), _floats(64)).map(" ".join)
+    lines = st.lists(points, min_size=2, max_size=6, unique=True).map(",".join)
+    shapes = points.map("POINT({})".format) | lines.map("LINESTRING({})".format) | lines.map("MULTIPOINT({})".format)
+    shapes |= lines.map("GEOMETRYCOLLECTION(LINESTRING({0}),MULTIPOINT({0}))".format)
+    return st.tuples(shapes, st.sampled_from([0, 3857])).map(lambda made: f"ST_GeomFromText('{made[0]}', {made[1]})")
+
+
+def _vectors() -> st.SearchStrategy[str]:
+    return st.lists(_floats(32), min_size=3, max_size=3).map(lambda parts: f"STRING_TO_VECTOR('[{','.join(parts)}]')")
+
+
 def _subsets(labels: list[str]) -> st.SearchStrategy[str]:
     return st.sets(st.sampled_from(labels)).map(lambda chosen: repr(",".join(sorted(chosen, key=labels.index))))
 
@@ -138,6 +151,8 @@ KINDS = (
     Kind("VARCHAR(60) CHARACTER SET utf16", _text(_UTF8, 60)),
     Kind("VARCHAR(60) CHARACTER SET latin2", _text(_characters("iso8859-2"), 60)),
     Kind("VARCHAR(60) CHARACTER SET cp1251", _text(_characters("cp1251"), 60)),
+    Kind("TINYTEXT CHARACTER SET utf8mb4", _text(_UTF8, 63)),
+    Kind("MEDIUMTEXT CHARACTER SET utf16", _text(_UTF8, 300)),
     Kind("TEXT CHARACTER SET ascii", _text(_characters("ascii"), 300), agreed=True),
     Kind("BINARY(9)", _bytes(9)),
     Kind("VARBINARY(300)", _bytes(300)),
@@ -150,9 +165,12 @@ KINDS = (
     Kind("TIMESTAMP(5)", _datetimes(5, first=1971, last=2037)),
     Kind("YEAR", st.sampled_from(["0", "1901", "2155"]) | st.integers(1901, 2155).map(str)),
     Kind("ENUM('a','b','ünï') CHARACTER SET utf8mb4", st.sampled_from(["'a'", "'b'", "'ünï'"]), agreed=True),
+    Kind("ENUM('a','b') CHARACTER SET utf8mb4", st.sampled_from(["0", "'a'", "''", "2"])),  # 0: the error value, ''
     Kind("SET('p','q','ž') CHARACTER SET latin2", _subsets(["p", "q", "ž"])),
     *(Kind(f"BIT({bits})", _integers(0, 2**bits - 1)) for bits in (1, 9, 63, 64)),
-    Kind("JSON", _json(), "mysql"),
+    Kind("JSON", _json()),
+    Kind("GEOMETRY", _geometries()),
+    Kind("VECTOR(3)", _vectors(), "mysql"),
     Kind("INET6", st.ip_addresses(v=6).map(lambda address: repr(str(address))), "mariadb"),
     Kind("INET4", st.ip_addresses(v=4).map(lambda address: repr(str(address))), "mariadb"),
     Kind("UUID", st.uuids().map(lambda uuid: repr(str(uuid))), "mariadb"),
