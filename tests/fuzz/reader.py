@@ -151,12 +151,13 @@ class ReaderTarget:
         decoder = BinlogDecoder(mariadb=mariadb, checksum=False, next_gsn=1, next_transaction_id=1)
         progress = Progress(dict.fromkeys(tables, _FIRST), _FIRST)
         sink = _Sink()
-        log = _NoLog("shop", _AT, facts, identity_of("t", "a", "shop", 0), sink.received)
+        server = Server(mariadb=mariadb, version=version)
+        log = _NoLog("shop", _AT, facts, identity_of("t", "a", "shop", 0), server, sink.received)
         with (
             closing(PreparedFile(self._folder, "shop")) as prepared,
             closing(SchemaHistory(self._folder, "shop")) as history,
         ):
-            definitions = Definitions("shop", Server(mariadb=mariadb, version=version), history, _NoServer())
+            definitions = Definitions("shop", server, history, _NoServer())
             reader = BinlogReader(
                 _SOURCE, facts, decoder, definitions, progress, doomed, undone, prepared, log, Scheme.FILE, sink,
                 Desk(), CutSettings(1, 0.0, 1 << 10, 10.0), lambda: 0.0,
