@@ -33,6 +33,7 @@ from agent.mysql.failures import (
     log_incomplete,
     statement_logged,
 )
+from agent.mysql.log_files import LogFiles
 from agent.mysql.positions import Scheme
 from agent.mysql.prepared import PreparedFile
 from agent.mysql.prepared_log import PreparedLog
@@ -96,6 +97,7 @@ class BinlogReader:
         facts: Facts,
         decoder: BinlogDecoder,
         definitions: Definitions,
+        log_files: LogFiles,
         progress: Progress,
         doomed: dict[Table, Stop],
         undone: Iterable[Undone],
@@ -117,6 +119,7 @@ class BinlogReader:
         self._read = ReadPosition(source, facts.server_uuid, progress.start, decoder, sink.position_is, clock)
         self._cuts = Cuts(decoder, progress, self._read, sink, desk, settings, clock)
         self._definitions = definitions
+        self._log_files = log_files
         self._server = definitions.server
         planner = TablePlanner(config, facts, definitions)
         self._delivery = Delivery(
@@ -251,6 +254,7 @@ class BinlogReader:
         elif event.type == binlog.FORMAT_DESCRIPTION_EVENT:
             self._decoder.checksum = parse_format_description(event.body).checksum
             self._new_file()
+            self._log_files.entered(self._read.file, event.timestamp)
             self._passed_event(event)
         elif event.type == binlog.GTID_EVENT:
             if self._decoder.stop_at_transaction_begin:

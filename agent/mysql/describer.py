@@ -66,8 +66,11 @@ class ServerDescriber:
         """What may have changed definitions. Raises a `SourceError`."""
         with closing(connect(self.server, self.source)) as connection:
             self._log(connection).check_readable(start)
-        scan = LogScan(self.source, self.server, self.facts, self.scheme, self.replica, self.reads, self.check)
-        return scan.statements(start, until)
+        return self._scan().statements(start, until)
+
+    def log_file_begun(self, file: str) -> int | None:
+        """When the server began this file, in seconds since the epoch; None: there is none. Raises a `SourceError`."""
+        return self._scan().file_begun(file)
 
     def is_near(self, start: Position) -> bool:
         """Whether little log stands between `start` and its end. Raises a `SourceError`."""
@@ -114,6 +117,9 @@ class ServerDescriber:
                 if refused.args[0] not in _MISSING:
                     raise
         return False
+
+    def _scan(self) -> LogScan:
+        return LogScan(self.source, self.server, self.facts, self.scheme, self.replica, self.reads, self.check)
 
     def _log(self, connection: "Connection[Any]") -> ServerLog:
         return ServerLog(connection, self.server, self.source, self.facts, self.scheme)

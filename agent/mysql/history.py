@@ -8,7 +8,7 @@ committed position has passed the one after it:
 
 ::
 
-    facts     format, source; tracked: the stream has been followed up to here
+    facts     format, source; tracked: the stream has been followed up to here; log_files: `log_files`
     tables    database, name; began: its rows were wanted from here on; ended: and no further (null: still wanted)
     versions  database, name; since: position; state: 'known', 'gone' or 'unknown'; definition: JSON, or why not
 
@@ -117,6 +117,14 @@ class SchemaHistory:
     def followed(self, position: Position) -> None:
         """All changes up to `position` are recorded."""
         self._write("INSERT OR REPLACE INTO facts VALUES ('tracked', ?)", [(position_text(position),)])
+
+    def keep_log_files(self, text: str) -> None:
+        self._write("INSERT OR REPLACE INTO facts VALUES ('log_files', ?)", [(text,)])
+
+    def log_files(self) -> str:
+        """As they were kept; empty: they were not."""
+        found = self._rows("SELECT value FROM facts WHERE name = 'log_files'")
+        return str(found[0][0]) if found else ""
 
     def keep_relatives(self, relatives: Relatives) -> None:
         self._write("INSERT OR REPLACE INTO facts VALUES ('relatives', ?)", [(relatives.text(),)])

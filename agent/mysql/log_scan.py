@@ -21,6 +21,7 @@ from agent.mysql.failures import connection_lost, event_unknown, event_unreadabl
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.read_position import ReadPosition
 from agent.mysql.replication import ReplicaIdentity, ReplicationStream, open_stream
+from agent.mysql.server_log import FIRST_OFFSET
 from agent.mysql.statements import Kind
 from agent.mysql.statements import read as read_statement
 from agent.mysql.table_map import TableMapError, table_of
@@ -83,6 +84,13 @@ class LogScan:
         with closing(stream):
             yield from _Scan(self, start, stream.checksum).run(stream, until)
 
+    def file_begun(self, file: str) -> int | None:
+        """When the server began this file, in seconds since the epoch; None: there is none. Raises a `SourceError`."""
+        start = Position(None, self.facts.server_uuid, file, FIRST_OFFSET)
+        stream = open_stream(self.server, self.source, self.facts, _beside(self.replica), start, Scheme.FILE, ends=True)
+        with closing(stream):
+            return _Scan(self, start, stream.checksum).file_begun(stream)
+
 
 class _Scan:
     def __init__(self, scan: LogScan, start: Position, checksum: bool) -> None:
@@ -92,19 +100,22 @@ class _Scan:
         )
         self._read = ReadPosition(scan.source, scan.facts.server_uuid, start, self._decoder, _tell_nobody, _no_clock)
 
+    def file_begun(self, stream: ReplicationStream) -> int | None:
+        """Of the file that the stream begins with: its first real event tells."""
+        reason = Reason.NEED_BYTES
+        while reason == Reason.NEED_BYTES:
+            self._receive(stream)
+            while (reason := self._decode()) == Reason.EVENT:
+                if self._decoder.event.type == binlog.FORMAT_DESCRIPTION_EVENT:
+                    return self._decoder.event.timestamp or None
+        return None  # the server has no such file any more
+
     def run(self, stream: ReplicationStream, until: Position) -> Iterator[Logged]:
         ended = False
         while not self._read.position.covers(until):
             if ended:
                 raise self._lost(f"the server's log ends before {until}")
-            try:
-                size = stream.receive_into(self._decoder.writable(), SILENCE_SECONDS)
-            except OSError as broken:  # TimeoutError too
-                raise self._lost(f"the connection broke ({type(broken).__name__})") from broken
-            if not size:
-                raise self._lost("the server closed the connection")
-            self._scan.check()
-            self._decoder.received(size)
+            self._receive(stream)
             while (reason := self._decode()) == Reason.EVENT:
                 logged = self._event(self._decoder.event)
                 if logged is not None and logged.transaction.is_in(until):
@@ -114,6 +125,16 @@ class _Scan:
                 raise self._lost(f"the server ended the stream with code {code}: {message}")
             ended = reason == Reason.END_OF_STREAM
             self._read.publish()
+
+    def _receive(self, stream: ReplicationStream) -> None:
+        try:
+            size = stream.receive_into(self._decoder.writable(), SILENCE_SECONDS)
+        except OSError as broken:  # TimeoutError too
+            raise self._lost(f"the connection broke ({type(broken).__name__})") from broken
+        if not size:
+            raise self._lost("the server closed the connection")
+        self._scan.check()
+        self._decoder.received(size)
 
     def _decode(self) -> Reason:
         try:

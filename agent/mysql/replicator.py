@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from random import Random
 
 from menura.errors import MenuraError
@@ -27,7 +28,8 @@ from agent.mysql.describer import ServerDescriber, server_of
 from agent.mysql.dump.desk import Desk, TaskTables
 from agent.mysql.dump.whole_tables import DumpForgotten
 from agent.mysql.history import SchemaHistory
-from agent.mysql.positions import Position, Scheme
+from agent.mysql.log_files import LogFiles
+from agent.mysql.positions import Position, Scheme, least
 from agent.mysql.prepared import PreparedFile
 from agent.mysql.prepared_log import PreparedLog
 from agent.mysql.progress import Progress, Stop, Table
@@ -233,14 +235,21 @@ class BinlogPlugin:
                 server_log.check_readable(progress.start)
             with server_errors("asking for the server's settings", self._config.binlog, self.source):
                 server = server_of(connection, facts)
+            server_name = server_log.server_name()
         self._watch.follow(facts, scheme)
         task.check()
-        self._begin_dumps(replicate, scheme, starts)
         describer = ServerDescriber(self.source, self._config.binlog, facts, scheme, self._replica, server, task.check)
         with closing(SchemaHistory(self._state_folder, self.source)) as history:
+            log_files = LogFiles(history, server_name)
+            committed = [position for table, position in starts.positions.items() if table in kept]
+            if committed:
+                _check_same_file(least(committed), log_files, describer, server_log)
+            else:
+                log_files.forget()
+            self._begin_dumps(replicate, scheme, starts)
             definitions = Definitions(self.source, server, history, describer)
             definitions.begin(progress.start, starts.positions, _anew(replicate))
-            self._read(task, facts, scheme, starts, progress, definitions)
+            self._read(task, facts, scheme, starts, progress, definitions, log_files)
 
     def _begin_dumps(self, replicate: mysql_binlog_pb2.Replicate, scheme: Scheme, starts: Starts) -> None:
         wholes = [self._desk.whole(dump) for dump, table in starts.awaited.items() if table in starts.positions]
@@ -259,7 +268,14 @@ class BinlogPlugin:
         )
 
     def _read(
-        self, task: Task, facts: Facts, scheme: Scheme, starts: Starts, progress: Progress, definitions: Definitions
+        self,
+        task: Task,
+        facts: Facts,
+        scheme: Scheme,
+        starts: Starts,
+        progress: Progress,
+        definitions: Definitions,
+        log_files: LogFiles,
     ) -> None:
         replicate = task.replicate
         decoder = BinlogDecoder(
@@ -271,7 +287,7 @@ class BinlogPlugin:
         )
         decoder.annotated = self._annotated
         with closing(PreparedFile(self._state_folder, self.source)) as prepared:
-            reader = self._reader(task, facts, scheme, progress, decoder, definitions, prepared)
+            reader = self._reader(task, facts, scheme, progress, decoder, definitions, log_files, prepared)
             if starts.positions or starts.stopped:
                 reader.send_start(starts.started, starts.stopped)
             self._stream(task, reader, facts, scheme, progress, decoder)
@@ -312,6 +328,7 @@ class BinlogPlugin:
         progress: Progress,
         decoder: BinlogDecoder,
         definitions: Definitions,
+        log_files: LogFiles,
         prepared: PreparedFile,
     ) -> BinlogReader:
         replicate = task.replicate
@@ -321,6 +338,7 @@ class BinlogPlugin:
             facts,
             decoder,
             definitions,
+            log_files,
             progress,
             self._doomed,
             self._undone,
@@ -350,6 +368,20 @@ class BinlogPlugin:
             source=self.source,
             position=str(start),
         )
+
+
+def _check_same_file(position: Position, files: LogFiles, describer: ServerDescriber, server_log: ServerLog) -> None:
+    """Raise `SourceRebuilt` where the file of a committed position is another one under the same name."""
+    before = files.begun(position.file)
+    now = describer.log_file_begun(position.file) if before else None
+    if before and now and before != now:
+        raise server_log.rebuilt(
+            position, f"{position.file} was begun at {_utc(before)} before, and at {_utc(now)} now"
+        )
+
+
+def _utc(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _anew(replicate: mysql_binlog_pb2.Replicate) -> list[Table]:

@@ -118,7 +118,7 @@ class ServerLog:
                     raise self._purged(position, f"the server has purged transactions up to {purged}")
                 executed = MysqlGtids.parse(str(rows(self._connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
                 if not executed.covers(position.gtids):
-                    raise self._rebuilt(position, "the server has not executed all of its transactions")
+                    raise self.rebuilt(position, "the server has not executed all of its transactions")
                 self._check_numbers_not_used_again(position)
             elif isinstance(position.gtids, MariadbGtids):
                 first = self._mariadb_gtids_at(self._files()[0][0], FIRST_OFFSET)
@@ -126,9 +126,15 @@ class ServerLog:
                     raise self._purged(position, f"the server's first log begins after {first}")
                 last = MariadbGtids.parse(str(rows(self._connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0]))
                 if not last.covers(position.gtids):
-                    raise self._rebuilt(position, f"the server's log ends at {last}")
+                    raise self.rebuilt(position, f"the server's log ends at {last}")
             else:
                 self._check_file(position)
+
+    def server_name(self) -> str:
+        """What no other server is called."""
+        with server_errors("asking for the server's name", self._server, self._source):
+            names = rows(self._connection, "SELECT @@hostname, @@port, @@server_id")[0]
+        return " ".join(map(str, (self._facts.server_uuid, *names)))
 
     def _check_numbers_not_used_again(self, position: Position) -> None:
         """A log that was reset has other transactions with the same GTIDs; it is shorter than it was, for a while."""
@@ -136,14 +142,14 @@ class ServerLog:
             return
         end = self.end()
         if end.file and end.is_earlier_in_files(position):
-            raise self._rebuilt(
+            raise self.rebuilt(
                 position,
                 f"its log ended at {position.file}:{position.offset} before, and ends at {end.file}:{end.offset} now",
             )
 
     def _check_file(self, position: Position) -> None:
         if position.server_uuid != self._facts.server_uuid:
-            raise self._rebuilt(
+            raise self.rebuilt(
                 position, f"the position is of server {position.server_uuid}, this is {self._facts.server_uuid}"
             )
         files = dict(self._files())
@@ -155,9 +161,9 @@ class ServerLog:
                 purged = False
             if purged:
                 raise self._purged(position, f"the server's first log is {first}")
-            raise self._rebuilt(position, f"the server has no log {position.file}")
+            raise self.rebuilt(position, f"the server has no log {position.file}")
         if not FIRST_OFFSET <= position.offset <= files[position.file]:
-            raise self._rebuilt(position, f"{position.file} has {files[position.file]} bytes")
+            raise self.rebuilt(position, f"{position.file} has {files[position.file]} bytes")
 
     def _files(self) -> list[tuple[str, int]]:
         found = rows(self._connection, "SHOW BINARY LOGS")
@@ -193,7 +199,7 @@ class ServerLog:
             position=str(position),
         )
 
-    def _rebuilt(self, position: Position, found: str) -> SourceRebuilt:
+    def rebuilt(self, position: Position, found: str) -> SourceRebuilt:
         return SourceRebuilt(
             "going on from a position",
             f"{found}: the server was rebuilt, reset, or is another one",

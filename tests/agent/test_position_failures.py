@@ -95,6 +95,39 @@ def test_log_when_it_is_reset_then_its_numbers_are_not_taken_for_those_of_before
     assert len(gateway.rows("shop", ORDERS)) == rows
 
 
+def test_log_when_it_was_reset_and_is_longer_than_before_then_is_not_taken_for_the_same(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """While nobody read it; all GTIDs of the committed position are there again."""
+    reset = "RESET MASTER" if database.flavor == "mariadb" else "RESET BINARY LOGS AND GTIDS"
+    gateway.sync("shop", ORDERS, oldest=True)
+    path = config(tmp_path, gateway, database)
+    record = gateway.source("shop")
+    ends = (0, SourceRebuilt.exit_code)
+    with running_agent(path, tmp_path / "log") as process:
+        change(database, rounds=1)
+        wait_equal(gateway, database, ORDERS)
+        process.kill()
+        process.wait()
+    rows = len(gateway.rows("shop", ORDERS))
+    database.run(reset)
+    change(database, rounds=9)
+    with running_agent(path, tmp_path / "log", *ends):
+        gateway.wait(lambda: record.status is not None and record.status.error.code == "SOURCE_REBUILT")
+    assert "was begun at" in record.status.error.found
+    assert len(gateway.rows("shop", ORDERS)) == rows
+    gateway.unsync("shop", ORDERS)
+    gateway.sync("shop", ITEMS, oldest=True)
+    change(database, rounds=1, table="items")
+    with running_agent(path, tmp_path / "log") as process:
+        wait_equal(gateway, database, ITEMS)
+        process.kill()
+        process.wait()
+    change(database, rounds=1, table="items")
+    with running_agent(path, tmp_path / "log"):
+        wait_equal(gateway, database, ITEMS)
+
+
 def test_start_from_oldest_when_the_log_was_purged_then_says_what_is_missing(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from agent.mysql.definitions import Definitions
 from agent.mysql.describer import ServerDescriber
 from agent.mysql.dump.desk import Desk
 from agent.mysql.history import SchemaHistory
+from agent.mysql.log_files import LogFiles
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import PreparedFile
 from agent.mysql.prepared_log import PreparedLog
@@ -101,8 +102,8 @@ def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
     describer = ServerDescriber("shop", at, facts, Scheme.FILE, replica, server, lambda: None)
     definitions = Definitions("shop", server, history, describer)
     reader = BinlogReader(
-        source, facts, decoder, definitions, progress, {}, (), prepared, log, Scheme.FILE, sink,
-        Desk(), CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
+        source, facts, decoder, definitions, LogFiles(history, "server"), progress, {}, (), prepared, log, Scheme.FILE,
+        sink, Desk(), CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
     )  # fmt: skip
     try:
         with pytest.raises(MenuraError) as raised:

@@ -26,6 +26,7 @@ from agent.mysql.definitions import Definitions
 from agent.mysql.delivery import RowsUndone, TableFailed, Undone
 from agent.mysql.dump.desk import Desk
 from agent.mysql.history import SchemaHistory
+from agent.mysql.log_files import LogFiles
 from agent.mysql.log_scan import Logged
 from agent.mysql.positions import Position, Scheme
 from agent.mysql.prepared import Group, PreparedFile
@@ -159,8 +160,8 @@ class ReaderTarget:
         ):
             definitions = Definitions("shop", server, history, _NoServer())
             reader = BinlogReader(
-                _SOURCE, facts, decoder, definitions, progress, doomed, undone, prepared, log, Scheme.FILE, sink,
-                Desk(), CutSettings(1, 0.0, 1 << 10, 10.0), lambda: 0.0,
+                _SOURCE, facts, decoder, definitions, LogFiles(history, ""), progress, doomed, undone, prepared, log,
+                Scheme.FILE, sink, Desk(), CutSettings(1, 0.0, 1 << 10, 10.0), lambda: 0.0,
             )  # fmt: skip
             reader.run(_Bytes(stream))
 
