@@ -1,8 +1,12 @@
 """Findings as a document: agent/CONFORMANCE.md. Findings in, text out; the same findings give the same text."""
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
 
+from agent.errors import SourceConnectionLost
 from agent.mysql import constants
+from tests.agent.test_rare_events import event, read
 from tests.conformance import cases
 from tests.conformance.run import DECODED, Findings
 from tests.servers import ROOT
@@ -10,6 +14,7 @@ from tests.servers import ROOT
 DOCUMENT = ROOT / "agent" / "CONFORMANCE.md"
 NOT_THERE = "not there"
 IN_THE_LOG = "in the log"
+NO_ROW = "holds no row"
 
 _HEAD = """\
 # What is decoded, and what stops
@@ -39,7 +44,11 @@ _FLOWS = """
 _EVENTS = """
 ## Events
 
-Whether the server's log held the event under any of the settings and statements above. {not_there}: it did not.
+Whether the server's log held the event under any of the settings and statements above. {not_there}: it did not. One
+that no server's log held was made by hand, its body all zeros, and given to the agent's reader, which did this:
+
+- **holds no row**: read on behind it. What needs it, such as a logged statement, stops where it stands.
+- An error's code: the source stopped before it.
 
 """
 
@@ -85,11 +94,20 @@ def _events(findings: Mapping[str, Findings]) -> str:
     rows = {}
     for name in sorted(numbers, key=numbers.__getitem__):
         seen = [name in found.events for found in findings.values()]
-        rows[f"{name} ({numbers[name]})"] = [IN_THE_LOG if held else NOT_THERE for held in seen]
-    return _table("event", findings, rows)
+        given = "" if any(seen) else _given(numbers[name])
+        rows[f"{name} ({numbers[name]})"] = [*(IN_THE_LOG if held else NOT_THERE for held in seen), given]
+    return _table("event", [*findings, "made by hand"], rows)
 
 
-def _table(first: str, findings: Mapping[str, Findings], rows: Mapping[str, list[str]]) -> str:
-    lines = [f"| {first} | {' | '.join(findings)} |", "|---" * (len(findings) + 1) + "|"]
+def _given(number: int) -> str:
+    """What the agent's reader does with an event of this type whose body is all zeros."""
+    flags = constants.LOG_EVENT_IGNORABLE_F if number == constants.IGNORABLE_LOG_EVENT else 0
+    with tempfile.TemporaryDirectory() as folder:
+        _, error = read(Path(folder), event(number, bytes(30), end=900, flags=flags))
+    return NO_ROW if isinstance(error, SourceConnectionLost) else str(error.code)
+
+
+def _table(first: str, names: Collection[str], rows: Mapping[str, list[str]]) -> str:
+    lines = [f"| {first} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
     return "\n".join(lines) + "\n"
