@@ -12,6 +12,7 @@ from controlplane_api.models import Agent, Dump, DumpRange, DumpStatus, Source, 
 from controlplane_api.presence import is_present, now_us
 from controlplane_api.states import DumpEnd, DumpState
 from controlplane_api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
+from gateway.errors import LandingFailed
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -164,7 +165,10 @@ def _state(row: AnyRow, *, connected: bool, told: bool) -> tuple[DumpState, str]
         return DumpState.PAUSED, "by command"
     if not connected:
         return DumpState.PENDING, "its agent is not connected"
+    problem = row.source_problem or {}
+    if problem.get("code") == LandingFailed.code:  # the agent can't know what its rows wait for
+        return DumpState.WAITING, problem["message"]
     said = _STATES.get(row.activity) if told else None
     if said is None or said is DumpState.PAUSED:  # what the agent says of a pause that is over is old
-        return DumpState.PENDING, (row.source_problem or {}).get("message", "")
+        return DumpState.PENDING, problem.get("message", "")
     return said, row.reason

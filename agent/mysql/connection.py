@@ -132,7 +132,7 @@ def _tls_context(tls: ServerTls, source: str) -> ssl.SSLContext | None:
 def _connect_error(refused: pymysql.err.MySQLError, server: ServerConfig, source: str) -> SourceError:
     doing = f"connecting to {server.address} as {server.user}"
     code = server_code(refused)
-    cause = getattr(refused, "original_exception", None)
+    cause = getattr(refused, "original_exception", None) or refused.__context__  # the latter of an answer's read
     untouched = "Nothing was read"
     if isinstance(cause, ssl.SSLError) or code in (CR.CR_SSL_CONNECTION_ERROR, _ER_SECURE_TRANSPORT_REQUIRED):
         found = cause.reason if isinstance(cause, ssl.SSLError) and cause.reason else f"server code {code}"

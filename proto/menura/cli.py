@@ -3,6 +3,7 @@
 So a database host with the agent alone has `menura agent`, and no word that can't work there.
 """
 
+import os
 import sys
 from importlib.metadata import entry_points
 
@@ -20,6 +21,8 @@ def main() -> int:
         return 0 if asked_for_help else 2
     word = arguments[0]
     sys.argv = [f"menura {word}", *arguments[1:]]
+    # gRPC tells of each broken connection on standard error beside our log, which says the same in its own form
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         command = commands[word].load()
     except ModuleNotFoundError as missing:

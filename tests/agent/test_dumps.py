@@ -205,7 +205,6 @@ def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
         assert dump.dumped is not None and dump.dumped.removes_rows and chunk.gsn == dump.dumped.gsn + 1
 
 
-@pytest.mark.parametrize("running", ["mysql"], indirect=True)
 def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
@@ -225,7 +224,6 @@ def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
         assert ledger.received_rows < 3000 + 3 * 100
 
 
-@pytest.mark.parametrize("running", ["mysql"], indirect=True)
 def test_dump_when_cancelled_then_nothing_of_it_is_read_on_the_server_any_more(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
@@ -246,7 +244,6 @@ def test_dump_when_cancelled_then_nothing_of_it_is_read_on_the_server_any_more(
         assert dumped(gateway, again, ("id",)) == selected(database, table, ("id",))
 
 
-@pytest.mark.parametrize("running", ["mysql"], indirect=True)
 @pytest.mark.parametrize("broken", [stream_pb2.MySQLClient, stream_pb2.MySQLBinlog])
 def test_dump_when_a_stream_breaks_then_it_goes_on_from_the_ledger(
     database: Server, gateway: GatewayDouble, tmp_path: Path, broken: int
@@ -265,7 +262,6 @@ def test_dump_when_a_stream_breaks_then_it_goes_on_from_the_ledger(
     assert not dump.remaining
 
 
-@pytest.mark.parametrize("running", ["mysql"], indirect=True)
 def test_dump_when_its_connections_are_killed_then_chunks_are_read_again(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

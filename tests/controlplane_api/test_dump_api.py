@@ -83,6 +83,10 @@ def test_dump_when_nothing_tells_its_end_then_it_is_unknown(client: httpx.Client
     shop.record_dump_status(KEY, [DumpSeen(uuid, "WAITING", "80 threads run", 0, 0, 7_000)], now())
     shown = client.get(f"{SHOP}/dumps/{uuid}").json()
     assert (shown["state"], shown["reason"], shown["estimated_end_us"]) == ("waiting", "80 threads run", None)
+    full = "LANDING_FAILED: writing a dump's files: OSError No space left on device."
+    shop.record_source_problem(KEY, Problem("LANDING_FAILED", full, terminal=False, at_us=T0), T0)
+    shown = client.get(f"{SHOP}/dumps/{uuid}").json()
+    assert (shown["state"], shown["reason"]) == ("waiting", full)
     shop.record_agent_gone("acme", "agent-1", "run-1", now())
     shown = client.get(f"{SHOP}/dumps/{uuid}").json()
     assert (shown["state"], shown["reason"]) == ("pending", "its agent is not connected")

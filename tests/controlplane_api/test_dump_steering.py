@@ -84,14 +84,26 @@ def test_commands_when_a_table_is_dumped_then_it_is_held_goes_on_and_lacks_nothi
     assert kinds == ["DUMPED", "DUMP_STARTED"]
 
 
-def test_dump_when_a_table_without_a_key_streams_then_it_begins_anew_and_lacks_nothing(shop: Running):
+def test_dump_when_the_log_is_gone_before_a_table_without_a_key_is_read_then_it_is_refused_unless_forced(shop: Running):
     running = shop.stack
     heap = running.wait_for_table("shop", "shop", "heap")
     running.post(f"{heap}/start", {"start": "now"})
     wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"], 90)
-    (told,) = running.post(f"{SHOP}/dumps", {"tables": [{"database": "shop", "table": "heap"}]})["tables"]
-    assert "begins anew" in told["notice"]
-    wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done", 90)
+    slow = {"tables": [{"database": "shop", "table": "heap"}], "limits": {"rows_per_second": ROWS // 2}}
+    ((kept,),) = shop.source.run("ANALYZE TABLE shop.heap", "SELECT @@GLOBAL.binlog_expire_logs_seconds")
+    try:
+        shop.source.run("SET GLOBAL binlog_expire_logs_seconds = 1")
+        (told,) = running.post(f"{SHOP}/dumps", slow)["tables"]
+        assert "begins anew" in told["notice"]
+        wait_for("its refusal", lambda: dump_of(running, told["dump"])["state"] == "refused", 90)
+        refused = dump_of(running, told["dump"])
+        (told,) = running.post(f"{SHOP}/dumps", slow | {"force": True})["tables"]
+        wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done", 90)
+    finally:
+        shop.source.run(f"SET GLOBAL binlog_expire_logs_seconds = {kept}")
+    assert "for about 2 s, and the server keeps it for about 1 s: changes would be lost" in refused["reason"]
+    assert (refused["runway_seconds"], refused["needed_seconds"], refused["rows"]) == (1, 2, 0)
+    assert "binlog_expire_logs_seconds is 1" in dump_of(running, told["dump"])["warning"]
     assert running.get(heap)["earlier_rows_missing"] == "", shop.agent.tail()
     (whole,) = landed_chunks(running, told["dump"])
     assert (whole.rows, whole.lower, whole.upper, whole.last_of_range) == (ROWS, "", "", True)

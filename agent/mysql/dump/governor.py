@@ -193,17 +193,16 @@ class Share:
         self._order = order
         self._cancelled = cancelled
         self._slowed = ""
-        self._slowed_at = float("-inf")
+        self._slowed_until = float("-inf")
         #: why no chunk may be read now; empty: one may
         self.held = ""
         #: of the chunk that is being read
         self.held_seconds = 0.0
 
     @property
-    def reason(self) -> str:
-        """Why the worker waits, or was slowed down in the last seconds; usually empty."""
-        is_slowed = self._order.clock() - self._slowed_at < TOLD_SECONDS
-        return self.held or (self._slowed if is_slowed else "")
+    def slowed(self) -> str:
+        """Which rate holds the worker, or has in the last seconds; usually empty."""
+        return self._slowed if self._order.clock() < self._slowed_until else ""
 
     def before_chunk(self) -> None:
         self.held_seconds = 0.0
@@ -229,7 +228,7 @@ class Share:
             governor = self._order.governor
             of_order = f"the dump's own limit is {order_limit} {what} per second"
             self._slowed = of_order if by_order > by_source else governor.rate_reason(what)
-            self._slowed_at = self._order.clock()
+            self._slowed_until = self._order.clock() + seconds + TOLD_SECONDS
             self.held_seconds += seconds
         self._wait(seconds)
 

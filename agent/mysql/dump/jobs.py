@@ -43,6 +43,8 @@ class Job:
     cancelled: threading.Event = field(default_factory=threading.Event)
     #: of what the governor gives
     share: Share | None = None
+    #: since when rows wait for the gateway to take them; 0: none do
+    sending_since_us: int = 0
     #: ends a read of another thread at once
     interrupt: Callable[[], None] = lambda: None
 
@@ -60,6 +62,8 @@ def find_job(works: Iterable[DumpWork], desk: Desk, outlet: Outlet, round_: int)
         task = _task_of(work, desk)
         if task is None:
             continue
+        if not work.retry_at:
+            work.holds("")  # it was noted here, and is over
         job = Job(task, work, outlet, round_)
         if task in (Task.CHUNK, Task.WHOLE):
             job.part = work.free_range()

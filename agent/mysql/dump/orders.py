@@ -211,8 +211,7 @@ class Orders:
     def waits(self, job: Job, reason: str, seconds: float) -> None:
         """The job can't be done now."""
         with self._changed:
-            job.work.retry_at = time.monotonic() + seconds
-            job.work.holds(reason)
+            job.work.holds(reason, time.monotonic() + seconds)
 
     def narrows(self, job: Job) -> bool:
         """One of the chunk's rows can't be read: the next chunk has fewer. False: there was only one."""
@@ -226,8 +225,7 @@ class Orders:
         """The job has failed; it is tried again, each time after a longer while."""
         with self._changed:
             is_new = job.work.reason != str(error)
-            job.work.retry_at = time.monotonic() + job.work.backoff.next_seconds()
-            job.work.holds(str(error))
+            job.work.holds(str(error), time.monotonic() + job.work.backoff.next_seconds())
         if is_new:
             log.warning("dump interrupted", extra={"fields": self._fields(job.work, error)})
 
@@ -286,8 +284,7 @@ class Orders:
         self._lose(news)
         with self._changed:
             works = [work for work in self._works.values() if not work.is_failed]
-            held_back = {job.work.dump: job.share.reason for job in self._jobs if job.share and job.share.reason}
-            statuses = self._statuses.worth_telling(works, held_back)
+            statuses = self._statuses.worth_telling(works, self._jobs)
         for status in statuses:
             outlet.send(stream_pb2.StreamResponse(dump_status=status))
 

@@ -284,9 +284,11 @@ class Reader:
             rows_bytes=encoded.rows_bytes,
         )
         began = time.monotonic()
+        job.sending_since_us = time.time_ns() // 1000
         self._credit.take(len(encoded.rows), job.cancelled)
         self.sent_batches += 1
         job.outlet.send(stream_pb2.StreamResponse(snapshot_batch=batch))
+        job.sending_since_us = 0
         self._credit_seconds += time.monotonic() - began
 
 

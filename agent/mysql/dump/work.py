@@ -101,6 +101,7 @@ class DumpWork:
     is_failed: bool = False
     #: jobs that workers are on
     jobs: int = 0
+    #: when a worker looks again whether `reason` still holds; 0: whoever looks for a job does
     retry_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random()))  # noqa: S311
     #: why nothing is read, and since when; "" while something is
@@ -184,10 +185,10 @@ class DumpWork:
         self.missing_since = self.moved_with = None
         self.gone = ""
         self.backoff.succeeded()
-        self.retry_at = 0.0
         self.holds("")
 
-    def holds(self, reason: str) -> None:
-        """Nothing is read, for this reason; "": it goes on."""
+    def holds(self, reason: str, retry_at: float = 0.0) -> None:
+        """Nothing is read, for this reason and until then; "": it goes on."""
+        self.retry_at = retry_at
         if reason != self.reason:
             self.reason, self.reason_since_us = reason, time.time_ns() // 1000

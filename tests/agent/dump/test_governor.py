@@ -65,7 +65,7 @@ def test_before_chunk_when_threads_run_then_waits_until_it_is_calm_and_says_why(
 
     class Watched(Waits):
         def wait(self, timeout: float | None = None) -> bool:
-            reasons.append(share.reason)
+            reasons.append(share.held)
             return super().wait(timeout)
 
     cancelled = Watched(clock)
@@ -76,7 +76,7 @@ def test_before_chunk_when_threads_run_then_waits_until_it_is_calm_and_says_why(
     share.before_chunk()
     assert [reason.split(",")[0] for reason in reasons] == [f"{n} threads run on the server" for n in (11, 10, 9)]
     assert all("sources.shop.dump.max_threads_running is 10, since 12:00:01 UTC" in reason for reason in reasons)
-    assert share.reason == share.held == ""
+    assert share.slowed == share.held == ""
     clock.seconds += 1
     share.before_chunk()  # 9 is no reason to stop, only one to stay stopped
     assert len(reasons) == 3
@@ -130,15 +130,15 @@ def test_rows_when_the_order_has_a_limit_then_it_only_narrows() -> None:
         for share in shares:
             share.rows(50)
     assert clock.seconds - 100 == pytest.approx(1000 / 100 - 0.5, abs=0.1)
-    assert shares[0].reason == "the dump's own limit is 100 rows per second"
+    assert shares[0].slowed == "the dump's own limit is 100 rows per second"
     begun = clock.seconds
     share = wide.share(Waits(clock))
     for _ in range(100):
         share.rows(100)
     assert clock.seconds - begun == pytest.approx(10, abs=1)
-    assert share.reason == "sources.shop.dump.max_rows_per_second is 1000"
+    assert share.slowed == "sources.shop.dump.max_rows_per_second is 1000"
     clock.seconds += 10
-    assert share.reason == ""
+    assert share.slowed == ""
 
 
 def test_share_when_cancelled_then_ends_at_once_wherever_it_waits() -> None:
