@@ -353,17 +353,26 @@ def defect(doing: str, found: Exception, source: str) -> Defect:
 
 
 def as_message(error: MenuraError) -> error_pb2.Error:
-    """The error as it travels; `at_us` is now."""
+    """The error as it travels; `at_us` is now. A byte of the server's that is no text becomes '?'.
+
+    >>> as_message(SourceError("reading the log", "a statement of \\udcf8", data="", remedy="")).found
+    'a statement of ?'
+    """
     return error_pb2.Error(
         code=error.code,
-        doing=error.doing,
-        found=error.found,
-        data=error.data,
-        remedy=error.remedy,
+        doing=_encodable(error.doing),
+        found=_encodable(error.found),
+        data=_encodable(error.data),
+        remedy=_encodable(error.remedy),
         source=error.source,
-        database=error.database,
-        table=error.table,
-        position=error.position,
+        database=_encodable(error.database),
+        table=_encodable(error.table),
+        position=_encodable(error.position),
         terminal=error.terminal,
         at_us=time.time_ns() // 1000,
     )
+
+
+def _encodable(text: str) -> str:
+    """What was not decoded is kept as lone surrogates, which UTF-8 does not have."""
+    return text.encode("utf-8", "replace").decode()
