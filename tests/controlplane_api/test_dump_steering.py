@@ -56,14 +56,14 @@ def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder, flavor = tmp_path_factory.mktemp("shop"), cast(Flavor, request.param)
     with server(flavor, folder / flavor) as source, stack(folder / "stack", sink=False) as running:
         fill(source)
-        with running.agent("agent-1", {"shop": source}) as agent:
+        with running.agent("agent-1", {"shop": source}, dump={"max_chunk_rows": 1_000}) as agent:
             yield Running(source, running, agent)
 
 
 def test_commands_when_a_table_is_dumped_then_it_is_held_goes_on_and_lacks_nothing(shop: Running):
     running, agent = shop.stack, shop.agent
     orders = running.wait_for_table("shop", "shop", "orders")
-    slow = {"limits": {"rows_per_second": 1_000}}
+    slow = {"limits": {"rows_per_second": 300}}  # a minute
     dump = running.post(f"{orders}/start", {"start": "dump", "dump": slow})["dump"]["dump"]
     wait_for("its first chunk", lambda: dump_of(running, dump)["chunks"], 90)
     assert running.get(orders)["earlier_rows_missing"] == "the dump that brings them is not done"
