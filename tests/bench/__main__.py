@@ -35,6 +35,8 @@ def main() -> None:
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
     console = Console()
+    if not console.is_terminal:
+        console.width = 120  # names are not broken
     measures: list[Measure] = []
     with (
         tempfile.TemporaryDirectory(prefix="menura-bench-") as folder,
