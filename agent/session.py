@@ -42,8 +42,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # of pings that measure the way too: while one is out, keepalive sends none, and its own limit is a minute
-    ("grpc.http2.ping_timeout_ms", 10_000),
+    # Of pings that measure the way too: while one is out, keepalive sends none. An answer to it stands behind what the
+    # other side has in its buffers: over a megabit per second that may be half a minute of rows.
+    ("grpc.http2.ping_timeout_ms", 30_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
     # an attempt that nobody answers ends after so long

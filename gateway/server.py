@@ -43,8 +43,8 @@ _OPTIONS = (
     # An agent whose host vanished frees its sources soon.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    # Of pings that measure the way too: while one is out, keepalive sends none, and its own limit is a minute.
-    ("grpc.http2.ping_timeout_ms", 5_000),
+    # As at the agent, whose answer to a ping stands behind its rows.
+    ("grpc.http2.ping_timeout_ms", 30_000),
     ("grpc.keepalive_permit_without_calls", 1),
     # An agent may ask as often whether the gateway is there.
     ("grpc.http2.max_ping_strikes", 0),
