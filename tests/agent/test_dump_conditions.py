@@ -19,41 +19,20 @@ from tests.agent.dumping import (
     agent_inside,
     dumped,
     selected,
-    small_chunks,
     wait_dumped,
     wait_equal,
     wait_status,
 )
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, write_config
-from tests.agent.test_dumps import config, create
-from tests.servers import Flavor, Server, server
+from tests.agent.test_dumps import config, create, database, gateway, running
+from tests.servers import Server
 from tests.silent_network import SilentNetwork
 
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+__all__ = ["database", "gateway", "running"]
+
 Limits = mysql_client_pb2.DumpLimits
 Status = mysql_client_pb2.DumpStatus
-
-
-@pytest.fixture(scope="module", params=FLAVORS)
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with server(request.param, tmp_path_factory.mktemp("server"), innodb_flush_log_at_trx_commit="0") as found:
-        found.create_replication_user()
-        yield found
-
-
-@pytest.fixture
-def database(running: Server) -> Server:
-    running.run("DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop CHARACTER SET utf8mb4")
-    return running
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayDouble]:
-    small_chunks(monkeypatch)
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 def test_dump_when_the_network_falls_silent_then_the_agent_notices_and_goes_on_at_the_ledger(
