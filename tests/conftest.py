@@ -10,8 +10,8 @@ import pytest
 
 from tests.servers import ServerMissing
 
-# PySpark forks to start its JVM. Where gRPC has threads, as it has after other tests, its handlers of a fork end the child
-# now and then: 18 of 300 forks beside five servers, none without the handlers. Read when gRPC is imported.
+# PySpark forks to start its JVM. Where gRPC has threads, as after other tests, its handlers of a fork end the child now
+# and then: 18 of 300 forks beside five servers, none without the handlers. Read when gRPC is imported.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
