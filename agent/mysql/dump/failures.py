@@ -70,7 +70,10 @@ def server_ends(source: str, table: Table, key: tuple[str, ...], part: RangeWork
     where = f"above {_shown(part.cursor)}" if part.cursor else "from the first on"
     rows = f"range {part.number}, rows {where} by ({', '.join(key)})" if key else "the whole table"
     found = f"{rows}: the server ended while they were read, {part.restarts} times, and was started anew"
-    remedy = f"See the server's log, and run on it: CHECK TABLE {table[1]}; then resume the dump, or start it anew"
+    remedy = (
+        "See the server's log for a damaged page, and restore the table from a backup or a replica (CHECK TABLE may end"
+        " the server too); then resume the dump, or start it anew"
+    )
     return _unreadable(source, table, found, remedy)
 
 
