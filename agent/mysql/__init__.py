@@ -1,1 +1,1 @@
-"""MySQL and MariaDB: connection, binlog stream, positions, schema, cartography."""
+"""MySQL and MariaDB sources. A folder uses only those behind it: `stream`, `dump`, `schema`, `server`, `ddl`, `log`."""

@@ -16,12 +16,12 @@ from menura.v1 import config_pb2, stream_pb2
 from agent.backoff import Backoff
 from agent.credit import Credit
 from agent.errors import defect
-from agent.mysql.cartography import read_cartography
-from agent.mysql.checks import check_client
-from agent.mysql.connection import connect, server_errors
 from agent.mysql.dump.desk import Desk
 from agent.mysql.dump.orders import Orders
 from agent.mysql.dump.worker import Workers
+from agent.mysql.server.cartography import read_cartography
+from agent.mysql.server.checks import check_client
+from agent.mysql.server.connection import connect, server_errors
 from agent.plugins import Context
 from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
 

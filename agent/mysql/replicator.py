@@ -18,32 +18,32 @@ from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 from agent.backoff import Backoff
 from agent.credit import Credit, CreditCancelled
 from agent.errors import SourceError, SourceFailed, as_message, defect
-from agent.mysql.binlog import BinlogReader, ServerRefused
-from agent.mysql.checks import check_binlog, check_binlog_on, duplicate_id
-from agent.mysql.connection import Facts, connect, server_errors
-from agent.mysql.cuts import CutSettings
-from agent.mysql.definitions import Definitions
-from agent.mysql.delivery import RowsUndone, TableFailed, Undone
-from agent.mysql.describer import ServerDescriber, server_of
 from agent.mysql.dump.desk import Desk, TaskTables
 from agent.mysql.dump.whole_tables import DumpForgotten
-from agent.mysql.history import SchemaHistory
-from agent.mysql.log_files import LogFiles
 from agent.mysql.positions import Position, Scheme, least
-from agent.mysql.prepared import PreparedFile
-from agent.mysql.prepared_log import PreparedLog
 from agent.mysql.progress import Progress, Stop, Table
-from agent.mysql.replication import (
+from agent.mysql.schema.definitions import Definitions
+from agent.mysql.schema.describer import ServerDescriber, server_of
+from agent.mysql.schema.history import SchemaHistory
+from agent.mysql.schema.log_files import LogFiles
+from agent.mysql.server.checks import check_binlog, check_binlog_on, duplicate_id
+from agent.mysql.server.connection import Facts, connect, server_errors
+from agent.mysql.server.replication import (
     ER_SLAVE_SAME_ID,
     SILENCE_SECONDS,
     identity_of,
     open_stream,
     other_replica_has_our_id,
 )
-from agent.mysql.server_log import ServerLog, natural_scheme
-from agent.mysql.starts import Starts, resolve, scheme_of
-from agent.mysql.task import PART, Task, TaskCancelled, TaskSink
-from agent.mysql.watch import LogEndWatch
+from agent.mysql.server.server_log import ServerLog, natural_scheme
+from agent.mysql.server.watch import LogEndWatch
+from agent.mysql.stream.binlog import BinlogReader, ServerRefused
+from agent.mysql.stream.cuts import CutSettings
+from agent.mysql.stream.delivery import RowsUndone, TableFailed, Undone
+from agent.mysql.stream.prepared import PreparedFile
+from agent.mysql.stream.prepared_log import PreparedLog
+from agent.mysql.stream.starts import Starts, resolve, scheme_of
+from agent.mysql.stream.task import PART, Task, TaskCancelled, TaskSink
 from agent.native.decoder import AnnotationMissing, BinlogDecoder
 from agent.plugins import Context
 from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed

@@ -49,7 +49,7 @@ class Event:
 class PlannedColumn:
     """How one column of a TABLE_MAP is read: `sent` False means that its bytes are stepped over.
 
-    `binlog_type` and `metadata` are those of agent.mysql.table_map.MappedColumn.
+    `binlog_type` and `metadata` are those of agent.mysql.log.table_map.MappedColumn.
     """
 
     column: Column

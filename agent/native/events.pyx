@@ -41,7 +41,7 @@ cdef enum:
     # tables that are remembered; with more, all are announced to Python again
     MOST_TABLES = 16384
 
-# Log_event_type; agent.mysql.constants has them all
+# Log_event_type; agent.mysql.log.constants has them all
 cdef enum:
     QUERY_EVENT = 2
     ROTATE_EVENT = 4

@@ -28,9 +28,9 @@ from menura.change_batch import (
 )
 from menura.types import MAX_DECIMAL128_PRECISION, INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
-from agent.mysql import constants as binlog
-from agent.mysql.charsets import CharsetUnknown, Way, codec_of
-from agent.mysql.column_types import FIXED_BINARY_BYTES
+from agent.mysql.log import constants as binlog
+from agent.mysql.log.charsets import CharsetUnknown, Way, codec_of
+from agent.mysql.schema.column_types import FIXED_BINARY_BYTES
 from agent.native.arrow import field
 
 _COMPRESSED_TYPES = (binlog.MYSQL_TYPE_VARCHAR_COMPRESSED, binlog.MYSQL_TYPE_BLOB_COMPRESSED)
@@ -148,7 +148,7 @@ class UnsupportedColumn(Exception):
 
 
 cdef class PlannedColumn:
-    """One column as the log has it. `metadata` is that of the TABLE_MAP, as `agent.mysql.table_map` gives it."""
+    """One column as the log has it. `metadata` is that of the TABLE_MAP, as `agent.mysql.log.table_map` gives it."""
 
     def __init__(self, column, int binlog_type, int metadata, bint sent, bint computed=False):
         self.column = column

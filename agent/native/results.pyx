@@ -5,8 +5,8 @@
     a packet each   1 column count (length-encoded)   its definitions   EOF, unless CLIENT_DEPRECATE_EOF
                     rows   EOF, or OK in its place; ERR at any time
     a row           0x00   null bitmap, a bit per column from the third bit on   the values that are not null
-    a value         as `agent.mysql.column_types` has it in the log, numbers; or a length and bytes: text, and those
-                    of agent.native.result_values
+    a value         numbers as `agent.mysql.schema.column_types` has them in the log; or a length and bytes: text, and
+                    those of agent.native.result_values
     a length        1 byte below 251; 252, 253 or 254 and then 2, 3 or 8 bytes
 
 Source: MySQL's internals, "Binary Protocol Resultset". Values go through the routines that read row events, into the

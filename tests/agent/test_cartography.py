@@ -10,8 +10,8 @@ from menura.v1 import mysql_client_pb2
 
 from agent.config import Secret, ServerConfig, SourceConfig
 from agent.filter import Filter, Policy
-from agent.mysql.cartography import PART_BYTES, read_cartography
-from agent.mysql.connection import connect, facts_of
+from agent.mysql.server.cartography import PART_BYTES, read_cartography
+from agent.mysql.server.connection import connect, facts_of
 from tests.servers import Flavor, Server, server
 
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")

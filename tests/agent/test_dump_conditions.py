@@ -12,8 +12,9 @@ import pytest
 from menura.v1 import mysql_client_pb2
 
 from agent import session
-from agent.mysql import connection, replicator
+from agent.mysql import replicator
 from agent.mysql.dump import governor, results
+from agent.mysql.server import connection
 from tests.agent.dumping import (
     Writers,
     agent_inside,

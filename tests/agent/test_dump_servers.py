@@ -9,7 +9,7 @@ import pymysql
 import pytest
 from menura.v1 import mysql_client_pb2, stream_pb2
 
-from agent.mysql.dump import reading
+from agent.mysql.dump import reading, statuses
 from tests.agent.dumping import (
     Writers,
     agent_inside,
@@ -99,8 +99,7 @@ def test_dump_when_credit_runs_out_then_reading_stops_and_memory_is_bounded(
         gateway._send("shop", stream_pb2.MySQLClient, grant)
         ledger = gateway.source("shop").ledger
         gateway.wait(lambda: ledger.received_rows)
-        told = len(dump.statuses)
-        gateway.wait(lambda: len(dump.statuses) > told + 2)
+        wait_status(gateway, dump, statuses.GATEWAY_WAITS)
         assert ledger.received_rows < 20_000
         assert psutil.Process(process.pid).memory_info().rss < 200 << 20
         gateway.grants_credit = True

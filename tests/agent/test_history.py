@@ -10,9 +10,9 @@ from menura.types import ColumnType, Kind, invalid_label
 
 from agent.errors import StateFolderInUse, StateFolderUnusable
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
-from agent.mysql.history import SchemaHistory
 from agent.mysql.positions import MariadbGtids, MysqlGtids, Position
-from agent.mysql.versions import NEVER_SEEN, Gone, Unknown, Version
+from agent.mysql.schema.history import SchemaHistory
+from agent.mysql.schema.versions import NEVER_SEEN, Gone, Unknown, Version
 
 ORDERS = ("shop", "orders")
 ITEMS = ("shop", "items")

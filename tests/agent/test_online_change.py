@@ -12,7 +12,7 @@ import pymysql
 import pytest
 from menura.v1 import mysql_binlog_pb2
 
-from agent.mysql.online_change import bases, is_ghost, is_swap
+from agent.mysql.schema.online_change import bases, is_ghost, is_swap
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
 from tests.agent.test_schema_over_time import MINIMAL, events, kinds

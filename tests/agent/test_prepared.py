@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import StateFolderUnusable
+from agent.mysql.log.xid import Xid
 from agent.mysql.positions import MysqlGtids, Position, Scheme
-from agent.mysql.prepared import FORMAT, KEPT_CUTS, Group, PreparedFile
-from agent.mysql.xid import Xid
+from agent.mysql.stream.prepared import FORMAT, KEPT_CUTS, Group, PreparedFile
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 FIRST, SECOND = Xid(1, b"\0first", b""), Xid(2**32 - 1, b"", b"second\xff")

@@ -12,21 +12,21 @@ from menura.v1 import mysql_binlog_pb2
 from agent.config import ServerConfig, SourceConfig
 from agent.errors import EventUnknown, EventUnreadable, LogIncomplete, SourceConnectionLost
 from agent.filter import Filter, Policy
-from agent.mysql import constants as binlog
-from agent.mysql.binlog import BinlogReader
-from agent.mysql.connection import Facts
-from agent.mysql.cuts import CutSettings
 from agent.mysql.ddl.model import Server
-from agent.mysql.definitions import Definitions
-from agent.mysql.describer import ServerDescriber
 from agent.mysql.dump.desk import Desk
-from agent.mysql.history import SchemaHistory
-from agent.mysql.log_files import LogFiles
+from agent.mysql.log import constants as binlog
 from agent.mysql.positions import Position, Scheme
-from agent.mysql.prepared import PreparedFile
-from agent.mysql.prepared_log import PreparedLog
 from agent.mysql.progress import Progress, Stop
-from agent.mysql.replication import identity_of
+from agent.mysql.schema.definitions import Definitions
+from agent.mysql.schema.describer import ServerDescriber
+from agent.mysql.schema.history import SchemaHistory
+from agent.mysql.schema.log_files import LogFiles
+from agent.mysql.server.connection import Facts
+from agent.mysql.server.replication import identity_of
+from agent.mysql.stream.binlog import BinlogReader
+from agent.mysql.stream.cuts import CutSettings
+from agent.mysql.stream.prepared import PreparedFile
+from agent.mysql.stream.prepared_log import PreparedLog
 from agent.native.decoder import BinlogDecoder, TableBatch
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent

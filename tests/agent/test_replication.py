@@ -10,7 +10,7 @@ import psutil
 import pytest
 from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 
-from agent.mysql import replication
+from agent.mysql.server import replication
 from tests.agent.dumping import agent_inside
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config

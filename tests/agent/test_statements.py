@@ -4,7 +4,7 @@ import pytest
 
 from agent.mysql.ddl.lexer import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 from agent.mysql.ddl.model import Server, Statement
-from agent.mysql.statements import Kind, Words, read
+from agent.mysql.ddl.statements import Kind, Words, read
 
 MYSQL = Server(mariadb=False, version=(9, 7, 0))
 MARIADB = Server(mariadb=True, version=(10, 11, 0))

@@ -10,9 +10,9 @@ from menura.schema import Column
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
-from agent.mysql import constants as binlog
-from agent.mysql.column_types import column_type
-from agent.mysql.table_map import parse_table_map
+from agent.mysql.log import constants as binlog
+from agent.mysql.log.table_map import parse_table_map
+from agent.mysql.schema.column_types import column_type
 from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TablePlan
 
 

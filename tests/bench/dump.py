@@ -8,12 +8,12 @@ import sys
 from agent.batch import encode_snapshot
 from agent.config import Secret, ServerConfig, ServerTls, SourceConfig, TlsMode
 from agent.filter import Filter
-from agent.mysql.connection import connect, facts_of
 from agent.mysql.ddl.model import Server as DefinitionServer
 from agent.mysql.ddl.model import TableDefinition
 from agent.mysql.dump.results import plan_for, read_rows
 from agent.mysql.dump.statements import prepare, whole_statement
-from agent.mysql.information_schema import read_definitions
+from agent.mysql.server.connection import connect, facts_of
+from agent.mysql.server.information_schema import read_definitions
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from agent.errors import SourceConnectionLost
-from agent.mysql import constants
+from agent.mysql.log import constants
 from tests.agent.test_rare_events import event, read
 from tests.conformance import cases
 from tests.conformance.run import DECODED, Findings

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from menura.change_batch import CHANGE_TYPE, GSN
 
-from agent.mysql import constants
+from agent.mysql.log import constants
 from tests.agent.gateway_double import GatewayDouble, SourceRecord, Table
 from tests.agent.native.capture import dump
 from tests.agent.native.mutation import payloads

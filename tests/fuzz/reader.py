@@ -18,24 +18,24 @@ from agent.batch import encode
 from agent.config import ServerConfig, SourceConfig
 from agent.errors import SourceUnreachable
 from agent.filter import Filter, Policy
-from agent.mysql.binlog import BinlogReader, ServerRefused
-from agent.mysql.connection import Facts, Flavor
-from agent.mysql.cuts import CutSettings
 from agent.mysql.ddl.model import Server, TableDefinition
-from agent.mysql.definitions import Definitions
-from agent.mysql.delivery import RowsUndone, TableFailed, Undone
 from agent.mysql.dump.desk import Desk
-from agent.mysql.history import SchemaHistory
-from agent.mysql.log_files import LogFiles
-from agent.mysql.log_scan import Logged
+from agent.mysql.log.table_map import TableMapError, table_of
+from agent.mysql.log.xid import Xid
 from agent.mysql.positions import Position, Scheme
-from agent.mysql.prepared import Group, PreparedFile
-from agent.mysql.prepared_log import NotPrepared, Part, PreparedLog
 from agent.mysql.progress import Progress, Stop, Table
-from agent.mysql.replication import identity_of
-from agent.mysql.table_map import TableMapError, table_of
-from agent.mysql.versions import Unknown
-from agent.mysql.xid import Xid
+from agent.mysql.schema.definitions import Definitions
+from agent.mysql.schema.history import SchemaHistory
+from agent.mysql.schema.log_files import LogFiles
+from agent.mysql.schema.log_scan import Logged
+from agent.mysql.schema.versions import Unknown
+from agent.mysql.server.connection import Facts, Flavor
+from agent.mysql.server.replication import identity_of
+from agent.mysql.stream.binlog import BinlogReader, ServerRefused
+from agent.mysql.stream.cuts import CutSettings
+from agent.mysql.stream.delivery import RowsUndone, TableFailed, Undone
+from agent.mysql.stream.prepared import Group, PreparedFile
+from agent.mysql.stream.prepared_log import NotPrepared, Part, PreparedLog
 from agent.native.decoder import AnnotationMissing, BinlogDecoder, TableBatch
 from tests.agent.native.mutation import payloads
 from tests.agent.wire import read_table

@@ -11,13 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 from menura.types import ColumnType, Kind
 
-from agent.mysql import constants as binlog
-from agent.mysql.column_types import FIXED_BINARY_BYTES, ColumnTypeUnknown, needs_definition
 from agent.mysql.ddl.model import Server
 from agent.mysql.ddl.session import statement_of
-from agent.mysql.events import EventBodyError, parse_format_description, parse_query, parse_rotate
-from agent.mysql.statements import read as read_statement
-from agent.mysql.table_map import TableMapError, parse_table_map
+from agent.mysql.ddl.statements import read as read_statement
+from agent.mysql.log import constants as binlog
+from agent.mysql.log.events import EventBodyError, parse_format_description, parse_query, parse_rotate
+from agent.mysql.log.table_map import TableMapError, parse_table_map
+from agent.mysql.schema.column_types import FIXED_BINARY_BYTES, ColumnTypeUnknown, needs_definition
 from agent.native.decoder import BinlogDecoder, DecodeError, Reason, TableBatch, TablePlan, UnsupportedColumn
 from tests.agent.native.capture import Definitions, plan_of
 

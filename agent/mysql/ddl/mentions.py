@@ -5,8 +5,8 @@ from itertools import pairwise
 from agent.mysql.ddl.cursor import Cursor
 from agent.mysql.ddl.lexer import Token, Unreadable, tokens_of
 from agent.mysql.ddl.model import Catalog, Server, Statement, Table
+from agent.mysql.ddl.statements import read
 from agent.mysql.ddl.syntax import TableName
-from agent.mysql.statements import read
 
 #: what follows is a table's name, perhaps after some of the others
 _BEFORE_NAME = ("TABLE", "TABLES", "TO", "AS", "ON", "LIKE", "RENAME", "SEQUENCE")

@@ -1,9 +1,9 @@
 """From a QUERY event to a `Statement`: its text in the client's charset, and its session's settings."""
 
-from agent.mysql.charsets import CharsetUnknown, charset_of_collation, decode_text
 from agent.mysql.ddl.model import Server, Statement
-from agent.mysql.events import EventBodyError, Query
-from agent.mysql.query_status import parse_status
+from agent.mysql.ddl.query_status import parse_status
+from agent.mysql.log.charsets import CharsetUnknown, charset_of_collation, decode_text
+from agent.mysql.log.events import EventBodyError, Query
 
 
 def statement_of(query: Query, server: Server) -> Statement:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from menura.types import ColumnType, Kind
 
-from agent.mysql.charsets import CharsetUnknown, codec_of, decode_text, single_byte_characters
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.lexer import words as keywords
 from agent.mysql.ddl.model import Server
 from agent.mysql.ddl.syntax import Literal, LiteralKind, TypeWords
+from agent.mysql.log.charsets import CharsetUnknown, codec_of, decode_text, single_byte_characters
 
 REAL_AS_FLOAT = 1 << 0
 #: MariaDB

@@ -17,18 +17,18 @@ from pymysql.constants import ER
 
 from agent.config import SourceConfig
 from agent.errors import SourceError
-from agent.mysql.connection import Facts, connect, facts_of, rows, server_code, server_errors, variable
 from agent.mysql.ddl.model import Server, TableDefinition, Unsure
-from agent.mysql.describer import server_of
 from agent.mysql.dump.keys import with_promoted_key
 from agent.mysql.dump.server import DumpServer, is_same_server
 from agent.mysql.dump.snapshots import Watermarks, watermarks
 from agent.mysql.dump.statements import prepare
-from agent.mysql.identifiers import quoted
-from agent.mysql.information_schema import read_definitions
 from agent.mysql.positions import MariadbGtids, MysqlGtids, Position, Scheme
 from agent.mysql.progress import Table
-from agent.mysql.server_log import ServerLog
+from agent.mysql.schema.describer import server_of
+from agent.mysql.server.connection import Facts, connect, facts_of, rows, server_code, server_errors, variable
+from agent.mysql.server.identifiers import quoted
+from agent.mysql.server.information_schema import read_definitions
+from agent.mysql.server.server_log import ServerLog
 
 log = logging.getLogger("menura.dump")
 

@@ -9,7 +9,7 @@ from enum import Enum, auto
 import pymysql
 from pymysql.constants import ER
 
-from agent.mysql.connection import is_connection_lost, is_grant_missing, server_code
+from agent.mysql.server.connection import is_connection_lost, is_grant_missing, server_code
 
 # Server codes that PyMySQL has no name for.
 _ER_TABLE_DEF_CHANGED = 1412

@@ -10,9 +10,9 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from agent.mysql.connection import rows
 from agent.mysql.dump.keys import Key
 from agent.mysql.progress import Table
+from agent.mysql.server.connection import rows
 
 _COLUMNS = """
     SELECT column_name, column_type, collation_name FROM information_schema.columns

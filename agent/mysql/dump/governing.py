@@ -6,9 +6,9 @@ The governor needs to know the dump's server, so it is made when that is first r
 import threading
 
 from agent.config import SourceConfig
-from agent.mysql.connection import Facts, connect
 from agent.mysql.dump.governor import Governor, Limits, Share, governor_of
 from agent.mysql.dump.jobs import Job
+from agent.mysql.server.connection import Facts, connect
 
 
 class Governing:

@@ -16,8 +16,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from agent.config import DEFAULT_REPLICA_LAG_SECONDS, DumpConfig, SourceConfig
-from agent.mysql.connection import Facts
 from agent.mysql.dump.load import Load, LoadReader
+from agent.mysql.server.connection import Facts
 
 #: the server is asked at most so often
 ASK_SECONDS = 1.0

@@ -16,9 +16,9 @@ from menura.types import INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
 from agent.filter import Verdict
-from agent.mysql.connection import rows
 from agent.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
-from agent.mysql.identifiers import quoted
+from agent.mysql.server.connection import rows
+from agent.mysql.server.identifiers import quoted
 
 #: of an ENUM or SET in a key: neither server makes a range of `enum > 3`, so a bound lists the values beyond it
 MOST_LISTED_VALUES = 256

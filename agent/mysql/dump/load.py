@@ -8,7 +8,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from agent.config import ServerConfig
-from agent.mysql.connection import Facts, grant_missing, is_grant_missing, rows, server_errors
+from agent.mysql.server.connection import Facts, grant_missing, is_grant_missing, rows, server_errors
 
 _DOING = "asking how busy the dump's server is"
 _LAG_GRANTS = {"mysql": "REPLICATION CLIENT", "mariadb": "REPLICA MONITOR"}

@@ -17,11 +17,11 @@ import pymysql
 from pymysql.connections import Connection
 
 from agent.errors import DumpSnapshotFailed
-from agent.mysql.connection import is_grant_missing, rows, server_errors
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump.server import DumpServer
 from agent.mysql.dump.transactional import BEGIN, DOING, NOTHING_LOST, check_engine, end
 from agent.mysql.positions import MariadbGtids, Position
+from agent.mysql.server.connection import is_grant_missing, rows, server_errors
 
 #: for what is in the log and not visible yet; longer: semi-synchronous replication waits for a replica
 SETTLE_SECONDS = 1.0

@@ -8,12 +8,12 @@ from contextlib import closing
 from menura.v1 import mysql_client_pb2
 
 from agent.errors import DumpRunwayShort
-from agent.mysql.connection import connect, server_errors
 from agent.mysql.dump.access import Access
 from agent.mysql.dump.governor import Limits
 from agent.mysql.dump.keys import Key
 from agent.mysql.dump.ranges import plan
 from agent.mysql.dump.runway import check_whole, lag_warning, needed_seconds, read_runway
+from agent.mysql.server.connection import connect, server_errors
 from agent.state import SourceState
 
 DOING = "planning a dump"

@@ -14,13 +14,13 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from agent.mysql.connection import Facts, rows
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump import statements
 from agent.mysql.dump.guesses import Guesses
 from agent.mysql.dump.keys import Form, Key
 from agent.mysql.dump.statements import Bound, Where
-from agent.mysql.identifiers import quoted, quoted_name
+from agent.mysql.server.connection import Facts, rows
+from agent.mysql.server.identifiers import quoted, quoted_name
 
 MOST_RANGES = 32
 #: fewer rows, and fewer bytes, are not worth a range of their own

@@ -15,7 +15,6 @@ from menura.v1 import mysql_client_pb2, stream_pb2
 from agent.batch import encode_snapshot
 from agent.credit import Credit
 from agent.errors import TableColumnReserved, TableColumnUnsupported, TableError
-from agent.mysql.connection import server_errors
 from agent.mysql.ddl.model import TableDefinition, Unsure
 from agent.mysql.dump.access import Access
 from agent.mysql.dump.bounds import order_of, signed, unsigned
@@ -32,6 +31,7 @@ from agent.mysql.dump.transactional import is_versioned
 from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, RangeWork, SentChunk
 from agent.mysql.positions import Position
 from agent.mysql.progress import Table, name_message
+from agent.mysql.server.connection import server_errors
 from agent.state import SourceState, denied
 
 DOING = "dumping a table"

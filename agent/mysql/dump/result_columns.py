@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from menura.schema import Column
 from menura.types import INTEGER_KINDS, ColumnType, Kind
 
-from agent.mysql import constants
-from agent.mysql.charsets import CharsetUnknown, charset_of_collation
+from agent.mysql.log import constants
+from agent.mysql.log.charsets import CharsetUnknown, charset_of_collation
 
 _FIXED = struct.Struct("<HIBHB")
 _TEXTS = 6

@@ -28,7 +28,6 @@ from agent.errors import (
     TableColumnUnsupported,
     TableError,
 )
-from agent.mysql.connection import READ_TIMEOUT_SECONDS, server_code, server_errors
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 from agent.mysql.dump.answers import Subject, subject_of
@@ -39,8 +38,9 @@ from agent.mysql.dump.result_columns import (
     is_selected_as_text,
     parse_result_column,
 )
-from agent.mysql.identifiers import quoted_name
-from agent.mysql.schema import columns_of
+from agent.mysql.schema.table_planner import columns_of
+from agent.mysql.server.connection import READ_TIMEOUT_SECONDS, server_code, server_errors
+from agent.mysql.server.identifiers import quoted_name
 from agent.native.results import (
     ArrowColumns,
     ResultError,

@@ -14,9 +14,9 @@ from pymysql.connections import Connection
 
 from agent.config import DumpConfig
 from agent.errors import DumpRunwayShort
-from agent.mysql.connection import is_grant_missing, rows, variable
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump.governor import Limits
+from agent.mysql.server.connection import is_grant_missing, rows, variable
 
 #: what one connection reads from a server that others use too
 ASSUMED_BYTES_PER_SECOND = 20_000_000

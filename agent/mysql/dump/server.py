@@ -7,8 +7,8 @@ from typing import Any
 from pymysql.connections import Connection
 
 from agent.config import ServerConfig
-from agent.mysql.connection import Facts, rows
 from agent.mysql.positions import Scheme
+from agent.mysql.server.connection import Facts, rows
 
 _WHO = {"mysql": "SELECT @@server_uuid", "mariadb": "SELECT @@server_id, @@hostname, @@port, @@datadir"}
 

@@ -25,14 +25,14 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from agent.errors import DumpServerUnrelated, DumpSnapshotFailed, SourceGrantMissing
-from agent.mysql.connection import is_grant_missing, rows, server_code, server_errors
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump.mariadb_snapshots import MariadbLog, MariadbReplica, follows_another
 from agent.mysql.dump.server import DumpServer
 from agent.mysql.dump.transactional import BEGIN, DOING, NOTHING_LOST, check_engine, end
-from agent.mysql.identifiers import quoted, quoted_name
 from agent.mysql.positions import MysqlGtids, Position, Scheme
-from agent.mysql.server_log import STATUS_GRANT, status_statement
+from agent.mysql.server.connection import is_grant_missing, rows, server_code, server_errors
+from agent.mysql.server.identifiers import quoted, quoted_name
+from agent.mysql.server.server_log import STATUS_GRANT, status_statement
 
 #: a snapshot that cost a lock serves chunks for so long
 KEPT_SECONDS = 20.0

@@ -15,10 +15,10 @@ from typing import Any
 from menura.types import Kind
 from pymysql.connections import Connection
 
-from agent.mysql.connection import Facts
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump.keys import Form, Key, KeyColumn
-from agent.mysql.identifiers import quoted, quoted_name
+from agent.mysql.server.connection import Facts
+from agent.mysql.server.identifiers import quoted, quoted_name
 
 #: the texts of a bound; a beginning of the key's columns is a bound too
 Bound = tuple[str, ...]

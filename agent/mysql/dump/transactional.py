@@ -6,10 +6,10 @@ import pymysql
 from pymysql.connections import Connection
 
 from agent.errors import DumpSnapshotImpossible
-from agent.mysql.connection import rows
 from agent.mysql.ddl.model import Table
 from agent.mysql.dump.server import DumpServer
-from agent.mysql.identifiers import quoted
+from agent.mysql.server.connection import rows
+from agent.mysql.server.identifiers import quoted
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 DOING = "taking a snapshot of a table"

@@ -12,8 +12,8 @@ from decimal import Context, Decimal
 
 from menura.types import Kind
 
-from agent.mysql.charsets import CharsetUnknown, decode_text
 from agent.mysql.dump.keys import Form, KeyColumn
+from agent.mysql.log.charsets import CharsetUnknown, decode_text
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz !#-./:@_~"
 #: bytes that a guess has beyond what both values begin with

@@ -10,7 +10,6 @@ import pymysql
 from menura.schema import Column
 from menura.types import BINARY_KINDS, Kind
 
-from agent.mysql.column_types import most_bytes_of
 from agent.mysql.ddl.apply import apply
 from agent.mysql.ddl.model import (
     Applied,
@@ -24,9 +23,10 @@ from agent.mysql.ddl.model import (
     Unsure,
 )
 from agent.mysql.ddl.session import statement_of
-from agent.mysql.events import parse_query
-from agent.mysql.information_schema import read_databases, read_definitions
-from agent.mysql.table_map import parse_table_map
+from agent.mysql.log.events import parse_query
+from agent.mysql.log.table_map import parse_table_map
+from agent.mysql.schema.column_types import most_bytes_of
+from agent.mysql.server.information_schema import read_databases, read_definitions
 from agent.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
 from tests.servers import Server as RunningServer
 

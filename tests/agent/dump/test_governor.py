@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from agent.config import DumpConfig, Secret, ServerConfig
 from agent.errors import DumpRunwayShort, SourceConnectionLost, SourceGrantMissing
-from agent.mysql.connection import connect, facts_of
 from agent.mysql.dump.chunk_size import LEAST_ROWS, MOST_BYTES, MOST_ROWS, ChunkSize
 from agent.mysql.dump.governor import Governor, Limits, ReadCancelled, TokenBucket
 from agent.mysql.dump.load import Load, LoadReader
 from agent.mysql.dump.runway import Runway, check_whole, lag_warning, needed_seconds, read_runway
+from agent.mysql.server.connection import connect, facts_of
 from agent.windows import Window, WindowInvalid
 from tests.servers import Server, replica_of, server
 

@@ -7,11 +7,11 @@ from contextlib import closing
 import pytest
 from menura.types import ColumnType, Kind
 
-from agent.mysql.connection import facts_of
 from agent.mysql.dump import ranges
 from agent.mysql.dump.keys import KeyColumn
 from agent.mysql.dump.ranges import plan
 from agent.mysql.dump.values import middle
+from agent.mysql.server.connection import facts_of
 from tests.agent.dump.walking import DATABASE, index_order, key_of, reading_session, walk
 from tests.servers import Server, server
 

@@ -12,13 +12,13 @@ from pymysql.connections import Connection
 
 from agent.config import Secret, ServerConfig
 from agent.errors import DumpServerUnrelated, DumpSnapshotFailed, DumpSnapshotImpossible, SourceGrantMissing
-from agent.mysql.connection import connect, facts_of
 from agent.mysql.dump import mariadb_snapshots, snapshots
 from agent.mysql.dump.server import DumpServer, is_same_server
 from agent.mysql.dump.snapshots import Watermarks, watermarks
 from agent.mysql.dump.statements import prepare
 from agent.mysql.positions import MysqlGtids, Position, Scheme
-from agent.mysql.server_log import natural_scheme
+from agent.mysql.server.connection import connect, facts_of
+from agent.mysql.server.server_log import natural_scheme
 from tests.agent.dump.logged import inserts
 from tests.servers import Server, replica_of, server
 

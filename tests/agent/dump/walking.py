@@ -6,13 +6,13 @@ from contextlib import closing
 import pymysql
 
 from agent.filter import Verdict
-from agent.mysql.connection import facts_of
 from agent.mysql.ddl.model import Server as DefinitionServer
 from agent.mysql.ddl.model import TableDefinition
 from agent.mysql.dump.keys import Key, keys_of
 from agent.mysql.dump.statements import bound_of, chunk_statement, prepare
-from agent.mysql.identifiers import quoted
-from agent.mysql.information_schema import read_definitions
+from agent.mysql.server.connection import facts_of
+from agent.mysql.server.identifiers import quoted
+from agent.mysql.server.information_schema import read_definitions
 from tests.servers import Server
 
 DATABASE = "d"

@@ -10,12 +10,12 @@ from menura.schema import Column, schema_id
 from menura.types import ColumnType
 from pymysql.constants import COMMAND
 
-from agent.mysql import constants as binlog
-from agent.mysql.column_types import column_type
 from agent.mysql.ddl.model import Server as DefinitionServer
 from agent.mysql.ddl.model import TableDefinition
-from agent.mysql.information_schema import read_definitions
-from agent.mysql.table_map import parse_table_map
+from agent.mysql.log import constants as binlog
+from agent.mysql.log.table_map import parse_table_map
+from agent.mysql.schema.column_types import column_type
+from agent.mysql.server.information_schema import read_definitions
 from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
 from tests.servers import Server
 

@@ -10,12 +10,12 @@ from menura.change_batch import METADATA_DEFAULT
 
 from agent.config import Secret, ServerConfig, SourceConfig
 from agent.filter import Filter, Policy
-from agent.mysql.connection import connect, facts_of
 from agent.mysql.ddl.model import Server as DefinitionServer
 from agent.mysql.ddl.model import TableDefinition
 from agent.mysql.dump.results import ReadResult, RowsPlan, plan_for, read_rows
 from agent.mysql.dump.statements import prepare, whole_statement
-from agent.mysql.information_schema import read_definitions
+from agent.mysql.server.connection import connect, facts_of
+from agent.mysql.server.information_schema import read_definitions
 from tests.agent.native.capture import current_state
 from tests.servers import Server
 

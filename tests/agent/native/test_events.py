@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from agent.mysql import constants as binlog
+from agent.mysql.log import constants as binlog
 from agent.native.decoder import BinlogDecoder, DecodeError, Reason, UnsupportedColumn
 from tests.agent.native.capture import decode_all, dump, handle, logged
 from tests.agent.native.mutation import event, packets, payloads, without_checksums

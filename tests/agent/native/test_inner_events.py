@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.mysql import constants as binlog
+from agent.mysql.log import constants as binlog
 from agent.native.decoder import BinlogDecoder, DecodeError, Reason
 from tests.agent.native.capture import Decoded, decode_all, handle, logged
 from tests.agent.native.mutation import event, packets, payloads, without_checksums

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from agent.mysql.schema import definition_of
+from agent.mysql.schema.table_planner import definition_of
 from agent.native.decoder import BinlogDecoder, DecodeError
 from tests.agent.native.capture import decode_all, definitions, logged
 from tests.agent.native.mutation import without_checksums

@@ -13,7 +13,7 @@ from agent.batch import encode_snapshot
 from agent.errors import DefinitionMoved, SourceFailed
 from agent.mysql.dump.results import plan_for, read_rows
 from agent.mysql.dump.statements import whole_statement
-from agent.mysql.schema import columns_of
+from agent.mysql.schema.table_planner import columns_of
 from tests.agent.native.capture import decode_all, definitions, logged
 from tests.agent.native.selection import (
     assert_select_gives_the_same,

@@ -8,7 +8,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from agent.mysql import constants as binlog
+from agent.mysql.log import constants as binlog
 from agent.native.decoder import BinlogDecoder, DecodeError, Reason
 from tests.agent.native.capture import decode_all, logged
 from tests.agent.native.mutation import event, packets, payloads, without_checksums

@@ -10,7 +10,7 @@ import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-from agent.mysql.charsets import charset_of_collation
+from agent.mysql.log.charsets import charset_of_collation
 from agent.native.decoder import BinlogDecoder
 from tests.agent.native.capture import current_state, decode_all, dump, logged
 from tests.agent.native.mutation import without_checksums

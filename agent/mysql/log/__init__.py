@@ -1,0 +1,1 @@
+"""The format of the binary log, as far as Python reads it: events, table maps, charsets. Bytes in, values out."""
