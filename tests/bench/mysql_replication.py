@@ -12,7 +12,7 @@ from pymysqlreplication.row_event import UpdateRowsEvent, WriteRowsEvent
 def main() -> None:
     host, port, file, rows = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     stream = BinLogStreamReader(
-        {"host": host, "port": port, "user": "menura", "password": "menura-secret"},
+        {"host": host, "port": port, "user": "menura", "password": "menura-secret", "ssl_disabled": True},
         server_id=77002,
         only_events=[WriteRowsEvent, UpdateRowsEvent],
         log_file=file,

@@ -12,7 +12,7 @@ from menura.types import ColumnType, Kind
 
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default
-from agent.mysql.ddl.types import bytes_of_character
+from agent.mysql.log.charsets import CHARACTER_BYTES
 
 ROW_START, ROW_END = "row_start", "row_end"
 _HASH = "DB_ROW_HASH_"
@@ -87,8 +87,8 @@ def is_hashed(columns: Iterable[ColumnDefinition], *, of_innodb: bool = True) ->
         if kind in _LONG_KINDS:
             return True
         if kind in (Kind.CHAR, Kind.VARCHAR):
-            least += column.length * bytes_of_character(column.type.charset)
-            most += column.length * bytes_of_character(column.type.charset)
+            least += column.length * CHARACTER_BYTES[column.type.charset]
+            most += column.length * CHARACTER_BYTES[column.type.charset]
         elif kind in (Kind.BINARY, Kind.VARBINARY):
             least += column.length
             most += column.length

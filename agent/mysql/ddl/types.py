@@ -11,22 +11,12 @@ from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.lexer import words as keywords
 from agent.mysql.ddl.model import Server
 from agent.mysql.ddl.syntax import Literal, LiteralKind, TypeWords
-from agent.mysql.log.charsets import CharsetUnknown, codec_of, decode_text, single_byte_characters
+from agent.mysql.log.charsets import CHARACTER_BYTES, CharsetUnknown, codec_of, decode_text, single_byte_characters
 
 REAL_AS_FLOAT = 1 << 0
 #: MariaDB
 ORACLE = 1 << 9
 MAXDB = 1 << 12
-
-#: most bytes of a character
-_CHARACTER_BYTES = {
-    1: """armscii8 ascii binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 dec8 geostd8 greek hebrew hp8 keybcs2
-       koi8r koi8u latin1 latin2 latin5 latin7 macce macroman swe7 tis620""",
-    2: "big5 cp932 euckr gb2312 gbk sjis ucs2",
-    3: "eucjpms ujis utf8mb3",
-    4: "gb18030 utf16 utf16le utf32 utf8mb4",
-}
-_BYTES_OF_CHARSET = {charset: size for size, charsets in _CHARACTER_BYTES.items() for charset in charsets.split()}
 
 _SYNONYMS = {
     "BOOL": "TINYINT",
@@ -100,16 +90,11 @@ class TypeContext:
     charset: str
 
 
-def bytes_of_character(charset: str) -> int:
-    """The most that a character takes."""
-    return _BYTES_OF_CHARSET[charset]
-
-
 def charset_of(name: str, server: Server) -> str:
     """A charset's name as the server stores it; raises `Unreadable`."""
     if name == "utf8":
         return "utf8mb3" if server.utf8_is_utf8mb3 else "utf8mb4"
-    if name not in _BYTES_OF_CHARSET:
+    if name not in CHARACTER_BYTES:
         raise Unreadable(f"the charset {name} is not known to this version")
     return name
 
@@ -228,7 +213,7 @@ def _string(name: str, words: TypeWords, context: TypeContext) -> tuple[ColumnTy
 
 def _varying(charset: str, length: int, server: Server) -> tuple[ColumnType, int]:
     """VARCHAR and VARBINARY; what is too long for a row becomes TEXT or BLOB where the sql_mode is not strict."""
-    is_too_long = length * _BYTES_OF_CHARSET[charset] > (_MOST_BYTES_MARIADB if server.mariadb else _MOST_BYTES)
+    is_too_long = length * CHARACTER_BYTES[charset] > (_MOST_BYTES_MARIADB if server.mariadb else _MOST_BYTES)
     if charset == "binary":
         return (ColumnType(Kind.BLOB), 0) if is_too_long else (ColumnType(Kind.VARBINARY), length)
     if is_too_long:
@@ -267,7 +252,7 @@ def _label(label: Literal, charset: str) -> str:
 def is_shown_surely(text: str, charset: str) -> bool:
     """Whether it is as the server shows it, or writes it when it makes a statement of its own: that is done in
     utf8mb3, with '?' for what that lacks."""
-    return "?" not in text or _BYTES_OF_CHARSET.get(charset, 4) < 4
+    return "?" not in text or CHARACTER_BYTES.get(charset, 4) < 4
 
 
 def can_hold(charset: str, text: str) -> bool:

@@ -92,6 +92,16 @@ def charset_of_collation(collation_id: int, *, mariadb: bool) -> str:
     return charset
 
 
+_OF_CHARACTER_BYTES = {
+    1: """armscii8 ascii binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 dec8 geostd8 greek hebrew hp8 keybcs2
+       koi8r koi8u latin1 latin2 latin5 latin7 macce macroman swe7 tis620""",
+    2: "big5 cp932 euckr gb2312 gbk sjis ucs2",
+    3: "eucjpms ujis utf8mb3",
+    4: "gb18030 utf16 utf16le utf32 utf8mb4",
+}
+#: the most that a character takes, by charset
+CHARACTER_BYTES = {charset: size for size, charsets in _OF_CHARACTER_BYTES.items() for charset in charsets.split()}
+
 _WAYS = {"utf8mb4": Way.UTF8MB4, "utf8mb3": Way.UTF8MB3, "utf8": Way.UTF8MB3, "ascii": Way.ASCII, "binary": Way.BINARY}
 
 #: Python's name of a charset with one byte per character

@@ -11,9 +11,8 @@ from menura.types import ColumnType, Kind, invalid_label
 
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.model import ColumnDefinition
-from agent.mysql.ddl.types import bytes_of_character
 from agent.mysql.log import constants as binlog
-from agent.mysql.log.charsets import CharsetUnknown, charset_of_collation, decode_text
+from agent.mysql.log.charsets import CHARACTER_BYTES, CharsetUnknown, charset_of_collation, decode_text
 from agent.mysql.log.table_map import MappedColumn
 
 BINARY_COLLATION = 63
@@ -164,7 +163,7 @@ def most_bytes_of(defined: ColumnDefinition, logged: MappedColumn) -> int:
         return defined.length
     if kind not in (Kind.CHAR, Kind.VARCHAR):
         return logged.metadata
-    return defined.length * bytes_of_character(defined.type.charset)
+    return defined.length * CHARACTER_BYTES[defined.type.charset]
 
 
 def _tell_labelled(column: MappedColumn, mariadb: bool) -> ColumnType | None:
