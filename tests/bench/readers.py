@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -35,6 +35,9 @@ class Measure:
     wall_s: float
     cpu_s: float
     peak_rss_bytes: int
+
+
+Reader = Callable[[Server, Case], Measure]
 
 
 def mysqlbinlog(server: Server, case: Case) -> Measure:
@@ -91,6 +94,14 @@ def connectorx(server: Server, case: Case) -> Measure:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "tests.bench.connectorx_select"]
     return _of_table("connectorx", command, server, case, environment)
+
+
+def install_peers(readers: Collection[str]) -> None:
+    """Before anything is measured: what can't be had is said at once."""
+    if "connectorx" in readers:
+        _connectorx_folder()
+    if not {"go-mysql", "go-mysql-tuned"}.isdisjoint(readers):
+        _go_reader()
 
 
 @cache
@@ -205,7 +216,7 @@ def _peak_resident_bytes(pid: int) -> int:
     return 0
 
 
-READERS: dict[str, Callable[[Server, Case], Measure]] = {
+READERS: dict[str, Reader] = {
     "menura": menura,
     "menura-decode": menura_decode,
     "mysqlbinlog": mysqlbinlog,
@@ -214,7 +225,7 @@ READERS: dict[str, Callable[[Server, Case], Measure]] = {
 if shutil.which("go"):
     READERS |= {"go-mysql": go_mysql, "go-mysql-tuned": go_mysql_tuned}
 #: of the case `dump`
-TABLE_READERS: dict[str, Callable[[Server, Case], Measure]] = {
+TABLE_READERS: dict[str, Reader] = {
     "menura": menura,
     "menura-select": menura_select,
     "menura-dump": menura_dump,
