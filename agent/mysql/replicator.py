@@ -19,8 +19,9 @@ from agent.backoff import Backoff
 from agent.credit import Credit, CreditCancelled
 from agent.errors import SourceError, SourceFailed, as_message, defect
 from agent.mysql.dump.desk import Desk, TaskTables
+from agent.mysql.dump.floors import Floor
 from agent.mysql.dump.whole_tables import DumpForgotten
-from agent.mysql.positions import Position, Scheme, least
+from agent.mysql.positions import Position, PositionSyntaxError, Scheme, from_proto, least
 from agent.mysql.progress import Progress, Stop, Table
 from agent.mysql.schema.definitions import Definitions
 from agent.mysql.schema.describer import ServerDescriber, server_of
@@ -246,12 +247,14 @@ class BinlogPlugin:
                 _check_same_file(least(committed), log_files, describer, server_log)
             else:
                 log_files.forget()
-            self._begin_dumps(replicate, scheme, starts)
+            self._begin_dumps(replicate, scheme, starts, frozenset(kept & starts.positions.keys()))
             definitions = Definitions(self.source, server, history, describer)
             definitions.begin(progress.start, starts.positions, _anew(replicate))
             self._read(task, facts, scheme, starts, progress, definitions, log_files)
 
-    def _begin_dumps(self, replicate: mysql_binlog_pb2.Replicate, scheme: Scheme, starts: Starts) -> None:
+    def _begin_dumps(
+        self, replicate: mysql_binlog_pb2.Replicate, scheme: Scheme, starts: Starts, kept: frozenset[Table]
+    ) -> None:
         wholes = [self._desk.whole(dump) for dump, table in starts.awaited.items() if table in starts.positions]
         for stop in starts.stopped:
             for dump in [dump for dump, table in starts.awaited.items() if table == stop.table]:
@@ -260,6 +263,8 @@ class BinlogPlugin:
             TaskTables(
                 scheme,
                 replicate.next_cut,
+                _committed(replicate, scheme),
+                kept,
                 starts.awaited,
                 frozenset(starts.undecided),
                 bool(starts.positions),
@@ -382,6 +387,15 @@ def _check_same_file(position: Position, files: LogFiles, describer: ServerDescr
 
 def _utc(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def _committed(replicate: mysql_binlog_pb2.Replicate, scheme: Scheme) -> Floor | None:
+    """The end of its last cut."""
+    try:
+        position = from_proto(replicate.position, scheme) if replicate.HasField("position") else None
+    except PositionSyntaxError:  # no table is read on from it, or that was an error already
+        position = None
+    return Floor(replicate.next_cut - 1, replicate.next_gsn - 1, position, {}) if position is not None else None
 
 
 def _anew(replicate: mysql_binlog_pb2.Replicate) -> list[Table]:

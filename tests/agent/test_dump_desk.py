@@ -6,7 +6,7 @@ import pytest
 from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2
 
 from agent.mysql.dump.chunks import Chunk
-from agent.mysql.dump.desk import GATHER_SECONDS, Desk, TableStart, TaskTables
+from agent.mysql.dump.desk import GATHER_SECONDS, QUIET_SECONDS, Desk, TableStart, TaskTables
 from agent.mysql.dump.dump_events import Ending
 from agent.mysql.dump.floors import LEVEL_FLOORS, Floor, Floors
 from agent.mysql.dump.whole_tables import DumpForgotten, WholeTable
@@ -39,8 +39,13 @@ def desk_of(next_cut: int = 1, **task: object) -> Desk:
 
 
 def begin(desk: Desk, next_cut: int, **task: object) -> None:
-    facts = {"awaited": {}, "undecided": frozenset(), "is_reading": False, "wholes": ()} | task
+    nothing = {"committed": None, "kept": frozenset(), "awaited": {}, "undecided": frozenset()}
+    facts = nothing | {"is_reading": False, "wholes": ()} | task
     desk.begin(TaskTables(Scheme.MYSQL_GTID, next_cut, **facts))  # type: ignore[arg-type]
+
+
+def begin_after(desk: Desk, cut: int, position: int, gsn: int = 49, **task: object) -> None:
+    begin(desk, cut + 1, **{"committed": Floor(cut, gsn, at(position), {}), "kept": frozenset({TABLE})} | task)
 
 
 def streaming(position: Position) -> Progress:
@@ -90,6 +95,8 @@ def test_floor_when_its_cut_is_not_committed_then_it_is_none() -> None:
     desk.committed(1)
     assert desk.floor(TABLE, at(9), 0) == 30
     assert desk.floor(TABLE, at(9), 31) is None
+    begin_after(desk, 1, 5, 30)
+    assert desk.floor(TABLE, at(9), 0) == 30
     begin(desk, 2)
     assert desk.floor(TABLE, at(9), 0) is None
 
@@ -134,6 +141,80 @@ def test_chunks_when_a_stream_begins_anew_then_those_of_uncommitted_cuts_are_dro
     assert named(desk, 2, 2) == [2]
     begin(desk, 2)
     assert desk.news().dropped == {"d": {2, 3}}
+
+
+def test_chunks_when_the_stream_goes_on_from_a_cut_that_passed_here_then_the_next_cuts_name_them() -> None:
+    desk = desk_of()
+    reading = desk.round
+    for number in (1, 2, 3):
+        desk.add(chunk(number, high=number), reading)
+        desk.landed("d", number)
+    assert named(desk, 1, 1) == [1]
+    assert named(desk, 2, 2) == [2]
+    desk.end()
+    assert not desk.is_streamed(TABLE)
+    desk.add(chunk(4, high=1), reading)  # its range waits for 3
+    desk.landed("d", 4)
+    begin_after(desk, 1, 1)
+    assert desk.is_streamed(TABLE)
+    assert named(desk, 2, 2) == [2]
+    assert named(desk, 3, 3) == [3, 4]
+    assert desk.round == reading
+    assert not desk.news().dropped
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cut": 2, "position": 1},
+        {"cut": 1, "position": 2},
+        {"cut": 1, "position": 1, "gsn": 50},
+        {"cut": 1, "position": 1, "kept": frozenset()},
+        {"cut": 1, "position": 1, "committed": Floor(1, 49, Position(file="binlog.000001", offset=4), {})},
+    ],
+)
+def test_chunks_when_the_stream_goes_on_elsewhere_or_their_table_begins_anew_then_they_are_dropped(
+    other: dict[str, object],
+) -> None:
+    desk = desk_of()
+    reading = desk.round
+    desk.add(chunk(1), reading)
+    desk.landed("d", 1)
+    assert named(desk, 1, 1) == []
+    begin_after(desk, **other)  # type: ignore[arg-type]
+    assert desk.news().dropped == {"d": {1}}
+    assert not desk.add(chunk(2), reading)
+    assert not desk.is_streamed(TABLE)
+
+
+def test_events_when_their_cut_is_committed_before_the_stream_begins_anew_then_chunks_below_them_do_not_count() -> None:
+    desk = desk_of()
+    desk.table_event(event(Event.ALTERED, 40))
+    assert named(desk, 1, 1) == []
+    desk.table_event(event(Event.ALTERED, 52))  # in a cut that is lost: it comes again, with this number or another
+    begin_after(desk, 1, 1)
+    assert not desk.add(chunk(1, gsn=39), desk.round)
+    assert desk.add(chunk(2, gsn=49), desk.round)
+    desk.table_event(event(Event.ALTERED, 51))
+    assert desk.news().dropped == {"d": {2}}
+
+
+def test_decisions_when_a_cut_is_under_way_then_it_is_awaited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    opened: list[bool] = []
+    for waited, is_committed in ((0.0, True), (QUIET_SECONDS, False)):
+        desk = desk_of(awaited={"a": TABLE}, undecided=frozenset("a"))
+        desk.reopen = lambda: opened.append(True)
+        desk.end_cut(1, at(1), streaming(at(1)), Numbers(50))
+        desk.decide_keyed("a")
+        desk.reopen_if_due()
+        assert not opened
+        now += waited
+        if is_committed:
+            desk.committed(1)
+        desk.reopen_if_due()
+        assert opened.pop()
 
 
 def test_table_when_it_is_dropped_then_the_client_hears_of_it_once() -> None:

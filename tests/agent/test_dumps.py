@@ -262,6 +262,27 @@ def test_dump_when_a_stream_breaks_then_it_goes_on_from_the_ledger(
     assert not dump.remaining
 
 
+def test_dump_when_tables_join_meanwhile_then_none_of_its_rows_is_read_twice(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    large, items = create(database, rows=2000), create(database, table="items")
+    small = [create(database, rows=30, table=f"small_{number}") for number in range(3)]
+    gateway.sync("shop", large, items, now=True)
+    ledger = gateway.source("shop").ledger
+    with agent_inside(config(tmp_path, gateway, database)), Writers(database, "shop.items", 9, most_id=4000):
+        limits = mysql_client_pb2.DumpLimits(rows_per_second=1000)
+        dumps = [gateway.dump("shop", "large", large, limits=limits)]
+        for table in small:
+            gateway.wait(lambda: sum(chunk.dump == "large" for chunk in ledger.chunks) > 4 * len(dumps))
+            gateway.sync("shop", table, dump=table[1])
+            dumps.append(gateway.dump("shop", table[1], table))
+            wait_dumped(gateway, dumps[-1])
+        wait_dumped(gateway, dumps[0])
+    assert ledger.received_rows == 2000 + 3 * 30
+    assert not ledger.dropped
+    assert not ledger.ignored
+
+
 def test_dump_when_its_connections_are_killed_then_chunks_are_read_again(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

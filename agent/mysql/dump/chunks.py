@@ -5,7 +5,7 @@ Pure state, locked by `desk`.
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from agent.mysql.dump.floors import Floor
@@ -48,6 +48,11 @@ class WaitingChunks:
 
     def add(self, chunk: Chunk) -> None:
         self._queues.setdefault((chunk.dump, chunk.range), deque()).append(_Waiting(chunk))
+
+    def put_back(self, chunks: Sequence[Chunk]) -> None:
+        """They were taken, in this order, by cuts that are lost; the gateway still has them."""
+        for chunk in reversed(chunks):
+            self._queues.setdefault((chunk.dump, chunk.range), deque()).appendleft(_Waiting(chunk, is_landed=True))
 
     def landed(self, dump: str, number: int) -> None:
         for (of_dump, _), queue in self._queues.items():
@@ -94,18 +99,18 @@ class NamedChunks:
     """Those that a cut has named, until the gateway says that they are committed."""
 
     def __init__(self) -> None:
-        #: (dump, chunk): the cut that names it
-        self._cuts: dict[tuple[str, int], int] = {}
+        #: by dump and number: the chunk and the cut that names it
+        self._cuts: dict[tuple[str, int], tuple[Chunk, int]] = {}
         #: since when that cut is committed
         self._silent_since: dict[tuple[str, int], float] = {}
 
     def add(self, chunk: Chunk, cut: int) -> None:
-        self._cuts[chunk.dump, chunk.number] = cut
+        self._cuts[chunk.dump, chunk.number] = chunk, cut
 
     def committed(self, cut: int) -> None:
         """The gateway has committed all cuts up to this one."""
         now = time.monotonic()
-        for key in [key for key, in_cut in self._cuts.items() if in_cut <= cut]:
+        for key in [key for key, (_, in_cut) in self._cuts.items() if in_cut <= cut]:
             del self._cuts[key]
             self._silent_since[key] = now
 
@@ -117,11 +122,11 @@ class NamedChunks:
         oldest = min(self._silent_since.values(), default=None)
         return oldest is not None and time.monotonic() - oldest > SILENCE_SECONDS
 
-    def take_lost(self, next_cut: int) -> list[tuple[str, int]]:
-        """Cuts from this one on will never be committed: dumps and numbers of what they named."""
-        lost = [key for key, cut in self._cuts.items() if cut >= next_cut]
-        for key in lost:
-            del self._cuts[key]
+    def take_lost(self, next_cut: int) -> list[Chunk]:
+        """Cuts from this one on will never be committed: what they named, in their order."""
+        lost = [chunk for chunk, cut in self._cuts.values() if cut >= next_cut]
+        for chunk in lost:
+            del self._cuts[chunk.dump, chunk.number]
         return lost
 
     def over(self, dump: str) -> None:

@@ -4,15 +4,17 @@ Comes in from the client: chunks that were read, landed, and wait until the stre
 begin or end; how a table's sync begins. From the binlog plugin: where cuts ended, which of these are committed, events
 of the tables. Goes out: floors for chunks; for a cut, its `Publication`; what the client must read again.
 
-Thread-safe, never waits. Nothing is durable: whenever the binlog stream begins anew everything that no committed cut
-holds is forgotten, but a whole table that no cut has named: its snapshot's position does not age. With each forgetting
-`round` grows, and what is read for an older round is void: so a chunk never follows one that was dropped.
+Thread-safe, never waits. Nothing is durable. The binlog stream begins anew whenever tables join: where it goes on from
+a cut that ended here, floors and chunks stay as true as they were, and the next cuts name them. Where it does not
+(another agent has read on), they are forgotten, but a whole table that no cut has named: its snapshot's position does
+not age. With each forgetting `round` grows, and what is read for an older round is void: so a chunk never follows one
+that was dropped.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -32,6 +34,8 @@ GATHER_SECONDS = 1.0
 #: times as long as a stream took to begin, it runs before it begins anew with some of the tables that wait: else the
 #: tables that it has would get nothing while many are planned
 _RUNS_PER_BEGINNING = 3
+#: for so long it waits for a moment without a cut under way, which would be sent again, and chunks with it read again
+QUIET_SECONDS = 10.0
 
 _Kind = mysql_binlog_pb2.TableEvent
 _GONE = (_Kind.DROPPED, _Kind.RENAMED)
@@ -51,6 +55,10 @@ class TaskTables:
 
     scheme: Scheme
     next_cut: int
+    #: the cut before; None: there is none, or its position is of another scheme
+    committed: Floor | None
+    #: tables that are read on from there
+    kept: frozenset[Table]
     #: dumps that tables wait for or begin with
     awaited: Mapping[str, Table]
     #: of those, what was not known when the task began
@@ -87,7 +95,9 @@ class Desk:
         self._task: TaskTables | None = None
         self._live: frozenset[Table] = frozenset()
         self._floors = Floors()
+        #: ends of cuts that are not committed, and the last that is
         self._sent: deque[Floor] = deque()
+        self._committed: Floor | None = None
         #: numbers of the newest event that changed a table's definition or took its rows
         self._changed_at: dict[Table, int] = {}
         self._waiting = WaitingChunks()
@@ -121,7 +131,7 @@ class Desk:
 
     def is_streamed(self, table: Table) -> bool:
         with self._lock:
-            return table in self._live
+            return self._task is not None and table in self._live
 
     def is_awaited(self, dump: str) -> bool:
         """Whether a table's sync waits for this dump to begin."""
@@ -199,6 +209,8 @@ class Desk:
             left = self._task.undecided - self._keyed - set(self._wholes.landed_dumps())
             now = time.monotonic()
             if left and (now - self._first_decision_at < GATHER_SECONDS or not self._has_run(self._task, now)):
+                return
+            if self._sent and now - self._first_decision_at < QUIET_SECONDS:
                 return
             self._first_decision_at = None
         self.reopen()
@@ -282,10 +294,19 @@ class Desk:
         self.on_news()
 
     def begin(self, task: TaskTables) -> None:
-        """A Replicate is worked on: cuts from `next_cut` on were not committed."""
+        """A Replicate is worked on: cuts from `next_cut` on were lost."""
         with self._lock:
-            self._round += 1
-            self._forget_uncommitted(task)
+            self._commit(task.next_cut - 1)
+            self._sent.clear()
+            lost = self._named.take_lost(task.next_cut)
+            ours, theirs = self._committed, task.committed
+            if ours is not None and theirs is not None and ours.is_same(theirs):
+                self._keep(task, ours.gsn, lost)
+            else:
+                self._forget_read(lost)
+            self._events.lose(task.next_cut)
+            for whole in self._wholes.take_uncertain(task.awaited.keys()):
+                self._drop_whole(whole)
             self._task = task
             self._began_at, self._running_since = time.monotonic(), None
             decided = self._keyed | set(self._wholes.landed_dumps())
@@ -297,23 +318,9 @@ class Desk:
         """The binlog stream is over; what it has committed the next one's begin says."""
         with self._lock:
             self._task = None
-            self._live = frozenset()
-            self._floors = Floors()
-            self._sent.clear()
             self._first_decision_at = None
             self._note_busy()
         self.on_news()
-
-    def _forget_uncommitted(self, task: TaskTables) -> None:
-        self._floors = Floors()
-        self._sent.clear()
-        self._changed_at.clear()
-        self._drop(self._waiting.dumps())
-        self._events.lose(task.next_cut)
-        for dump, number in self._named.take_lost(task.next_cut):
-            self._dropped.setdefault(dump, set()).add(number)
-        for whole in self._wholes.take_uncertain(task.awaited.keys()):
-            self._drop_whole(whole)
 
     def table_event(self, event: mysql_binlog_pb2.TableEvent) -> None:
         """Something happened to a table, in a cut that is still to end."""
@@ -353,12 +360,36 @@ class Desk:
     def committed(self, cut: int) -> None:
         """The gateway has committed all cuts up to this one."""
         with self._lock:
-            while self._sent and self._sent[0].cut <= cut:
-                self._floors.add(self._sent.popleft())
-            self._named.committed(cut)
+            self._commit(cut)
             self._running_since = self._running_since or time.monotonic()
 
     # --- under the lock
+
+    def _commit(self, cut: int) -> None:
+        while self._sent and self._sent[0].cut <= cut:
+            self._committed = self._sent.popleft()
+            self._floors.add(self._committed)
+        self._named.committed(cut)
+
+    def _keep(self, task: TaskTables, gsn: int, lost: Sequence[Chunk]) -> None:
+        """The log up to there passed here, and thus every event of the tables; what lost cuts named, the next ones
+        name again."""
+        # an event of a lost cut comes again, with another number perhaps; of the one before it nothing is known here
+        self._changed_at = {table: min(number, gsn) for table, number in self._changed_at.items()}
+        self._waiting.put_back(lost)
+        self._drop(self._waiting.dumps_outside(task.kept))
+        if not self._live <= task.kept:  # what is read of those that end or begin anew is void
+            self._round += 1
+            self._live &= task.kept
+
+    def _forget_read(self, lost: Sequence[Chunk]) -> None:
+        self._round += 1
+        self._floors, self._committed = Floors(), None
+        self._changed_at.clear()
+        self._live = frozenset()
+        self._drop(self._waiting.dumps())
+        for chunk in lost:
+            self._dropped.setdefault(chunk.dump, set()).add(chunk.number)
 
     def _drop(self, dumps: Collection[str]) -> None:
         """Chunks that no cut has named; what is being read is void with them."""

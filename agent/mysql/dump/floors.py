@@ -27,6 +27,11 @@ class Floor:
     #: tables that are past `position`
     ahead: Mapping[Table, Position]
 
+    def is_same(self, other: "Floor") -> bool:
+        """Whether it is the end of the same cut."""
+        same_numbers = (self.cut, self.gsn) == (other.cut, other.gsn)
+        return same_numbers and self.position.is_comparable(other.position) and self.position.same_place(other.position)
+
     def of(self, table: Table) -> Position:
         """Up to where the table's changes have numbers up to `gsn`."""
         return self.ahead.get(table, self.position)

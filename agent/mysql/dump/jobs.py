@@ -43,6 +43,8 @@ class Job:
     cancelled: threading.Event = field(default_factory=threading.Event)
     #: of what the governor gives
     share: Share | None = None
+    #: batches of it that were sent
+    sent_batches: int = 0
     #: since when rows wait for the gateway to take them; 0: none do
     sending_since_us: int = 0
     #: ends a read of another thread at once

@@ -83,14 +83,13 @@ class Reader:
         self._state = state
         self._prepared: dict[Table, Prepared] = {}
         self._sizes: dict[str, ChunkSize] = {}
-        #: of the job: batches that were sent, how its table looked, how long it waited for credit
-        self.sent_batches = 0
+        #: of the job: how its table looked, how long it waited for credit
         self.used: TableDefinition | None = None
         self._credit_seconds = 0.0
 
     def do(self, job: Job) -> None:
         """Raises what keeps it from being done."""
-        self.sent_batches, self.used, self._credit_seconds = 0, None, 0.0
+        self.used, self._credit_seconds = None, 0.0
         {Task.PLAN: self._plan, Task.CHUNK: self._chunk, Task.WHOLE: self._whole, Task.END: self._end}[job.task](job)
 
     # --- jobs
@@ -166,7 +165,7 @@ class Reader:
 
     def give_up(self, job: Job) -> None:
         """The gateway forgets what came of the chunk."""
-        if self.sent_batches:
+        if job.sent_batches:
             dropped = mysql_client_pb2.ChunkDropped(dump=job.work.dump, chunk=job.number)
             job.outlet.send(stream_pb2.StreamResponse(chunk_dropped=dropped))
 
@@ -286,7 +285,7 @@ class Reader:
         began = time.monotonic()
         job.sending_since_us = time.time_ns() // 1000
         self._credit.take(len(encoded.rows), job.cancelled)
-        self.sent_batches += 1
+        job.sent_batches += 1
         job.outlet.send(stream_pb2.StreamResponse(snapshot_batch=batch))
         job.sending_since_us = 0
         self._credit_seconds += time.monotonic() - began
