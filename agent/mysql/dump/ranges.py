@@ -5,6 +5,9 @@ that the server returned, in the order of the key's index, so that any collation
 two ends, then some hundred descents into the index: the estimate of a segment is its index dive (EXPLAIN), and it is
 halved at the key that the server finds next to a guess in the middle of its values. No table is scanned, counted or
 sampled. Estimates may be off: they only decide how the work is shared.
+
+Both servers tell of no part of an index more than half of the rows that their statistics have. Only few parts can have
+that many: where more do, the statistics are stale, and such parts count alike, one halved as often as the other.
 """
 
 import time
@@ -31,6 +34,10 @@ _FINENESS = 3
 #: then the plan is made from what is known
 MOST_STATEMENTS = 1_500
 MOST_SECONDS = 15.0
+#: segments with half of the rows, of a table whose statistics are not stale; an estimate may be twice too high
+_MOST_HALVES = 4
+#: partitions are halved one by one, and rounded
+_HALF_TOLERANCE = 0.01
 #: a smaller part cut off a segment is looked for at another guess
 _LEAST_PART = 0.1
 
@@ -50,18 +57,12 @@ class DumpPlanMade:
     key: Key | None
     #: adjacent, from the first key to the last; never empty with a key
     ranges: tuple[Range, ...]
-    #: of the server's statistics
+    #: of the server's statistics; None: they are stale, or there are none
     estimated_rows: int | None
     estimated_bytes: int | None
     #: the first and the last value of the key's first column where that is a number: how far a range is tells how much
     #: is left of it even when the statistics are stale
     ends: tuple[float, float] | None = None
-
-    @property
-    def row_bytes(self) -> int | None:
-        if not self.estimated_rows or self.estimated_bytes is None:
-            return None
-        return self.estimated_bytes // self.estimated_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,10 @@ class _Segment:
     first: Bound
     last: Bound
     rows: int
+    #: all that the server tells is that it has half of the table's rows, or more
+    is_half: bool = False
+    #: how often it was halved
+    depth: int = 0
 
 
 def plan(
@@ -81,8 +86,7 @@ def plan(
     if key is None:
         return DumpPlanMade(None, (), estimated_rows, estimated_bytes)
     index = _Index(connection, facts, table, key)
-    estimated_rows = index.rows(Where())
-    wanted = max(estimated_rows // LEAST_ROWS, (estimated_bytes or 0) // LEAST_BYTES)
+    estimated_rows = index.table_rows
     first = last = None
     # MySQL reads no range of an index with a descending part backwards: looking for a segment's last key would sort it
     if not any(column.descending for column in key.columns):
@@ -90,8 +94,11 @@ def plan(
     bounds = ["", ""]
     ends = None
     if first is not None and last is not None:
-        if wanted > 1 and most_ranges > 1:
-            bounds[1:1] = _uppers(index, first, last, min(wanted, most_ranges))
+        wanted = min(most_ranges, max(estimated_rows // LEAST_ROWS, (estimated_bytes or 0) // LEAST_BYTES))
+        segments = _segments(index, first, last, wanted, most_ranges)
+        if sum(segment.is_half for segment in segments) > _MOST_HALVES:
+            wanted, estimated_rows, estimated_bytes = most_ranges, None, None
+        bounds[1:1] = [statements.as_json(key, segment.last) for segment in _shared(segments, wanted)]
         if key.columns[0].form is Form.NUMBER:
             ends = float(first[0]), float(last[0])
     ranges = tuple(Range(n, lower, upper) for n, (lower, upper) in enumerate(pairwise(bounds)))
@@ -108,27 +115,38 @@ def _estimates(connection: "Connection[Any]", table: Table) -> tuple[int | None,
     return tuple(None if number is None else int(number) for number in found[0])  # type: ignore[return-value]
 
 
-def _uppers(index: "_Index", first: Bound, last: Bound, wanted: int) -> list[str]:
-    """The upper bounds of the ranges but the last."""
-    segments = [_Segment(first, last, index.rows(statements.between(index.key, first, last, with_lower=True)))]
+def _segments(index: "_Index", first: Bound, last: Bound, wanted: int, most_ranges: int) -> list[_Segment]:
+    """Of the whole key space, each small beside one of `wanted` ranges, or many where it can't be told how large."""
+    segments = [index.segment(first, last)]
     final: set[_Segment] = set()
     deadline = time.monotonic() + MOST_SECONDS
     while index.statements < MOST_STATEMENTS and time.monotonic() < deadline:
-        enough = sum(segment.rows for segment in segments) / (wanted * _FINENESS)
-        at = max((n for n, s in enumerate(segments) if s not in final), key=lambda n: segments[n].rows, default=None)
-        if at is None or segments[at].rows <= enough:
+        found = [segment for segment in segments if segment not in final]
+        largest = max(found, key=_greatness, default=None)
+        if largest is None:
             break
-        parts = index.split(segments[at])
-        if parts is None:
-            final.add(segments[at])
+        if largest.is_half:
+            is_enough = len(segments) >= most_ranges * _FINENESS
         else:
+            is_enough = largest.rows * wanted * _FINENESS <= sum(segment.rows for segment in segments) or wanted <= 1
+        if is_enough:
+            break
+        parts = index.split(largest)
+        if parts is None:
+            final.add(largest)
+        else:
+            at = segments.index(largest)
             segments[at : at + 1] = parts
-    return [statements.as_json(index.key, segment.last) for segment in _shared(segments, wanted)]
+    return segments
+
+
+def _greatness(segment: _Segment) -> tuple[bool, int]:
+    return segment.is_half, -segment.depth if segment.is_half else segment.rows
 
 
 def _shared(segments: list[_Segment], wanted: int) -> list[_Segment]:
     """The last segment of each range but the last range."""
-    aim = sum(segment.rows for segment in segments) / wanted
+    aim = sum(segment.rows for segment in segments) / max(1, wanted)
     found: list[_Segment] = []
     taken = 0.0
     for segment in segments[:-1]:
@@ -149,6 +167,8 @@ class _Index:
         self._facts = facts
         self._table = table
         self._guesses = Guesses(key, self._ask, table)
+        #: by the server's statistics
+        self.table_rows = self.rows(Where())
 
     def rows(self, where: Where) -> int:
         """The estimate of the keys that fulfil `where`.
@@ -190,11 +210,15 @@ class _Index:
         left = self._key(from_first & statements.before(key, guess), backwards=True)
         if left is None:
             return None
-        return self._segment(segment.first, left), self._segment(right, segment.last)
+        depth = segment.depth + 1
+        return self.segment(segment.first, left, depth), self.segment(right, segment.last, depth)
 
-    def _segment(self, first: Bound, last: Bound) -> _Segment:
-        where = statements.between(self.key, first, last, with_lower=True)
-        return _Segment(first, last, 1 if first == last else self.rows(where))
+    def segment(self, first: Bound, last: Bound, depth: int = 0) -> _Segment:
+        if first == last:
+            return _Segment(first, last, 1, is_half=False, depth=depth)
+        rows = self.rows(statements.between(self.key, first, last, with_lower=True))
+        half = max(1, self.table_rows // 2)
+        return _Segment(first, last, rows, abs(rows - half) <= half * _HALF_TOLERANCE, depth)
 
     def _key(self, where: Where, *, backwards: bool) -> Bound | None:
         hidden = statements.hidden_columns(self.key)

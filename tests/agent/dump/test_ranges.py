@@ -53,6 +53,10 @@ TABLES: dict[str, tuple[str, str, list[tuple[object, ...]]]] = {
 }  # fmt: skip
 
 
+#: what the statistics are then made to say of each
+STALE_ROWS = dict.fromkeys(TABLES, 0) | {"times": 9_000, "decimals": 9_000, "clusters": 9_000}
+
+
 @pytest.fixture(scope="module", params=["mysql", "mariadb"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with server(request.param, tmp_path_factory.mktemp(request.param)) as running:
@@ -83,12 +87,29 @@ def test_plan_when_keys_are_skewed_then_ranges_are_of_like_size_and_hold_each_ro
         assert sum(int(value) for _, value in cursor.fetchall()) < ROWS
         order = index_order(connection, "t", key)
         walked = [walk(connection, "t", key, 5_000, part.lower, part.upper) for part in made.ranges]
+        _make_stale(source, STALE_ROWS[case])
+        stale = plan(connection, facts_of(connection, "shop"), (DATABASE, "t"), key, WANTED)
+        shares = [walk(connection, "t", key, 5_000, part.lower, part.upper) for part in stale.ranges]
+    assert [n for share in shares for n in share] == order
+    assert stale.estimated_rows == (STALE_ROWS[case] or None)
+    assert len(shares) == (WANTED if stale.estimated_rows is None else STALE_ROWS[case] // 1_000)
+    assert max(map(len, shares)) < 2.5 * len(order) / len(shares)
     assert [n for part in walked for n in part] == order
     assert [part.number for part in made.ranges] == list(range(WANTED))
     assert (made.ranges[0].lower, made.ranges[-1].upper) == ("", "")
     assert made.estimated_rows == pytest.approx(len(order), rel=0.3)
     assert max(map(len, walked)) < 2.5 * len(order) / WANTED
     assert min(map(len, walked)) > len(order) / WANTED / 4
+
+
+def _make_stale(source: Server, known_rows: int) -> None:
+    """The statistics of the table are those of long ago; the server reads them when it opens it."""
+    source.run(
+        f"ALTER TABLE {DATABASE}.t STATS_AUTO_RECALC=0",
+        f"UPDATE mysql.innodb_table_stats SET n_rows = {known_rows} WHERE table_name = 't'",
+        f"RENAME TABLE {DATABASE}.t TO {DATABASE}.away",
+        f"RENAME TABLE {DATABASE}.away TO {DATABASE}.t",
+    )
 
 
 def test_plan_when_the_table_is_small_empty_descending_or_keyless_then_is_one_range_or_none(
