@@ -21,11 +21,12 @@ from controlplane_api.models import (
     SourceHealth,
     SourceTable,
     Sync,
+    TableEvent,
     Tenant,
 )
 from controlplane_api.presence import is_present, now_us
 from controlplane_api.states import Desired, DumpEnd, State
-from controlplane_api.views import AgentView, DumpView, SourceView, TableDetail, TableView, TenantView
+from controlplane_api.views import AgentView, DumpView, SourceView, TableDetail, TableEventView, TableView, TenantView
 
 #: figures of a heartbeat that is older say nothing about now
 HEALTH_SECONDS = 3
@@ -197,6 +198,13 @@ def table_id(connection: Connection, source_id: int, database: str, name: str) -
     if found is None:
         raise _table_unknown(database, name)
     return found
+
+
+def table_events(connection: Connection, table_id: int) -> list[TableEventView]:
+    """A table's last events, the newest first."""
+    columns = [getattr(TableEvent, name) for name in TableEventView.model_fields]
+    rows = connection.execute(select(*columns).where(TableEvent.table_id == table_id).order_by(TableEvent.gsn.desc()))
+    return [TableEventView(**row._mapping) for row in rows]
 
 
 def _table_unknown(database: str, name: str) -> TableUnknown:

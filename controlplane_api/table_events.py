@@ -1,6 +1,6 @@
 """The last events of each table: what the cut log says of changes of its definition and of truncates.
 
-Comes in: events, inside the transaction that applies their log entry; so each is there once. Goes out: the newest
+Comes in: events, inside the transaction that applies their log entry; so each is there once. Durable: the newest
 `KEPT_EVENTS` of a table. All of them are in the lake, `_menura/events`.
 """
 
@@ -11,7 +11,6 @@ from menura.landing import LandedEvent
 from sqlalchemy import Connection, delete, insert, select
 
 from controlplane_api.models import TableEvent
-from controlplane_api.views import TableEventView
 
 KEPT_EVENTS = 100
 
@@ -29,13 +28,6 @@ def record(connection: Connection, events: Iterable[tuple[int, LandedEvent]]) ->
         oldest = connection.execute(numbers.offset(KEPT_EVENTS - 1).limit(1)).scalar()
         if oldest is not None:
             connection.execute(delete(TableEvent).where(TableEvent.table_id == table_id, TableEvent.gsn < oldest))
-
-
-def newest(connection: Connection, table_id: int) -> list[TableEventView]:
-    """A table's events, the last one first."""
-    columns = [getattr(TableEvent, name) for name in TableEventView.model_fields]
-    rows = connection.execute(select(*columns).where(TableEvent.table_id == table_id).order_by(TableEvent.gsn.desc()))
-    return [TableEventView(**row._mapping) for row in rows]
 
 
 def _row(table_id: int, event: LandedEvent) -> dict[str, Any]:

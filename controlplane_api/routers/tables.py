@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from controlplane_api import queries, syncs, table_events
+from controlplane_api import queries, syncs
 from controlplane_api.paths import ControlDatabase, SourceName, TableName, TenantName
 from controlplane_api.routers.outcomes import dump_options, named_tables, outcomes_view
 from controlplane_api.states import StartKind, State
@@ -67,7 +67,7 @@ def get_table_events(tenant: TenantName, source: SourceName, table: TableName, c
     """The last changes of the table's definition and its truncates; the lake has all of them."""
     with control.read() as connection:
         row = queries.source_row(connection, tenant, source)
-        return TableEvents(events=table_events.newest(connection, queries.table_id(connection, row.id, *table)))
+        return TableEvents(events=queries.table_events(connection, queries.table_id(connection, row.id, *table)))
 
 
 @router.post("/tables/{database}/{table}/start")

@@ -12,10 +12,10 @@ from controlplane_api.cut_log import LOOKUP_TABLES
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync
+from controlplane_api.queries import table_events
 from controlplane_api.registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables, stop_tables
-from controlplane_api.table_events import newest
 from gateway.registry import (
     LeaseHeld,
     Problem,
@@ -186,7 +186,7 @@ def test_events_when_there_are_many_then_the_last_hundred_of_each_table_stay(reg
     registry.apply_entry(LANDING, entry(3, cut(3, events=[event("notes", 3_000 + n) for n in range(150)])))
     with database.read() as connection:
         ids = {row.name: row.id for row in connection.execute(select(SourceTable.name, SourceTable.id))}
-        found = {name: [each.gsn for each in newest(connection, id_)] for name, id_ in ids.items()}
+        found = {name: [each.gsn for each in table_events(connection, id_)] for name, id_ in ids.items()}
     assert found["orders"] == [*range(2_069, 1_999, -1), *range(1_069, 1_039, -1)]
     assert found["items"] == [2_080, 1_080]
     assert found["notes"] == list(range(3_149, 3_049, -1))
