@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from gateway.chunks import ParkedChunks
-from gateway.committer import Committer
 from gateway.config import GatewayConfig
 from gateway.errors import NOTHING_LOST, LandingFailed
+from gateway.landing.chunks import ParkedChunks
+from gateway.landing.committer import Committer
+from gateway.landing.storage import Storage
 from gateway.metrics import GatewayMetrics
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, SourceKey
 from gateway.slots import SourceSlots
-from gateway.storage import Storage
 
 T = TypeVar("T")
 

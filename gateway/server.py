@@ -16,18 +16,18 @@ from menura.change_batch import MAX_BATCH_BYTES
 from menura.errors import MenuraError
 from menura.v1.stream_pb2 import StreamRequest, StreamResponse
 
-from gateway.chunks import ParkedChunks
-from gateway.committer import Committer
 from gateway.config import GatewayConfig, TlsFiles
-from gateway.cut_log import CutLog
 from gateway.errors import GatewayFault, GatewayStopping, ListenRefused
+from gateway.landing.chunks import ParkedChunks
+from gateway.landing.committer import Committer
+from gateway.landing.cut_log import CutLog
+from gateway.landing.storage import landing_name, open_storage
 from gateway.landing_parts import LandingParts
 from gateway.metrics import GatewayMetrics
 from gateway.presence import Presence
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, RegistryUnavailable
 from gateway.session import Session
-from gateway.storage import landing_name, open_storage
 from gateway.stream import AgentStream
 from gateway.tasks import run_until_first
 

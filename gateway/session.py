@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from menura.v1.config_pb2 import Heartbeat, HeartbeatAck, Hello, HelloAck
 from menura.v1.stream_pb2 import RequestType, StreamRequest
 
-from gateway.client import Client
-from gateway.control import Control
 from gateway.errors import PayloadInvalid, SessionReplaced
 from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession, Presence
 from gateway.registry import SourceKey
-from gateway.replication import Replication
 from gateway.stream import AgentStream
+from gateway.streams.client import Client
+from gateway.streams.control import Control
+from gateway.streams.replication import Replication
 from gateway.tasks import finish, report, run_until_first
-from gateway.translation import problem_from, source_health, source_seen
+from gateway.wire.translation import problem_from, source_health, source_seen
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
-from spark_sink.ingest import Sink, SinkSettings, condition
-from spark_sink.records import FOLDER
+from spark_sink.ingest.query import Sink, SinkSettings, condition
+from spark_sink.lake.records import FOLDER
 from spark_sink.spark import start_session
 
 WAIT_SECONDS = 1

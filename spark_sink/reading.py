@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from spark_sink.delta_table import open_table, quoted, scan, schema_of
 from spark_sink.errors import TableNotInLake
-from spark_sink.landed_file import OWN_PREFIX
-from spark_sink.records import Records, StoppedTable
+from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
+from spark_sink.lake.records import Records, StoppedTable
+from spark_sink.landed.landed_file import OWN_PREFIX
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 
 if TYPE_CHECKING:

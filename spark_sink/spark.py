@@ -16,7 +16,7 @@ from pathlib import Path
 import menura
 from pyspark.sql import SparkSession
 
-from spark_sink.cut_log_source import CutLogSource
+from spark_sink.ingest.cut_log_source import CutLogSource
 from spark_sink.jars import find_jars, find_java
 
 DRIVER_MEMORY = "1g"
@@ -84,7 +84,7 @@ def pack_code(folder: Path) -> Path:
     """A zip of `menura` (without the wire) and `spark_sink`, as executors import it."""
     archive = folder / "menura_sink.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
-        for package in (Path(menura.__file__).parent, Path(__file__).parent):
-            for module in sorted(package.glob("*.py")):
-                packed.write(module, f"{package.name}/{module.name}")
+        for package, modules in ((Path(menura.__file__).parent, "*.py"), (Path(__file__).parent, "**/*.py")):
+            for module in sorted(package.glob(modules)):
+                packed.write(module, module.relative_to(package.parent))
     return archive

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from controlplane_api.app import create_app, parse_listen
+from controlplane_api.api.app import create_app, parse_listen
 from controlplane_api.commands.options import DATABASE_HELP, forced_group
 from controlplane_api.database import open_database
 from controlplane_api.errors import ListenRefused

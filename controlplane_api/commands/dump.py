@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from controlplane_api.client import ApiClient
+from controlplane_api.api.client import ApiClient
+from controlplane_api.api.views import DumpDetail, Dumps, DumpView
 from controlplane_api.commands.options import (
     DEFAULT_API,
     DEFAULT_TENANT,
@@ -30,7 +31,6 @@ from controlplane_api.commands.options import (
 from controlplane_api.commands.tables import TablesArgument, named_tables, show_outcomes
 from controlplane_api.errors import DumpUnknown
 from controlplane_api.states import DumpState
-from controlplane_api.views import DumpDetail, Dumps, DumpView
 
 app = forced_group("First copies of tables: begin them, see how far they are, hold them back.")
 

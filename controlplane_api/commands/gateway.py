@@ -13,7 +13,7 @@ import typer
 from controlplane_api.commands.options import DATABASE_HELP, forced_group
 from controlplane_api.database import open_database
 from controlplane_api.errors import ListenRefused
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.config import GatewayConfig, TlsFiles
 from gateway.registry import Registry
 from gateway.server import serve

@@ -10,7 +10,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from controlplane_api.client import ApiClient
+from controlplane_api.api.client import ApiClient
+from controlplane_api.api.views import (
+    Agents,
+    AgentView,
+    DumpView,
+    Fleet,
+    Sources,
+    SourceView,
+    TableEventView,
+    Tables,
+    TableView,
+)
 from controlplane_api.commands.options import (
     DEFAULT_API,
     DEFAULT_TENANT,
@@ -28,17 +39,6 @@ from controlplane_api.commands.options import (
 )
 from controlplane_api.commands.tables import parse_table
 from controlplane_api.states import State
-from controlplane_api.views import (
-    Agents,
-    AgentView,
-    DumpView,
-    Fleet,
-    Sources,
-    SourceView,
-    TableEventView,
-    Tables,
-    TableView,
-)
 
 agents_app, sources_app, tables_app, events_app, status_app = (single_command() for _ in range(5))
 

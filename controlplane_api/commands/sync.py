@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from controlplane_api.client import ApiClient
+from controlplane_api.api.client import ApiClient
 from controlplane_api.commands.options import (
     DEFAULT_API,
     DEFAULT_TENANT,

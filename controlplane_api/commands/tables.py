@@ -6,9 +6,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from controlplane_api.api.views import Outcomes
 from controlplane_api.commands.options import plain
 from controlplane_api.errors import ApiFailed, RequestInvalid
-from controlplane_api.views import Outcomes
 
 TablesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="TABLE...", help="DATABASE.TABLE; `a.b`.`c` where a name has a dot.")

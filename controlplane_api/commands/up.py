@@ -16,7 +16,7 @@ import httpx
 import typer
 from menura.signals import set_at_signal
 
-from controlplane_api.app import parse_listen
+from controlplane_api.api.app import parse_listen
 from controlplane_api.commands.options import single_command
 from controlplane_api.database import open_database
 from controlplane_api.errors import ComponentFailed, ListenRefused

@@ -5,7 +5,7 @@ from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 
 from agent.batch import encode
 from agent.native.decoder import BinlogDecoder, TableBatch
-from gateway.wire_arrow import read_stream
+from gateway.wire.arrow import read_stream
 from tests.agent.native.capture import decode_all
 from tests.golden import golden
 

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 from menura.v1 import config_pb2, mysql_client_pb2, stream_pb2
 
-from controlplane_api.dump_progress import Progress, RangePart, covered, expected_rows
+from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows
 from tests.agent.dump_ledger import Dump, merged
 from tests.agent.dumping import (
     Writers,

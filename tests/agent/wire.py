@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from gateway.wire_arrow import read_stream
+from gateway.wire.arrow import read_stream
 
 
 def read_table(frame: bytes, size_bytes: int) -> pa.Table:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Replicate
 
 from gateway.registry import SourceKey
-from gateway.wire_batch import read_batch
+from gateway.wire.change_batch import read_batch
 from tests.gateway.scripted_agent import (
     OPTIONS,
     ROW_FIELDS,

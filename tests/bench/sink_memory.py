@@ -19,7 +19,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as Printed
 
-from spark_sink.delta_table import open_table, read_progress, scan
+from spark_sink.lake.delta_table import open_table, read_progress, scan
 from spark_sink.work import CURRENT
 from tests.spark_sink.landing import Batch, Chunk, Event, Table, Values, Writer, altered, insert, table_id, update
 from tests.stack import Process, wait_for

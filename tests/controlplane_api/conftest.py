@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from controlplane_api.app import create_app
+from controlplane_api.api.app import create_app
 from controlplane_api.database import Database, open_database
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.postgres import PostgreSQL, postgresql
 from tests.stack import wait_for
 

@@ -14,7 +14,7 @@ from menura.landing import (
     LogEntry,
 )
 
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import AgentSeen, ColumnSeen, KeySeen, SourceHealth, SourceKey, SourceSeen, TableSeen
 
 T0 = 1_700_000_000_000_000

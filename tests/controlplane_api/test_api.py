@@ -9,10 +9,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from controlplane_api.app import parse_listen
+from controlplane_api.api.app import parse_listen
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import Problem, SourceKey, TableEffective
 from tests.controlplane_api import facts
 from tests.controlplane_api.conftest import serving

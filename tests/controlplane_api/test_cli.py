@@ -12,7 +12,7 @@ import pytest
 from controlplane_api.commands.tables import parse_table
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import RequestInvalid
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import SourceKey
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import Done, menura

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane_api.database import Database
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import DumpPlanned, DumpSeen, KeyRange, Problem, SourceKey, TableEffective
 from tests.controlplane_api import facts
 from tests.controlplane_api.browser import Browser, browser

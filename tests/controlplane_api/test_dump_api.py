@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from controlplane_api.database import Database
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import DumpPlanned, DumpSeen, KeyRange, Problem, SourceKey
 from tests.controlplane_api import facts
 from tests.controlplane_api.conftest import serving

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from controlplane_api.database import Database
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import Problem
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving

@@ -12,7 +12,7 @@ from controlplane_api import dumps
 from controlplane_api.database import Database, open_database
 from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions
 from controlplane_api.models import Dump, DumpRange, DumpStatus, Source, SourceTable, Sync
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables, stop_tables
 from gateway.registry import DumpDesired, DumpPlanned, DumpSeen, KeyRange, Problem, SourceKey, TableDesired

@@ -8,12 +8,12 @@ from menura.landing import LandedAhead
 from sqlalchemy import event as sql_event
 from sqlalchemy import select
 
-from controlplane_api.cut_log import LOOKUP_TABLES
+from controlplane_api.api.queries import table_events
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync
-from controlplane_api.queries import table_events
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.cut_log import LOOKUP_TABLES
+from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables, stop_tables
 from gateway.registry import (

@@ -14,10 +14,10 @@ from pathlib import Path
 from menura.landing import LogEntry
 
 from controlplane_api.database import open_database
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import server
 from gateway.config import GatewayConfig
-from gateway.storage import LocalStorage
+from gateway.landing.storage import LocalStorage
 
 
 class Moment(StrEnum):

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from controlplane_api.database import Database, open_database
 from controlplane_api.dump_lives import DumpOptions
 from controlplane_api.dumps import start_dumps
-from controlplane_api.registry import SqlRegistry
+from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
 from gateway.registry import AgentSeen, SourceKey, SourceSeen, TableSeen

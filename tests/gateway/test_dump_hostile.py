@@ -13,11 +13,12 @@ from menura.change_batch import MAX_BATCH_BYTES
 from menura.v1.config_pb2 import TableName
 from menura.v1.mysql_client_pb2 import ChunkDropped, DumpFailed, DumpStatus, SnapshotBatch
 
-from gateway import chunks, dumps
-from gateway.chunks import ClientChunks
 from gateway.errors import StreamError
+from gateway.landing import chunks
+from gateway.landing.chunks import ClientChunks
 from gateway.registry import DumpDesired, SourceKey
-from gateway.snapshot_batch import read_rows
+from gateway.streams import dumps
+from gateway.wire.snapshot_batch import read_rows
 from tests.gateway.dump_script import DumpScript, dump_begun, open_dump, open_started
 from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from menura.v1.mysql_client_pb2 import ChunkDropped, DumpFailed, DumpStatus
 
-from gateway import chunk_files
+from gateway.landing import chunk_files
 from gateway.metrics import GatewayMetrics
 from gateway.registry import SourceKey
 from tests.gateway.dump_script import dump_begun, open_dump

@@ -12,7 +12,6 @@ from menura.landing import LandedCut, LandedPosition, LogEntry, encode_entry, en
 
 from gateway import server
 from gateway.config import GatewayConfig
-from gateway.cut_log import CutLog, EntryTaken
 from gateway.errors import (
     LandingFailed,
     LandingUnusable,
@@ -21,8 +20,9 @@ from gateway.errors import (
     LogUnreadable,
     LogUnsettled,
 )
+from gateway.landing.cut_log import CutLog, EntryTaken
+from gateway.landing.storage import LocalStorage, OutcomeUnknown, open_storage
 from gateway.registry import SourceKey
-from gateway.storage import LocalStorage, OutcomeUnknown, open_storage
 from tests.gateway.harness import data_files, landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (

@@ -13,7 +13,7 @@ from menura.v1.config_pb2 import Hello, TableName
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Position, Replicate, TableEvent
 
 from gateway.errors import StreamError
-from gateway.wire_batch import read_batch
+from gateway.wire.change_batch import read_batch
 from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (

@@ -11,8 +11,8 @@ from menura.v1.config_pb2 import TableName
 from menura.v1.error_pb2 import Error
 from menura.v1.mysql_binlog_pb2 import Position, TableStopped
 
-from gateway import committer, parquet
 from gateway.config import GatewayConfig
+from gateway.landing import committer, parquet
 from gateway.metrics import GatewayMetrics
 from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry

@@ -25,10 +25,10 @@ from menura.landing import (
 )
 from menura.naming import lake_column
 
-from spark_sink.cut_log_source import entry_rows
-from spark_sink.landing_log import LandingLog
+from spark_sink.ingest.cut_log_source import entry_rows
+from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
+from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import current_state
-from spark_sink.table_task import TaskSettings, TaskSize, apply_tables
 from spark_sink.work import Outcome, TableId, split_rows
 
 Values = Mapping[str, object]

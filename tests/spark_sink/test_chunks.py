@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from menura.landing import entry_path
 
-from spark_sink import changelog as changelog_module
-from spark_sink import chunk_merge, merge
-from spark_sink.cut_log_source import entry_rows
 from spark_sink.errors import LogEntryUnreadable
-from spark_sink.landing_log import LandingLog
+from spark_sink.ingest.cut_log_source import entry_rows
+from spark_sink.lake import changelog as changelog_module
+from spark_sink.lake import chunk_merge, merge
+from spark_sink.lake.records import Records
+from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import changelog, current_state
-from spark_sink.records import Records
 from spark_sink.work import EventSeen, split_rows
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import (

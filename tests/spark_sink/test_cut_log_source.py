@@ -5,8 +5,8 @@ import pytest
 from menura.landing import entry_path
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_sink.cut_log_source import CutLogReader, Limits, RowsPartition, divide
-from spark_sink.landing_log import LandingLog
+from spark_sink.ingest.cut_log_source import CutLogReader, Limits, RowsPartition, divide
+from spark_sink.landed.landing_log import LandingLog
 from tests.spark_sink.landing import Table, Writer, insert
 
 TABLES = [Table(f"t{number}", {"id": pa.int32()}) for number in range(4)]

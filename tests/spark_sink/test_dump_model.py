@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_sink import changelog as changelog_module
-from spark_sink import chunk_merge, delta_table, merge
+from spark_sink.lake import changelog as changelog_module
+from spark_sink.lake import chunk_merge, delta_table, merge
 from spark_sink.reading import changelog, current_state
 from tests.spark_sink.landing import (
     Change,

@@ -12,10 +12,11 @@ from menura.landing import FORMAT, entry_path
 from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
-from spark_sink.cut_log_source import Limits
-from spark_sink.delta_table import open_table, scan
 from spark_sink.errors import LogEntryUnreadable
-from spark_sink.ingest import SinkSettings
+from spark_sink.ingest.cut_log_source import Limits
+from spark_sink.ingest.query import SinkSettings
+from spark_sink.ingest.table_task import TaskSize
+from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.reading import (
     changelog,
     changelog_frame,
@@ -24,7 +25,6 @@ from spark_sink.reading import (
     list_tables,
     stopped_tables,
 )
-from spark_sink.table_task import TaskSize
 from tests.spark_sink.landing import (
     Chunk,
     Event,

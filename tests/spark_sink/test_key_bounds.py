@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from spark_sink.current_rows import merge_effect
-from spark_sink.delta_table import Layout, append, create_table, scan, schema_of
-from spark_sink.key_bounds import key_bounds
-from spark_sink.net_effect import DELETED
+from spark_sink.lake.current_rows import merge_effect
+from spark_sink.lake.delta_table import Layout, append, create_table, scan, schema_of
+from spark_sink.lake.key_bounds import key_bounds
+from spark_sink.lake.net_effect import DELETED
 
 #: microseconds: from the year 1 to 9999, around the epoch, and within a millisecond
 TIMES = [-(62135596800 * 10**6), -12212539138000001, -501, -500, -1, 0, 1]

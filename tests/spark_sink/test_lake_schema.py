@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_sink.lake_schema import grown, lake_type, wider
+from spark_sink.landed.lake_schema import grown, lake_type, wider
 from tests.servers import ROOT
 from tests.spark_sink.landing import Table, Writer
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_sink import changelog as changelog_module
-from spark_sink import delta_table, merge
 from spark_sink.errors import TableNotInLake
+from spark_sink.lake import changelog as changelog_module
+from spark_sink.lake import delta_table, merge
 from spark_sink.reading import changelog, current_state
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import (

@@ -8,12 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from spark_sink import large_merge, merge
-from spark_sink.delta_table import open_table
-from spark_sink.landing_log import LandingLog
-from spark_sink.large_merge import LargeMerger
+from spark_sink.ingest import large_merge
+from spark_sink.ingest.large_merge import LargeMerger
+from spark_sink.ingest.table_task import TaskSize
+from spark_sink.lake import merge
+from spark_sink.lake.delta_table import open_table
+from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import changelog, current_state
-from spark_sink.table_task import TaskSize
 from spark_sink.work import Result
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Change, Table, Values, Writer, apply_entries, delete, insert, table_id, update

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_sink import delta_table, merge, schema_change
-from spark_sink.delta_table import open_table, schema_of
-from spark_sink.net_effect import KEY_TEXT
+from spark_sink.ingest.table_task import TaskSize
+from spark_sink.lake import delta_table, merge, schema_change
+from spark_sink.lake.delta_table import open_table, schema_of
+from spark_sink.lake.net_effect import KEY_TEXT
 from spark_sink.reading import changelog, current_state
-from spark_sink.table_task import TaskSize
 from spark_sink.work import Result
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Table, Workload, Writer, apply_entries, delete, insert, lake_rows, table_id, update

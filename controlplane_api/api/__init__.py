@@ -1,0 +1,1 @@
+"""The API: REST, the queries that answer it, and the dashboard."""

@@ -1,0 +1,155 @@
+"""The REST interface as the commands use it: one tenant of one API."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import ValidationError
+
+from controlplane_api.api.views import (
+    DumpChanged,
+    DumpDetail,
+    Dumps,
+    DumpView,
+    Fleet,
+    Outcomes,
+    TableEvents,
+    Tables,
+    TableView,
+    View,
+)
+from controlplane_api.errors import ApiFailed, ApiUnreachable
+
+PAGE_TABLES = 1_000
+PAGE_DUMPS = 1_000
+
+V = TypeVar("V", bound=View)
+
+
+class ApiClient:
+    """Raises `ApiUnreachable` and `ApiFailed`. Close it, or use it as a context."""
+
+    def __init__(self, api: str, tenant: str) -> None:
+        self._api = api
+        self._base = f"/v1/tenants/{quote(tenant, safe='')}"
+        try:
+            self._http = httpx.Client(base_url=api, timeout=30, follow_redirects=False)
+        except (httpx.InvalidURL, ValueError) as broken:
+            raise ApiUnreachable(
+                "reading the API's address", str(broken), remedy="Set --api to http://HOST:PORT."
+            ) from broken
+
+    def __enter__(self) -> "ApiClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def fleet(self) -> Fleet:
+        return self._ask(Fleet, "GET", "/fleet")
+
+    def tables(self, source: str, *, text: str = "", state: str = "", synced: bool = False) -> list[TableView]:
+        """All that match, over as many pages as it takes."""
+        found: list[TableView] = []
+        query: dict[str, Any] = {"text": text, "synced": synced, "limit": PAGE_TABLES}
+        if state:
+            query["state"] = state
+        while True:
+            page = self._ask(Tables, "GET", f"/sources/{quote(source, safe='')}/tables", query=query)
+            found += page.tables
+            if page.next_cursor is None:
+                return found
+            query["cursor"] = page.next_cursor
+
+    def events(self, source: str, database: str, table: str) -> TableEvents:
+        named = "/".join(quote(part, safe="") for part in (database, table))
+        return self._ask(TableEvents, "GET", f"/sources/{quote(source, safe='')}/tables/{named}/events")
+
+    def start(
+        self,
+        source: str,
+        tables: Sequence[tuple[str, str]] | None,
+        start: str | dict[str, str],
+        dump: Mapping[str, object] | None = None,
+    ) -> Outcomes:
+        """`dump`: how the dump shall run that a start from "dump" makes."""
+        body = {"tables": _names(tables), "start": start, "dump": dump or {}}
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/start", body=body)
+
+    def stop(self, source: str, tables: Sequence[tuple[str, str]] | None) -> Outcomes:
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/stop", body={"tables": _names(tables)})
+
+    def start_dumps(
+        self, source: str, tables: Sequence[tuple[str, str]] | None, options: Mapping[str, object]
+    ) -> Outcomes:
+        body = {"tables": _names(tables), **options}
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/dumps", body=body)
+
+    def dumps(self, source: str | None = None, *, running: bool = False, limit: int | None = None) -> list[DumpView]:
+        """The newest first: `limit` of them, or all over as many pages as it takes."""
+        found: list[DumpView] = []
+        query: dict[str, Any] = {"running": running, "limit": min(limit or PAGE_DUMPS, PAGE_DUMPS)}
+        path = "/dumps" if source is None else f"/sources/{quote(source, safe='')}/dumps"
+        while True:
+            page = self._ask(Dumps, "GET", path, query=query)
+            found += page.dumps
+            if page.next_cursor is None or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            query["cursor"] = page.next_cursor
+
+    def dump(self, source: str, dump: str) -> DumpDetail:
+        return self._ask(DumpDetail, "GET", _dump_path(source, dump))
+
+    def command_dump(self, source: str, dump: str, word: str, body: Mapping[str, object]) -> DumpChanged:
+        """`word` is pause, resume, cancel, priority or limits."""
+        return self._ask(DumpChanged, "POST", f"{_dump_path(source, dump)}/{word}", body=body)
+
+    def _ask(
+        self, view: type[V], method: str, path: str, *, query: Mapping[str, Any] | None = None, body: object = None
+    ) -> V:
+        try:
+            answer = self._http.request(method, self._base + path, params=query, json=body)
+        except (httpx.TransportError, httpx.UnsupportedProtocol) as failure:
+            raise ApiUnreachable(
+                f"asking the API at {self._api}",
+                str(failure) or type(failure).__name__,
+                remedy="Check that `menura api run` or `menura up` runs there; --api or MENURA_API names it.",
+            ) from failure
+        if not answer.is_success:
+            raise _failed(self._api, answer)
+        try:
+            return view.model_validate_json(answer.content)
+        except ValidationError as strange:
+            raise ApiFailed(
+                f"asking the API at {self._api}",
+                f"its answer is not of the form of this version ({strange.error_count()} differences)",
+                remedy="Use the same version on both sides.",
+            ) from strange
+
+
+def _dump_path(source: str, dump: str) -> str:
+    return f"/sources/{quote(source, safe='')}/dumps/{quote(dump, safe='')}"
+
+
+def _names(tables: Sequence[tuple[str, str]] | None) -> object:
+    return "all" if tables is None else [{"database": database, "table": table} for database, table in tables]
+
+
+def _failed(api: str, answer: httpx.Response) -> ApiFailed:
+    try:
+        facts = answer.json()
+        texts = {name: str(facts.get(name, "")) for name in ("code", "doing", "found", "data", "remedy", "source")}
+    except (ValueError, AttributeError):
+        return ApiFailed(
+            f"asking the API at {api}",
+            f"it answered {answer.status_code} and no problem document",
+            remedy="Check that --api names Menura's API.",
+        )
+    return ApiFailed(
+        texts["doing"] or f"asking the API at {api}",
+        f"{texts['code']}: {texts['found']}",
+        data=texts["data"],
+        remedy=texts["remedy"],
+        source=texts["source"],
+    )

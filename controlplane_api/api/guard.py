@@ -1,0 +1,86 @@
+"""The gate before every request: who may ask from where, and which headers every answer carries.
+
+Until identities come the API trusts whoever reaches it, so it listens on loopback only, and this gate keeps
+out what a browser could be tricked into: another site's page (origin check, JSON only) and a foreign name
+that resolves to loopback (host check). It also hands the undecoded path on, so that a '/' inside a
+database's or a table's name (%2F) does not end a path segment.
+"""
+
+import re
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from controlplane_api.api.problems import problem_response
+from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid
+
+MAX_BODY_BYTES = 16 << 20
+LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(SECURITY_HEADERS)
+            await send(message)
+
+        refused = _refusal(scope["method"], Headers(scope=scope))
+        if refused is not None:
+            await problem_response(refused)(scope, receive, send_guarded)
+            return
+        raw_path: bytes = scope["raw_path"]
+        await self._app({**scope, "path": raw_path.decode("ascii", "replace")}, receive, send_guarded)
+
+
+def _refusal(method: str, headers: Headers) -> ControlPlaneError | None:
+    host = headers.get("host", "")
+    if LOOPBACK_HOST.fullmatch(host) is None:
+        return CrossSiteRefused(
+            "answering a request",
+            "its Host is not a loopback address",
+            remedy="Use http://127.0.0.1:PORT or http://localhost:PORT.",
+        )
+    if method in ("GET", "HEAD"):
+        return None
+    origin = headers.get("origin")
+    same_origin = origin is None or urlsplit(origin).netloc == host
+    if not same_origin or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return CrossSiteRefused("answering a request", "it comes from another site's page", data="Nothing was changed.")
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return CrossSiteRefused(
+            "answering a request",
+            "its Content-Type is not application/json",
+            data="Nothing was changed.",
+            remedy="Send a JSON body, {} at the least, with Content-Type: application/json.",
+        )
+    length = headers.get("content-length", "")
+    if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        return RequestInvalid(
+            "reading a request",
+            f"its Content-Length is missing or above {MAX_BODY_BYTES}",
+            data="Nothing was changed.",
+        )
+    return None

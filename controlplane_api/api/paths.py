@@ -1,0 +1,65 @@
+"""What a path names: the tenant, the source, the table, the dump. The one place that decides who may see what.
+
+Paths arrive undecoded (see `guard`), so every segment is decoded here, once.
+"""
+
+from typing import Annotated
+from urllib.parse import unquote
+
+from fastapi import Depends, Path, Request
+from menura.naming import is_identity
+
+from controlplane_api.database import Database
+from controlplane_api.errors import RequestInvalid
+
+MAX_NAME_CHARS = 256
+
+
+def current_tenant(tenant: Annotated[str, Path()]) -> str:
+    """The tenant whose data this request may see: the path's, until identities come and are checked here."""
+    return _identity("tenant", tenant)
+
+
+def named_source(source: Annotated[str, Path()]) -> str:
+    return _identity("source", source)
+
+
+def named_table(database: Annotated[str, Path()], table: Annotated[str, Path()]) -> tuple[str, str]:
+    return _name("database", database), _name("table", table)
+
+
+def named_dump(dump: Annotated[str, Path()]) -> str:
+    return _name("dump", dump)
+
+
+def current_database(request: Request) -> Database:
+    database = request.app.state.database
+    if not isinstance(database, Database):
+        raise TypeError("create_app sets state.database")
+    return database
+
+
+TenantName = Annotated[str, Depends(current_tenant)]
+SourceName = Annotated[str, Depends(named_source)]
+TableName = Annotated[tuple[str, str], Depends(named_table)]
+DumpName = Annotated[str, Depends(named_dump)]
+ControlDatabase = Annotated[Database, Depends(current_database)]
+
+
+def _identity(what: str, segment: str) -> str:
+    name = _name(what, segment)
+    if not is_identity(name):
+        raise RequestInvalid(
+            "reading a path", f"the {what} is not a name", remedy="Use 1 to 63 of a-z, 0-9, '-' and '_'."
+        )
+    return name
+
+
+def _name(what: str, segment: str) -> str:
+    try:
+        name = unquote(segment, errors="strict")
+    except UnicodeDecodeError as broken:
+        raise RequestInvalid("reading a path", f"the {what}'s name is not UTF-8") from broken
+    if not name or len(name) > MAX_NAME_CHARS or "\x00" in name:
+        raise RequestInvalid("reading a path", f"the {what}'s name is empty, too long or has a NUL")
+    return name

@@ -1,0 +1,129 @@
+"""Tables of a source: what there is, how far each is, and the commands that start and stop them."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from sqlalchemy import Connection
+
+from controlplane_api import syncs
+from controlplane_api.api import queries
+from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
+from controlplane_api.api.routers.outcomes import dump_options, named_tables, outcomes_view
+from controlplane_api.api.views import (
+    Outcomes,
+    PositionStart,
+    StartedTable,
+    StartManyRequest,
+    StartRequest,
+    StopManyRequest,
+    StopRequest,
+    TableDetail,
+    TableEvents,
+    Tables,
+    TableView,
+)
+from controlplane_api.states import StartKind, State
+
+router = APIRouter(prefix="/v1/tenants/{tenant}/sources/{source}")
+
+MAX_PAGE_TABLES = 1_000
+
+
+@router.get("/tables")
+def get_tables(
+    tenant: TenantName,
+    source: SourceName,
+    database: ControlDatabase,
+    text: Annotated[str, Query(max_length=512)] = "",
+    state: Annotated[list[State] | None, Query()] = None,
+    synced: bool = False,
+    cursor: str = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE_TABLES)] = 100,
+) -> Tables:
+    """One page in order of name: `text` is part of DATABASE.TABLE, `state` may be given several times."""
+    with database.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        page = queries.tables(
+            connection,
+            row.id,
+            text=text.replace("\x00", ""),
+            states=state or (),
+            synced=synced,
+            cursor=cursor,
+            limit=limit,
+        )
+    return Tables(tables=page.tables, total=page.total, next_cursor=page.next_cursor)
+
+
+@router.get("/tables/{database}/{table}")
+def get_table(tenant: TenantName, source: SourceName, table: TableName, control: ControlDatabase) -> TableDetail:
+    with control.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        return queries.table(connection, row.id, *table)
+
+
+@router.get("/tables/{database}/{table}/events")
+def get_table_events(tenant: TenantName, source: SourceName, table: TableName, control: ControlDatabase) -> TableEvents:
+    """The last changes of the table's definition and its truncates; the lake has all of them."""
+    with control.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        return TableEvents(events=queries.table_events(connection, queries.table_id(connection, row.id, *table)))
+
+
+@router.post("/tables/{database}/{table}/start")
+def start_table(
+    tenant: TenantName, source: SourceName, table: TableName, request: StartRequest, control: ControlDatabase
+) -> StartedTable:
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        outcome = _start(connection, row.id, row.flavor, [table], request)[0]
+        return _single(connection, row.id, outcome)
+
+
+@router.post("/tables/{database}/{table}/stop")
+def stop_table(
+    tenant: TenantName, source: SourceName, table: TableName, request: StopRequest, control: ControlDatabase
+) -> StartedTable:
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        outcome = syncs.stop_tables(connection, row.id, [table])[0]
+        return _single(connection, row.id, outcome)
+
+
+@router.post("/start")
+def start_tables(
+    tenant: TenantName, source: SourceName, request: StartManyRequest, control: ControlDatabase
+) -> Outcomes:
+    """Start several tables, or all that the agent's policy lets through; refusals are told table by table."""
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        outcomes = _start(connection, row.id, row.flavor, named_tables(request.tables), request)
+        return outcomes_view(connection, tenant, source, outcomes)
+
+
+@router.post("/stop")
+def stop_tables(tenant: TenantName, source: SourceName, request: StopManyRequest, control: ControlDatabase) -> Outcomes:
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        outcomes = syncs.stop_tables(connection, row.id, named_tables(request.tables))
+        return outcomes_view(connection, tenant, source, outcomes)
+
+
+def _start(
+    connection: Connection, source_id: int, flavor: str, tables: Sequence[syncs.TableName] | None, request: StartRequest
+) -> list[syncs.Outcome]:
+    if isinstance(request.start, PositionStart):
+        start = syncs.Start(StartKind.POSITION, request.start.position)
+    else:
+        start = syncs.Start(StartKind(request.start))
+    syncs.check_start(start, flavor)
+    return syncs.start_tables(connection, source_id, tables, start, dump_options(request.dump))
+
+
+def _single(connection: Connection, source_id: int, outcome: syncs.Outcome) -> StartedTable:
+    if outcome.refused is not None:
+        raise outcome.refused
+    detail = queries.table(connection, source_id, outcome.database, outcome.table)
+    fields = {name: getattr(detail, name) for name in TableView.model_fields}
+    return StartedTable(**fields, changed=outcome.changed, notice=outcome.notice)

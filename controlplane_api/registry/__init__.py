@@ -1,0 +1,1 @@
+"""The gateway's registry over the control plane's database, and the reader of the cut log."""

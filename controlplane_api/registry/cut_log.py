@@ -1,0 +1,358 @@
+"""Following the cut log: what an entry says becomes positions, counts and states in the database.
+
+Comes in: one entry, in order. Goes out: one transaction that holds all of it with the entry's number, so
+that a kill leaves the entry either applied or to be applied again. The log alone decides about positions:
+replayed into an empty database it gives the same positions, counts and failures. What only commands know,
+which tables shall be syncing, it can't give back: tables it brings are 'stopped' at a place from which
+a resume loses and repeats nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from menura.landing import LandedCut, LandedStart, LandedStop, LogEntry
+from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
+
+from controlplane_api.documents import Document, ahead_document, insert_into, position_document
+from controlplane_api.dump_lives import NOT_YET
+from controlplane_api.errors import EntryOutOfOrder
+from controlplane_api.models import CommittedPosition, Landing, Source, SourceTable, Sync, Tenant
+from controlplane_api.registry import leases, table_events
+from controlplane_api.registry.dump_ledger import Ledger, Mention
+from controlplane_api.states import Desired, StartKind, State
+from gateway.registry import Problem, SourceKey
+
+#: tables looked up in one statement; SQLite takes 32,766 parameters
+LOOKUP_TABLES = 5_000
+
+TableKey = tuple[int, str, str]
+
+
+@dataclass(slots=True)
+class _Source:
+    id: int
+    generation: int
+    epoch: int = 0
+    cut: int = 0
+    rows: int = 0
+    bytes: int = 0
+    transactions: int = 0
+    last_commit_timestamp_us: int | None = None
+    last: LandedCut | None = None
+    stored_generation: int = 0
+
+
+@dataclass(slots=True)
+class _Sync:
+    """A row of `sync`, by the names of its columns."""
+
+    table_id: int
+    source_id: int
+    desired: str = Desired.STOPPED
+    start: str | None = None
+    start_text: str = ""
+    changed_generation: int = 0
+    failed: bool = False
+    state: str = State.STOPPED
+    problem: Document | None = None
+    position: Document | None = None
+    earlier_rows_missing: str = ""
+    ignored_columns: list[Any] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    last_commit_timestamp_us: int | None = None
+    landed_at_us: int | None = None
+
+
+_SYNC_COLUMNS = tuple(column.name for column in fields(_Sync))
+
+
+def applied_entry(connection: Connection, landing: str) -> int:
+    """Number of the last entry that the database holds; 0 for none."""
+    return connection.execute(select(Landing.applied_entry).where(Landing.url == landing)).scalar() or 0
+
+
+def apply_entry(connection: Connection, landing: str, entry: LogEntry) -> None:
+    """Apply one entry once; raises `EntryOutOfOrder` when those before it are missing."""
+    connection.execute(insert_into(connection, Landing).values(url=landing, applied_entry=0).on_conflict_do_nothing())
+    applied = connection.execute(
+        select(Landing.applied_entry).where(Landing.url == landing).with_for_update(key_share=True)
+    ).scalar_one()
+    if entry.entry <= applied:
+        return
+    if entry.entry != applied + 1:
+        raise EntryOutOfOrder(
+            "following the cut log",
+            f"entry {entry.entry} came after entry {applied}",
+            data="Nothing of it was applied.",
+            remedy="Apply the entries between first.",
+        )
+    _apply_cuts(connection, entry)
+    connection.execute(update(Landing).where(Landing.url == landing).values(applied_entry=entry.entry))
+
+
+def _apply_cuts(connection: Connection, entry: LogEntry) -> None:
+    sources = _lock_sources(connection, {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}, entry)
+    cuts: list[tuple[_Source, LandedCut]] = []
+    for cut in entry.cuts:
+        source = sources[SourceKey(cut.tenant, cut.source)]
+        if cut.cut > source.cut:  # one at or below came from a gateway that had lost its lease
+            source.cut = cut.cut
+            cuts.append((source, cut))
+    syncs, known = _load_syncs(connection, _tables_of(cuts))
+    ledger = _load_ledger(connection, cuts, syncs, entry.committed_at_us)
+    for source, cut in cuts:
+        _apply_cut(source, cut, syncs, ledger, entry.committed_at_us)
+    ledger.store()
+    events = [(syncs[source.id, event.database, event.table], event) for source, cut in cuts for event in cut.events]
+    table_events.record(connection, [(sync.table_id, event) for sync, event in events])
+    new = [asdict(sync) for sync in syncs.values() if sync.table_id not in known]
+    old = [asdict(sync) for sync in syncs.values() if sync.table_id in known]
+    if new:
+        connection.execute(insert(Sync), new)
+    if old:
+        connection.execute(_UPDATE_SYNC, [{f"new_{name}": value for name, value in row.items()} for row in old])
+    _store_sources(connection, sources, entry)
+
+
+_UPDATE_SYNC = (
+    update(Sync)
+    .where(Sync.table_id == bindparam("new_table_id"))
+    .values({name: bindparam(f"new_{name}") for name in _SYNC_COLUMNS if name not in ("table_id", "source_id")})
+)
+
+
+def _load_ledger(
+    connection: Connection, cuts: Iterable[tuple[_Source, LandedCut]], syncs: dict[TableKey, _Sync], at_us: int
+) -> Ledger:
+    mentioned: list[Mention] = []
+    stopped: set[int] = set()
+    for source, cut in cuts:
+        named = [(chunk.database, chunk.table, chunk.dump) for chunk in cut.chunks]
+        named += [(event.database, event.table, event.dump) for event in cut.events if event.dump]
+        mentioned += [Mention(source.id, syncs[source.id, name[0], name[1]].table_id, name[2]) for name in named]
+        for start in cut.started:
+            sync = syncs[source.id, start.database, start.table]
+            if sync.start == StartKind.DUMP:
+                mentioned.append(Mention(source.id, sync.table_id, sync.start_text))
+        stopped.update(syncs[source.id, stop.database, stop.table].table_id for stop in cut.stopped)
+    return Ledger(connection, mentioned, sorted(stopped), at_us)
+
+
+def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], ledger: Ledger, at_us: int) -> None:
+    ahead = {table: position_document(part.position) for part in cut.ahead for table in part.tables}
+    here = position_document(cut.position)
+    source.generation = max(source.generation, cut.generation)
+    for start in cut.started:
+        _begin(syncs[source.id, start.database, start.table], start, cut.generation, ledger)
+    for chunk in cut.chunks:
+        ledger.chunk(source.id, syncs[source.id, chunk.database, chunk.table].table_id, chunk)
+    for event in cut.events:  # the lake has it: a resume before it would bring it once more
+        sync = syncs[source.id, event.database, event.table]
+        sync.position = ahead.get((event.database, event.table), here)
+        if event.dump:
+            _follow_dump(sync, ledger.event(source.id, sync.table_id, event))
+    for file in cut.files:
+        sync = syncs[source.id, file.database, file.table]
+        sync.rows += file.rows
+        sync.bytes += file.bytes
+        sync.position = ahead.get((file.database, file.table), here)
+        sync.last_commit_timestamp_us = cut.last_commit_timestamp_us or sync.last_commit_timestamp_us
+        sync.landed_at_us = at_us
+        source.rows += file.rows
+        source.bytes += file.bytes
+    stops = [(syncs[source.id, stop.database, stop.table], stop) for stop in cut.stopped]
+    failed = [(sync, stop) for sync, stop in stops if _end(sync, stop, cut.generation, at_us)]
+    if failed:
+        source.generation += 1
+    for sync, stop in failed:
+        sync.changed_generation = source.generation
+        missing = ledger.stopped(source.id, sync.table_id, stop)
+        sync.earlier_rows_missing = sync.earlier_rows_missing and (missing or sync.earlier_rows_missing)
+    source.transactions += cut.transaction_count
+    source.last_commit_timestamp_us = cut.last_commit_timestamp_us or source.last_commit_timestamp_us
+    source.epoch = max(source.epoch, cut.epoch)
+    source.last = cut
+
+
+def _begin(sync: _Sync, start: LandedStart, generation: int, ledger: Ledger) -> None:
+    position = position_document(start.position)
+    missing = start.earlier_rows_missing
+    if sync.start == StartKind.DUMP and generation >= sync.changed_generation:
+        missing = ledger.missing_at_start(sync.source_id, sync.start_text) or NOT_YET
+    goes_on = sync.position is not None and (sync.start == StartKind.RESUME or sync.position == position)
+    if not goes_on:  # a resume misses what the table's first start missed, no more
+        # Without a command's word that it begins anew, a replay doesn't take back that rows are missing.
+        kept = sync.earlier_rows_missing if sync.start is None else ""
+        sync.earlier_rows_missing = missing or kept
+    sync.position = position
+    if generation < sync.changed_generation:
+        return
+    sync.start, sync.start_text = None, ""
+    if sync.failed:  # only when the log is replayed: the command that started it again had cleared this
+        sync.failed, sync.problem, sync.state = False, None, State.STOPPED
+
+
+def _follow_dump(sync: _Sync, missing: str | None) -> None:
+    if missing is not None:
+        sync.earlier_rows_missing = missing
+    if missing == "" and sync.state == State.DUMPING:
+        sync.state = State.STREAMING
+
+
+def _end(sync: _Sync, stop: LandedStop, generation: int, at_us: int) -> bool:
+    """Whether this stop ends the sync's present life; not if it was stopped or started again since."""
+    sync.position = position_document(stop.position)
+    if generation < sync.changed_generation:
+        return False
+    sync.failed, sync.state = True, State.FAILED
+    sync.start, sync.start_text = None, ""
+    sync.problem = asdict(Problem(stop.code, stop.message, terminal=True, at_us=at_us))
+    return True
+
+
+def _lock_sources(connection: Connection, keys: set[SourceKey], entry: LogEntry) -> dict[SourceKey, _Source]:
+    """The entry's sources, locked in one order; those that the database does not know are created."""
+    found = _select_sources(connection, keys)
+    missing = keys - found.keys()
+    if missing:
+        ids = ensure_tenants(connection, {key.tenant for key in missing}, entry.committed_at_us)
+        flavors = {SourceKey(cut.tenant, cut.source): cut.flavor for cut in entry.cuts}
+        connection.execute(
+            insert_into(connection, Source).on_conflict_do_nothing(),
+            [{"tenant_id": ids[key.tenant], "name": key.source, "flavor": flavors[key]} for key in missing],
+        )
+        found = _select_sources(connection, keys)
+    return found
+
+
+def _select_sources(connection: Connection, keys: set[SourceKey]) -> dict[SourceKey, _Source]:
+    rows = connection.execute(
+        select(
+            Tenant.name.label("tenant"), Source.name, Source.id, Source.generation,
+            CommittedPosition.epoch, CommittedPosition.cut, CommittedPosition.rows, CommittedPosition.bytes,
+            CommittedPosition.transactions, CommittedPosition.last_commit_timestamp_us,
+        )
+        .join_from(Source, Tenant)
+        .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+        .where(tuple_(Tenant.name, Source.name).in_([(key.tenant, key.source) for key in keys]))
+        .order_by(Source.id)
+        .with_for_update(of=Source, key_share=True)
+    )  # fmt: skip
+    return {
+        SourceKey(row.tenant, row.name): _Source(
+            id=row.id,
+            generation=row.generation,
+            stored_generation=row.generation,
+            epoch=row.epoch or 0,
+            cut=row.cut or 0,
+            rows=row.rows or 0,
+            bytes=row.bytes or 0,
+            transactions=row.transactions or 0,
+            last_commit_timestamp_us=row.last_commit_timestamp_us,
+        )
+        for row in rows
+    }
+
+
+def _tables_of(cuts: Iterable[tuple[_Source, LandedCut]]) -> list[TableKey]:
+    tables: set[TableKey] = set()
+    for source, cut in cuts:
+        tables.update((source.id, start.database, start.table) for start in cut.started)
+        tables.update((source.id, file.database, file.table) for file in cut.files)
+        tables.update((source.id, event.database, event.table) for event in cut.events)
+        tables.update((source.id, chunk.database, chunk.table) for chunk in cut.chunks)
+        tables.update((source.id, stop.database, stop.table) for stop in cut.stopped)
+    return sorted(tables)
+
+
+def _load_syncs(connection: Connection, tables: Sequence[TableKey]) -> tuple[dict[TableKey, _Sync], set[int]]:
+    """Syncs by table, and the ids of those that are stored; the tables themselves are created where unknown."""
+    syncs, known = _select_syncs(connection, tables)
+    missing = [table for table in tables if table not in syncs]
+    if missing:
+        connection.execute(
+            insert(SourceTable),
+            [
+                {"source_id": source_id, "database": database, "name": name, "columns": [], "keys": []}
+                for source_id, database, name in missing
+            ],
+        )
+        syncs |= _select_syncs(connection, missing)[0]
+    return syncs, known
+
+
+def _select_syncs(connection: Connection, tables: Sequence[TableKey]) -> tuple[dict[TableKey, _Sync], set[int]]:
+    syncs: dict[TableKey, _Sync] = {}
+    known: set[int] = set()
+    columns = [getattr(Sync, name) for name in _SYNC_COLUMNS if name not in ("table_id", "source_id")]
+    for begin in range(0, len(tables), LOOKUP_TABLES):
+        rows = connection.execute(
+            select(
+                SourceTable.id, SourceTable.source_id, SourceTable.database, SourceTable.name, Sync.table_id, *columns
+            )
+            .outerjoin(Sync, Sync.table_id == SourceTable.id)
+            .where(
+                tuple_(SourceTable.source_id, SourceTable.database, SourceTable.name).in_(
+                    tables[begin : begin + LOOKUP_TABLES]
+                )
+            )
+        )
+        for id_, source_id, database, name, stored, *values in rows:
+            sync = _Sync(id_, source_id)
+            if stored is not None:
+                known.add(id_)
+                sync = _Sync(id_, source_id, *values)
+            syncs[source_id, database, name] = sync
+    return syncs, known
+
+
+def _store_sources(connection: Connection, sources: dict[SourceKey, _Source], entry: LogEntry) -> None:
+    moved = {key: source for key, source in sources.items() if source.last is not None}
+    if not moved:
+        return
+    raised = [source for source in moved.values() if source.generation != source.stored_generation]
+    if raised:
+        connection.execute(
+            update(Source).where(Source.id == bindparam("source")).values(generation=bindparam("to")),
+            [{"source": source.id, "to": source.generation} for source in raised],
+        )
+    leases.raise_epoch(connection, {key: source.epoch for key, source in moved.items()})
+    statement = insert_into(connection, CommittedPosition)
+    values = [_committed(source, source.last, entry) for source in moved.values() if source.last is not None]
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[CommittedPosition.source_id],
+            set_={name: statement.excluded[name] for name in values[0] if name != "source_id"},
+        ),
+        values,
+    )
+
+
+def _committed(source: _Source, last: LandedCut, entry: LogEntry) -> Document:
+    return {
+        "source_id": source.id,
+        "epoch": source.epoch,
+        "cut": last.cut,
+        "last_gsn": last.last_gsn,
+        "last_transaction_id": last.last_transaction_id,
+        "position": position_document(last.position),
+        "ahead": ahead_document(last.ahead),
+        "rows": source.rows,
+        "bytes": source.bytes,
+        "transactions": source.transactions,
+        "last_commit_timestamp_us": source.last_commit_timestamp_us,
+        "committed_at_us": entry.committed_at_us,
+    }
+
+
+def ensure_tenants(connection: Connection, names: set[str], at_us: int) -> dict[str, int]:
+    """Ids of tenants by name, created where new."""
+    connection.execute(
+        insert_into(connection, Tenant).on_conflict_do_nothing(),
+        [{"name": name, "created_at_us": at_us} for name in sorted(names)],
+    )
+    return {
+        row.name: row.id for row in connection.execute(select(Tenant.name, Tenant.id).where(Tenant.name.in_(names)))
+    }

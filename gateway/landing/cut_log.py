@@ -1,0 +1,126 @@
+"""The cut log: numbered entries without gaps, each written once; what makes landed rows count.
+
+Comes in: the complete cuts of one group commit, whose files are durable. Goes out: the entry that holds them.
+Runs in one worker thread at a time.
+
+Durable: an entry for which `append` returned. The log is the truth; the registry follows it. A kill before
+the put leaves files that no entry names; a kill after it leaves the registry one entry behind, and `recover`
+applies what is missing at the next start.
+
+A put ends ok, failed or *unknown*. Unknown is settled by reading the entry back and, where it is absent, by
+putting the same document again. Where that does not settle it either, the cuts fail as `LogUnsettled`; should
+the entry appear later, the next append finds it taken, the registry gets it, and every source that it names
+begins again from there: so it counts once.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from menura.landing import LandedCut, LandingFormatError, LogEntry, decode_entry, encode_entry, entry_path
+
+from gateway.errors import NOTHING_LOST, LandingFailed, LogBehindRegistry, LogUnreadable, LogUnsettled
+from gateway.landing.storage import OutcomeUnknown, Storage
+from gateway.registry import Registry
+
+SETTLE_ATTEMPTS = 4
+SETTLE_SECONDS = 0.1
+
+
+class EntryTaken(Exception):
+    """The next number holds an entry of another writer; `entry` is that one, and the log now stands behind it."""
+
+    def __init__(self, entry: LogEntry) -> None:
+        super().__init__(f"entry {entry.entry} is there already")
+        self.entry = entry
+
+
+class CutLog:
+    def __init__(
+        self, storage: Storage, landing: str, gateway: str, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._storage = storage
+        self._landing = landing
+        self._gateway = gateway
+        self._sleep = sleep
+        self._next = 1
+
+    @property
+    def next_entry(self) -> int:
+        return self._next
+
+    def recover(self, registry: Registry) -> int:
+        """Apply to the registry what it lacks and find the log's end; returns the number of entries applied."""
+        applied = registry.applied_entry(self._landing)
+        if applied and self._storage.read(entry_path(applied)) is None:
+            raise LogBehindRegistry(
+                f"reading the cut log of {self._landing}",
+                f"the database holds entry {applied}, the log does not",
+                data="Nothing was changed",
+                remedy="Point landing to the folder that this database belongs to, or restore its log",
+            )
+        self._next = applied + 1
+        while (entry := self._read(self._next)) is not None:
+            registry.apply_entry(self._landing, entry)
+            self._next += 1
+        return self._next - 1 - applied
+
+    def append(self, cuts: Sequence[LandedCut], committed_at_us: int) -> LogEntry:
+        """Write the next entry.
+
+        Raises `LandingFailed` when it is not written, `LogUnsettled` when that can't be told, `EntryTaken` when
+        another writer was first.
+        """
+        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts))
+        document = encode_entry(entry)
+        for attempt in range(SETTLE_ATTEMPTS):
+            if attempt:
+                self._sleep(SETTLE_SECONDS * 2**attempt)
+            try:
+                written = self._storage.put_if_absent(entry_path(entry.entry), document)
+                if written or self._storage.read(entry_path(entry.entry)) == document:
+                    self._next += 1
+                    return entry
+                taken = self._read(entry.entry)
+            except OutcomeUnknown as unknown:
+                reason: OSError = unknown
+                continue
+            except OSError as failed:
+                if attempt:  # an earlier put of this document is not settled yet
+                    reason = failed
+                    continue
+                raise LandingFailed(
+                    f"writing entry {entry.entry} of the cut log",
+                    f"{type(failed).__name__} {failed.strerror or ''}".strip(),
+                    data=NOTHING_LOST,
+                    remedy="Check the landing's free space and permissions; it is tried again by itself",
+                ) from failed
+            if taken is not None:
+                self._next += 1
+                raise EntryTaken(taken)
+            reason = OSError("it is there and can't be read")
+        raise LogUnsettled(
+            f"writing entry {entry.entry} of the cut log",
+            f"no answer whether it was written ({type(reason).__name__})",
+            data=NOTHING_LOST,
+            remedy="Check that the landing can be reached; it is tried again by itself",
+        ) from reason
+
+    def _read(self, number: int) -> LogEntry | None:
+        document = self._storage.read(entry_path(number))
+        if document is None:
+            return None
+        try:
+            entry = decode_entry(document)
+        except LandingFormatError as broken:
+            raise self._unreadable(number, str(broken)) from broken
+        if entry.entry != number:
+            raise self._unreadable(number, f"it calls itself entry {entry.entry}")
+        return entry
+
+    def _unreadable(self, number: int, found: str) -> LogUnreadable:
+        return LogUnreadable(
+            f"reading entry {number} of the cut log of {self._landing}",
+            found,
+            data="Nothing is committed before this is settled",
+            remedy="Start the version that wrote it, or restore the file",
+        )

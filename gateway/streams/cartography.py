@@ -1,0 +1,58 @@
+"""Cartography on a MySQLClient stream: asks what is on a server, records the answer when it is whole.
+
+Goes out: CartographyRequest when the stream opens and every so often. Comes in: Cartography in parts. Parts live in
+memory until the last has come, and are forgotten with the stream.
+"""
+
+import asyncio
+
+from menura.v1.mysql_client_pb2 import Cartography, CartographyRequest
+from menura.v1.stream_pb2 import StreamRequest
+
+from gateway.errors import PayloadInvalid
+from gateway.landing_parts import LandingParts
+from gateway.presence import AgentSession
+from gateway.registry import SourceKey, TableSeen
+from gateway.stream import AgentStream
+from gateway.tasks import report
+from gateway.wire.translation import MAX_NAME_CHARS, tables_seen
+
+MAX_TABLES = 500_000
+
+
+class Cartographer:
+    def __init__(self, stream: AgentStream, parts: LandingParts, agent: AgentSession, key: SourceKey) -> None:
+        self._stream = stream
+        self._parts = parts
+        self._agent = agent
+        self._key = key
+        self._tables: list[TableSeen] = []
+
+    async def ask(self) -> None:
+        while True:
+            await self._stream.send(StreamRequest(cartography_request=CartographyRequest()))
+            await asyncio.sleep(self._parts.config.cartography_seconds)
+
+    async def take(self, part: Cartography, at_us: int) -> None:
+        """One part of an answer."""
+        if part.source != self._key.source:
+            raise PayloadInvalid("reading a cartography", "that of another source", source=str(self._key))
+        self._tables += tables_seen(part)
+        if len(self._tables) > MAX_TABLES:
+            raise PayloadInvalid("reading a cartography", f"more than {MAX_TABLES} tables", source=str(self._key))
+        if not part.last:
+            return
+        tables, self._tables = self._tables, []
+        if part.flavor:
+            self._agent.flavors[self._key.source] = part.flavor
+        await report(
+            self._parts.metrics,
+            lambda: self._parts.registry.record_cartography(
+                self._key,
+                part.flavor,
+                part.server_version[:MAX_NAME_CHARS],
+                part.server_uuid[:MAX_NAME_CHARS],
+                tables,
+                at_us,
+            ),
+        )

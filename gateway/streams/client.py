@@ -1,0 +1,44 @@
+"""A MySQLClient stream: questions about what exists on a server, and dumps of its tables, side by side.
+
+Comes in: an agent's messages, each handed to the one whom it concerns. What is recorded is the registry's, what is
+landed the dumps'; the rest begins anew with the next stream.
+"""
+
+import time
+
+from gateway.landing_parts import LandingParts
+from gateway.presence import AgentSession
+from gateway.registry import Problem, SourceKey
+from gateway.stream import AgentStream
+from gateway.streams.cartography import Cartographer
+from gateway.streams.dumps import Dumps
+from gateway.tasks import report, run_until_first
+from gateway.wire.translation import problem_from
+
+
+class Client:
+    def __init__(self, stream: AgentStream, parts: LandingParts, agent: AgentSession, key: SourceKey) -> None:
+        self._stream = stream
+        self._parts = parts
+        self._key = key
+        self._cartographer = Cartographer(stream, parts, agent, key)
+        self._dumps = Dumps(stream, key, agent.session, parts)
+
+    async def serve(self) -> None:
+        await run_until_first(self._receive(), self._cartographer.ask(), self._dumps.serve())
+
+    async def _receive(self) -> None:
+        while (message := await self._stream.read()) is not None:
+            payload = message.WhichOneof("payload")
+            if payload == "cartography":
+                await self._cartographer.take(message.cartography, time.time_ns() // 1000)
+            elif payload == "error":
+                await self._record_problem(problem_from(message.error, time.time_ns() // 1000))
+            else:
+                await self._dumps.receive(message)
+
+    async def _record_problem(self, problem: Problem) -> None:
+        await report(
+            self._parts.metrics,
+            lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us),
+        )

@@ -1,0 +1,132 @@
+"""A Control_Config stream: says whole desired states, hears whole effective ones.
+
+Comes in: the agent's Hello with its sources, EffectiveState whenever something changed there. Goes out: DesiredState
+of each source that the agent holds, whenever its generation moves. What is recorded is the registry's; the rest
+begins anew with the next stream.
+"""
+
+import logging
+import time
+from contextlib import ExitStack
+
+from menura.naming import is_identity
+from menura.v1.config_pb2 import DesiredState, EffectiveState, Hello, TableName
+from menura.v1.stream_pb2 import StreamRequest
+
+from gateway.errors import PayloadInvalid, SourceHeld, as_message
+from gateway.landing_parts import LandingParts
+from gateway.presence import AgentSession, Presence
+from gateway.registry import AgentSeen, Problem, SourceKey
+from gateway.stream import AgentStream
+from gateway.tasks import ask_registry, report, run_until_first
+from gateway.wire.translation import MAX_NAME_CHARS, optional_problem, problem_from, source_seen, tables_effective
+
+logger = logging.getLogger(__name__)
+
+
+class Control:
+    def __init__(
+        self, stream: AgentStream, parts: LandingParts, presence: Presence, agent: AgentSession, hello: Hello
+    ) -> None:
+        self._stream = stream
+        self._parts = parts
+        self._presence = presence
+        self._agent = agent
+        self._version = hello.version[:MAX_NAME_CHARS]
+        self._hostname = hello.hostname[:MAX_NAME_CHARS]
+        self._sources = source_seen(hello)
+        for name in self._sources:
+            if not is_identity(name):
+                raise PayloadInvalid("opening a stream", "a source that is no name", remedy="Use a-z, 0-9, '-', '_'")
+        self._agent.flavors |= {name: seen.flavor for name, seen in self._sources.items() if seen.flavor}
+        #: generation that was sent last, by the sources that are held; None before the first
+        self._sent: dict[str, int | None] = {}
+        self._refused: set[str] = set()
+
+    async def serve(self) -> None:
+        await run_until_first(self._receive(), self._reconcile())
+
+    async def _reconcile(self) -> None:
+        """Again and again: take what is free, send what moved."""
+        generations = self._parts.generations
+        with ExitStack() as followed:
+            while True:
+                held = self._presence.hold(self._agent, self._sources)
+                new = [name for name in held if name not in self._sent]
+                if new or not self._agent.recorded.is_set():
+                    await self._record_agent(held)
+                    for name in new:
+                        followed.enter_context(generations.following(self._key(name)))
+                        self._sent[name] = None
+                await self._refuse_held_elsewhere()
+                for name, sent in list(self._sent.items()):
+                    current = generations.current(self._key(name))
+                    if current is not None and current != sent:
+                        await self._send_desired(name)
+                await generations.polled()
+
+    async def _record_agent(self, held: list[str]) -> None:
+        agent = AgentSeen(
+            tenant=self._agent.tenant,
+            agent=self._agent.agent,
+            session=self._agent.session,
+            version=self._version,
+            hostname=self._hostname,
+            sources=tuple(self._sources[name] for name in held),
+            at_us=_now_us(),
+        )
+        await ask_registry(self._parts.registry.record_agent, agent)
+        self._agent.recorded.set()
+
+    async def _refuse_held_elsewhere(self) -> None:
+        """Say once for each source that another agent has it; the other sources go on."""
+        for name in self._sources.keys() - self._sent.keys() - self._refused:
+            self._refused.add(name)
+            try:
+                self._presence.check_holds(self._agent, self._key(name))
+            except SourceHeld as held:
+                logger.warning("source refused: %s: %s", self._stream.key, held)
+                await self._stream.send(StreamRequest(error=as_message(held)))
+
+    async def _send_desired(self, name: str) -> None:
+        desired = await ask_registry(self._parts.registry.desired, self._key(name))
+        tables = [TableName(database=table.database, table=table.table) for table in desired.tables]
+        await self._stream.send(
+            StreamRequest(desired_state=DesiredState(source=name, generation=desired.generation, tables=tables))
+        )
+        self._sent[name] = desired.generation
+
+    async def _receive(self) -> None:
+        while (message := await self._stream.read()) is not None:
+            if message.WhichOneof("payload") == "effective_state":
+                await self._record_effective(message.effective_state)
+                continue
+            problem = problem_from(message.error, _now_us())
+            logger.warning("agent reports: %s: %s", self._stream.key, problem.message)
+            if message.error.source in self._sent:
+                key = self._key(message.error.source)
+                await self._record_problem(key, problem)
+
+    async def _record_problem(self, key: SourceKey, problem: Problem) -> None:
+        await report(
+            self._parts.metrics, lambda: self._parts.registry.record_source_problem(key, problem, problem.at_us)
+        )
+
+    async def _record_effective(self, state: EffectiveState) -> None:
+        if state.source not in self._sent:
+            return  # another agent has it now; its word counts
+        at_us = _now_us()
+        tables, problem = tables_effective(state, at_us), optional_problem(state, at_us)
+        await report(
+            self._parts.metrics,
+            lambda: self._parts.registry.record_effective(
+                self._key(state.source), state.generation, tables, problem, at_us
+            ),
+        )
+
+    def _key(self, name: str) -> SourceKey:
+        return SourceKey(self._agent.tenant, name)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

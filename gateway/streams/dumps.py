@@ -1,0 +1,322 @@
+"""Dumps on a MySQLClient stream: orders out, chunks of tables in, under a credit of their own.
+
+Goes out: DesiredDumps when the stream opens and whenever they change, Credit, ChunkLanded, ChunksCommitted. Comes in:
+a dump's plan, its chunks' batches and ends, its state, its failure. What is recorded of a plan or a failure is in the
+registry before anything after it is read; a state is told anew and may be dropped.
+
+Every message passes one queue and one task, `_land`, which alone changes what is open; blocking work goes to threads,
+one call at a time. The credit that a sender was not granted bounds the queue and what is in memory; while too many
+chunks wait for a cut, none comes back.
+
+A chunk whose files are durable is *parked* (`landing.chunks`), where the source's binlog stream finds it when a cut
+names it. Durable is what such a cut has committed. Everything else of this stream is deleted: when it ends, when its
+dump is over, when the agent gives it up or reads it anew. A kill leaves files that no entry names. Whatever happens,
+the agent reads again what the ledger does not have: where both sides no longer agree (a chunk out of turn, a cut that
+named chunks and failed) the stream ends, and the next one begins at the ledger.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+
+from menura.landing import LandedChunk
+from menura.v1.mysql_binlog_pb2 import Credit
+from menura.v1.mysql_client_pb2 import (
+    ChunkDropped,
+    ChunkEnd,
+    ChunkLanded,
+    ChunksCommitted,
+    DumpFailed,
+    DumpPlan,
+    DumpStatus,
+    SnapshotBatch,
+)
+from menura.v1.stream_pb2 import StreamRequest, StreamResponse
+
+from gateway.errors import (
+    NOTHING_LOST,
+    ChunksLost,
+    CreditOverdrawn,
+    LandingFailed,
+    PayloadInvalid,
+    as_message,
+)
+from gateway.landing.chunk_files import ChunkFiles, discard_files
+from gateway.landing.chunks import MAX_PARKED_CHUNKS, ClientChunks, ParkedChunk
+from gateway.landing_parts import LandingJobs, LandingParts
+from gateway.registry import DumpSeen, Problem, SourceKey
+from gateway.slots import superseded
+from gateway.stream import AgentStream
+from gateway.streams.dump_messages import desired_dumps, dump_planned, dump_seen, landed_chunk
+from gateway.tasks import ask_registry, finish, report, run_until_first
+from gateway.wire.snapshot_batch import check_sizes, read_rows
+from gateway.wire.translation import problem_from, table_name
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED_MESSAGES = 256
+#: chunks whose batches come side by side
+MAX_OPEN_CHUNKS = 64
+STATUS_SECONDS = 0.5
+TROUBLE = "dump"
+
+
+@dataclass(slots=True)
+class Dumps:
+    stream: AgentStream
+    key: SourceKey
+    session: str
+    parts: LandingParts
+    superseded: asyncio.Event = field(default_factory=asyncio.Event)
+    _jobs: LandingJobs = field(init=False)
+    _files: ChunkFiles = field(init=False)
+    _chunks: ClientChunks = field(init=False)
+    #: messages, and generations of desired dumps that were noticed
+    _queue: "asyncio.Queue[StreamResponse | int]" = field(
+        default_factory=lambda: asyncio.Queue(maxsize=MAX_QUEUED_MESSAGES)
+    )
+    _generation: int = 0
+    _credit_bytes: int = 0
+    _withheld_bytes: int = 0
+    #: states that the registry does not have yet
+    _states: dict[str, DumpSeen] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        parts = self.parts
+        self._jobs = LandingJobs(parts.threads, parts.metrics, self.key, "writing a dump's files")
+        self._files = ChunkFiles(parts.storage, self.key, parts.config.dump_credit_window_bytes // 2)
+
+    async def serve(self) -> None:
+        """Land until the stream ends, a newer one comes, or something fails."""
+        await self.parts.client_slots.enter(self.key, self)
+        try:
+            await run_until_first(self._serve_alone(), self._leave_when_superseded())
+        except LandingFailed as failed:
+            self.parts.troubles.began(self.key, TROUBLE)
+            await self._record_problem(problem_from(as_message(failed), _now_us()))
+            raise
+        finally:
+            self.parts.client_slots.leave(self.key, self)
+
+    async def receive(self, message: StreamResponse) -> None:
+        """Of this source's dumps; waits while the queue is full."""
+        if message.WhichOneof("payload") == "snapshot_batch":
+            if self._credit_bytes <= 0:
+                raise CreditOverdrawn(
+                    "receiving rows of a dump",
+                    "a batch while no credit was left",
+                    data=NOTHING_LOST,
+                    source=str(self.key),
+                )
+            check_sizes(message.snapshot_batch)
+            self._credit_bytes -= len(message.snapshot_batch.rows)
+        await self._queue.put(message)
+
+    async def _serve_alone(self) -> None:
+        await self.parts.parked.settled(self.key)
+        self._chunks = self.parts.parked.open(self.key, self.session)
+        try:
+            with self.parts.dump_generations.following(self.key):
+                await run_until_first(self._land(), self._answer(), self._follow_desired(), self._report_states())
+        finally:
+            await finish(self._close())
+
+    async def _land(self) -> None:
+        await self._send_desired()
+        await self._grant(self.parts.config.dump_credit_window_bytes)
+        while True:
+            message = await self._queue.get()
+            if isinstance(message, int):
+                if message != self._generation:
+                    await self._send_desired()
+                continue
+            match message.WhichOneof("payload"):
+                case "snapshot_batch":
+                    await self._grant(await self._land_batch(message.snapshot_batch))
+                case "chunk_end":
+                    await self._end_chunk(message.chunk_end)
+                case "chunk_dropped":
+                    await self._drop_chunk(message.chunk_dropped)
+                case "dump_plan":
+                    await self._record_plan(message.dump_plan)
+                case "dump_status":
+                    self._take_state(message.dump_status)
+                case "dump_failed":
+                    await self._record_failed(message.dump_failed)
+
+    async def _send_desired(self) -> None:
+        desired = await ask_registry(self.parts.registry.dumps, self.key)
+        self._generation = desired.generation
+        over = self._chunks.desire(desired.dumps)
+        await self._discard(over)
+        wanted = self._chunks.dumps()
+        await self._grant(await self._jobs.run(lambda: self._files.discard_others(wanted)))
+        await self.stream.send(StreamRequest(desired_dumps=desired_dumps(desired, self._chunks.next_chunk)))
+        if not desired.dumps:
+            await self._end_trouble()
+
+    async def _land_batch(self, batch: SnapshotBatch) -> int:
+        """Returns the credit that is free again."""
+        credit_bytes = len(batch.rows)
+        self.parts.metrics.menura_dump_batches_total += 1
+        self.parts.metrics.menura_dump_received_bytes_total += credit_bytes
+        order = self._chunks.order(batch.dump)
+        if order is None:
+            return credit_bytes
+        if table_name(batch.table) != (order.database, order.table):
+            raise PayloadInvalid(
+                "reading rows of a dump", "a table other than its dump's", data=NOTHING_LOST, source=str(self.key)
+            )
+        self._chunks.receive(batch.dump, batch.chunk)
+        if self._chunks.open > MAX_OPEN_CHUNKS:
+            raise PayloadInvalid(
+                "reading rows of a dump",
+                f"more than {MAX_OPEN_CHUNKS} chunks side by side",
+                data=NOTHING_LOST,
+                source=str(self.key),
+            )
+        return await self._jobs.run(lambda: self._files.add(read_rows(batch), credit_bytes))
+
+    async def _end_chunk(self, end: ChunkEnd) -> None:
+        order = self._chunks.order(end.dump)
+        if order is None:
+            return
+        landed = landed_chunk(end, order)
+        self._chunks.end(landed)
+        if self._files.rows(end.dump, end.chunk) != landed.rows:
+            raise PayloadInvalid(
+                "landing a chunk of a dump",
+                f"{self._files.rows(end.dump, end.chunk)} rows came, announced {landed.rows}",
+                data=NOTHING_LOST,
+                source=str(self.key),
+                database=landed.database,
+                table=landed.table,
+            )
+        await self._park(landed)
+        await self.stream.send(StreamRequest(chunk_landed=ChunkLanded(dump=end.dump, chunk=end.chunk)))
+        await self._end_trouble()
+
+    async def _park(self, landed: LandedChunk) -> None:
+        files, released = await self._jobs.run(lambda: self._files.finish(landed.dump, landed.chunk))
+        replaced = self._chunks.park(landed, files)
+        self._files.release(landed.dump, landed.chunk)
+        await self._discard(replaced)
+        await self._grant(released)
+
+    async def _drop_chunk(self, dropped: ChunkDropped) -> None:
+        if self._chunks.order(dropped.dump) is None:
+            return
+        await self._discard(self._chunks.drop(dropped.dump, dropped.chunk))
+        await self._grant(await self._jobs.run(lambda: self._files.discard(dropped.dump, dropped.chunk)))
+
+    async def _discard(self, chunks: list[ParkedChunk]) -> None:
+        """Delete the files of chunks that nobody can name any more."""
+        if chunks:
+            self.parts.metrics.menura_dump_discarded_chunks_total += len(chunks)
+            await self._jobs.run(lambda: discard_files(self.parts.storage, [f for c in chunks for f in c.files]))
+
+    async def _record_plan(self, message: DumpPlan) -> None:
+        """The first plan of a dump counts; the agent goes by the one in its order."""
+        order = self._chunks.order(message.dump)
+        if order is None or order.plan is not None:
+            return
+        plan = dump_planned(message)
+        await ask_registry(self.parts.registry.record_dump_plan, self.key, message.dump, plan, _now_us())
+        await self._send_desired()
+        order = self._chunks.order(message.dump)
+        if order is None or order.plan is not None:
+            return
+        if not plan.key:
+            self._chunks.read_whole(message.dump)
+            return
+        problem = Problem(
+            "DUMP_PLAN_CHANGED",
+            "reading a table by its key: it had no key when the dump was planned. Nothing of it was committed. "
+            "Start the dump again.",
+            terminal=True,
+            at_us=_now_us(),
+        )
+        await ask_registry(self.parts.registry.record_dump_failed, self.key, message.dump, problem, problem.at_us)
+        await self._send_desired()
+
+    async def _record_failed(self, failed: DumpFailed) -> None:
+        if self._chunks.order(failed.dump) is None:
+            return
+        problem = problem_from(failed.error, _now_us())
+        logger.warning("dump failed: source=%s dump=%s: %s", self.key, failed.dump, problem.message)
+        await ask_registry(self.parts.registry.record_dump_failed, self.key, failed.dump, problem, problem.at_us)
+        await self._send_desired()
+
+    def _take_state(self, status: DumpStatus) -> None:
+        if self._chunks.order(status.dump) is not None:
+            self._states[status.dump] = dump_seen(status)
+
+    async def _report_states(self) -> None:
+        while True:
+            await asyncio.sleep(STATUS_SECONDS)
+            if self._states:
+                states, self._states = list(self._states.values()), {}
+                await self._record_states(states)
+
+    async def _record_states(self, states: list[DumpSeen]) -> None:
+        await report(self.parts.metrics, lambda: self.parts.registry.record_dump_status(self.key, states, _now_us()))
+
+    async def _answer(self) -> None:
+        """Say which chunks cuts have committed; leave when one was lost."""
+        while True:
+            await self._chunks.changed.wait()
+            self._chunks.changed.clear()
+            committed, self._chunks.committed = self._chunks.committed, []
+            if committed:
+                landed = [ChunkLanded(dump=chunk.landed.dump, chunk=chunk.landed.chunk) for chunk in committed]
+                await self.stream.send(StreamRequest(chunks_committed=ChunksCommitted(chunks=landed)))
+            if self._chunks.is_lost:
+                raise ChunksLost(
+                    "landing a source's dumps",
+                    "a cut that named chunks of them, or their end, was not committed",
+                    data="What the ledger does not have is read again",
+                    source=str(self.key),
+                )
+            if self._withheld_bytes:
+                await self._grant(0)
+
+    async def _follow_desired(self) -> None:
+        known: int | None = None
+        while True:
+            known = await self.parts.dump_generations.changed(self.key, known)
+            await self._queue.put(known)
+
+    async def _leave_when_superseded(self) -> None:
+        await self.superseded.wait()
+        raise superseded(self.key)
+
+    async def _grant(self, credit_bytes: int) -> None:
+        """Give credit back, unless so many chunks wait for their cut that the agent had better wait too."""
+        self._withheld_bytes += credit_bytes
+        if self._withheld_bytes and len(self._chunks) < MAX_PARKED_CHUNKS // 2:
+            granted, self._withheld_bytes = self._withheld_bytes, 0
+            self._credit_bytes += granted
+            await self.stream.send(StreamRequest(credit=Credit(bytes=granted)))
+
+    async def _end_trouble(self) -> None:
+        if self.parts.troubles.ended(self.key, TROUBLE):
+            await self._record_problem(None)
+
+    async def _record_problem(self, problem: Problem | None) -> None:
+        at_us = _now_us()
+        await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
+
+    async def _close(self) -> None:
+        """Leave nothing behind but what cuts have named: the thread ends, dropped files go."""
+        parked = self.parts.parked.close(self.key, self._chunks)
+        try:
+            await self._jobs.settle()
+            await self._discard(parked)
+            await self._jobs.run(lambda: self._files.discard_others(()))
+        except LandingFailed as failed:  # orphans are harmless
+            logger.warning("dumps not left tidily: source=%s: %s", self.key, failed.found)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,423 @@
+"""One MySQLBinlog stream: change batches in, durable cuts out, under credit.
+
+Comes in: ChangeBatch and CutEnd of a source, in order. Goes out: Replicate, Credit, CutCommitted.
+
+The stream is a sequence of *runs*. A run begins with a Replicate, made from what is committed and desired, under an
+epoch of its own, and ends when the desired generation moves, when a newer stream of the source comes, or with the
+stream. Messages of an older run are dropped. What a run has not committed is dropped with it: the agent reads it
+again. Durable is only what `Committer` has committed; a kill at any place leaves files that no log entry names.
+
+Every message passes one queue and one task, `_land`, which alone changes the run; blocking work goes to threads,
+one call at a time. The credit that a sender was not granted bounds the queue and what is in memory.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from menura.errors import MenuraError
+from menura.landing import LandedCut
+from menura.v1.error_pb2 import Error
+from menura.v1.mysql_binlog_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
+from menura.v1.stream_pb2 import StreamRequest, StreamResponse
+
+from gateway.errors import (
+    NOTHING_LOST,
+    CreditOverdrawn,
+    GatewayStopping,
+    LandingFailed,
+    LogUnsettled,
+    OutOfSequence,
+    TableNotDesired,
+    as_message,
+)
+from gateway.landing.chunk_files import discard_files
+from gateway.landing.committer import CompleteCut
+from gateway.landing.parquet import CutFiles
+from gateway.landing_parts import LandingJobs, LandingParts
+from gateway.lease import Lease
+from gateway.registry import RegistryUnavailable, SourceKey
+from gateway.slots import superseded
+from gateway.stream import AgentStream
+from gateway.streams.cut_dumps import CutDumps, NamedChunks
+from gateway.tasks import ask_registry, finish, report, run_until_first
+from gateway.wire.change_batch import check_sizes, read_batch
+from gateway.wire.table_events import encoded_bytes, landed_events
+from gateway.wire.translation import (
+    MAX_INT64,
+    landed_ahead,
+    landed_position,
+    landed_starts,
+    landed_stops,
+    problem_from,
+    replicate,
+)
+
+logger = logging.getLogger(__name__)
+
+#: complete cuts of one source that may wait for their commit; CutEnd costs no credit
+MAX_UNCOMMITTED_CUTS = 64
+MAX_QUEUED_MESSAGES = 256
+#: committed cuts whose log entry is remembered for an agent that ends one again
+MAX_REMEMBERED_CUTS = 1024
+
+#: of `Troubles`
+TROUBLE = "cut"
+
+
+@dataclass(slots=True)
+class _Run:
+    generation: int
+    epoch: int
+    tables: frozenset[tuple[str, str]]
+    #: the cut that batches belong to now
+    cut: int
+    last_gsn: int
+    last_transaction_id: int
+    files: CutFiles
+    dumps: CutDumps
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A cut on its way into the log, and what it holds until it is known to be there."""
+
+    cut: CompleteCut
+    files: CutFiles
+    chunks: NamedChunks
+
+
+@dataclass(slots=True)
+class Replication:
+    stream: AgentStream
+    key: SourceKey
+    session: str
+    #: asked at each cut, since the agent may learn it later
+    flavor: Callable[[], str]
+    parts: LandingParts
+    superseded: asyncio.Event = field(default_factory=asyncio.Event)
+    _lease: Lease = field(init=False)
+    _jobs: LandingJobs = field(init=False)
+    _run: _Run | None = None
+    #: messages, and desired generations that were noticed
+    _queue: "asyncio.Queue[StreamResponse | int]" = field(
+        default_factory=lambda: asyncio.Queue(maxsize=MAX_QUEUED_MESSAGES)
+    )
+    _credit_bytes: int = 0
+    _uncommitted: "deque[_Submitted]" = field(default_factory=deque)
+    _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
+    _leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        config = self.parts.config
+        self._lease = Lease(self.parts.registry, self.key, config.name, config.lease_seconds)
+        self._jobs = LandingJobs(self.parts.threads, self.parts.metrics, self.key, "writing a cut's files")
+
+    async def serve(self) -> None:
+        """Land until the agent leaves, a newer stream comes, or something fails."""
+        await self.parts.slots.enter(self.key, self)
+        try:
+            with self.parts.generations.following(self.key):
+                await run_until_first(
+                    self._receive(),
+                    self._land(),
+                    self._acknowledge(),
+                    self._keep_lease(),
+                    self._follow_desired(),
+                    self._leave_when_superseded(),
+                )
+        except LandingFailed as failed:
+            self.parts.troubles.began(self.key, TROUBLE)
+            await self._record_problem(as_message(failed))
+            raise
+        finally:
+            await finish(self._close())
+
+    async def _receive(self) -> None:
+        """From the network into the queue, as far as credit reaches."""
+        while (message := await self.stream.read()) is not None:
+            if message.WhichOneof("payload") == "change_batch":
+                if self._credit_bytes <= 0:
+                    raise CreditOverdrawn(
+                        "receiving a change batch",
+                        "a batch while no credit was left",
+                        data=NOTHING_LOST,
+                        source=str(self.key),
+                    )
+                check_sizes(message.change_batch)
+                self._credit_bytes -= _credit_of(message.change_batch)
+            await self._queue.put(message)
+
+    async def _land(self) -> None:
+        await self._begin_run()
+        await self._grant(self.parts.config.credit_window_bytes)
+        while True:
+            message = await self._queue.get()
+            if isinstance(message, int):
+                if message > self._current().generation:
+                    await self._begin_run()
+                continue
+            payload = message.WhichOneof("payload")
+            if payload == "change_batch":
+                await self._grant(await self._land_batch(message.change_batch))
+            elif payload == "cut_end":
+                await self._end_cut(message.cut_end)
+            else:
+                await self._record_problem(message.error)
+
+    async def _begin_run(self) -> None:
+        """Settle the run before, then tell the agent where to go on."""
+        await self._wait_until_committed(0)
+        if self._run is not None:
+            await self._grant(await self._jobs.run(self._run.files.discard))
+            self._run = None
+        config, registry = self.parts.config, self.parts.registry
+        async with self._leasing:
+            epoch = await ask_registry(self._lease.acquire_fresh)
+        desired = await ask_registry(registry.desired, self.key)
+        committed = await ask_registry(registry.committed, self.key)
+        self.parts.committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
+        tables = frozenset((table.database, table.table) for table in desired.tables)
+        self._run = _Run(
+            generation=desired.generation,
+            epoch=epoch,
+            tables=tables,
+            cut=committed.cut + 1,
+            last_gsn=committed.last_gsn,
+            last_transaction_id=committed.last_transaction_id,
+            files=self._new_files(epoch, committed.cut + 1),
+            dumps=CutDumps(self.key, self.session, self.parts, tables),
+        )
+        logger.info(
+            "run begins: source=%s generation=%d epoch=%d cut=%d tables=%d",
+            self.key, desired.generation, epoch, committed.cut + 1, len(desired.tables),
+        )  # fmt: skip
+        await self.stream.send(
+            StreamRequest(replicate=replicate(desired, committed, epoch, config.cut_interval_ms, config.cut_bytes))
+        )
+
+    async def _land_batch(self, batch: ChangeBatch) -> int:
+        """Returns the credit that is free again."""
+        run, metrics = self._current(), self.parts.metrics
+        credit_bytes = _credit_of(batch)
+        metrics.menura_landing_batches_total += 1
+        metrics.menura_landing_received_bytes_total += credit_bytes
+        if (batch.generation, batch.lease_epoch) != (run.generation, run.epoch) or batch.cut < run.cut:
+            metrics.menura_landing_fenced_batches_total += 1
+            return credit_bytes
+        if batch.cut > run.cut:
+            raise self._out_of_sequence("landing a change batch", f"cut {batch.cut}, cut {run.cut} is open")
+        table = (batch.table.database, batch.table.table)
+        if table not in run.tables:
+            raise TableNotDesired(
+                "landing a change batch",
+                f"a table that is not among the {len(run.tables)} of generation {run.generation}",
+                data=NOTHING_LOST,
+                source=str(self.key),
+                database=table[0],
+                table=table[1],
+            )
+        resent_rows, released = await self._jobs.run(lambda: _land_in_files(batch, run.last_gsn, run.files))
+        metrics.menura_landing_resent_rows_total += resent_rows
+        return released
+
+    async def _end_cut(self, end: CutEnd) -> None:
+        run = self._current()
+        if (end.generation, end.lease_epoch) != (run.generation, run.epoch):
+            return
+        if end.cut < run.cut:
+            await self._acknowledge_again(end.cut)
+            return
+        if end.cut > run.cut:
+            raise self._out_of_sequence("ending a cut", f"cut {end.cut}, cut {run.cut} is open")
+        highest = max(run.last_gsn, run.files.last_gsn())
+        if not highest <= end.last_gsn <= MAX_INT64 or end.last_transaction_id < run.last_transaction_id:
+            raise self._out_of_sequence(
+                "ending a cut",
+                f"row number {end.last_gsn} and transaction {end.last_transaction_id} "
+                f"after {highest} and {run.last_transaction_id}",
+            )
+        events = await run.dumps.admit(
+            end, landed_events(end, run.tables, run.last_gsn), lambda: self._wait_until_committed(0)
+        )
+        started, stopped = landed_starts(end), landed_stops(end, _now_us())
+        position, ahead = landed_position(end.position), landed_ahead(end.ahead)
+        await self._wait_until_committed(MAX_UNCOMMITTED_CUTS - 1)
+        files, released = await self._jobs.run(run.files.finish)
+        events_bytes = await self._jobs.run(lambda: encoded_bytes(events)) if events else 0
+        async with self._moved:
+            # From here to the end of the block nothing waits: what the cut holds is always somebody's.
+            chunks = run.dumps.name(end, events, run.last_gsn)
+            cut = CompleteCut(
+                self.key,
+                LandedCut(
+                    tenant=self.key.tenant,
+                    source=self.key.source,
+                    epoch=run.epoch,
+                    cut=run.cut,
+                    generation=run.generation,
+                    flavor=self.flavor(),
+                    position=position,
+                    last_gsn=end.last_gsn,
+                    last_transaction_id=end.last_transaction_id,
+                    transaction_count=end.transaction_count,
+                    first_commit_timestamp_us=end.first_commit_timestamp_us,
+                    last_commit_timestamp_us=end.last_commit_timestamp_us,
+                    ahead=ahead,
+                    started=started,
+                    stopped=stopped,
+                    files=(*files, *chunks.files),
+                    events=events,
+                    chunks=chunks.landed,
+                ),
+                events_bytes + chunks.entry_bytes(),
+                self._lease.is_valid,
+                asyncio.get_running_loop().create_future(),
+            )
+            self._uncommitted.append(_Submitted(cut, run.files, chunks))
+            run.cut += 1
+            run.last_gsn, run.last_transaction_id = end.last_gsn, end.last_transaction_id
+            run.files = self._new_files(run.epoch, run.cut)
+            self.parts.committer.submit(cut)
+            self._moved.notify_all()
+        await self._grant(released)
+
+    async def _acknowledge(self) -> None:
+        """Tell the agent of each committed cut, in order; raises why a commit failed."""
+        while True:
+            async with self._moved:
+                await self._moved.wait_for(lambda: self._uncommitted)
+            submitted = self._uncommitted[0]
+            cut = submitted.cut
+            await asyncio.wait({cut.outcome})
+            if cut.outcome.cancelled():
+                raise GatewayStopping("committing a cut", "the gateway is stopping", data=NOTHING_LOST)
+            entry = cut.outcome.result()
+            self._entries[cut.landed.cut] = entry
+            if len(self._entries) > MAX_REMEMBERED_CUTS:
+                self._entries.popitem(last=False)
+            await self.stream.send(StreamRequest(cut_committed=CutCommitted(cut=cut.landed.cut, log_entry=entry)))
+            async with self._moved:
+                self._settle(self._uncommitted.popleft(), is_committed=True)
+                self._moved.notify_all()
+            if self.parts.troubles.ended(self.key, TROUBLE):
+                await self._record_problem(None)
+
+    async def _acknowledge_again(self, cut: int) -> None:
+        """A cut that was committed before; one that is still on its way is acknowledged when it is."""
+        if any(waiting.cut.landed.cut == cut for waiting in self._uncommitted):
+            return
+        # 0: committed before this stream, and no reader asks which entry it was
+        await self.stream.send(StreamRequest(cut_committed=CutCommitted(cut=cut, log_entry=self._entries.get(cut, 0))))
+
+    async def _wait_until_committed(self, at_most: int) -> None:
+        async with self._moved:
+            await self._moved.wait_for(lambda: len(self._uncommitted) <= at_most)
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(self.parts.config.lease_seconds / 3)
+            async with self._leasing:
+                if not self._lease.epoch:
+                    continue
+                try:
+                    await asyncio.to_thread(self._lease.renew)
+                except RegistryUnavailable as unavailable:
+                    # The committer asks whether the lease is valid; until it ends there is nothing to decide.
+                    logger.warning("lease not renewed: source=%s: %s", self.key, unavailable)
+
+    async def _follow_desired(self) -> None:
+        known: int | None = None
+        while True:
+            known = await self.parts.generations.changed(self.key, known)
+            await self._queue.put(known)
+
+    async def _leave_when_superseded(self) -> None:
+        await self.superseded.wait()
+        raise superseded(self.key)
+
+    async def _grant(self, credit_bytes: int) -> None:
+        if credit_bytes:
+            self._credit_bytes += credit_bytes
+            await self.stream.send(StreamRequest(credit=Credit(bytes=credit_bytes)))
+
+    async def _record_problem(self, error: Error | None) -> None:
+        """What an operator reads of this source; None takes it back."""
+        at_us = _now_us()
+        problem = None if error is None else problem_from(error, at_us)
+        await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
+
+    async def _close(self) -> None:
+        """Leave nothing behind: the thread ends, commits settle, dropped files go, the lease is free."""
+        try:
+            await self._jobs.settle()
+            await self.parts.committer.withdraw(self.key)
+            dropped: list[Callable[[], object]] = [self._run.files.discard] if self._run is not None else []
+            for submitted in self._uncommitted:
+                self._settle(submitted, is_committed=_is_committed(submitted.cut))
+                if _is_dropped(submitted.cut):
+                    dropped += [
+                        submitted.files.discard,
+                        partial(discard_files, self.parts.storage, submitted.chunks.files),
+                    ]
+            for discard in dropped:
+                await asyncio.get_running_loop().run_in_executor(self.parts.threads, discard)
+            if self._lease.epoch:
+                await asyncio.to_thread(self._lease.release)
+        except (OSError, RegistryUnavailable) as failed:
+            # Orphans are harmless and the lease ends by itself.
+            logger.warning("source not left tidily: source=%s: %s", self.key, type(failed).__name__)
+        finally:
+            self.parts.slots.leave(self.key, self)
+
+    def _settle(self, submitted: _Submitted, *, is_committed: bool) -> None:
+        """What became of the chunks that a cut named."""
+        chunks = submitted.chunks
+        self.parts.parked.settle(self.key, chunks.parked, is_committed=is_committed)
+        if is_committed:
+            self.parts.metrics.menura_dump_chunks_total += len(chunks.landed)
+            self.parts.metrics.menura_dump_rows_total += sum(chunk.rows for chunk in chunks.landed)
+
+    def _current(self) -> _Run:
+        assert self._run is not None
+        return self._run
+
+    def _new_files(self, epoch: int, cut: int) -> CutFiles:
+        return CutFiles(self.parts.storage, self.key, epoch, cut, self.parts.config.credit_window_bytes // 2)
+
+    def _out_of_sequence(self, doing: str, found: str) -> OutOfSequence:
+        return OutOfSequence(doing, found, data=NOTHING_LOST, source=str(self.key))
+
+
+def _land_in_files(batch: ChangeBatch, after_gsn: int, files: CutFiles) -> tuple[int, int]:
+    """In a worker thread: rows left out as resent, bytes of credit that are free again."""
+    landed = read_batch(batch, after_gsn)
+    if landed is None:
+        return batch.row_count, _credit_of(batch)
+    return landed.resent_rows, files.add(landed, _credit_of(batch))
+
+
+def _credit_of(batch: ChangeBatch) -> int:
+    return len(batch.rows) + len(batch.transactions)
+
+
+def _is_committed(cut: CompleteCut) -> bool:
+    return cut.outcome.done() and not cut.outcome.cancelled() and cut.outcome.exception() is None
+
+
+def _is_dropped(cut: CompleteCut) -> bool:
+    """Whether no log entry can name its files, now or later."""
+    if not cut.outcome.done():
+        return False
+    return cut.outcome.cancelled() or (
+        isinstance(failure := cut.outcome.exception(), MenuraError) and not isinstance(failure, LogUnsettled)
+    )
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

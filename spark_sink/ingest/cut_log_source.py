@@ -1,0 +1,278 @@
+"""Spark streaming source over the gateway's cut log: entries in, one row per cut, landed file and table event out.
+
+An offset is an entry's number: `{"entry": 7}` means that entries up to 7 are behind. Entries are read upward
+until one is missing, so a batch costs as many small reads as it has entries, however old the log is.
+A batch ends before the entry with which it would exceed a limit in cuts, files or bytes; one entry always fits.
+
+All rows of one table stand in one partition, in the order of the log, so that the partition's task can apply
+them. An entry that can't be read is delivered alone, as a row with `problem`: the batch that holds it then
+fails in the driver with the reason, and again after a restart, until the entry can be read.
+Nothing here is durable; Spark's checkpoint holds the offset.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedFile, LogEntry
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from spark_sink.errors import LogEntryUnreadable
+from spark_sink.landed.landing_log import LandingLog
+from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
+
+FORMAT_NAME = "menura_cut_log"
+#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut;
+#: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump
+ROW_SCHEMA = pa.schema(
+    [
+        ("entry", pa.int64()),
+        ("committed_at_us", pa.int64()),
+        ("tenant", pa.string()),
+        ("source", pa.string()),
+        ("epoch", pa.int64()),
+        ("cut", pa.int64()),
+        ("first_commit_timestamp_us", pa.int64()),
+        ("last_commit_timestamp_us", pa.int64()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("schema_id", pa.string()),
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("first_gsn", pa.int64()),
+        ("last_gsn", pa.int64()),
+        ("chunk", pa.string()),
+        ("event", pa.string()),
+        ("problem", pa.string()),
+    ]
+)
+_DDL_TYPES = {pa.int64(): "BIGINT", pa.string(): "STRING"}
+ROW_DDL = ", ".join(f"`{field.name}` {_DDL_TYPES[field.type]}" for field in ROW_SCHEMA)
+
+Row = dict[str, Any]
+
+
+#: a byte of a dump's chunk is about as much work as so many of changes: for each key the table is asked what it has
+CHUNK_WEIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a batch may take; more makes other tables wait for it."""
+
+    cuts: int = 10_000
+    files: int = 50_000
+    #: of changes; a chunk's bytes count `CHUNK_WEIGHT` times
+    bytes: int = 1 << 30
+
+
+@dataclass
+class RowsPartition(InputPartition):
+    """The rows themselves: names and numbers, some hundred bytes a file."""
+
+    rows: list[Row]
+
+
+class CutLogSource(DataSource):
+    """Options: landing, partitions (how many tasks a batch may have), maxCuts, maxFiles, maxBytes."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT_NAME
+
+    def schema(self) -> str:
+        return ROW_DDL
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ANN401  (Spark's signature)
+        default = Limits()
+        limits = Limits(
+            cuts=int(self.options.get("maxCuts", default.cuts)),
+            files=int(self.options.get("maxFiles", default.files)),
+            bytes=int(self.options.get("maxBytes", default.bytes)),
+        )
+        log = LandingLog(str(self.options["landing"]))
+        return CutLogReader(log, int(self.options.get("partitions", 1)), limits)
+
+
+class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, log: LandingLog, partitions: int, limits: Limits) -> None:
+        self.log = log
+        self.partition_count = partitions
+        self.limits = limits
+        self._last_entry: int | None = None
+        #: entries between `latestOffset` and `partitions`
+        self._read: dict[int, LogEntry] = {}
+        #: epoch and number of each source's last cut, as far as this reader has come
+        self._last_cuts: dict[tuple[str, str], tuple[int, int]] = {}
+        self._checked_entry = 0
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"entry": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # One limit is all that Spark can carry; `latestOffset` applies all three.
+        return ReadMaxFiles(self.limits.files)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last_entry = self.log.last_entry()
+
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
+        """The last entry of the next batch; `start` itself when nothing new is there."""
+        first = last = int(start["entry"])
+        cuts = files = size_bytes = 0
+        limited = not isinstance(limit, ReadAllAvailable)
+        while (self._last_entry is None or last < self._last_entry) and (entry := self._entry(last + 1)) is not None:
+            if isinstance(entry, str):
+                last += last == first
+                break
+            cuts += len(entry.cuts)
+            files += sum(len(cut.files) for cut in entry.cuts)
+            size_bytes += sum(
+                file.bytes * (CHUNK_WEIGHT if file.dump else 1) for cut in entry.cuts for file in cut.files
+            )
+            too_much = cuts > self.limits.cuts or files > self.limits.files or size_bytes > self.limits.bytes
+            if limited and too_much and last > first:
+                break
+            last += 1
+        return {"entry": last}
+
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+        first, last = int(start["entry"]) + 1, int(end["entry"])
+        rows: list[Row] = []
+        for number in range(first, last + 1):
+            entry = self._entry(number)
+            rows.extend(problem_row(number, entry) if isinstance(entry, str | None) else entry_rows(entry))
+        self._read = {number: entry for number, entry in self._read.items() if number > last}
+        return [RowsPartition(part) for part in divide(rows, self.partition_count)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RowsPartition)
+        yield pa.RecordBatch.from_pylist(partition.rows, schema=ROW_SCHEMA)
+
+    def _entry(self, number: int) -> LogEntry | str | None:
+        """The entry, why it can't be read, or None when it is not there."""
+        if number not in self._read:
+            try:
+                entry = self.log.read_entry(number)
+            except LogEntryUnreadable as unreadable:
+                return unreadable.found
+            if entry is None:
+                return None
+            problem = self._check_sequence(entry)
+            if problem:
+                return problem
+            self._read[number] = entry
+        return self._read[number]
+
+    def _check_sequence(self, entry: LogEntry) -> str:
+        """Why an entry's cuts do not follow those before it; '' when they do."""
+        if entry.entry <= self._checked_entry:
+            return ""
+        last = dict(self._last_cuts)
+        for cut in entry.cuts:
+            epoch, number = last.get((cut.tenant, cut.source), (cut.epoch, cut.cut - 1))
+            if cut.cut != number + 1 or cut.epoch < epoch:
+                return (
+                    f"source {cut.tenant}/{cut.source} goes from cut {number} of epoch {epoch} "
+                    f"to cut {cut.cut} of epoch {cut.epoch}"
+                )
+            last[cut.tenant, cut.source] = (cut.epoch, cut.cut)
+        self._last_cuts, self._checked_entry = last, entry.entry
+        return ""
+
+
+def problem_row(number: int, problem: str | None) -> list[Row]:
+    missing = "the entry is missing, though a batch that holds it had begun"
+    return [{"entry": number, "problem": problem or missing}]
+
+
+def entry_rows(entry: LogEntry) -> list[Row]:
+    """Rows of `ROW_SCHEMA`: each cut, then its files and events in the order of their numbers."""
+    rows: list[Row] = []
+    for cut in entry.cuts:
+        facts = _cut_facts(entry, cut)
+        rows.append(facts)
+        chunks = {(chunk.dump, chunk.chunk): _chunk_facts(cut, chunk) for chunk in cut.chunks}
+        files = [_file_facts(file, cut, chunks[file.dump, file.chunk] if file.dump else None) for file in cut.files]
+        rows.extend(facts | row for row in sorted([*files, *map(_event_facts, cut.events)], key=_place))
+    return rows
+
+
+def _place(row: Row) -> int:
+    return int(row["first_gsn"])
+
+
+def _chunk_facts(cut: LandedCut, chunk: LandedChunk) -> ChunkFacts:
+    """Right after an event DUMPED that removes all rows, a chunk is the whole table."""
+    ended = {(event.dump, event.gsn + 1) for event in cut.events if event.dump and event.removes_rows}
+    is_whole = (chunk.dump, chunk.gsn) in ended
+    return ChunkFacts(chunk.range, chunk.gsn, chunk.read_at_us, chunk.position, is_whole)
+
+
+def _file_facts(file: LandedFile, cut: LandedCut, chunk: ChunkFacts | None) -> Row:
+    is_range = chunk is not None and not chunk.is_whole
+    return {
+        "database": file.database,
+        "table": file.table,
+        "schema_id": file.schema_id,
+        "path": file.path,
+        "rows": file.rows,
+        "bytes": file.bytes,
+        "first_gsn": cut.last_gsn if is_range else file.first_gsn,
+        "last_gsn": cut.last_gsn if is_range else file.last_gsn,
+        "chunk": json.dumps(asdict(chunk)) if chunk is not None else None,
+    }
+
+
+def _event_facts(event: LandedEvent) -> Row:
+    document = json.dumps(asdict(event), ensure_ascii=False)
+    return {
+        "database": event.database,
+        "table": event.table,
+        "rows": 0,
+        "bytes": 0,
+        "first_gsn": event.gsn,
+        "last_gsn": event.gsn,
+        "event": document,
+    }
+
+
+def _cut_facts(entry: LogEntry, cut: LandedCut) -> Row:
+    return {
+        "entry": entry.entry,
+        "committed_at_us": entry.committed_at_us,
+        "tenant": cut.tenant,
+        "source": cut.source,
+        "epoch": cut.epoch,
+        "cut": cut.cut,
+        "first_commit_timestamp_us": cut.first_commit_timestamp_us,
+        "last_commit_timestamp_us": cut.last_commit_timestamp_us,
+    }
+
+
+#: what opening and committing a table costs, in bytes of landed rows that could be merged meanwhile
+TABLE_COST_BYTES = 256 << 10
+
+
+def divide(rows: Sequence[Row], parts: int) -> list[list[Row]]:
+    """Rows in at most `parts` lists of about equal work: a table's rows stay together and in order.
+
+    The heaviest table first, each to the lightest list. Rows of cuts stand in the first list.
+    """
+    cuts = [row for row in rows if is_cut(row)]
+    tables: dict[TableId, list[Row]] = {}
+    for row in rows:
+        if not is_cut(row):
+            tables.setdefault(row_table(row), []).append(row)
+    lists: list[list[Row]] = [[] for _ in range(max(1, min(parts, len(tables))))]
+    lists[0].extend(cuts)
+    loads = [0] * len(lists)
+    for work in sorted(tables.values(), key=lambda work: -sum(row["bytes"] for row in work)):
+        lightest = loads.index(min(loads))
+        lists[lightest].extend(work)
+        loads[lightest] += TABLE_COST_BYTES + sum(row["bytes"] for row in work)
+    return [part for part in lists if part]

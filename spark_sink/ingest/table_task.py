@@ -1,0 +1,176 @@
+"""What a Spark task does with its rows of the cut log: one table after the other, an outcome each.
+
+A fault of one table is its outcome, never the task's end, so that other tables go on.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from traceback import extract_tb
+from typing import TypeVar
+
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import Row
+
+from spark_sink.errors import LakeStorageFailed, TableStopped, TableUnexpected
+from spark_sink.ingest.table_writer import Versions, apply_work
+from spark_sink.lake.current_rows import merge_effect
+from spark_sink.lake.delta_table import Layout, create_table
+from spark_sink.lake.net_effect import DELETED, keyed_effect
+from spark_sink.landed.landing_log import LandingLog
+from spark_sink.work import CutEvent, Outcome, Result, TableId, Work, encode, split_rows
+
+STORAGE_ATTEMPTS = 3
+STORAGE_PAUSE_SECONDS = 0.5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSize:
+    """What of one table a task merges at once; a cut beyond it is merged by Spark (`large_merge`).
+
+    Measured with 11 columns: 500,000 changes of a table of 2,000,000 rows take a worker to 1.0 GiB and 3.4 s,
+    1,500,000 (57 MiB landed) to 2.1 GiB and 6.9 s.
+    """
+
+    rows: int = 1_000_000
+    bytes: int = 64 << 20
+
+    def holds(self, work: Sequence[Work]) -> bool:
+        """Chunks of ranges do not count: they are merged piece by piece."""
+        counted = [each for each in work if isinstance(each, CutEvent) or not each.is_range]
+        return sum(each.rows for each in counted) <= self.rows and sum(each.bytes for each in counted) <= self.bytes
+
+    def groups(self, work: Sequence[Work]) -> list[list[Work]]:
+        """Whole cuts, as many together as fit; at least one."""
+        groups: list[list[Work]] = []
+        for _, found in groupby(work, key=lambda each: each.cut):
+            cut = list(found)
+            if groups and self.holds([*groups[-1], *cut]):
+                groups[-1].extend(cut)
+            else:
+                groups.append(cut)
+        return groups
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    landing: str
+    lake: str
+    #: tables that wait for somebody; their files and events are left alone
+    stopped: frozenset[TableId]
+    size: TaskSize
+
+
+def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
+    """A function for `RDD.mapPartitions`: rows of `cut_log_source.ROW_SCHEMA` in, messages of `work` out.
+
+    Not `mapInArrow`, which does the same but wants pandas installed; the rows are names and numbers.
+    """
+
+    def run(rows: Iterable[Row]) -> Iterator[str]:
+        known, tables = split_rows(row.asDict() for row in rows)
+        for message in known:
+            yield encode(message)
+        for outcome in apply_tables(settings, tables.items()):
+            yield encode(outcome)
+
+    return run
+
+
+def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[Work]]]) -> Iterator[Outcome]:
+    log = LandingLog(settings.landing)
+    for table, work in tables:
+        if table in settings.stopped:
+            continue
+        groups = settings.size.groups(work)
+        if all(settings.size.holds(group) for group in groups):
+            yield apply_table(table, work, partial(apply_groups, log, settings.lake, table, groups))
+        else:
+            rows = sum(each.rows for each in work)
+            yield Outcome(table, Result.LARGE, work[0].entry, work[-1].cut, rows, work=tuple(work))
+
+
+def apply_groups(log: LandingLog, lake: str, table: TableId, groups: Sequence[Sequence[Work]]) -> Versions:
+    """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
+    done = [apply_work(log, lake, table, group) for group in groups]
+    return replace(done[-1], changed=any(versions.changed for versions in done))
+
+
+def apply_table(table: TableId, work: Sequence[Work], apply: Callable[[], Versions]) -> Outcome:
+    """One table's outcome, whatever happens to it in `apply`."""
+    began = time.monotonic()
+    entry, cut, rows = work[0].entry, work[-1].cut, sum(each.rows for each in work)
+    try:
+        versions = with_storage_retries(table, cut, apply)
+    except TableStopped as stop:
+        return stopped(table, work[0], stop)
+    except Exception as unexpected:  # noqa: BLE001  (the table's top: one table never stops another)
+        return stopped(table, work[0], unexpected_stop(table, cut, unexpected))
+    return Outcome(
+        table,
+        Result.APPLIED if versions.changed else Result.SKIPPED,
+        entry,
+        cut,
+        rows if versions.changed else 0,
+        round(time.monotonic() - began, 4),
+        versions.changelog,
+        versions.current,
+    )
+
+
+def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T]) -> T:
+    """`apply`, again after a pause while the storage fails. Raises `LakeStorageFailed` at the end."""
+    attempt = 1
+    while True:
+        try:
+            return apply()
+        except (OSError, CommitFailedError) as failure:
+            if attempt == STORAGE_ATTEMPTS:
+                raise LakeStorageFailed(
+                    "writing the table in the lake",
+                    f"{type(failure).__name__} in {STORAGE_ATTEMPTS} attempts",
+                    data="The table stays at its last version; other tables go on",
+                    remedy="It is tried again by itself; check the lake's storage",
+                    **table.where(cut),
+                ) from failure
+        time.sleep(STORAGE_PAUSE_SECONDS * attempt)
+        attempt += 1
+
+
+def unexpected_stop(table: TableId, cut: int, unexpected: Exception) -> TableUnexpected:
+    """Names the class and the place alone: the text of an engine's error may hold values."""
+    package = str(Path(__file__).parents[1])
+    ours = [frame for frame in extract_tb(unexpected.__traceback__) if frame.filename.startswith(package)]
+    place = f"{ours[-1].name}, line {ours[-1].lineno}"
+    return TableUnexpected(
+        "writing the table in the lake",
+        f"{type(unexpected).__name__} in {place}",
+        data="The table stays at its last version; other tables go on",
+        remedy="Report this as a bug; the table is tried again when the sink starts",
+        **table.where(cut),
+    )
+
+
+def stopped(table: TableId, first: Work, stop: TableStopped) -> Outcome:
+    return Outcome(
+        table, Result.STOPPED, first.entry, first.cut, code=stop.code, message=str(stop), terminal=stop.terminal
+    )
+
+
+def warm_up(_: Iterable[object]) -> Iterator[str]:
+    """Let a worker meet all that a batch needs, on a table in a scratch folder: the first batch is late without."""
+    schema = pa.schema([("id", pa.int64()), (DELETED, pa.bool_())])
+    with tempfile.TemporaryDirectory(prefix="menura-warm-up-") as folder:
+        table = create_table(folder, pa.schema([schema.field("id")]), Layout("", ("id",), ("id",)))
+        for version in (1, 2):
+            merge_effect(table, schema.empty_table(), ["id"], [("warm-up", version)])
+            rows = pa.Table.from_pylist([{"id": version, DELETED: False}, {"id": 1, DELETED: False}], schema=schema)
+            merge_effect(table, keyed_effect(rows, ["id"]), ["id"], [("warm-up/rows", version)])
+    return iter(())

@@ -1,0 +1,93 @@
+"""One changed table's part of a batch: append to its changelog, merge into its current state.
+
+Comes in: the table's landed files and events, in cut order. Goes out: two Delta commits (more only where the batch
+has events or dumps, or the columns or the key changed). Both tables carry Delta's `txn` {TENANT/SOURCE: cut} and
+{TENANT/SOURCE/gsn: number}; what is of a cut, or has a number, at or below it is skipped. So a kill leaves each table
+between two commits, and the replay, also one from a lost checkpoint with other batch bounds, completes what is
+missing. A kill between the two tables leaves the current state behind the changelog until then.
+
+A commit that meets another writer of the same cut (a task whose driver was killed lives on for a moment) fails, is
+read anew, and finds its work done.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from spark_sink.lake import merge
+from spark_sink.lake.changelog import Changelog
+from spark_sink.lake.delta_table import open_table, read_progress
+from spark_sink.lake.merge import MergeRows, merge_segment
+from spark_sink.lake.steps import check_change_types, check_steps, steps
+from spark_sink.landed.landed_file import LandedPart, open_landed, read_landed
+from spark_sink.landed.landing_log import LandingLog
+from spark_sink.landed.stages import Stage, stages
+from spark_sink.work import CHANGELOG, CURRENT, CutEvent, TableFile, TableId, Work
+
+COMMIT_ATTEMPTS = 5
+
+ReadFile = Callable[[LandingLog, TableId, TableFile], LandedPart]
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Where the two tables stand; None where an earlier run has brought one beyond the batch's last cut."""
+
+    changelog: int | None
+    current: int | None
+    changed: bool
+
+
+def apply_work(log: LandingLog, lake: str, table: TableId, work: Sequence[Work]) -> Versions:
+    """Bring both tables to the last of `work`. Raises `TableStopped`; OSError when the lake's storage fails."""
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        try:
+            return apply_once(log, lake, table, work, _read_checked, partial(merge_segment, table))
+        except CommitFailedError:
+            if attempt == COMMIT_ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _read_checked(log: LandingLog, table: TableId, file: TableFile) -> LandedPart:
+    if file.is_range:
+        return open_landed(log, table, file)  # merged in pieces
+    landed = read_landed(log, table, file)
+    check_change_types(table, file, landed.rows)
+    return landed
+
+
+def apply_once(
+    log: LandingLog, lake: str, table: TableId, work: Sequence[Work], read: ReadFile, merge_rows: MergeRows
+) -> Versions:
+    """`apply_work` with other ways to read a file and to merge rows. Raises CommitFailedError where another wrote."""
+    changelog_folder, current_folder = (f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
+    log_table, current = open_table(changelog_folder), open_table(current_folder)
+    logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
+    pending = [
+        (each.cut, each if isinstance(each, CutEvent) else read(log, table, each))
+        for each in work
+        if each.cut > min(logged.cut, merged.cut)
+    ]
+
+    def after(cut: int) -> list[Stage]:
+        return stages([each for found, each in pending if found > cut])
+
+    todo = steps(table, after(merged.cut), merged)
+    check_steps(table, todo)
+    end_cut, end_gsn = work[-1].cut, max(each.last_gsn for each in work)
+    changelog = Changelog(log_table, changelog_folder, table, logged)
+    changelog.append(after(logged.cut), end_cut)
+    current = merge.follow(current, current_folder, table, todo, merged, end_cut, merge_rows, changelog.delta)
+    return Versions(
+        _version_at(changelog.delta, logged.cut <= end_cut and logged.gsn <= end_gsn),
+        _version_at(current, merged.cut <= end_cut and merged.gsn <= end_gsn),
+        bool(pending),
+    )
+
+
+def _version_at(delta: DeltaTable | None, is_at_end: bool) -> int | None:
+    return int(delta.version()) if delta is not None and is_at_end else None

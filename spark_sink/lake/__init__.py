@@ -1,0 +1,1 @@
+"""The lake's tables: changelog, current state and the sink's own records, as Delta."""

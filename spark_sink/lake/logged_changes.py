@@ -1,0 +1,97 @@
+"""A table's changes above a number, read back from its changelog for the keys of a dump's chunk.
+
+Comes in: the changelog, and the current state's columns. Goes out: rows with those columns' names and types. Whole
+files are left out by their numbers and keys; rows of chunks, which have the transaction 0, are no changes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, UNREPRESENTABLE, ChangeType
+
+from spark_sink.lake.delta_table import Layout, quoted, scan, schema_of
+from spark_sink.lake.key_bounds import KeyBounds
+from spark_sink.lake.net_effect import KEY_TEXT, key_text
+from spark_sink.lake.steps import fit_current
+
+#: the change type of an event that removes all rows
+TRUNCATE = "truncate"
+GATHERED_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChanges:
+    changelog: DeltaTable
+    layout: Layout
+    #: the current state's columns
+    held: pa.Schema
+    #: what is above is not in the current state yet
+    end_gsn: int
+
+    def of_keys(self, rows: pa.Table, match: Sequence[str], above_gsn: int, bounds: KeyBounds) -> pa.Table:
+        """Key, `_change_type`, `_gsn` and `_absent` of changes whose key begins as one of these rows' does, and of
+        removals of all rows.
+        """
+        condition = f"({quoted(CHANGE_TYPE)} = '{TRUNCATE}' OR ({bounds.condition(self._fields())}))"
+        found = []
+        for changes in gathered(self._read(match, above_gsn, condition)):
+            is_near = pc.is_in(changes[match[0]], rows[match[0]].combine_chunks())
+            found.append(changes.filter(pc.or_(is_near, pc.equal(changes[CHANGE_TYPE], TRUNCATE))))
+        return pa.concat_tables(found)
+
+    def in_order(self, match: Sequence[str], above_gsn: int) -> pa.Table:
+        """The same of all changes, by number."""
+        return pa.concat_tables(self._read(match, above_gsn, "TRUE")).sort_by(GSN)
+
+    def rows(self, gsns: pa.Array) -> pa.Table:
+        """The changes with these numbers, as `steps.fit_current` gives them."""
+        low, high = pc.min(gsns).as_py(), pc.max(gsns).as_py()
+        query = f"SELECT * FROM t WHERE {self._above(low - 1)} AND {quoted(GSN)} <= {high}"  # noqa: S608  (numbers)
+        found = [pa.table(batch).filter(pc.is_in(batch.column(GSN), gsns)) for batch in scan(self.changelog, query)]
+        whole = pa.concat_tables([schema_of(self.changelog).empty_table(), *found])
+        return fit_current(whole, self.layout, self.held)
+
+    def _above(self, gsn: int) -> str:
+        return (
+            f"{quoted(GSN)} > {gsn} AND {quoted(GSN)} <= {self.end_gsn} AND {quoted(TRANSACTION_ID)} > 0"
+            f" AND {quoted(CHANGE_TYPE)} <> '{ChangeType.snapshot.name}'"
+        )
+
+    def _fields(self) -> dict[str, pa.Field]:
+        """The changelog's columns by the current state's names."""
+        logged = {found.name.casefold(): found for found in schema_of(self.changelog)}
+        return {name: logged[name.casefold()] for name in self.held.names if name.casefold() in logged}
+
+    def _read(self, match: Sequence[str], above_gsn: int, condition: str) -> Iterator[pa.Table]:
+        fields = self._fields()
+        names = [fields[name].name for name in match if name != KEY_TEXT]
+        wanted = [*names, CHANGE_TYPE, GSN, ABSENT, *([UNREPRESENTABLE] if KEY_TEXT in match else [])]
+        chosen = ", ".join(map(quoted, wanted))
+        query = f"SELECT {chosen} FROM t WHERE {self._above(above_gsn)} AND {condition}"  # noqa: S608  (quoted names)
+        yield self._named(schema_of(self.changelog).empty_table().select(wanted), match)
+        for batch in scan(self.changelog, query):
+            yield self._named(pa.table(batch), match)
+
+    def _named(self, rows: pa.Table, match: Sequence[str]) -> pa.Table:
+        columns = {}
+        for place, name in enumerate(match):
+            if name == KEY_TEXT:
+                columns[name] = pa.chunked_array([key_text(rows[UNREPRESENTABLE], list(self.layout.key))])
+            else:
+                columns[name] = rows.column(place).cast(self.held.field(name).type)
+        return pa.table({**columns, **{name: rows[name] for name in (CHANGE_TYPE, GSN, ABSENT)}})
+
+
+def gathered(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Fewer and larger ones, since a look-up in many values is made anew for each."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= GATHERED_ROWS:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)

@@ -1,0 +1,159 @@
+"""A table's current state: rows and events of a batch, in order, merged into one Delta table.
+
+Comes in: the table's steps. Goes out: one Delta commit for each run of rows with one key and for each event, and a few
+for chunks. The last one carries Delta's `txn` {TENANT/SOURCE: cut}, and each {TENANT/SOURCE/gsn: number} too, up to
+which all is done, and {TENANT/SOURCE/chunks: cut} where it says more of chunks; a replay leaves out what is at or
+below.
+"""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from menura.change_batch import ABSENT, CHANGE_TYPE, UNREPRESENTABLE
+
+from spark_sink.lake.chunk_merge import merge_chunks
+from spark_sink.lake.current_rows import copies_held, match_columns, merge_effect, read_rows
+from spark_sink.lake.delta_table import (
+    Layout,
+    Progress,
+    Transactions,
+    add_columns,
+    commit_nothing,
+    compact_when_due,
+    create_table,
+    dump_began_gsn,
+    dump_transaction,
+    empty,
+    progress_transactions,
+    read_layout,
+    remove_below,
+    schema_of,
+    write_layout,
+)
+from spark_sink.lake.net_effect import KEY_TEXT, ROW_HASH, in_order, key_text, keyed_effect, keyless_effect
+from spark_sink.lake.partial_rows import completed
+from spark_sink.lake.schema_change import Definition, add_key_text, change_schema, column_type_changed, current_schema
+from spark_sink.lake.steps import ChunkStep, EventStep, Segment, Step, segment_tables
+from spark_sink.landed.lake_schema import grown
+from spark_sink.work import TableId
+
+#: the kind of an event that begins a dump
+DUMP_STARTED = "DUMP_STARTED"
+
+#: writes a segment's rows into the table and commits the transactions; the second is up to where it is merged
+MergeRows = Callable[[DeltaTable, Segment, int, Transactions], None]
+
+
+def follow(
+    current: DeltaTable | None,
+    folder: str,
+    table: TableId,
+    todo: Sequence[Step],
+    merged: Progress,
+    end_cut: int,
+    merge_rows: MergeRows,
+    changelog: DeltaTable | None,
+) -> DeltaTable | None:
+    """Bring the table to `end_cut`; the changelog already is there, or further. Raises `TableStopped`."""
+    for place, step in enumerate(todo, 1):
+        cut = end_cut if place == len(todo) else None
+        # Chunks alone can be behind what a killed run has merged.
+        end_gsn = max(merged.gsn, step.last_gsn)
+        if isinstance(step, ChunkStep):
+            assert changelog is not None  # it has the chunks' own rows
+            current = prepare_current(current, folder, table, step.segment)
+            transactions = progress_transactions(table.application, cut, end_gsn, step.segment.cut)
+            merge_chunks(table, current, changelog, step.segment, end_gsn, transactions)
+        elif isinstance(step, Segment):
+            current = prepare_current(current, folder, table, step)
+            merge_rows(current, step, merged.gsn, progress_transactions(table.application, cut, end_gsn))
+        else:
+            # Those of its own cut come after it.
+            transactions = progress_transactions(table.application, cut, end_gsn, step.seen.cut - 1)
+            current = _apply_event(current, folder, table, step, transactions)
+        if current is not None:
+            compact_when_due(current)
+    return current
+
+
+def _apply_event(
+    current: DeltaTable | None, folder: str, table: TableId, step: EventStep, transactions: Transactions
+) -> DeltaTable | None:
+    """None where there is no table and nothing says which one there should be."""
+    definition, event = step.definition, step.seen.event
+    if event.kind == DUMP_STARTED:
+        transactions = [dump_transaction(table.application, event.gsn), *transactions]
+    if current is None:
+        if definition is None:
+            return None
+        current = create_table(folder, definition.schema, definition.layout)
+        commit_nothing(current, transactions)
+    elif event.removes_rows:
+        empty(current, definition.schema if definition is not None else schema_of(current), transactions)
+        if definition is not None:
+            write_layout(current, definition.layout)
+    elif definition is not None:
+        change_schema(current, table, step.seen.cut, definition, transactions)
+    elif event.removes_rows_before_gsn:
+        remove_below(current, event.removes_rows_before_gsn, transactions)
+    else:
+        commit_nothing(current, transactions)
+    return current
+
+
+def prepare_current(current: DeltaTable | None, folder: str, table: TableId, segment: Segment) -> DeltaTable:
+    """The current state with the columns that the segment needs. Raises `TableStopped`."""
+    wanted = pa.schema([])
+    for part in segment.parts:
+        before = wanted
+        wanted, refused = grown(before, current_schema(part.shape))
+        if refused is not None:
+            raise column_type_changed(table, part.file.cut, refused, before, part.shape.schema)
+    if current is None:
+        current = create_table(folder, wanted, segment.layout)
+    elif read_layout(current) != segment.layout:
+        change_schema(current, table, segment.cut, Definition(segment.layout, wanted))
+    if ABSENT not in schema_of(current).names:
+        add_columns(current, pa.schema([pa.field(ABSENT, pa.string())]))
+    if KEY_TEXT not in schema_of(current).names and _needs_key_text(segment):
+        add_key_text(current, segment.layout)
+    return current
+
+
+def _needs_key_text(segment: Segment) -> bool:
+    """Whether a row's key is text that its column can't hold."""
+    key = list(segment.layout.key)
+    return any(
+        pc.any(pc.not_equal(key_text(rows[UNREPRESENTABLE], key), "")).as_py()
+        for part in segment.parts
+        if key and part.may_have(UNREPRESENTABLE)
+        for rows in part.tables()
+    )
+
+
+def merge_segment(
+    table: TableId, current: DeltaTable, segment: Segment, merged_gsn: int, transactions: Transactions
+) -> None:
+    """`MergeRows` in memory, with delta-rs."""
+    held = schema_of(current)
+    tables = segment_tables(table, segment, held, merged_gsn)
+    merge_tables(table, current, segment.layout, list(tables), transactions)
+
+
+def merge_tables(
+    table: TableId, current: DeltaTable, layout: Layout, tables: Sequence[pa.Table], transactions: Transactions
+) -> None:
+    """Merge rows as `segment_tables` gives them."""
+    match = match_columns(schema_of(current), layout.key)
+    rows = in_order(pa.concat_tables(tables))
+    if layout.key:
+        if CHANGE_TYPE in rows.column_names:
+            began_gsn = dump_began_gsn(current, table.application)
+            rows = completed(rows, match, lambda keys: read_rows(current, match, keys, began_gsn))
+        effect = keyed_effect(rows, match)
+    else:  # `check_steps` has seen that its rows are whole
+        rows = rows.select([name for name in rows.column_names if name != CHANGE_TYPE])
+        effect = keyless_effect(rows, copies_held(current, rows[ROW_HASH]))
+    merge_effect(current, effect, match, transactions)

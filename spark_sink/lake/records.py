@@ -1,0 +1,247 @@
+"""What the sink itself records in the lake: small Delta tables under LAKE/_menura, written by the driver.
+
+``cuts``    one row per (source, boundary, table that changed since the boundary before). A boundary is the
+            last cut of a source in a micro-batch: the only cuts at which every table has a version. A table's
+            versions at boundary B are those of its last row with `cut` <= B; null there means that the table is
+            not readable at B (it had stopped, or an earlier run had brought it further).
+``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on.
+``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, ...), in order
+            with rows by `_gsn`; `columns` is a JSON array of `menura.landing.LandedColumn`. Its commits carry Delta's
+            `txn` {TENANT/SOURCE: cut}, so each event is there once. A lake of a version without dumps gets the columns
+            `dump` and `removes_rows_before_gsn` with the next event; they are null in its rows.
+
+The batch's events are written before its `cuts`: who reads tables at a boundary finds all events up to it. A table's
+last version shows them a moment earlier. All are written after the batch's tables and before Spark's checkpoint moves.
+A kill between leaves the batch to be replayed; its rows then carry the same `txn` and are left out, or say the same
+again, and a reader takes the last of equal (source, cut, table).
+"""
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
+from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
+
+from spark_sink.errors import LakeRecordsUnwritable
+from spark_sink.lake.delta_table import add_columns, commit_properties, open_table, scan
+from spark_sink.work import CutSeen, EventSeen, Outcome, Result, TableId
+
+FOLDER = "_menura"
+CUTS_SCHEMA = pa.schema(
+    [
+        ("tenant", pa.string()),
+        ("source", pa.string()),
+        ("cut", pa.int64()),
+        ("entry", pa.int64()),
+        ("last_commit_timestamp_us", pa.int64()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("changelog_version", pa.int64()),
+        ("current_version", pa.int64()),
+        ("applied_at_us", pa.int64()),
+    ]
+)
+EVENTS_SCHEMA = pa.schema(
+    [
+        ("tenant", pa.string()),
+        ("source", pa.string()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("kind", pa.string()),
+        (GSN, pa.int64()),
+        ("cut", pa.int64()),
+        (TRANSACTION_ID, pa.int64()),
+        (COMMIT_TIMESTAMP_US, pa.int64()),
+        (POSITION, pa.string()),
+        ("statement", pa.string()),
+        ("removes_rows", pa.bool_()),
+        ("new_database", pa.string()),
+        ("new_table", pa.string()),
+        ("columns", pa.string()),
+        ("dump", pa.string()),
+        ("removes_rows_before_gsn", pa.int64()),
+    ]
+)
+ERRORS_SCHEMA = pa.schema(
+    [
+        ("tenant", pa.string()),
+        ("source", pa.string()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("entry", pa.int64()),
+        ("cut", pa.int64()),
+        ("code", pa.string()),
+        ("message", pa.string()),
+        ("terminal", pa.bool_()),
+        ("at_us", pa.int64()),
+    ]
+)
+COMPACT_EVERY_VERSIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedTable:
+    """A table that waits: its files from `entry` on are not in the lake."""
+
+    table: TableId
+    entry: int
+    cut: int
+    code: str
+    message: str
+    terminal: bool
+    at_us: int
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Records:
+    def __init__(self, lake: str) -> None:
+        self.cuts_folder = f"{lake}/{FOLDER}/cuts"
+        self.events_folder = f"{lake}/{FOLDER}/events"
+        self.errors_folder = f"{lake}/{FOLDER}/errors"
+
+    def record_batch(self, cuts: Sequence[CutSeen], outcomes: Iterable[Outcome]) -> None:
+        """Rows of `cuts` for the tables that this batch changed or left behind."""
+        last = last_cuts(cuts)
+        at_us = now_us()
+        rows = []
+        for outcome in outcomes:
+            boundary = last[outcome.table.tenant, outcome.table.source]
+            rows.append(
+                {
+                    **_table_facts(outcome.table),
+                    "cut": boundary.cut,
+                    "entry": boundary.entry,
+                    "last_commit_timestamp_us": boundary.last_commit_timestamp_us,
+                    "changelog_version": outcome.changelog_version,
+                    "current_version": outcome.current_version,
+                    "applied_at_us": at_us,
+                }
+            )
+        _append(self.cuts_folder, rows, CUTS_SCHEMA)
+
+    def record_events(self, events: Iterable[EventSeen]) -> None:
+        """Rows of `events` for those of cuts that are not recorded yet."""
+        recorded = open_table(self.events_folder)
+        new = [
+            event
+            for event in events
+            if recorded is None or event.seen.cut > (recorded.transaction_version(event.table.application) or 0)
+        ]
+        cuts: dict[str, int] = {}
+        for event in new:
+            application = event.table.application
+            cuts[application] = max(event.seen.cut, cuts.get(application, 0))
+        rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
+        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()), recorded)
+
+    def record_stops(self, outcomes: Iterable[Outcome]) -> None:
+        """Rows of `errors` for tables that stopped."""
+        at_us = now_us()
+        rows = [
+            {
+                **_table_facts(outcome.table),
+                "entry": outcome.entry,
+                "cut": outcome.cut,
+                "code": outcome.code,
+                "message": outcome.message,
+                "terminal": outcome.terminal,
+                "at_us": at_us,
+            }
+            for outcome in outcomes
+        ]
+        _append(self.errors_folder, rows, ERRORS_SCHEMA)
+
+    def record_resumed(self, outcomes: Iterable[Outcome]) -> None:
+        """Rows of `errors` for tables that go on."""
+        self.record_stops(
+            Outcome(outcome.table, Result.APPLIED, outcome.entry, outcome.cut, terminal=False) for outcome in outcomes
+        )
+
+    def stopped_tables(self) -> dict[TableId, StoppedTable]:
+        return stopped_tables(open_table(self.errors_folder))
+
+
+def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
+    """The tables whose last row in `errors` has a code."""
+    if errors is None:
+        return {}
+    found: dict[TableId, StoppedTable] = {}
+    for row in scan(errors, "SELECT * FROM t ORDER BY at_us").read_all().to_pylist():
+        table = TableId(row["tenant"], row["source"], row["database"], row["table"])
+        found[table] = StoppedTable(
+            table, row["entry"], row["cut"], row["code"], row["message"], row["terminal"], row["at_us"]
+        )
+    return {table: stop for table, stop in found.items() if stop.code}
+
+
+def last_cuts(cuts: Iterable[CutSeen]) -> dict[tuple[str, str], CutSeen]:
+    """Each source's last cut."""
+    last: dict[tuple[str, str], CutSeen] = {}
+    for cut in cuts:
+        held = last.get((cut.tenant, cut.source))
+        if held is None or held.cut < cut.cut:
+            last[cut.tenant, cut.source] = cut
+    return last
+
+
+def _table_facts(table: TableId) -> dict[str, Any]:
+    return {"tenant": table.tenant, "source": table.source, "database": table.database, "table": table.table}
+
+
+def _event_row(seen: EventSeen) -> dict[str, Any]:
+    event = seen.seen.event
+    new_database, new_table = event.new_name or (None, None)
+    return {
+        **_table_facts(seen.table),
+        "kind": event.kind,
+        GSN: event.gsn,
+        "cut": seen.seen.cut,
+        TRANSACTION_ID: event.transaction_id,
+        COMMIT_TIMESTAMP_US: event.commit_timestamp_us,
+        POSITION: event.position,
+        "statement": event.statement,
+        "removes_rows": event.removes_rows,
+        "new_database": new_database,
+        "new_table": new_table,
+        "columns": json.dumps([asdict(column) for column in event.columns], ensure_ascii=False),
+        "dump": event.dump or None,
+        "removes_rows_before_gsn": event.removes_rows_before_gsn or None,
+    }
+
+
+def _append(
+    folder: str,
+    rows: list[dict[str, Any]],
+    schema: pa.Schema,
+    properties: CommitProperties | None = None,
+    held: DeltaTable | None = None,
+) -> None:
+    """Append rows; `held` is the table where it may be of a version with fewer columns."""
+    if not rows:
+        return
+    try:
+        if "://" not in folder:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        rows_table = pa.Table.from_pylist(rows, schema=schema)
+        if held is not None:
+            add_columns(held, schema)
+        write_deltalake(folder, rows_table, mode="append", commit_properties=properties)
+        table = DeltaTable(folder)
+        if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:
+            table.optimize.compact()
+    except (OSError, DeltaError) as failure:
+        raise LakeRecordsUnwritable(
+            f"recording the batch in {folder}",
+            type(failure).__name__,
+            data="The batch is not checkpointed and will be done again; nothing is written twice",
+            remedy="Check the lake's storage, then start the sink again",
+        ) from failure

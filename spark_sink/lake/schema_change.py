@@ -1,0 +1,251 @@
+"""Bringing a current state to other columns: what a change of the table's definition makes of the rows that it has.
+
+Comes in: the table and its `Definition` after the change, from an event or from the files that follow. Goes out: the
+Delta table with these columns; a commit more only where rows change. What a kill interrupts is done again: a
+rewritten table carries the change's `txn`, and a step before it changes nothing that a second time would not.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from menura.change_batch import ABSENT, GSN, UNREPRESENTABLE
+from menura.naming import lake_column
+
+from spark_sink.errors import ColumnTypeChanged, RowsPartial
+from spark_sink.lake.delta_table import (
+    Layout,
+    Transactions,
+    add_columns,
+    commit_nothing,
+    empty,
+    is_empty,
+    read_layout,
+    rewrite,
+    schema_of,
+    write_layout,
+)
+from spark_sink.lake.net_effect import COPY, KEY_TEXT, ROW_HASH, key_text, row_hash
+from spark_sink.landed.event_columns import EventColumns
+from spark_sink.landed.lake_schema import wider
+from spark_sink.landed.landed_file import OWN_PREFIX, LandedShape
+from spark_sink.landed.server_text import Fill
+from spark_sink.work import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A table's columns, and what rows from before hold in them."""
+
+    layout: Layout
+    #: the current state's columns
+    schema: pa.Schema
+    #: the lake's name before, by the casefolded name after
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, Fill] = field(default_factory=dict)
+    #: the source's names, by the casefolded lake name; only of an event
+    source_names: Mapping[str, str] = field(default_factory=dict)
+
+
+def event_definition(columns: EventColumns) -> Definition:
+    # The schema_id is the agent's digest; the next file brings it.
+    layout = Layout("", columns.shape.columns, columns.shape.key)
+    return Definition(layout, current_schema(columns.shape), columns.renamed, columns.added, columns.source_names)
+
+
+def current_schema(shape: LandedShape) -> pa.Schema:
+    """The current state's columns: the table's own, then the sink's."""
+    own = [shape.schema.field(name) for name in shape.columns]
+    own += [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string()), pa.field(GSN, pa.int64())]
+    if not shape.key:
+        return pa.schema([*own, pa.field(ROW_HASH, pa.binary()), pa.field(COPY, pa.int64())])
+    has_dates = any(pa.types.is_temporal(shape.schema.field(name).type) for name in shape.key)
+    return pa.schema([*own, pa.field(KEY_TEXT, pa.string())] if has_dates else own)
+
+
+def change_schema(
+    current: DeltaTable, table: TableId, cut: int, definition: Definition, transactions: Transactions = ()
+) -> None:
+    """Follow a definition; commits `transactions`, if there are any. Raises `TableStopped`."""
+    before, held = read_layout(current), schema_of(current)
+    definition = _resolved(definition, held)
+    schema, refused = _changed_schema(held, definition)
+    if is_empty(current) and (refused is not None or transactions):
+        # Without rows nothing binds it to what it was, be it a table of that name that was dropped.
+        empty(current, definition.schema, transactions)
+    elif refused is not None:
+        raise column_type_changed(table, cut, refused, held, definition.schema)
+    elif _changes_rows(before, held, schema, definition):
+        _check_known(table, cut, definition)
+        change = _Change(schema, definition, Counter())
+        rewrite(current, schema, change.rows, transactions)
+    else:
+        add_columns(current, schema)
+        if transactions:
+            commit_nothing(current, transactions)
+    write_layout(current, definition.layout)
+
+
+def add_key_text(current: DeltaTable, layout: Layout) -> None:
+    """Give a table the column that tells its unrepresentable keys apart."""
+    schema = schema_of(current).append(pa.field(KEY_TEXT, pa.string()))
+    rewrite(current, schema, lambda rows: derive(rows.append_column(schema.field(KEY_TEXT), _no_text(rows)), layout))
+
+
+def derive(rows: pa.Table, layout: Layout) -> pa.Table:
+    """Fill the sink's own columns, as far as the table has them."""
+    names = rows.column_names
+    if not layout.key:
+        live = {name.casefold() for name in layout.columns}
+        columns = [name for name in names if name.casefold() in live]
+        rows = rows.set_column(names.index(ROW_HASH), ROW_HASH, row_hash(rows, columns))
+    elif KEY_TEXT in names:
+        text = key_text(rows[UNREPRESENTABLE], list(layout.key))
+        rows = rows.set_column(names.index(KEY_TEXT), KEY_TEXT, text)
+    return rows
+
+
+def column_type_changed(table: TableId, cut: int, name: str, held: pa.Schema, wanted: pa.Schema) -> ColumnTypeChanged:
+    in_lake = held.field(name).type if name in held.names else "of another type"
+    return ColumnTypeChanged(
+        "following a changed column",
+        f"{name} is {in_lake} in the lake and {wanted.field(name).type} now, which it can't hold",
+        data="The table stays at its last version; other tables go on",
+        remedy="Change the column back, or move the table's folder in the lake away and sync it anew",
+        **table.where(cut),
+    )
+
+
+def is_own(name: str) -> bool:
+    """Whether a current state's column is not the source's."""
+    return name in (UNREPRESENTABLE, ABSENT, GSN) or name.startswith(OWN_PREFIX)
+
+
+def _no_text(rows: pa.Table) -> pa.Array:
+    return pa.nulls(rows.num_rows, pa.string())
+
+
+def _resolved(definition: Definition, held: pa.Schema) -> Definition:
+    """A column that was renamed from one that the lake lacks holds what nobody knows."""
+    names = {name.casefold() for name in held.names}
+    lacking = {name for name, before in definition.renamed.items() if before.casefold() not in names}
+    if not lacking:
+        return definition
+    types = {name.casefold(): definition.schema.field(name).type for name in definition.layout.columns}
+    unknown = {name: Fill(pa.scalar(None, types[name]), is_unknown=True) for name in lacking}
+    renamed = {name: before for name, before in definition.renamed.items() if name not in lacking}
+    return replace(definition, renamed=renamed, added={**definition.added, **unknown})
+
+
+def _changed_schema(held: pa.Schema, definition: Definition) -> tuple[pa.Schema, str | None]:
+    """The columns held and wanted, and the first that can't take its earlier rows' values (None: all can)."""
+    earlier = {name.casefold(): found for name, found in zip(held.names, held, strict=True)}
+    fields = dict(earlier)
+    for wanted in definition.schema:
+        name = wanted.name.casefold()
+        source = earlier.get(definition.renamed.get(name, name).casefold())
+        type_: pa.DataType | None = wanted.type
+        if source is not None and name not in definition.added:
+            type_ = wider(source.type, wanted.type)
+        if type_ is None:
+            return held, wanted.name
+        fields[name] = pa.field(earlier[name].name if name in earlier else wanted.name, type_)
+    return pa.schema(list(fields.values())), None
+
+
+def _changes_rows(before: Layout, held: pa.Schema, schema: pa.Schema, definition: Definition) -> bool:
+    earlier = {name.casefold() for name in before.columns}
+    live = {name.casefold() for name in definition.layout.columns}
+    is_filled = any(
+        fill.value.is_valid or fill.unrepresentable is not None or fill.is_unknown or name in earlier
+        for name, fill in definition.added.items()
+    )
+    is_widened = any(schema.field(found.name).type != found.type for found in held)
+    is_rekeyed = before.key != definition.layout.key
+    return bool(earlier - live or definition.renamed or is_filled or is_widened or is_rekeyed)
+
+
+def _check_known(table: TableId, cut: int, definition: Definition) -> None:
+    unknown = [name for name, fill in definition.added.items() if fill.is_unknown]
+    if unknown and not definition.layout.key:
+        raise RowsPartial(
+            "following an added column",
+            f"what earlier rows hold in {unknown[0]} is not known, and the table has no primary key to find them by",
+            data="The table stays at its last version; other tables go on",
+            remedy="Move the table's folder in the lake away and sync it anew",
+            **table.where(cut),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What becomes of each row."""
+
+    schema: pa.Schema
+    definition: Definition
+    #: of each row hash, over the whole table
+    copies: "Counter[bytes]"
+
+    def rows(self, rows: pa.Table) -> pa.Table:
+        """Rows of an earlier definition in the columns of the later one."""
+        places = {name.casefold(): place for place, name in enumerate(rows.column_names)}
+        live = {name.casefold() for name in self.definition.layout.columns}
+        columns = []
+        for wanted in self.schema:
+            name = wanted.name.casefold()
+            place = places.get(self.definition.renamed.get(name, name).casefold())
+            if name in self.definition.added and name in live:
+                columns.append(pa.repeat(self.definition.added[name].value.cast(wanted.type), rows.num_rows))
+            elif place is not None and (name in live or is_own(wanted.name)):
+                columns.append(rows.column(place).cast(wanted.type))
+            else:
+                columns.append(pa.nulls(rows.num_rows, wanted.type))
+        changed = pa.Table.from_arrays(columns, schema=self.schema)
+        for name, change in ((UNREPRESENTABLE, self._unrepresentable), (ABSENT, self._absent)):
+            if name in self.schema.names:
+                changed = changed.set_column(changed.column_names.index(name), name, _changed(changed[name], change))
+        changed = derive(changed, self.definition.layout)
+        return changed if self.definition.layout.key else self._counted(changed)
+
+    def _unrepresentable(self, text: str | None) -> str | None:
+        values: dict[str, str] = json.loads(text) if text is not None else {}
+        kept = {self._name_after(lake_column(name)): (name, value) for name, value in values.items()}
+        names = self.definition.source_names
+        after = {names.get(place, name): value for place, (name, value) in kept.items() if place is not None}
+        for place, fill in self.definition.added.items():
+            if fill.unrepresentable is not None:
+                after[names[place]] = fill.unrepresentable
+        return json.dumps(after, ensure_ascii=False, separators=(",", ":")) if after else None
+
+    def _absent(self, text: str | None) -> str | None:
+        before: list[str] = json.loads(text) if text is not None else []
+        after = {place for name in before if (place := self._name_after(name)) is not None}
+        after |= {place for place, fill in self.definition.added.items() if fill.is_unknown}
+        names = [found.name for found in self.schema if found.name.casefold() in after]
+        return json.dumps(names, ensure_ascii=False) if names else None
+
+    def _name_after(self, name: str) -> str | None:
+        """The casefolded name that a column of earlier rows has now; None where its values are gone."""
+        folded = name.casefold()
+        for after, before in self.definition.renamed.items():
+            if before.casefold() == folded:
+                return after
+        taken = folded in self.definition.added or folded in self.definition.renamed
+        live = {name.casefold() for name in self.definition.layout.columns}
+        return None if taken or folded not in live else folded
+
+    def _counted(self, rows: pa.Table) -> pa.Table:
+        numbers = []
+        for row in rows[ROW_HASH].to_pylist():
+            numbers.append(self.copies[row])
+            self.copies[row] += 1
+        return rows.set_column(rows.column_names.index(COPY), COPY, pa.array(numbers, pa.int64()))
+
+
+def _changed(column: pa.ChunkedArray, change: Callable[[str | None], str | None]) -> pa.Array:
+    """Each different document once."""
+    coded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    return pa.array([change(text) for text in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)

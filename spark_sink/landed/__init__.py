@@ -1,0 +1,1 @@
+"""What the gateway landed, as the lake reads it: log entries, files, rows, columns, events."""

@@ -1,0 +1,73 @@
+"""What an event says of a table's columns, in the lake's terms.
+
+Comes in: a `CutEvent` with columns. Goes out: their `LandedShape`, which columns were renamed, and what rows from
+before the event hold in the added ones. Pure. Raises `TableStopped`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from menura.change_batch import ABSENT, UNREPRESENTABLE
+from menura.landing import LandedColumn
+from menura.naming import lake_column
+
+from spark_sink.errors import EventUnreadable
+from spark_sink.landed.lake_schema import METADATA_TYPES, format_type
+from spark_sink.landed.landed_file import LandedShape, check_names
+from spark_sink.landed.server_text import Fill, read_fill
+from spark_sink.work import CutEvent, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    shape: LandedShape
+    #: the lake's name before, by the casefolded name after
+    renamed: Mapping[str, str]
+    #: by the casefolded name
+    added: Mapping[str, Fill]
+    #: the source's names, by the casefolded lake name
+    source_names: Mapping[str, str]
+
+
+def event_columns(table: TableId, seen: CutEvent) -> EventColumns | None:
+    """The columns after an event; None where it does not tell them."""
+    columns = seen.event.columns
+    if not columns:
+        return None
+    names = tuple(lake_column(column.name) for column in columns)
+    own = [pa.field(name, format_type(column.arrow_format)) for name, column in zip(names, columns, strict=True)]
+    tail = [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
+    schema = pa.schema([*(pa.field(name, type_) for name, type_ in METADATA_TYPES.items()), *own, *tail])
+    check_names(table, seen.cut, schema.names)
+    keys = sorted((column.key, name) for name, column in zip(names, columns, strict=True) if column.key)
+    shape = LandedShape(schema, names, tuple(name for _, name in keys), {})
+    folded = [name.casefold() for name in names]
+    return EventColumns(
+        shape,
+        {
+            name: lake_column(column.renamed_from)
+            for name, column in zip(folded, columns, strict=True)
+            if column.renamed_from and lake_column(column.renamed_from).casefold() != name
+        },
+        {name: _fill(table, seen, column) for name, column in zip(folded, columns, strict=True) if column.earlier_rows},
+        {name: column.name for name, column in zip(folded, columns, strict=True)},
+    )
+
+
+def _fill(table: TableId, seen: CutEvent, column: LandedColumn) -> Fill:
+    type_ = format_type(column.arrow_format)
+    nothing = pa.scalar(None, type_)
+    if column.earlier_rows != "text":
+        return Fill(nothing, is_unknown=column.earlier_rows != "null")
+    text = column.earlier_text
+    try:
+        return read_fill(text, type_, column.source_type)
+    except (pa.ArrowException, ValueError) as unreadable:
+        raise EventUnreadable(
+            "following a change of the table's definition",
+            f"what rows from before hold in column {column.name} is no {column.source_type}",
+            data="The table stays at its last version; other tables go on",
+            remedy="Report this as a bug; to go on now, move the table's folder in the lake away and sync it anew",
+            **table.where(seen.cut),
+        ) from unreadable

@@ -1,0 +1,83 @@
+"""The gateway's landing as the lake reads it: entries by number, data files by path; nothing is listed.
+
+Comes in: an address, an entry's number or a path. Goes out: a `LogEntry`, or an open file. Knows neither
+Spark nor Delta, and keeps nothing but the opened file system.
+"""
+
+from functools import cached_property
+
+import pyarrow as pa
+from menura.landing import LandingFormatError, LogEntry, decode_entry, entry_path
+from pyarrow import fs
+
+from spark_sink.errors import LogEntryUnreadable
+from spark_sink.landed.storage import open_storage
+
+LARGEST_ENTRY_BYTES = 256 << 20
+
+
+class LandingLog:
+    """A landing by its address: a folder, or a URL of a file system of Arrow's or fsspec's."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __reduce__(self) -> tuple[type["LandingLog"], tuple[str]]:
+        return LandingLog, (self.url,)  # the opened file system stays behind
+
+    @cached_property
+    def _opened(self) -> tuple[fs.FileSystem, str]:
+        return open_storage(self.url)
+
+    def read_entry(self, entry: int) -> LogEntry | None:
+        """Entry number `entry`, or None when it is not written yet. Raises `LogEntryUnreadable`."""
+        filesystem, root = self._opened
+        path = f"{root}/{entry_path(entry)}"
+        found = filesystem.get_file_info(path)
+        if found.type is fs.FileType.NotFound:
+            return None
+        if not found.is_file or found.size > LARGEST_ENTRY_BYTES:
+            raise log_entry_unreadable(entry, f"{entry_path(entry)} is no file of at most {LARGEST_ENTRY_BYTES} bytes")
+        with filesystem.open_input_stream(path) as stream:
+            document = stream.read()
+        try:
+            decoded = decode_entry(document)
+        except LandingFormatError as broken:
+            raise log_entry_unreadable(entry, str(broken)) from broken
+        if decoded.entry != entry:
+            raise log_entry_unreadable(entry, f"{entry_path(entry)} says that it is entry {decoded.entry}")
+        for cut in decoded.cuts:
+            chunks = {(chunk.dump, chunk.chunk) for chunk in cut.chunks}
+            for file in cut.files:
+                if file.dump and (file.dump, file.chunk) not in chunks:
+                    found = f"{entry_path(entry)} does not say what chunk {file.chunk} of dump {file.dump} is"
+                    raise log_entry_unreadable(entry, found)
+        return decoded
+
+    def last_entry(self) -> int:
+        """Number of the log's last entry, 0 for none; a few look-ups, since there are no gaps."""
+        low, high = 0, 1
+        while self._has(high):
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._has(middle) else (low, middle)
+        return low
+
+    def _has(self, entry: int) -> bool:
+        filesystem, root = self._opened
+        return bool(filesystem.get_file_info(f"{root}/{entry_path(entry)}").type is not fs.FileType.NotFound)
+
+    def open_data(self, path: str) -> pa.NativeFile:
+        """A data file, `path` as an entry names it. Raises OSError."""
+        filesystem, root = self._opened
+        return filesystem.open_input_file(f"{root}/{path}")
+
+
+def log_entry_unreadable(entry: int, found: str) -> LogEntryUnreadable:
+    return LogEntryUnreadable(
+        f"reading entry {entry} of the cut log",
+        found,
+        data="Nothing of it, or of a later entry, was written to the lake",
+        remedy="Upgrade the sink to at least the gateway's version, or restore the entry, and start the sink again",
+    )
