@@ -49,8 +49,12 @@ class Server:
     program: str = ""
 
     def connect(self, **options: object) -> pymysql.connections.Connection:
-        """A new autocommitting PyMySQL connection as the administrator."""
-        arguments = {"autocommit": True, "charset": "utf8mb4", **options}
+        """A new autocommitting PyMySQL connection as the administrator.
+
+        Without TLS where nothing needs it: PyMySQL reads all certificates of the machine for each connection.
+        """
+        needs_tls = bool(self.password) or "require_secure_transport" in self.settings
+        arguments = {"autocommit": True, "charset": "utf8mb4", "ssl_disabled": not needs_tls, **options}
         return pymysql.connect(host=self.host, port=self.port, user=self.user, password=self.password, **arguments)
 
     def run(self, *statements: str, database: str | None = None) -> list[tuple[object, ...]]:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, cast
 
 import pymysql
@@ -86,7 +87,7 @@ def connect(server: ServerConfig, source: str) -> "Connection[Any]":
     """An autocommitting utf8mb4 connection; raises a `SourceError`. The caller closes it."""
     tls = _tls_context(server.tls, source)
     try:
-        return pymysql.connect(
+        return _Connection(
             host=server.host,
             port=server.port,
             user=server.user,
@@ -103,6 +104,21 @@ def connect(server: ServerConfig, source: str) -> "Connection[Any]":
         )
     except pymysql.err.MySQLError as refused:
         raise _connect_error(refused, server, source) from refused
+
+
+class _Connection(Connection):  # type: ignore[type-arg]  # PyMySQL's own class is not generic
+    """PyMySQL makes a context for each connection, which reads every CA of the machine and then verifies nothing."""
+
+    def _create_ssl_ctx(self, wanted: ssl.SSLContext | dict[str, object]) -> ssl.SSLContext:
+        return wanted if isinstance(wanted, ssl.SSLContext) else _unverified()
+
+
+@cache
+def _unverified() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _tls_context(tls: ServerTls, source: str) -> ssl.SSLContext | None:
