@@ -1,8 +1,11 @@
 """What goes wrong at a database: one line that names the setting and the fix, and an exit code of its own."""
 
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from agent.config import ServerConfig
+from agent.errors import SourceUnreachable
+from agent.mysql.server.connection import connect
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import agent, client, running_agent, write_config
 from tests.servers import Flavor, Server, free_port, server
@@ -139,6 +145,29 @@ def test_check_when_the_server_is_too_old_then_says_so(tmp_path: Path) -> None:
         code, line = check(tmp_path, {"client": client(running)})
     assert code == 24, line
     assert "MySQL 8.0 or MariaDB 10.5" in line
+
+
+def test_connect_when_the_server_goes_down_in_the_tls_handshake_then_it_is_unreachable_and_tried_again() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def greet_and_go() -> None:
+            peer, _ = listener.accept()
+            peer.sendall(_GREETING_WITH_TLS)
+            peer.recv(4 + 32)  # the wish for TLS
+            peer.close()
+
+        going = threading.Thread(target=greet_and_go)
+        going.start()
+        with pytest.raises(SourceUnreachable):
+            connect(ServerConfig("127.0.0.1", "menura", listener.getsockname()[1]), "shop")
+        going.join()
+
+
+#: protocol 10 of a server that has TLS and caching_sha2_password
+_GREETING_WITH_TLS = (
+    b"\x49\0\0\0" + b"\x0a9.7.0\0" + bytes(4) + b"12345678\0" + b"\xff\xff\xff\2\0\xff\xdf\x15" + bytes(10)
+    + b"123456789012\0" + b"caching_sha2_password\0"
+)  # fmt: skip
 
 
 def test_run_when_every_source_is_terminal_then_reports_and_ends_with_its_code(healthy: Server, tmp_path: Path) -> None:

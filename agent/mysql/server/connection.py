@@ -106,7 +106,7 @@ def connect(server: ServerConfig, source: str) -> "Connection[Any]":
         raise _connect_error(refused, server, source) from refused
 
 
-class _Connection(Connection):  # type: ignore[type-arg]  # PyMySQL's own class is not generic
+class _Connection(Connection):
     """PyMySQL makes a context for each connection, which reads every CA of the machine and then verifies nothing."""
 
     def _create_ssl_ctx(self, wanted: ssl.SSLContext | dict[str, object]) -> ssl.SSLContext:
@@ -150,7 +150,9 @@ def _connect_error(refused: pymysql.err.MySQLError, server: ServerConfig, source
     code = server_code(refused)
     cause = getattr(refused, "original_exception", None) or refused.__context__  # the latter of an answer's read
     untouched = "Nothing was read"
-    if isinstance(cause, ssl.SSLError) or code in (CR.CR_SSL_CONNECTION_ERROR, _ER_SECURE_TRANSPORT_REQUIRED):
+    # a connection that ends in the handshake says nothing about TLS: the server goes down
+    is_of_tls = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+    if is_of_tls or code in (CR.CR_SSL_CONNECTION_ERROR, _ER_SECURE_TRANSPORT_REQUIRED):
         found = cause.reason if isinstance(cause, ssl.SSLError) and cause.reason else f"server code {code}"
         if isinstance(cause, ssl.SSLCertVerificationError):
             found = cause.verify_message
