@@ -108,13 +108,13 @@ def _charsets(definition: TableDefinition, actions: tuple[Action, ...], context:
     for action in actions:
         if isinstance(action, TableOptions):
             default = context.charset if action.charset_is_default else charset
-            if action.charset_is_default or action.charset or action.collation:
+            if action.names_charset:
                 charset = charset_of_words(action.charset, action.collation, default, context.server)
         elif isinstance(action, ConvertCharset):
             default = charset if action.collation else context.default_charset
             conversion = charset_of_words(action.charset, action.collation, default, context.server)
-            charset = conversion
-    return charset, conversion
+    has_option = any(isinstance(action, TableOptions) and action.names_charset for action in actions)
+    return (charset if has_option else conversion or charset), conversion
 
 
 def _converted(column: ColumnDefinition, charset: str, context: Context) -> ColumnDefinition:
@@ -209,7 +209,8 @@ def _changed(work: _Work, column: ColumnDefinition, action: Action) -> ColumnDef
         return replace(column, visible=action.visible)
     assert isinstance(action, SetDefault)
     if action.default is None:
-        without = Default.NULL if column.nullable and work.context.server.mariadb else Default.NONE
+        is_null = column.nullable and not column.generated and work.context.server.mariadb
+        without = Default.NULL if is_null else Default.NONE
         return replace(column, default=without, default_text="")
     default = action.default
     if default.kind is DefaultKind.EXPRESSION and default.literal and not default.literal.text.startswith("-"):

@@ -117,9 +117,8 @@ class _Work:
 
 
 def _do(work: _Work, parsed: Parsed) -> None:
-    # of several tables MariaDB drops those that it can
-    if work.statement.error_code and not isinstance(parsed, Irrelevant | DropTables):
-        raise Unreadable(f"the statement ended with error {work.statement.error_code}")
+    if work.statement.error_code:
+        parsed = _with_error(parsed, work.statement.error_code)
     match parsed:
         case CreateTable() | CreateSequence():
             _create(work, parsed)
@@ -141,6 +140,16 @@ def _do(work: _Work, parsed: Parsed) -> None:
             _set_charset(work, database, parsed, work.databases.get(database, ""))
         case DropDatabase():
             _drop_database(work, work.database(parsed.name))
+
+
+def _with_error(parsed: Parsed, code: int) -> Parsed:
+    """What a statement that ended with an error has done, where it is known."""
+    if isinstance(parsed, CreateTable) and parsed.or_replace:  # MariaDB logs it only once the other table is dropped
+        return DropTables((parsed.table,))
+    # MariaDB drops those of several tables that it can, and logs a DROP DATABASE only once it is gone.
+    if isinstance(parsed, Irrelevant | DropTables | DropDatabase):
+        return parsed
+    raise Unreadable(f"the statement ended with error {code}")
 
 
 def _drop(work: _Work, table: Table, *, only_sequence: bool) -> None:
@@ -256,7 +265,7 @@ def _set_charset(work: _Work, name: str, parsed: CreateDatabase | AlterDatabase,
     options = parsed.options
     if options.charset_is_default:
         default = work.statement.charset_server
-    if options.charset or options.collation or options.charset_is_default:
+    if options.names_charset:
         work.databases[name] = charset_of_words(options.charset, options.collation, default, work.server)
 
 

@@ -94,12 +94,16 @@ def with_default(
     text = literal_text(default.literal, column.type, words, context.statement, context.server)
     if text is None:
         return replace(column, default=Default.EXPRESSION, default_text="")
+    if column.type.kind is Kind.VARCHAR:
+        text = text[: column.length]  # spaces
     return replace(column, default=Default.LITERAL, default_text=text)
 
 
 def _is_no_default(default: DefaultWords, column: ColumnDefinition, context: Context) -> bool:
-    """An empty string that MariaDB takes for NULL, or that MySQL, where it is not strict, leaves out of a BLOB."""
+    """MariaDB's (NULL); an empty string that it takes for NULL, or that MySQL leaves out of a BLOB if not strict."""
     literal = default.literal
+    if default.kind is DefaultKind.NULL_IN_PARENTHESES:
+        return context.server.mariadb
     if literal is None or literal.kind is not LiteralKind.STRING or literal.text:
         return False
     if context.server.mariadb:

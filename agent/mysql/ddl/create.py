@@ -6,6 +6,7 @@ from dataclasses import replace
 from menura.types import ColumnType, Kind
 
 from agent.mysql.ddl import hidden
+from agent.mysql.ddl.charset_texts import is_shown_surely
 from agent.mysql.ddl.columns import Context, define, with_first_timestamp
 from agent.mysql.ddl.keys import (
     hash_count,
@@ -18,7 +19,7 @@ from agent.mysql.ddl.keys import (
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.mysql.ddl.syntax import ColumnWords, CreateTable
-from agent.mysql.ddl.types import charset_of_words, is_shown_surely
+from agent.mysql.ddl.types import charset_of_words
 
 #: MariaDB's sequences are tables of one row
 _SEQUENCE = (
@@ -53,7 +54,7 @@ def create(statement: CreateTable, context: Context) -> TableDefinition:
     primary = [key for key in keys if key.primary]
     if not columns or len(primary) > 1 or len({column.name.lower() for column in columns}) < len(columns):
         raise Unreadable("a table without columns, or with two of one name or two primary keys, is not read")
-    if _REWRITTEN.match(context.statement.text):
+    if context.statement.may_be_made_by_server and _REWRITTEN.match(context.statement.text):
         columns = [_checked(column) for column in columns]
         if context.server.mariadb:
             columns = [_as_shown(column, words) for column, words in zip(columns, statement.columns, strict=True)]

@@ -109,7 +109,9 @@ class Cursor:
                     return
 
     def sees_literal(self) -> bool:
-        ahead = 1 if self.sees_any("+", "-") else 0
+        ahead = 0
+        while self.peek(ahead).word in ("+", "-"):
+            ahead += 1
         if self.peek(ahead).kind in _LITERALS:
             return True
         is_introducer = self.peek(ahead).word.startswith("_") or self.peek(ahead).word == "N"

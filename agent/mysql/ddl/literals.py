@@ -11,10 +11,10 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 from menura.types import INTEGER_KINDS, ColumnType, Kind
 
+from agent.mysql.ddl.charset_texts import can_hold
 from agent.mysql.ddl.model import Server, Statement
 from agent.mysql.ddl.syntax import Literal, LiteralKind, TypeWords
 from agent.mysql.ddl.temporals import ZERO_DATE, temporal_text
-from agent.mysql.ddl.types import can_hold
 from agent.mysql.log.charsets import CharsetUnknown, decode_text
 
 #: a number in scientific notation becomes a string without it where it lies between them

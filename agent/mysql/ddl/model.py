@@ -90,6 +90,8 @@ class Statement:
     time_zone: str = ""
     #: MariaDB's START ALTER and ROLLBACK ALTER: changes nothing (yet)
     without_effect: bool = False
+    #: not as its user has written it, but from what a SELECT or LIKE found
+    may_be_made_by_server: bool = True
 
 
 class ChangeKind(Enum):

@@ -123,7 +123,8 @@ def _attribute(cursor: Cursor, words: ColumnWords) -> ColumnWords | None:
         return replace(words, versioned=True)
     if cursor.accept("COLLATE"):
         cursor.accept("=")
-        return replace(words, type=replace(words.type, collation=cursor.name_or_text().lower()))
+        collation = "" if cursor.accept("DEFAULT") else cursor.name_or_text().lower()
+        return replace(words, type=replace(words.type, collation=collation))
     if cursor.sees("GENERATED", "ALWAYS", "AS") or cursor.sees("AS"):
         return _generated(cursor, words)
     return words if _skipped_attribute(cursor) else None
@@ -229,8 +230,8 @@ def default_words(cursor: Cursor) -> DefaultWords:
     if cursor.sees("NEXT", "VALUE", "FOR") or cursor.sees("PREVIOUS", "VALUE", "FOR"):
         cursor.at += 3
         cursor.table()
-    else:  # MariaDB: a function without parentheses around it
-        cursor.table()
+    else:  # MariaDB: a function or column without parentheses around it
+        cursor.column()
         if cursor.sees("("):
             cursor.skip_parentheses()
     return DefaultWords(DefaultKind.EXPRESSION)
@@ -255,7 +256,7 @@ def _in_parentheses(cursor: Cursor, started: int) -> DefaultWords:
     while cursor.accept("("):
         depth += 1
     if cursor.accept("NULL") and cursor.at + depth == ended:
-        found = DefaultWords(DefaultKind.EXPRESSION)
+        found = DefaultWords(DefaultKind.NULL_IN_PARENTHESES)
     else:
         cursor.at = started + depth
         literal = _literal(cursor)

@@ -30,7 +30,7 @@ _FIXED_BYTES = {
     129: 8,  # Q_XID
 }
 _FLAGS2, _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_NZ = 0, 1, 2, 4, 5, 6
-_INVOKER, _UPDATED_DB_NAMES, _EXPLICIT_DEFAULTS_FOR_TIMESTAMP, _GTID_FLAGS3 = 11, 12, 16, 130
+_INVOKER, _UPDATED_DB_NAMES, _EXPLICIT_DEFAULTS_FOR_TIMESTAMP, _XID, _GTID_FLAGS3 = 11, 12, 16, 129, 130
 _OVER_MAX_DBS = 254
 #: of client, connection and server
 _COLLATIONS = struct.Struct("<HHH")
@@ -53,6 +53,8 @@ class QueryStatus:
     explicit_defaults_for_timestamp: bool | None = None
     #: MariaDB's two-phase ALTER: it only begins here, or is taken back
     is_without_effect: bool = False
+    #: MariaDB: of a DDL that its user has written (from 10.6 on)
+    has_xid: bool = False
 
 
 def parse_status(status: bytes, *, mariadb: bool) -> QueryStatus:
@@ -118,5 +120,7 @@ def _take(read: dict[str, Any], code: int, value: bytes, mariadb: bool) -> None:
         read["explicit_defaults_for_timestamp"] = bool(number & _OPTION_EXPLICIT_DEF_TIMESTAMP)
     elif code == _EXPLICIT_DEFAULTS_FOR_TIMESTAMP:
         read["explicit_defaults_for_timestamp"] = bool(number)
+    elif code == _XID:
+        read["has_xid"] = mariadb
     elif code == _GTID_FLAGS3:
         read["is_without_effect"] = bool(value[0] & (_FL_START_ALTER | _FL_ROLLBACK_ALTER))

@@ -34,6 +34,8 @@ class Literal:
 
 class DefaultKind(Enum):
     NULL = auto()
+    #: an expression to MySQL
+    NULL_IN_PARENTHESES = auto()
     LITERAL = auto()
     #: with `literal` where it is nothing but one
     EXPRESSION = auto()
@@ -198,6 +200,10 @@ class TableOptions:
     engine: str = ""
     #: CREATE TABLE: WITH SYSTEM VERSIONING
     is_versioned: bool = False
+
+    @property
+    def names_charset(self) -> bool:
+        return bool(self.charset or self.collation or self.charset_is_default)
 
 
 class OtherTable(Enum):

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from menura.types import ColumnType, Kind
 
+from agent.mysql.ddl.charset_texts import as_held
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.lexer import words as keywords
 from agent.mysql.ddl.model import Server
 from agent.mysql.ddl.syntax import Literal, LiteralKind, TypeWords
-from agent.mysql.log.charsets import CHARACTER_BYTES, CharsetUnknown, codec_of, decode_text, single_byte_characters
+from agent.mysql.log.charsets import CHARACTER_BYTES, CharsetUnknown, decode_text
 
 REAL_AS_FLOAT = 1 << 0
 #: MariaDB
@@ -243,27 +244,9 @@ def _label(label: Literal, charset: str) -> str:
             raise Unreadable("a label is no text of its charset") from broken
     elif label.kind is not LiteralKind.STRING or (label.charset and not text.isascii()):
         raise Unreadable("a label that is written in bits, or with a charset of its own, is not read")
-    is_of_column = label.kind is LiteralKind.HEX and not label.charset
-    if not is_of_column and not can_hold(charset, text):
-        raise Unreadable(f"a label has characters that {charset} lacks")
+    if label.kind is not LiteralKind.HEX or label.charset:
+        held = as_held(charset, text)
+        if held is None:
+            raise Unreadable(f"what {charset} makes of a label is not known")
+        text = held
     return text.rstrip(" ")
-
-
-def is_shown_surely(text: str, charset: str) -> bool:
-    """Whether it is as the server shows it, or writes it when it makes a statement of its own: that is done in
-    utf8mb3, with '?' for what that lacks."""
-    return "?" not in text or CHARACTER_BYTES.get(charset, 4) < 4
-
-
-def can_hold(charset: str, text: str) -> bool:
-    """Whether the charset surely has these characters."""
-    if text.isascii() or charset in ("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"):
-        return not any("\ud800" <= character <= "\udfff" for character in text)
-    if charset in ("utf8mb3", "ucs2"):
-        return all(character < "\ud800" or "\udfff" < character < "\U00010000" for character in text)
-    try:
-        if codec_of(charset).decode is not None:
-            return False
-    except CharsetUnknown:
-        return False
-    return charset != "binary" and set(text) <= set(single_byte_characters(charset))

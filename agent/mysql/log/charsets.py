@@ -98,6 +98,7 @@ _OF_CHARACTER_BYTES = {
     2: "big5 cp932 euckr gb2312 gbk sjis ucs2",
     3: "eucjpms ujis utf8mb3",
     4: "gb18030 utf16 utf16le utf32 utf8mb4",
+    5: "filename",
 }
 #: the most that a character takes, by charset
 CHARACTER_BYTES = {charset: size for size, charsets in _OF_CHARACTER_BYTES.items() for charset in charsets.split()}

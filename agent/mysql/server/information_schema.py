@@ -14,9 +14,9 @@ from pymysql.connections import Connection
 
 from agent.filter import SYSTEM_DATABASES
 from agent.mysql.ddl import hidden
+from agent.mysql.ddl.charset_texts import is_shown_surely
 from agent.mysql.ddl.literals import real_text
 from agent.mysql.ddl.model import ColumnDefinition, Default, Server, Table, TableDefinition, Unsure
-from agent.mysql.ddl.types import is_shown_surely
 from agent.mysql.server.connection import Row, rows
 
 _COLUMNS = """

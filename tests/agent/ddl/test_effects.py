@@ -132,11 +132,15 @@ def test_apply_when_a_statement_is_not_understood_then_its_tables_are_unknown(te
     assert applied.changes == () or text.startswith("RENAME") or "SELECT" in text
 
 
-def test_apply_when_a_statement_failed_then_only_dropped_tables_are_sure():
+def test_apply_when_a_statement_failed_then_only_what_it_dropped_is_sure():
     failed = apply(SOME, Statement("ALTER TABLE a ADD q INT", "t", error_code=1317), MARIADB)
     assert [unsure.table for unsure in failed.unsure] == [("t", "a")]
     dropped = apply(SOME, Statement("DROP TABLE `a`,`nosuch`", "t", error_code=1051), MARIADB)
     assert ("t", "a") not in dropped.catalog.tables and not dropped.unsure
+    replaced = apply(SOME, Statement("CREATE OR REPLACE TABLE a (q INT, q INT)", "t", error_code=1060), MARIADB)
+    assert ("t", "a") not in replaced.catalog.tables and not replaced.unsure
+    emptied = apply(SOME, Statement("DROP DATABASE t", "t", error_code=1146), MARIADB)
+    assert not emptied.catalog.tables and "t" not in emptied.catalog.databases
 
 
 @pytest.mark.parametrize("names", [1, 2])
