@@ -7,12 +7,18 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.servers import ServerMissing
 
 # PySpark forks to start its JVM. Where gRPC has threads, as after other tests, its handlers of a fork end the child now
 # and then: 18 of 300 forks beside five servers, none without the handlers. Read when gRPC is imported.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+
+# Examples are the same in each run, and no clock judges them: the fuzzer looks for new ones.
+settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fixed")
 
 
 @pytest.hookimpl(wrapper=True)

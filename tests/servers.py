@@ -54,7 +54,13 @@ class Server:
         Without TLS where nothing needs it: PyMySQL reads all certificates of the machine for each connection.
         """
         needs_tls = bool(self.password) or "require_secure_transport" in self.settings
-        arguments = {"autocommit": True, "charset": "utf8mb4", "ssl_disabled": not needs_tls, **options}
+        arguments = {
+            "autocommit": True,
+            "charset": "utf8mb4",
+            "connect_timeout": START_SECONDS,
+            "ssl_disabled": not needs_tls,
+            **options,
+        }
         return pymysql.connect(host=self.host, port=self.port, user=self.user, password=self.password, **arguments)
 
     def run(self, *statements: str, database: str | None = None) -> list[tuple[object, ...]]:
@@ -63,6 +69,18 @@ class Server:
             for statement in statements:
                 cursor.execute(statement)
             return list(cursor.fetchall())
+
+    def prepare_xa(self, xid: str, *statements: str, database: str | None = None) -> None:
+        """An XA transaction, prepared by a session that then ends; another one may commit it afterwards."""
+        with closing(self.connect(database=database)) as connection, connection.cursor() as cursor:
+            for statement in (f"XA START {xid}", *statements, f"XA END {xid}", f"XA PREPARE {xid}"):
+                cursor.execute(statement)
+            session = connection.thread_id()
+        # MariaDB knows it as nobody's only when it has seen that the session is over
+        deadline = time.monotonic() + START_SECONDS
+        while self.run(f"SELECT 1 FROM information_schema.processlist WHERE id = {session}"):
+            assert time.monotonic() < deadline, f"session {session} does not end"
+            time.sleep(0.005)
 
     def create_replication_user(self, user: str = "menura", password: str = "menura-secret") -> None:
         self.run(
@@ -75,7 +93,7 @@ class Server:
             return
         self.process.send_signal(with_signal)
         try:
-            self.process.wait(60)
+            self.process.wait(START_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -116,7 +116,7 @@ class Stack:
             "api", "api", "run", "--database", self.database, "--listen", f"127.0.0.1:{self.api_port}"
         )
         self.sink = self._process("sink", "sink", "run", "--landing", str(self.landing), "--lake", str(self.lake))
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.api_port}", timeout=30)
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.api_port}", timeout=90)
 
     def _process(self, name: str, *arguments: str) -> Process:
         return Process(list(arguments), self.folder / f"{name}.log")
@@ -173,9 +173,11 @@ class Stack:
         answer.raise_for_status()
         return answer.json()
 
-    def start_sync(self, source: str, database: str, table: str, start: object, tenant: str | None = None) -> None:
+    def start_sync(
+        self, source: str, database: str, table: str, start: object, tenant: str | None = None, **options: object
+    ) -> None:
         """Start a table's sync as soon as the cartography has it."""
-        self.post(f"{self.wait_for_table(source, database, table, tenant)}/start", {"start": start})
+        self.post(f"{self.wait_for_table(source, database, table, tenant)}/start", {"start": start, **options})
 
     def command(self, *arguments: str, tenant: str | None = None) -> str:
         """What `menura ARGUMENTS` prints on a wide terminal; it has to succeed."""
@@ -185,7 +187,7 @@ class Stack:
             "COLUMNS": "1000",
         }
         done = subprocess.run(
-            [*MENURA, *arguments], env={**os.environ, **where}, capture_output=True, text=True, check=False, timeout=60
+            [*MENURA, *arguments], env={**os.environ, **where}, capture_output=True, text=True, check=False, timeout=120
         )
         assert done.returncode == 0, f"menura {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -205,7 +207,7 @@ class Stack:
     def wait_for_table(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
         """Until the cartography has the table; its path in the API."""
         path = self.table_path(source, database, table, tenant)
-        wait_for(f"{database}.{table} in {source}'s cartography", lambda: self.client.get(path).is_success, 60)
+        wait_for(f"{database}.{table} in {source}'s cartography", lambda: self.client.get(path).is_success, 120)
         return path
 
     def api_answers(self) -> bool:
@@ -232,5 +234,5 @@ def stack(
         for process in processes:
             process.start()
             ends.callback(process.stop)
-        wait_for("the API to answer", lambda: running.api_answers() or None, 60)
+        wait_for("the API to answer", lambda: running.api_answers() or None, 120)
         yield running

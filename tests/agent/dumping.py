@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
+from menura.v1 import mysql_client_pb2
 
 from agent.config import load
 from agent.mysql.dump import chunk_size, ranges
@@ -18,7 +19,9 @@ from tests.agent.dump_ledger import Dump, merged
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.servers import Server
 
-END_SECONDS = 60
+END_SECONDS = 90
+#: a dump of 2,000 rows takes ten seconds: it is in its middle whenever a test acts upon it, which then lifts the limit
+SLOW = mysql_client_pb2.DumpLimits(rows_per_second=200)
 #: the server may find a deadlock or a duplicate, which is then no change
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.OperationalError)
 
@@ -118,13 +121,18 @@ def fill(database: Server, table: str, rows: int) -> None:
     database.run(f"INSERT INTO {table} (id, name, note) VALUES {values}")
 
 
-def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> None:
-    """Until the dump waits for what the reason names."""
+def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> mysql_client_pb2.DumpStatus:
+    """The newest status that names what the dump waits for, as soon as there is one: another may follow it at once."""
+
+    def told() -> list[mysql_client_pb2.DumpStatus]:
+        return [status for status in dump.statuses if reason in status.reason]
+
     try:
-        gateway.wait(lambda: dump.failed or (dump.statuses and reason in dump.statuses[-1].reason))
+        gateway.wait(lambda: dump.failed or told())
     except AssertionError as late:
         raise AssertionError(f"it does not wait: {_told(dump)}") from late
     assert not dump.failed, dump.failed
+    return told()[-1]
 
 
 def wait_dumped(gateway: GatewayDouble, dump: Dump, seconds: float = 120.0) -> None:
@@ -182,7 +190,7 @@ def _in_utc(item: tuple[str, object]) -> tuple[str, object]:
 def wait_equal(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[str, ...], statement: str = "") -> None:
     """Nobody writes any more: the lake becomes the table, or what `statement` selects of it."""
     expected = selected(database, dump.table, key, statement)
-    _poll(lambda: now(gateway, dump, key) == expected)
+    poll(lambda: now(gateway, dump, key) == expected)
     assert now(gateway, dump, key) == expected
 
 
@@ -196,12 +204,12 @@ def wait_rows(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[s
             return False
         return all(row.items() <= expected[place].items() for place, row in found.items())
 
-    _poll(is_equal)
+    poll(is_equal)
     assert is_equal()
 
 
-def _poll(condition: Callable[[], bool], seconds: float = 90.0) -> None:
-    """Reads the whole lake each time, so not at each message and not while the gateway waits for it."""
+def poll(condition: Callable[[], bool], seconds: float = 90.0, every: float = 0.2) -> None:
+    """For what reads the whole lake each time: not at each message, and not while the gateway waits for it."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
-        time.sleep(0.2)
+        time.sleep(every)

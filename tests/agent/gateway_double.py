@@ -106,7 +106,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             for table in tables:
                 name = config_pb2.TableName(database=table[0], table=table[1])
                 record.tables[table] = mysql_binlog_pb2.TableSync(table=name, **start)
-        self._push(source)
+            self._push(source)
 
     def unsync(self, source: str, *tables: Table) -> None:
         record = self.source(source)
@@ -114,7 +114,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             record.generation += 1
             for table in tables:
                 del record.tables[table]
-        self._push(source)
+            self._push(source)
 
     def dump(self, source: str, dump: str, table: Table, **order: object) -> Dump:
         """Order a dump, e.g. with priority=2."""
@@ -132,18 +132,24 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 for name, value in changes.items():
                     setattr(dump, name, value)
             ledger.generation += 1
-        self._push_dumps(source)
+            self._push_dumps(source)
 
     def drop(self, source: str, request_type: int) -> None:
         """End a stream as a broken network would."""
-        self.source(source).streams[request_type].out.put(None)
+        self._open_stream(source, request_type).out.put(None)
 
-    def grant(self, source: str, size: int) -> None:
-        self._send(source, stream_pb2.MySQLBinlog, stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size)))
+    def grant(self, source: str, size: int, request_type: int = stream_pb2.MySQLBinlog) -> None:
+        request = stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size))
+        self._open_stream(source, request_type).out.put(request)
 
-    def ask_cartography(self, source: str) -> None:
-        request = stream_pb2.StreamRequest(cartography_request=mysql_client_pb2.CartographyRequest())
-        self._send(source, stream_pb2.MySQLClient, request)
+    def wait_gone(self, source: str) -> None:
+        """The agent is not running any more: what it sent last has been heard, or never will be."""
+        self.wait(lambda: all(stream.is_over for stream in self.source(source).streams.values()))
+
+    def _open_stream(self, source: str, request_type: int) -> _Stream:
+        streams = self.source(source).streams
+        self.wait(lambda: request_type in streams and not streams[request_type].is_over)
+        return streams[request_type]
 
     def wait(self, condition: Callable[[], object], seconds: float = 90.0) -> None:
         deadline = time.monotonic() + seconds
@@ -170,14 +176,17 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         assert first.WhichOneof("payload") == "hello" and first.header.sequence == 1
         stream = _Stream(context)
         key = first.header
-        with self.changed:
+        reader = threading.Thread(target=self._read, args=(request_iterator, stream, key), daemon=True)
+        with self.changed:  # nobody else sends on it before its first words, or commits what these leave out
             record = self.sources.setdefault(key.source, SourceRecord()) if key.source else None
             if record is not None:
+                if key.request_type in record.streams:
+                    record.streams[key.request_type].is_over = True
                 record.streams[key.request_type] = stream
-        reader = threading.Thread(target=self._read, args=(request_iterator, stream, key), daemon=True)
-        ack = config_pb2.HelloAck(gateway="double", heartbeat_interval_ms=200)
-        stream.out.put(stream_pb2.StreamRequest(hello_ack=ack))
-        self._opened(first, stream, record)
+            ack = config_pb2.HelloAck(gateway="double", heartbeat_interval_ms=200)
+            stream.out.put(stream_pb2.StreamRequest(hello_ack=ack))
+            self._opened(first, stream, record)
+            self.changed.notify_all()
         reader.start()
         try:
             yield from self._requests(context, stream, key)
@@ -187,6 +196,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 is_client = key.request_type == stream_pb2.MySQLClient
                 if is_client and record is not None and record.streams.get(key.request_type) is stream:
                     record.ledger.forget()
+                self.changed.notify_all()
 
     def _requests(
         self, context: grpc.ServicerContext, stream: _Stream, key: stream_pb2.Header

@@ -74,6 +74,7 @@ def test_dump_when_the_agent_is_killed_then_it_goes_on_at_the_chunk(
     with running_agent(path, log) as process:
         gateway.wait(lambda: len(ledger.chunks) > 1)
         process.kill()
+    gateway.wait_gone("shop")
     read, had = ledger.received_rows, sum(len(chunk.rows) for chunk in ledger.chunks)
     gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
     database.run("UPDATE shop.wide SET note = 'unseen' WHERE id % 1000 = 7", "DELETE FROM shop.wide LIMIT 9")
@@ -94,17 +95,14 @@ def test_dump_when_credit_runs_out_then_reading_stops_and_memory_is_bounded(
     dump = gateway.dump("shop", "held", WIDE)
     with running_agent(config(tmp_path, gateway, database), tmp_path / "log") as process:
         gateway.wait(lambda: gateway.source("shop").committed)
-        grant = stream_pb2.StreamRequest()
-        grant.credit.bytes = 1
-        gateway._send("shop", stream_pb2.MySQLClient, grant)
+        gateway.grant("shop", 1, stream_pb2.MySQLClient)
         ledger = gateway.source("shop").ledger
         gateway.wait(lambda: ledger.received_rows)
         wait_status(gateway, dump, statuses.GATEWAY_WAITS)
         assert ledger.received_rows < 20_000
         assert psutil.Process(process.pid).memory_info().rss < 200 << 20
         gateway.grants_credit = True
-        grant.credit.bytes = 64 << 20
-        gateway._send("shop", stream_pb2.MySQLClient, grant)
+        gateway.grant("shop", 64 << 20, stream_pb2.MySQLClient)
         wait_dumped(gateway, dump)
 
 

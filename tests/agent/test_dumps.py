@@ -1,8 +1,9 @@
 """Dumps from real servers to the gateway's ledger, while others write."""
 
 import os
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pymysql
@@ -12,6 +13,7 @@ from menura.v1 import config_pb2, mysql_client_pb2, stream_pb2
 from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows
 from tests.agent.dump_ledger import Dump, merged
 from tests.agent.dumping import (
+    SLOW,
     Writers,
     agent_inside,
     dumped,
@@ -101,8 +103,9 @@ def test_dump_when_a_sync_begins_with_it_then_the_table_is_whole_and_its_state_s
     with agent_inside(config(tmp_path, gateway, database)):
         gateway.wait(lambda: gateway.source("shop").replicates)
         with Writers(database, "shop.orders", 1, most_id=4000):
-            dump = gateway.dump("shop", "first", table)
+            dump = gateway.dump("shop", "first", table, limits=SLOW)
             gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.DUMPING)
+            gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
             wait_dumped(gateway, dump)
         wait_equal(gateway, database, dump, ("id",))
         gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.STREAMING)
@@ -145,7 +148,6 @@ def test_dump_when_nobody_writes_then_its_chunks_do_not_wait_for_a_change(
     with agent_inside(config(tmp_path, gateway, database)):
         wait_dumped(gateway, dump)
     assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
-    assert Status.READING in [status.state for status in dump.statuses] or not rows
 
 
 ODD_TABLES = {
@@ -218,7 +220,7 @@ def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
         dump = gateway.dump("shop", "slow", table, limits=slow)
         ledger = gateway.source("shop").ledger
         gateway.wait(lambda: len(ledger.chunks) > 2)
-        wait_status(gateway, dump, "own limit is 100 rows")
+        assert wait_status(gateway, dump, "own limit is 100 rows").state == Status.READING
         gateway.order("shop", dump, paused=True)
         gateway.wait(lambda: dump.statuses[-1].state == Status.PAUSED)
         gateway.order("shop", dump, paused=False, limits=mysql_client_pb2.DumpLimits())
@@ -296,23 +298,26 @@ def test_dump_when_its_connections_are_killed_then_chunks_are_read_again(
 ) -> None:
     table = create(database, rows=2000)
     gateway.sync("shop", table, dump="killed")
-    dump = gateway.dump("shop", "killed", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=1000))
+    dump = gateway.dump("shop", "killed", table, limits=SLOW)
     with agent_inside(config(tmp_path, gateway, database)):
         gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
-        reads = (
-            "SELECT id FROM information_schema.processlist WHERE user = 'menura' AND command NOT LIKE 'Binlog Dump%'"
-        )
-
-        def is_noticed() -> bool:
-            for (thread,) in database.run(reads):
-                with suppress(pymysql.err.OperationalError):  # it has gone by itself
-                    database.run(f"KILL {thread}")
-            return any("broke" in status.reason for status in dump.statuses)
-
-        gateway.wait(is_noticed)
+        kill_reads_until(gateway, database, dump, "broke")
         gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
         wait_dumped(gateway, dump)
         assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
+
+
+def kill_reads_until(gateway: GatewayDouble, database: Server, dump: Dump, told: str) -> None:
+    """Ends the agent's connections again and again, but those that read the log, until a status has these words."""
+    reads = "SELECT id FROM information_schema.processlist WHERE user = 'menura' AND command NOT LIKE 'Binlog Dump%'"
+
+    def is_told() -> bool:
+        for (thread,) in database.run(reads):
+            with suppress(pymysql.err.OperationalError):  # it has gone by itself
+                database.run(f"KILL {thread}")
+        return any(told in status.reason for status in dump.statuses)
+
+    gateway.wait(is_told)
 
 
 def test_dump_when_transactions_are_prepared_around_it_then_their_rows_come_with_their_commits(
@@ -324,12 +329,13 @@ def test_dump_when_transactions_are_prepared_around_it_then_their_rows_come_with
     gateway.sync("shop", keyless, dump="keyless")
     with agent_inside(config(tmp_path, gateway, database)):
         dumps = [
-            gateway.dump("shop", "keyed", keyed, limits=mysql_client_pb2.DumpLimits(rows_per_second=1500)),
+            gateway.dump("shop", "keyed", keyed, limits=SLOW),
             gateway.dump("shop", "keyless", keyless),
         ]
         gateway.wait(lambda: any(chunk.dump == "keyed" for chunk in gateway.source("shop").ledger.chunks))
         prepare_xa(database, "between", 6)
         database.run("XA COMMIT 'before'")
+        gateway.order("shop", dumps[0], limits=mysql_client_pb2.DumpLimits())
         for dump in dumps:
             wait_dumped(gateway, dump)
         database.run("XA COMMIT 'between'")
@@ -339,14 +345,16 @@ def test_dump_when_transactions_are_prepared_around_it_then_their_rows_come_with
 
 def prepare_xa(database: Server, name: str, first: int) -> None:
     """Changes of both tables that nobody sees before they are committed; their session ends."""
-    with closing(database.connect(database="shop")) as connection, connection.cursor() as cursor:
-        cursor.execute(f"XA START '{name}'")
-        for table in ("orders", "keyless"):
-            cursor.execute(f"INSERT INTO {table} VALUES ({first + 1}, '{name}', 'new')")
-            cursor.execute(f"UPDATE {table} SET note = '{name}' WHERE id = {first + 300}")
-            cursor.execute(f"DELETE FROM {table} WHERE id = {first + 600}")
-        cursor.execute(f"XA END '{name}'")
-        cursor.execute(f"XA PREPARE '{name}'")
+    statements = [
+        statement
+        for table in ("orders", "keyless")
+        for statement in (
+            f"INSERT INTO {table} VALUES ({first + 1}, '{name}', 'new')",
+            f"UPDATE {table} SET note = '{name}' WHERE id = {first + 300}",
+            f"DELETE FROM {table} WHERE id = {first + 600}",
+        )
+    ]
+    database.prepare_xa(f"'{name}'", *statements, database="shop")
 
 
 @pytest.mark.parametrize(
@@ -362,13 +370,13 @@ def test_dump_when_its_table_is_changed_in_the_middle_then_chunks_from_before_ar
 ) -> None:
     table = create(database, rows=2000)
     gateway.sync("shop", table, dump="altered")
-    dump = gateway.dump("shop", "altered", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=2000))
+    dump = gateway.dump("shop", "altered", table, limits=SLOW)
     ledger = gateway.source("shop").ledger
     with (
         agent_inside(config(tmp_path, gateway, database)),
         Writers(database, "shop.orders", 5, most_id=8000) as writers,
     ):
-        gateway.wait(lambda: len(ledger.chunks) > 4)
+        gateway.wait(lambda: len(ledger.chunks) > 1)
         database.run(statement)
         gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
         wait_dumped(gateway, dump)
@@ -401,7 +409,7 @@ def test_dump_when_its_table_goes_then_it_fails_and_other_dumps_go_on(
 ) -> None:
     table, other = create(database, rows=2000), create(database, table="items")
     gateway.sync("shop", table, other, now=True)
-    dump = gateway.dump("shop", "gone", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=500))
+    dump = gateway.dump("shop", "gone", table, limits=SLOW)
     kept = gateway.dump("shop", "kept", other)
     with agent_inside(config(tmp_path, gateway, database)):
         gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
@@ -417,7 +425,7 @@ def test_dump_when_the_order_of_its_key_changes_then_it_fails_and_says_so(
 ) -> None:
     table = create(database, "PRIMARY KEY (name, id)", rows=2000)
     gateway.sync("shop", table, now=True)
-    dump = gateway.dump("shop", "order", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=500))
+    dump = gateway.dump("shop", "order", table, limits=SLOW)
     with agent_inside(config(tmp_path, gateway, database)):
         gateway.wait(lambda: gateway.source("shop").ledger.chunks)
         database.run(
@@ -477,15 +485,11 @@ def test_dump_when_the_server_refuses_its_login_then_it_waits_and_goes_on_when_i
 ) -> None:
     table = create(database, rows=2000)
     gateway.sync("shop", table, now=True)
-    dump = gateway.dump("shop", "locked", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=1000))
-    own = "SELECT id FROM information_schema.processlist WHERE user = 'menura' AND command NOT LIKE 'Binlog Dump%'"
+    dump = gateway.dump("shop", "locked", table, limits=SLOW)
     with agent_inside(config(tmp_path, gateway, database)):
         gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
         database.run("ALTER USER 'menura'@'%' IDENTIFIED BY 'another'")
-        for (thread,) in database.run(own):
-            with suppress(pymysql.err.OperationalError):  # it has gone by itself
-                database.run(f"KILL {thread}")
-        wait_status(gateway, dump, "refused this user")
+        kill_reads_until(gateway, database, dump, "refused this user")
         database.run("ALTER USER 'menura'@'%' IDENTIFIED BY 'menura-secret'")
         gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
         wait_dumped(gateway, dump)
@@ -511,15 +515,22 @@ def test_dumps_when_one_has_a_higher_priority_then_it_is_read_first(
 ) -> None:
     tables = [create(database, rows=1500, table=f"t{number}") for number in range(3)]
     gateway.sync("shop", *tables, now=True)
+    ledger = gateway.source("shop").ledger
     dumps: list[Dump] = [
-        gateway.dump("shop", f"dump-{number}", table, priority=number, paused=True)
+        gateway.dump("shop", f"dump-{number}", table, priority=number, paused=True, limits=SLOW)
         for number, table in enumerate(tables)
     ]
     with agent_inside(config(tmp_path, gateway, database, dump={"workers": 1})):
-        gateway.wait(lambda: all(dump.statuses for dump in dumps))
-        gateway.order("shop", *dumps, paused=False)
+        for dump in dumps:  # each has its plan and its start, and a chunk
+            gateway.order("shop", dump, paused=False)
+            gateway.wait(lambda of=dump: any(chunk.dump == of.dump for chunk in ledger.chunks))
+            gateway.wait(lambda of=dump: any(status.state == Status.READING for status in of.statuses))
+            gateway.order("shop", dump, paused=True)
+            gateway.wait(lambda of=dump: of.statuses[-1].state == Status.PAUSED)
+        begun = time.time_ns() // 1000
+        gateway.order("shop", *dumps, paused=False, limits=mysql_client_pb2.DumpLimits())
         for dump in dumps:
             wait_dumped(gateway, dump)
-    chunks = [chunk.dump for chunk in gateway.source("shop").ledger.chunks]
-    first = [chunks.index(dump.dump) for dump in dumps]
-    assert first == sorted(first, reverse=True)
+    chunks = sorted(ledger.chunks, key=lambda chunk: chunk.end.read_at_us)
+    read = [chunk.dump for chunk in chunks if chunk.end.read_at_us > begun]
+    assert read == sorted(read, reverse=True)

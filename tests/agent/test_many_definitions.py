@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from menura.change_batch import MAX_EVENTS_BYTES
+import pytest
 
+from agent.mysql.stream import cuts
+from tests.agent.dumping import agent_inside
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
 from tests.agent.test_replication import ORDERS, config, database, gateway, stops, wait_equal
@@ -11,23 +13,26 @@ from tests.servers import Server
 
 __all__ = ["database", "gateway"]
 
-COLUMNS = 800
-CHANGES = 180
+COLUMNS = 100
+CHANGES = 60
+MOST_BYTES = 200_000
 
 
 def test_events_when_they_do_not_fit_one_cut_then_several_carry_them(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
+    database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert cuts.MAX_EVENTS_BYTES > MOST_BYTES
+    monkeypatch.setattr(cuts, "MAX_EVENTS_BYTES", MOST_BYTES)
     columns = ", ".join(f"`a column with a name of some length, number {number}` TINYINT" for number in range(COLUMNS))
     database.run(f"CREATE TABLE shop.wide ({columns})")
     database.run(*[f"ALTER TABLE shop.wide COMMENT '{number}'" for number in range(CHANGES)])
     gateway.sync("shop", ("shop", "wide"), oldest=True)
-    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
-        cuts = gateway.source("shop").committed
-        gateway.wait(lambda: sum(len(cut.events) for cut in cuts) == CHANGES + 1, 60)
-        sizes = [sum(event.ByteSize() for event in cut.events) for cut in cuts]
-        assert sum(sizes) > MAX_EVENTS_BYTES
-        assert max(sizes) <= MAX_EVENTS_BYTES
+    with agent_inside(config(tmp_path, gateway, database)):
+        committed = gateway.source("shop").committed
+        gateway.wait(lambda: sum(len(cut.events) for cut in committed) == CHANGES + 1)
+    sizes = [sum(event.ByteSize() for event in cut.events) for cut in committed]
+    assert sum(sizes) > MOST_BYTES
+    assert max(sizes) <= MOST_BYTES
 
 
 def test_column_when_an_alter_gives_it_a_reserved_name_then_its_table_alone_stops(

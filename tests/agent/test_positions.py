@@ -63,7 +63,7 @@ def test_mysql_set_when_asked_for_a_transaction_then_agrees_with_its_members(
     assert gtids.has(f"{key}:{n}") == ((key, n) in members(gtids))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(left=mysql_sets, right=mysql_sets)
 def test_mysql_set_when_compared_with_the_server_then_agrees(
     mysql: Server, left: MysqlGtids, right: MysqlGtids

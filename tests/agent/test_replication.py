@@ -11,7 +11,7 @@ import pytest
 from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 
 from agent.mysql.server import replication
-from tests.agent.dumping import agent_inside
+from tests.agent.dumping import agent_inside, poll
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
 from tests.servers import Flavor, Server, server
@@ -71,18 +71,11 @@ def selected(database: Server, table: Table) -> dict[int, tuple[object, ...]]:
     return {row[0]: row for row in database.run(f"SELECT * FROM {table[0]}.{table[1]} ORDER BY id")}
 
 
-def wait_equal(gateway: GatewayDouble, database: Server, *tables: Table, seconds: float = 90.0) -> None:
-    expected = {table: selected(database, table) for table in tables}
-
-    def equal() -> bool:
-        return all(current_state(gateway, table) == expected[table] for table in tables)
-
-    try:
-        gateway.wait(equal, seconds)
-    except AssertionError:
-        for table in tables:
-            assert current_state(gateway, table) == expected[table]
-        raise
+def wait_equal(gateway: GatewayDouble, database: Server, *tables: Table) -> None:
+    for table in tables:
+        expected = selected(database, table)
+        poll(lambda table=table, expected=expected: current_state(gateway, table) == expected, every=0.02)
+        assert current_state(gateway, table) == expected
 
 
 def change(database: Server, *, rounds: int, table: str = "orders") -> None:
@@ -257,7 +250,7 @@ def test_credit_when_it_runs_out_then_reading_stops_and_memory_is_bounded(
         assert psutil.Process(process.pid).memory_info().rss < 160 << 20
         gateway.grants_credit = True
         gateway.grant("shop", 1 << 20)
-        gateway.wait(lambda: sum(batch.rows.num_rows for batch in record.batches) == 1 << 18, 60)
+        gateway.wait(lambda: sum(batch.rows.num_rows for batch in record.batches) == 1 << 18)
 
 
 def test_sync_when_the_server_restarts_then_goes_on(database: Server, gateway: GatewayDouble, tmp_path: Path) -> None:
@@ -269,7 +262,7 @@ def test_sync_when_the_server_restarts_then_goes_on(database: Server, gateway: G
         gateway.wait(lambda: gateway.source("shop").status.error.code)
         database.start()
         change(database, rounds=2)
-        wait_equal(gateway, database, ORDERS, seconds=60)
+        wait_equal(gateway, database, ORDERS)
         gateway.wait(lambda: not gateway.source("shop").status.error.code)
 
 

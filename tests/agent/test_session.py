@@ -11,6 +11,7 @@ from menura.v1 import config_pb2, error_pb2, stream_pb2, stream_pb2_grpc
 from agent.config import AgentConfig, GatewayConfig
 from agent.credit import Credit, CreditCancelled
 from agent.session import QUEUE_MESSAGES, Link, Outlet, Stream, StreamClosed
+from tests.stack import wait_for
 
 Script = Callable[[Iterator[stream_pb2.StreamResponse], grpc.ServicerContext], Iterator[stream_pb2.StreamRequest]]
 
@@ -66,7 +67,7 @@ class Recorder:
 
     def wait(self, *events: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.events[: len(events)] == list(events), 10), self.events
+            assert self.changed.wait_for(lambda: self.events[: len(events)] == list(events), 90), self.events
 
 
 def header(sequence: int) -> stream_pb2.Header:
@@ -175,11 +176,12 @@ def test_outlet_when_nobody_takes_messages_then_send_waits_and_a_close_ends_the_
 
     sender = threading.Thread(target=send)
     sender.start()
+    wait_for("the queue to be full", lambda: len(sent) == QUEUE_MESSAGES, 90, every=0.01)
     sender.join(0.3)
     assert sender.is_alive()
     assert len(sent) == QUEUE_MESSAGES
     outlet.close()
-    sender.join(5)
+    sender.join(90)
     assert not sender.is_alive()
 
 
@@ -196,11 +198,13 @@ def test_credit_when_spent_then_waits_for_a_grant_and_counts_the_wait() -> None:
     waiter = threading.Thread(target=wait)
     waiter.start()
     credit.grant(15)
-    assert not passed.wait(0.2)
+    wait_for("a wait that is counted while it lasts", lambda: credit.waited_us >= 150_000, 90, every=0.01)
+    assert not passed.is_set()
     credit.grant(1)
-    assert passed.wait(5)
+    assert passed.wait(90)
     waiter.join()
-    assert credit.waited_us >= 150_000
+    waited_us = credit.waited_us
+    assert 150_000 <= waited_us == credit.waited_us
 
 
 def test_credit_when_the_wait_is_cancelled_then_raises() -> None:

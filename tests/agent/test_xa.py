@@ -39,7 +39,7 @@ def gateway() -> Iterator[GatewayDouble]:
 
 def prepare_xa(database: Server, xid: str, *statements: str) -> None:
     """Prepared by a session that then ends."""
-    database.run(f"XA START {xid}", *statements, f"XA END {xid}", f"XA PREPARE {xid}", database="shop")
+    database.prepare_xa(xid, *statements, database="shop")
 
 
 def remembered(folder: Path) -> int:
@@ -173,7 +173,7 @@ def test_xa_when_the_server_restarts_before_the_commit_then_rows_come_once(
         database.stop()
         database.start()
         database.run("INSERT INTO shop.orders (id) VALUES (4)", "XA COMMIT 'b'", "XA ROLLBACK 'a'")
-        wait_equal(gateway, database, ORDERS, seconds=20)
+        wait_equal(gateway, database, ORDERS)
         assert [row["id"] for row in gateway.rows("shop", ORDERS)] == [3, 4, 2]
 
 
@@ -205,7 +205,7 @@ def test_xa_when_larger_than_what_is_kept_then_is_read_again_in_portions(
         database.run("XA COMMIT 'small'", "XA COMMIT 'big'")
         one_phase = ("XA START 'o'", wide.format("other"), "DELETE FROM orders WHERE id < 5", "XA END 'o'")
         database.run(*one_phase, "XA COMMIT 'o' ONE PHASE", database="shop")
-        gateway.wait(lambda: sum(batch.rows.num_rows for batch in gateway.source("shop").batches) == 170_005, 60)
+        gateway.wait(lambda: sum(batch.rows.num_rows for batch in gateway.source("shop").batches) == 170_005)
         wait_equal(gateway, database, ORDERS)
 
 

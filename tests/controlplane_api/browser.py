@@ -15,6 +15,10 @@ from tests.stack import wait_for
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
+class ElementGone(RuntimeError):
+    """The element is not there, or not any more; nothing was done."""
+
+
 class Browser:
     def __init__(self, http: httpx.Client, session: str) -> None:
         self._http = http
@@ -28,9 +32,16 @@ class Browser:
         return self._do("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def click(self, css: str) -> None:
-        """A real click in the middle of the element."""
-        found = self._do("POST", "/element", {"using": "css selector", "value": css})
-        self._do("POST", f"/element/{found[_ELEMENT]}/click", {})
+        """A real click in the middle of the element, once it is there; a page that follows changes may draw it anew."""
+        wait_for(f"a click on {css}", lambda: self._is_clicked(css), 90, every=0.05)
+
+    def _is_clicked(self, css: str) -> bool:
+        try:
+            found = self._do("POST", "/element", {"using": "css selector", "value": css})
+            self._do("POST", f"/element/{found[_ELEMENT]}/click", {})
+        except ElementGone:
+            return False
+        return True
 
     def text(self, css: str) -> str:
         return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", css)
@@ -48,9 +59,11 @@ class Browser:
 
     def _do(self, method: str, path: str, body: Any = None) -> Any:
         answer = self._http.request(method, self._base + path, json=body)
-        if not answer.is_success:
-            raise RuntimeError(f"WebDriver {path}: {answer.text[:500]}")
-        return answer.json()["value"]
+        if answer.is_success:
+            return answer.json()["value"]
+        gone = ("no such element", "stale element reference", "element click intercepted", "element not interactable")
+        kind = ElementGone if answer.json()["value"]["error"] in gone else RuntimeError
+        raise kind(f"WebDriver {path}: {answer.text[:500]}")
 
 
 @contextmanager
@@ -70,7 +83,7 @@ def browser(folder: Path) -> Iterator[Browser]:
     with (folder / "chromedriver.log").open("wb") as log:
         process = subprocess.Popen([driver, f"--port={port}"], stdout=log, stderr=log)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
             wait_for("chromedriver", lambda: _is_ready(http), 90, every=0.05)
             made = http.post("/session", json={"capabilities": {"alwaysMatch": capabilities}})
             if not made.is_success:
@@ -82,7 +95,7 @@ def browser(folder: Path) -> Iterator[Browser]:
                 http.delete(f"/session/{session}")
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)
 
 
 def _is_ready(http: httpx.Client) -> bool:

@@ -1,5 +1,6 @@
 """Agents, cartographies and cut log entries for the control plane's tests."""
 
+import time
 from collections.abc import Sequence
 
 from menura.landing import (
@@ -21,6 +22,11 @@ T0 = 1_700_000_000_000_000
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 KEY = SourceKey("acme", "shop")
 LANDING = "file:///landing"
+
+
+def fresh_us() -> int:
+    """When something was reported whose figures stay fresh, however long the test takes."""
+    return time.time_ns() // 1000 + 3_600_000_000
 
 
 def at(number: int) -> LandedPosition:

@@ -27,7 +27,7 @@ HOSTILE = [
 
 @pytest.fixture
 def client(database: Database) -> Iterator[httpx.Client]:
-    with serving(database) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with serving(database) as url, httpx.Client(base_url=url, timeout=90) as client:
         yield client
 
 
@@ -66,7 +66,7 @@ def test_status_when_table_streams_then_has_lag_positions_rows_and_freshness(
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 7), start=[started("orders", 0, "rows before 0")])))
     registry.record_effective(KEY, 1, [TableEffective("shop", "orders", "STREAMING", None, ("note",))], None, T0)
     now = time.time_ns() // 1000
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1500)], now)
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1500)], facts.fresh_us())
     source = client.get(SHOP).json()
     assert source["connected"] is True
     assert (source["lag_us"], source["rows"], source["committed_cut"]) == (1500, 7, 1)
@@ -84,7 +84,7 @@ def test_status_when_table_streams_then_has_lag_positions_rows_and_freshness(
 
 def test_lag_when_agent_is_gone_then_unknown(client: httpx.Client, registry: SqlRegistry):
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], time.time_ns() // 1000)
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
     assert client.get(SHOP).json()["lag_us"] == 0
     registry.record_agent_gone("acme", "agent-1", "run-1", T0)
     assert client.get(SHOP).json()["lag_us"] is None
@@ -318,7 +318,7 @@ def test_metrics_when_lag_is_unknown_then_absent(client: httpx.Client, registry:
     assert 'menura_controlplane_tables{tenant="acme",source="shop",state="not_synced"} 3' in text
     assert 'menura_controlplane_dumps{tenant="acme",source="shop"} 0' in text
     assert "menura_agent_lag_seconds{" not in text
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=2_500_000)], time.time_ns() // 1000)
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=2_500_000)], facts.fresh_us())
     text = client.get("/metrics").text
     assert 'menura_agent_lag_seconds{tenant="acme",source="shop"} 2.5' in text
     assert 'menura_controlplane_connected_agents{tenant="acme"} 1' in text

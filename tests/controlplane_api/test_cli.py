@@ -35,7 +35,7 @@ def api(database: Database) -> Iterator[str]:
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The installed command, as a shell starts it."""
-    return subprocess.run([*MENURA, *arguments], capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run([*MENURA, *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_clients_when_tables_start_and_stop_then_show_it(api: str, registry: SqlRegistry):
@@ -122,7 +122,7 @@ class Up:
     def start(self) -> list[psutil.Process]:
         """Its processes, itself first, once it says that all are up."""
         self.process.start()
-        wait_for("menura up", lambda: self.says("dashboard  http://") or not self.process.is_running(), 60)
+        wait_for("menura up", lambda: self.says("dashboard  http://") or not self.process.is_running(), 90)
         assert self.process.is_running(), self.process.tail()
         assert self.process.running is not None
         parent = psutil.Process(self.process.running.pid)
@@ -163,7 +163,7 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
     assert len(processes) == 3
     processes[0].send_signal(number)
     assert up.process.running is not None
-    assert up.process.running.wait(60) == 0
+    assert up.process.running.wait(90) == 0
     assert all_gone(processes)
     database = open_database(f"sqlite:///{up.folder}/data/control.db")
     assert SqlRegistry(database).generations([SourceKey("a", "b")]) == {}
@@ -173,7 +173,7 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
 def test_up_when_killed_then_leaves_no_process(up: Up):
     processes = up.start()
     up.process.kill()
-    wait_for("its processes to end", lambda: all_gone(processes), 60)
+    wait_for("its processes to end", lambda: all_gone(processes), 90)
 
 
 def test_up_when_a_port_is_taken_then_says_which_and_leaves_no_process(
@@ -197,7 +197,7 @@ def test_up_when_a_component_is_killed_then_it_is_restarted(shared: tuple[Up, li
     up, processes = shared
     api = next(process for process in processes[1:] if "api" in process.cmdline())
     api.kill()
-    wait_for("the restart", lambda: up.says("component restarted: component=API"), 60)
+    wait_for("the restart", lambda: up.says("component restarted: component=API"), 90)
     assert up.says("component died, restarting: component=API exit_code=-9")
 
     def answers() -> bool:
@@ -206,7 +206,7 @@ def test_up_when_a_component_is_killed_then_it_is_restarted(shared: tuple[Up, li
         except httpx.TransportError:
             return False
 
-    wait_for("the API to answer again", answers, 60)
+    wait_for("the API to answer again", answers, 90)
 
 
 def test_up_when_a_component_cannot_start_then_says_its_last_words(tmp_path: Path):

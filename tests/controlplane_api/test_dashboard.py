@@ -1,4 +1,3 @@
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -48,7 +47,7 @@ def test_dashboard_when_there_is_no_agent_then_says_how_to_begin(page: Browser):
 def test_dashboard_when_an_agent_calls_then_shows_it_by_itself(page: Browser, registry: SqlRegistry):
     page.wait_for_text("#empty", "No agent")
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1_500_000)], time.time_ns() // 1000)
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1_500_000)], facts.fresh_us())
     page.wait_for_text("#sources", "connected")
     page.wait_for_text("#sources", "1.5 s")
     page.wait_for_text("#tables", "shop.orders")
@@ -84,7 +83,7 @@ def test_dashboard_when_a_table_failed_then_says_why(page: Browser, registry: Sq
 
 def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page: Browser, registry: SqlRegistry):
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health()], time.time_ns() // 1000 + 3_600_000_000)
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health()], facts.fresh_us())
     page.wait_for_text("#tables", "orders")
     page.run("document.querySelector('#begin').value = 'dump'")
     page.click(button("Start", "orders"))
@@ -93,9 +92,7 @@ def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page
     (dump,) = registry.dumps(KEY).dumps
     ranges = (KeyRange(0, "", '["5"]'), KeyRange(1, '["5"]', ""))
     registry.record_dump_plan(KEY, dump.dump, DumpPlanned(("id",), ranges, 900, 1, 1, None, "<b>slow</b>"), T0)
-    registry.record_dump_status(
-        KEY, [DumpSeen(dump.dump, "WAITING", "90 threads run", 50, 1, 0)], time.time_ns() // 1000
-    )
+    registry.record_dump_status(KEY, [DumpSeen(dump.dump, "WAITING", "90 threads run", 50, 1, 0)], facts.fresh_us())
     read = chunk("orders", dump.dump, 1, "", '["5"]', last=True, rows=600)
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0)], chunks=[read])))
     shown = "about 50.0 % of about 1,200 rows · 600 rows, 29.3 KiB in 1 chunk"
@@ -172,6 +169,8 @@ def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(pag
         page.click("#tables button.start")
         wait_for("the start", lambda number=number: len(registry.desired(KEY).tables) == number + 1, 90)
         page.wait_for_text("#outcome", "Started.")
+        left = "return document.querySelectorAll('#tables button.start').length"
+        wait_for("its button to be another", lambda number=number, left=left: page.run(left) == 1 - number, 90)
     named = [(table.database, table.table) for table in registry.desired(KEY).tables]
     assert sorted(named) == [("%2F", "a/b"), ("..", HOSTILE)]
     assert page.run("return [window.hacked ?? null, document.querySelectorAll('main img, main script').length]") == [

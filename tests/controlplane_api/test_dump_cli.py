@@ -23,7 +23,7 @@ def kind() -> str:
 @pytest.fixture
 def here(database: Database, registry: SqlRegistry) -> Iterator[dict[str, str]]:
     """What a command's environment says of the API; shop.orders streams."""
-    with serving(database) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with serving(database) as url, httpx.Client(base_url=url, timeout=90) as client:
         stream_orders(client, registry)
         yield {"MENURA_API": url, "MENURA_TENANT": "acme"}
 

@@ -3,8 +3,10 @@
 import asyncio
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,9 @@ from gateway.errors import (
 )
 from gateway.landing.cut_log import CutLog, EntryTaken
 from gateway.landing.storage import LocalStorage, OutcomeUnknown, open_storage
+from gateway.lease import Lease
 from gateway.registry import SourceKey
+from gateway.streams import replication
 from tests.gateway.harness import data_files, landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -68,7 +72,7 @@ def test_a_disk_that_is_full_when_a_cut_is_written_fails_that_cut_alone(tmp_path
                 assert (error.code, error.terminal) == ("LANDING_FAILED", False)
                 assert "File too large" in error.found
                 await commit_cut(crm, crm_run, 1, range(1, 11))
-            assert len(data_files(tmp_path)) == 2
+            await eventually("the failed cut's file to go", lambda: len(data_files(tmp_path)) == 2)
             shop, shop_run = await agent.open_binlog("shop")
             assert shop_run.next_gsn == 11
             await commit_cut(shop, shop_run, 2, range(11, 60_000))
@@ -280,18 +284,20 @@ def test_a_lease_that_another_gateway_took_when_it_is_renewed_ends_the_stream(tm
     asyncio.run(scenario())
 
 
-def test_a_lease_that_ran_out_when_a_cut_ends_lets_nothing_pass(tmp_path: Path) -> None:
+def test_a_lease_that_ran_out_when_a_cut_ends_lets_nothing_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")
+    passed_seconds = 0.0
+    monkeypatch.setattr(replication, "Lease", partial(Lease, clock=lambda: time.monotonic() + passed_seconds))
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, lease_seconds=0.5) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
+        nonlocal passed_seconds
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
             stream, run = await agent.open_binlog("shop")
             registry.away = True
-            await asyncio.sleep(0.6)  # the lease's whole time
+            passed_seconds = GatewayConfig("unused").lease_seconds
             await stream.send(cut_end=cut_end(run, 1, 0))
             assert (await stream.expect_error()).code == "LEASE_LOST"
             registry.away = False

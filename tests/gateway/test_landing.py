@@ -20,6 +20,7 @@ from tests.gateway.scripted_agent import (
     change_batch,
     commit_cut,
     cut_end,
+    eventually,
     partial_batch,
     rows_batch,
     scripted_agent,
@@ -147,22 +148,35 @@ def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(t
     assert registry.entries == read_log(tmp_path)
 
 
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[committer.CompleteCut]:
+    """The cuts that have come to the committer."""
+    submit, came = committer.Committer.submit, list[committer.CompleteCut]()
+
+    def note(to: committer.Committer, cut: committer.CompleteCut) -> None:
+        came.append(cut)
+        submit(to, cut)
+
+    monkeypatch.setattr(committer.Committer, "submit", note)
+    return came
+
+
 def test_cuts_with_large_events_when_they_wait_together_go_into_several_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, submitted: list[committer.CompleteCut]
 ) -> None:
     monkeypatch.setattr(committer, "MAX_ENTRY_EVENTS_BYTES", 5_000)
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, commit_spacing_ms=200) as address,
-            scripted_agent(address, "shop") as agent,
-        ):
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
             stream, run = await agent.open_binlog("shop")
+            registry.away = True  # the first entry waits for it, and the others behind that
             for cut in range(1, 9):
                 event = table_event(cut, "ALTERED", statement="x" * 2_000, transaction_id=0)
                 await stream.send(cut_end=cut_end(run, cut, cut, events=[event]))
+            await eventually("all cuts", lambda: len(submitted) == 8)
+            registry.away = False
             for _ in range(8):
                 await stream.expect("cut_committed")
 
@@ -283,24 +297,27 @@ def test_a_table_that_the_agent_stopped_when_the_cut_commits_leaves_the_next_run
     ]
 
 
-def test_cuts_of_two_sources_when_they_end_together_share_an_entry(tmp_path: Path) -> None:
+def test_cuts_of_two_sources_when_they_end_together_share_an_entry(
+    tmp_path: Path, submitted: list[committer.CompleteCut]
+) -> None:
     registry = MemoryRegistry()
     for source in ("shop", "crm"):
         registry.want("acme", source, "orders")
 
     async def scenario() -> None:
-        async with (
-            running_gateway(tmp_path, registry, commit_spacing_ms=400) as address,
-            scripted_agent(address, "shop", "crm") as agent,
-        ):
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop", "crm") as agent:
             shop, shop_run = await agent.open_binlog("shop")
             crm, crm_run = await agent.open_binlog("crm")
-            await commit_cut(shop, shop_run, 1, range(1, 3))
+            registry.away = True
+            await shop.send(cut_end=cut_end(shop_run, 1, 2))
+            await eventually("its entry, which waits for the registry", lambda: read_log(tmp_path))
             for cut in (2, 3):
                 await shop.send(cut_end=cut_end(shop_run, cut, 2))
             await crm.send(cut_end=cut_end(crm_run, 1, 0))
+            await eventually("all cuts", lambda: len(submitted) == 4)
+            registry.away = False
             assert (await crm.expect("cut_committed")).log_entry == 2
-            assert [(await shop.expect("cut_committed")).log_entry for _ in range(2)] == [2, 2]
+            assert [(await shop.expect("cut_committed")).log_entry for _ in range(3)] == [1, 2, 2]
 
     asyncio.run(scenario())
     assert [sorted((cut.source, cut.cut) for cut in entry.cuts) for entry in read_log(tmp_path)] == [

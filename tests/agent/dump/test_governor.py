@@ -20,6 +20,7 @@ from agent.mysql.dump.runway import Runway, check_whole, lag_warning, needed_sec
 from agent.mysql.server.connection import connect, facts_of
 from agent.windows import Window, WindowInvalid
 from tests.servers import Server, replica_of, server
+from tests.stack import wait_for
 
 NOON = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -218,17 +219,13 @@ def _reader(running: Server, *, user: str = "root", asked_for: bool = False) -> 
 
 def test_load_when_a_server_is_idle_and_then_works_then_counts_its_threads(primary: Server) -> None:
     with closing(_reader(primary)) as read, closing(primary.connect()) as other:
-        idle = read()
-        assert (idle.is_replica, idle.lag_seconds) == (False, None)
-        working = threading.Thread(target=other.query, args=("DO SLEEP(20)",), daemon=True)
+        assert (read().is_replica, read().lag_seconds) == (False, None)
+        idle = min(read().threads_running for _ in range(20))  # one that comes or goes counts for a moment
+        working = threading.Thread(target=other.query, args=("DO SLEEP(600)",), daemon=True)
         working.start()
-        for _ in range(500):
-            if read().threads_running > idle.threads_running:
-                break
-        else:
-            raise AssertionError("the thread was not seen")
+        wait_for("the thread to be counted", lambda: read().threads_running > idle, 90)
         primary.run(f"KILL QUERY {other.thread_id()}")  # SLEEP then ends as if its time were over
-        working.join(20)
+        working.join(90)
 
 
 def test_load_when_the_user_may_not_see_the_lag_then_it_is_an_error_only_where_it_was_asked_for(
@@ -244,8 +241,8 @@ def test_load_when_the_user_may_not_see_the_lag_then_it_is_an_error_only_where_i
 def test_load_when_the_connection_is_killed_then_the_next_question_makes_a_new_one(primary: Server) -> None:
     with closing(_reader(primary)) as read:
         read()
-        (mine,) = primary.run("SELECT id FROM information_schema.processlist WHERE info IS NULL AND user = 'root'")
-        primary.run(f"KILL {mine[0]}")
+        assert read._connection is not None
+        primary.run(f"KILL {read._connection.thread_id()}")
         with pytest.raises(SourceConnectionLost):
             read()
         assert not read().is_replica
@@ -253,11 +250,7 @@ def test_load_when_the_connection_is_killed_then_the_next_question_makes_a_new_o
 
 def test_load_when_the_server_is_a_replica_then_tells_its_lag(primary: Server, tmp_path: Path) -> None:
     with replica_of(primary, tmp_path) as replica, closing(_reader(replica)) as read:
-        for _ in range(1000):
-            if read().lag_seconds == 0:
-                break
-        else:
-            raise AssertionError("the replica never caught up")
+        wait_for("the replica to catch up", lambda: read().lag_seconds == 0, 90)
         replica.run("STOP REPLICA" if primary.flavor == "mysql" else "STOP SLAVE")
         assert read() == replace(read(), is_replica=True, lag_seconds=None)
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 
 import pymysql
@@ -90,6 +90,23 @@ def held_commit(running: Server, statement: str) -> Iterator[Callable[[], None]]
         release()
 
 
+@contextmanager
+def released_when_waited_for(running: Server, release: Callable[[], None]) -> Iterator[None]:
+    """Lets a held commit go on as soon as a session waits for the lock that its transaction has on the table."""
+    waits = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%'"
+
+    def watch() -> None:
+        wait_until(lambda: bool(running.run(waits)))
+        release()
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        yield
+    finally:
+        watching.join(DEADLINE_SECONDS)
+
+
 def make_tables(running: Server) -> None:
     running.run(
         "CREATE DATABASE IF NOT EXISTS d",
@@ -153,15 +170,14 @@ def test_chunk_when_the_commit_is_of_its_own_table_then_what_the_low_watermark_h
     monkeypatch.setattr(mariadb_snapshots, "SETTLE_SECONDS", 0.05)
     with marks_on(source) as (connection, marks), held_commit(source, "INSERT INTO d.t VALUES (2)") as release:
         # without GTIDs the chunk waits for the table's lock, so the commit has to go on by itself
-        freed = threading.Timer(1.2, release)
-        freed.start()
-        with marks.chunk(TABLE) as low:
+        by_lock = source.settings.get("gtid_mode") == "OFF"
+        with released_when_waited_for(source, release) if by_lock else nullcontext(), marks.chunk(TABLE) as low:
             found = seen(connection)
-        freed.join()
+        release()
         high = marks.high()
         with marks.chunk(TABLE) as end:
             assert seen(connection) == {1, 2}
-        assert found == ({1, 2} if source.settings.get("gtid_mode") == "OFF" else {1})
+        assert found == ({1, 2} if by_lock else {1})
         assert low.covers(end) == (found == {1, 2})
         assert high.covers(end)
 
@@ -181,19 +197,18 @@ def test_high_when_a_commit_is_visible_and_not_in_gtid_executed_then_it_has_it(s
 
 def test_whole_when_a_commit_of_the_table_is_under_way_then_its_position_is_exact(source: Server) -> None:
     with marks_on(source) as (connection, marks), held_commit(source, "INSERT INTO d.t VALUES (2)") as release:
-        freed = threading.Timer(1.2, release)
-        freed.start()
-        with marks.whole(TABLE) as position:
+        # MariaDB's snapshot is of before the commit; a lock waits until it is over
+        by_lock = source.flavor == "mysql"
+        with released_when_waited_for(source, release) if by_lock else nullcontext(), marks.whole(TABLE) as position:
             source_rows = seen(connection)
-            freed.join()
+            release()
             source.run("INSERT INTO d.t VALUES (3)")
             assert seen(connection) == source_rows
         with marks.whole(TABLE) as later:
             assert seen(connection) == {1, 2, 3}
         assert later.covers(position)
         assert not position.covers(later)
-        # MariaDB's snapshot is of before the commit; a lock waits until it is over
-        assert source_rows == ({1} if source.flavor == "mariadb" else {1, 2})
+        assert source_rows == ({1, 2} if by_lock else {1})
 
 
 def _writers(running: Server, stop: threading.Event, failed: list[Exception]) -> list[threading.Thread]:
@@ -298,8 +313,9 @@ def test_lock_when_a_transaction_keeps_the_table_then_gives_up_and_lets_writers_
 
 
 def test_chunk_when_a_snapshot_cost_a_lock_then_it_serves_more_chunks_and_lets_an_alter_in(
-    servers: dict[str, Server],
+    servers: dict[str, Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(snapshots, "KEPT_SECONDS", 3600.0)
     running = servers["mysql_file"]
     make_tables(running)
     with marks_on(running) as (connection, marks):
@@ -310,7 +326,7 @@ def test_chunk_when_a_snapshot_cost_a_lock_then_it_serves_more_chunks_and_lets_a
             assert seen(connection) == {1}
         assert second.same_place(first)
         assert not second.covers(marks.high())
-        running.run("SET lock_wait_timeout = 5", "ALTER TABLE d.t ADD COLUMN c INT")
+        running.run("SET lock_wait_timeout = 60", "ALTER TABLE d.t ADD COLUMN c INT")
         with pytest.raises(pymysql.err.MySQLError), marks.chunk(TABLE):
             seen(connection)
         with marks.chunk(TABLE) as third:
