@@ -250,7 +250,7 @@ def _refusal(name: TableName, row: AnyRow | None, running: Mapping[int, str]) ->
             "starting a dump",
             "the table is no longer on the server",
             data=_UNCHANGED,
-            remedy="If it was created again, wait: the agent reads the cartography every ten minutes.",
+            remedy="If it was created again, repeat this in half a minute: a connected agent sees new tables by then.",
             database=database,
             table=table,
         )

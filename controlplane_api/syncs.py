@@ -268,7 +268,8 @@ def unknown_table(name: TableName) -> TableUnknown:
     return TableUnknown(
         "looking for a table",
         "the source's cartography does not have it",
-        remedy="Check the spelling (names are case-sensitive), or wait: the cartography is read every ten minutes.",
+        remedy="Check the spelling (names are case-sensitive). If it was just created, repeat this in half a minute: a"
+        " connected agent sees new tables by then.",
         database=name[0],
         table=name[1],
     )

@@ -1,12 +1,13 @@
 """The MySQLClient plugin: answers what exists on the server, and reads its dumps.
 
 Comes in: CartographyRequest, answered by a thread of its own; what dumps are to be read (`dump.orders`) and how much
-may be sent. Goes out: the cartography in parts, or an Error; what dumps read (`dump.worker`). Nothing is durable: the
-gateway asks again.
+may be sent. Goes out: the cartography in parts, or an Error; again soon after tables came or went, so that commands
+can name them; what dumps read (`dump.worker`). Nothing is durable: the gateway asks again.
 """
 
 import logging
 import threading
+import time
 from contextlib import closing
 from random import Random
 
@@ -19,7 +20,7 @@ from agent.errors import defect
 from agent.mysql.dump.desk import Desk
 from agent.mysql.dump.orders import Orders
 from agent.mysql.dump.worker import Workers
-from agent.mysql.server.cartography import read_cartography
+from agent.mysql.server.cartography import NamesDigest, names_digest, read_cartography
 from agent.mysql.server.checks import check_client
 from agent.mysql.server.connection import connect, server_errors
 from agent.plugins import Context
@@ -30,6 +31,9 @@ log = logging.getLogger("menura.client")
 RETRY_FIRST_SECONDS = 2.0
 RETRY_MOST_SECONDS = 60.0
 STOP_SECONDS = 5.0
+#: how often it is looked whether tables came or went, and how many times as long as the look takes it is left alone
+LOOK_SECONDS = 15.0
+_RESTS_PER_LOOK = 100
 #: of a source, as its state names it
 PART = "client"
 
@@ -52,6 +56,9 @@ class ClientPlugin:
         self._wanted: Outlet | None = None
         self._outlet: Outlet | None = None
         self._stopping = False
+        #: of the last cartography that was sent on the open stream
+        self._names: NamesDigest | None = None
+        self._look_seconds = LOOK_SECONDS
         self._thread = threading.Thread(target=self._run, name=f"{self.source}/client", daemon=True)
 
     def preflight(self) -> str:
@@ -84,6 +91,7 @@ class ClientPlugin:
                 self._orders.committed(request.chunks_committed)
 
     def closed(self) -> None:
+        self._outlet = None
         self._want(None)
         self._orders.closed()
 
@@ -104,13 +112,16 @@ class ClientPlugin:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._wanted is not None)
+                is_asked = self._changed.wait_for(
+                    lambda: self._stopping or self._wanted is not None, self._look_seconds
+                )
                 if self._stopping:
                     return
-                outlet, self._wanted = self._wanted, None
-            assert outlet is not None
+                outlet, self._wanted = self._wanted if is_asked else self._outlet, None
+            if outlet is None:
+                continue
             try:
-                self._send_cartography(outlet)
+                self._send_cartography(outlet, is_asked=is_asked)
             except StreamClosed:
                 continue
             except MenuraError as error:
@@ -118,20 +129,26 @@ class ClientPlugin:
             except Exception as broken:
                 log.exception("defect", extra={"fields": {"source": self.source}})
                 self._retry_later(outlet, defect("reading what tables exist", broken, self.source))
-            else:
-                self._backoff.succeeded()
-                self._state.recovered(PART)
 
-    def _send_cartography(self, outlet: Outlet) -> None:
-        facts = check_client(self._config)
-        self._state.seen(facts.flavor, facts.version)
+    def _send_cartography(self, outlet: Outlet, *, is_asked: bool) -> None:
+        """Where nobody asked, only what is new."""
         server = self._config.client
         with (
             closing(connect(server, self.source)) as connection,
             server_errors("reading what tables exist", server, self.source, "SELECT"),
         ):
+            began = time.monotonic()
+            names = names_digest(connection)
+            self._look_seconds = max(LOOK_SECONDS, (time.monotonic() - began) * _RESTS_PER_LOOK)
+            if names == self._names and not is_asked:
+                return
+            facts = check_client(self._config)
+            self._state.seen(facts.flavor, facts.version)
             for part in read_cartography(connection, self._config, facts):
                 outlet.send(stream_pb2.StreamResponse(cartography=part))
+            self._names = names
+        self._backoff.succeeded()
+        self._state.recovered(PART)
 
     def _retry_later(self, outlet: Outlet, error: MenuraError) -> None:
         """Report once, and answer the same question again after a while."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from menura.v1 import mysql_client_pb2
@@ -9,9 +10,13 @@ from pymysql.connections import Connection
 
 from agent.config import Secret, ServerConfig, SourceConfig
 from agent.filter import Filter, Policy
+from agent.mysql import client as client_plugin
 from agent.mysql.server import cartography
-from agent.mysql.server.cartography import read_cartography
+from agent.mysql.server.cartography import names_digest, read_cartography
 from agent.mysql.server.connection import connect, facts_of
+from tests.agent.dumping import agent_inside
+from tests.agent.gateway_double import GatewayDouble
+from tests.agent.running import client, write_config
 from tests.servers import Flavor, Server, server
 
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
@@ -69,6 +74,37 @@ def test_cartography_when_read_then_describes_every_table(database: Server) -> N
     assert orders.size_bytes > 0
     assert cards["shop", "hidden"].denied
     assert not orders.denied
+
+
+def test_cartography_when_tables_come_or_go_then_is_sent_again_though_nobody_asked(
+    database: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_plugin, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(client_plugin, "_RESTS_PER_LOOK", 1)
+    gateway = GatewayDouble()
+    sent = gateway.source("shop").cartography
+
+    def names() -> set[str]:
+        return {card.table.table for card in sent[-1].tables if card.table.database == "brief"} if sent else set()
+
+    database.run("CREATE DATABASE brief")
+    with agent_inside(write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})):
+        for statement, expected in (
+            ("CREATE TABLE brief.one (id INT PRIMARY KEY)", {"one"}),
+            ("RENAME TABLE brief.one TO brief.two", {"two"}),
+            ("DROP DATABASE brief", set()),
+        ):
+            before = len(sent)
+            database.run(statement)
+            gateway.wait(lambda before=before, expected=expected: len(sent) > before and names() == expected)
+    gateway.stop()
+
+
+def test_names_digest_when_only_rows_change_then_stays_the_same(database: Server) -> None:
+    with closing(database.connect(autocommit=True)) as connection:
+        before = names_digest(connection)
+        database.run("UPDATE shop.orders SET price = 3", "ALTER TABLE shop.hidden ADD b INT")
+        assert names_digest(connection) == before
 
 
 def test_cartography_when_there_are_many_tables_then_asks_as_often_as_for_few_and_is_in_parts(

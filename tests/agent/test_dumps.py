@@ -442,10 +442,10 @@ def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
     table = create(database)
     create(database, table="items", rows=1)
     database.run(
-        "DROP USER IF EXISTS 'blind'@'%'",
-        "CREATE USER 'blind'@'%' IDENTIFIED BY 'blind'",
-        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'blind'@'%'",
-        f"GRANT SELECT {granted} TO 'blind'@'%'",
+        "DROP USER IF EXISTS 'blind'@'127.0.0.%'",
+        "CREATE USER 'blind'@'127.0.0.%' IDENTIFIED BY 'blind'",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'blind'@'127.0.0.%'",
+        f"GRANT SELECT {granted} TO 'blind'@'127.0.0.%'",
     )
     gateway.sync("shop", table, now=True)
     dump = gateway.dump("shop", "blind", table)
@@ -454,7 +454,7 @@ def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
     with agent_inside(write_config(tmp_path, gateway.address, {"shop": source})):
         gateway.wait(lambda: dump.failed)
     assert dump.failed is not None and dump.failed.code == "SOURCE_GRANT_MISSING"
-    assert dump.failed.remedy.endswith("GRANT SELECT ON `shop`.`orders` TO 'blind'@'%'")
+    assert dump.failed.remedy.endswith("GRANT SELECT ON `shop`.`orders` TO 'blind'@'127.0.0.%'")
     assert "the user lacks SELECT on `shop`.`orders`" in dump.failed.found
 
 

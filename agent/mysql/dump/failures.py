@@ -5,7 +5,7 @@ import json
 from menura.errors import MenuraError
 
 from agent.errors import DumpKeyChanged, DumpSnapshotImpossible, DumpTableGone, ResultInvalid
-from agent.mysql.dump.work import RangeWork
+from agent.mysql.dump.work import Losses, RangeWork
 from agent.mysql.progress import Table
 
 STREAM_GOES_ON = (
@@ -66,10 +66,19 @@ def rows_unreadable(source: str, table: Table, error: MenuraError) -> ResultInva
     return _unreadable(source, table, f"the whole table: {error.found}", error.remedy)
 
 
-def server_ends(source: str, table: Table, key: tuple[str, ...], part: RangeWork) -> ResultInvalid:
-    where = f"above {_shown(part.cursor)}" if part.cursor else "from the first on"
-    rows = f"range {part.number}, rows {where} by ({', '.join(key)})" if key else "the whole table"
-    found = f"{rows}: the server ended while they were read, {part.restarts} times, and was started anew"
+def server_ends(
+    source: str, table: Table, key: tuple[str, ...], part: RangeWork | None, planning: Losses
+) -> ResultInvalid:
+    """`part` None: its plan was being made."""
+    losses = planning if part is None else part.losses
+    if part is None:
+        rows = "its definition and indexes, for a plan"
+    elif not key:
+        rows = "the whole table"
+    else:
+        where = f"above {_shown(part.cursor)}" if part.cursor else "from the first on"
+        rows = f"range {part.number}, rows {where} by ({', '.join(key)})"
+    found = f"{rows}: the server ended while they were read, {losses.restarts} times, and was started anew"
     remedy = (
         "See the server's log for a damaged page, and restore the table from a backup or a replica (CHECK TABLE may end"
         " the server too); then resume the dump, or start it anew"

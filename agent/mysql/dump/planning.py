@@ -20,13 +20,13 @@ DOING = "planning a dump"
 
 
 def plan_message(
-    access: Access, order: mysql_client_pb2.DumpOrder, key: Key | None, state: SourceState
+    access: Access, order: mysql_client_pb2.DumpOrder, key: Key | None, most_ranges: int, state: SourceState
 ) -> mysql_client_pb2.DumpPlan:
     """Raises a `SourceError`."""
     config = access.config
     table = (order.table.database, order.table.table)
     with server_errors(DOING, config.client, config.name, "SELECT"):
-        made = plan(access.connection, access.facts, table, key)
+        made = plan(access.connection, access.facts, table, key, most_ranges)
     with closing(connect(config.binlog, config.name)) as connection, server_errors(DOING, config.binlog, config.name):
         runway = read_runway(connection)
     needed = None

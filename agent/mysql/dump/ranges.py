@@ -11,10 +11,12 @@ that many: where more do, the statistics are stale, and such parts count alike, 
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
+import pymysql
 from pymysql.connections import Connection
 
 from agent.mysql.ddl.model import Table
@@ -22,8 +24,10 @@ from agent.mysql.dump import statements
 from agent.mysql.dump.guesses import Guesses
 from agent.mysql.dump.keys import Form, Key
 from agent.mysql.dump.statements import Bound, Where
-from agent.mysql.server.connection import Facts, rows
+from agent.mysql.server.connection import Facts, is_connection_lost, rows
 from agent.mysql.server.identifiers import quoted, quoted_name
+
+T = TypeVar("T")
 
 MOST_RANGES = 32
 #: fewer rows, and fewer bytes, are not worth a range of their own
@@ -81,7 +85,7 @@ class _Segment:
 def plan(
     connection: "Connection[Any]", facts: Facts, table: Table, key: Key | None, most_ranges: int = MOST_RANGES
 ) -> DumpPlanMade:
-    """Statements inside `server_errors`."""
+    """Statements inside `server_errors`; with one range at most no row is looked at."""
     estimated_rows, estimated_bytes = _estimates(connection, table)
     if key is None:
         return DumpPlanMade(None, (), estimated_rows, estimated_bytes)
@@ -89,7 +93,7 @@ def plan(
     estimated_rows = index.table_rows
     first = last = None
     # MySQL reads no range of an index with a descending part backwards: looking for a segment's last key would sort it
-    if not any(column.descending for column in key.columns):
+    if most_ranges > 1 and not any(column.descending for column in key.columns):
         first, last = index.end(backwards=False), index.end(backwards=True)
     bounds = ["", ""]
     ends = None
@@ -187,7 +191,7 @@ class _Index:
             return max((int(row[at] or 0) for row in cursor.fetchall()), default=0)
 
     def end(self, *, backwards: bool) -> Bound | None:
-        """The first key or the last; None: the table is empty."""
+        """The first key or the last; None: the table is empty, or that can't be read."""
         return self._key(Where(), backwards=backwards)
 
     def split(self, segment: _Segment) -> tuple[_Segment, _Segment] | None:
@@ -216,13 +220,14 @@ class _Index:
     def segment(self, first: Bound, last: Bound, depth: int = 0) -> _Segment:
         if first == last:
             return _Segment(first, last, 1, is_half=False, depth=depth)
-        rows = self.rows(statements.between(self.key, first, last, with_lower=True))
+        rows = _readable(lambda: self.rows(statements.between(self.key, first, last, with_lower=True))) or 0
         half = max(1, self.table_rows // 2)
         return _Segment(first, last, rows, abs(rows - half) <= half * _HALF_TOLERANCE, depth)
 
     def _key(self, where: Where, *, backwards: bool) -> Bound | None:
         hidden = statements.hidden_columns(self.key)
-        found = self._ask(statements.select(self._table, hidden, self.key, where, 1, backwards=backwards))
+        statement = statements.select(self._table, hidden, self.key, where, 1, backwards=backwards)
+        found = _readable(lambda: self._ask(statement))
         if not found:
             return None
         bound = statements.bound_texts(self.key, statements.bound_of(self.key, found[0]))
@@ -234,6 +239,16 @@ class _Index:
         self.statements += 1
         found = rows(self._connection, statement)
         return [tuple(text if isinstance(text, bytes) else str(text).encode() for text in row) for row in found]
+
+
+def _readable(ask: Callable[[], T]) -> T | None:
+    """None where a page can't be read: the chunk that has it will name its rows, a plan does without them."""
+    try:
+        return ask()
+    except pymysql.err.MySQLError as failed:
+        if is_connection_lost(failed):
+            raise
+        return None
 
 
 def _least(parts: tuple[_Segment, _Segment]) -> int:

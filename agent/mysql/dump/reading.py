@@ -25,10 +25,11 @@ from agent.mysql.dump.jobs import Job, Task
 from agent.mysql.dump.keys import Key, keys_of
 from agent.mysql.dump.orders import Orders
 from agent.mysql.dump.planning import plan_message
+from agent.mysql.dump.ranges import MOST_RANGES
 from agent.mysql.dump.results import ReadResult, RowsPlan, SnapshotRows, plan_for, read_rows
 from agent.mysql.dump.statements import bound_of, chunk_statement, whole_statement
 from agent.mysql.dump.transactional import is_versioned
-from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, RangeWork, SentChunk
+from agent.mysql.dump.work import WHOLE_RANGE, DumpWork, Losses, SentChunk
 from agent.mysql.positions import Position
 from agent.mysql.progress import Table, name_message
 from agent.mysql.server.connection import server_errors
@@ -51,7 +52,7 @@ class TableMissing(Exception):
 
 
 class ServerEnds(Exception):
-    """The server has ended each time that these rows were read."""
+    """The server has ended each time that these rows were read, or the plan was made."""
 
 
 class KeyMissing(Exception):
@@ -96,13 +97,16 @@ class Reader:
 
     def _plan(self, job: Job) -> None:
         work, access = job.work, self.access
+        self._check_restarts(work.losses, MOST_RESTARTS + 1)
+        # a chunk that meets the same damage names its rows
+        most_ranges = 1 if work.losses.restarts else MOST_RANGES
         if not self._config.filter.verdict(*work.table).allowed:
             raise denied(self._config.name, *work.table)
         definition = self.definition(work.table)
         # A partial change that moves a row from a range not yet read into one that is would lack what no chunk brings.
         key = None if access.log.is_partial else next(iter(self._keys(work.table, definition)), None)
         prepared = self._prepare(work.table, definition, key)
-        message = plan_message(access, work.order, key, self._state)
+        message = plan_message(access, work.order, key, most_ranges, self._state)
         for part in message.ranges:
             part.lower, part.upper = signed(part.lower, prepared.order), signed(part.upper, prepared.order)
         job.outlet.send(stream_pb2.StreamResponse(dump_plan=message))
@@ -115,7 +119,7 @@ class Reader:
             raise NotYet("the table's stream does not run")
         if not self._desk.has_floor(work.order.started_gsn):
             raise NotYet("no cut is committed since the stream began: the gateway is behind")
-        self._check_restarts(part)
+        self._check_restarts(part.losses, MOST_RESTARTS)
         share = self._governing.share(job, access.facts)
         share.before_chunk()
         size = self._size_of(work)
@@ -142,7 +146,7 @@ class Reader:
     def _whole(self, job: Job) -> None:
         work, access = job.work, self.access
         assert job.part is not None
-        self._check_restarts(job.part)
+        self._check_restarts(job.part.losses, MOST_RESTARTS)
         share = self._governing.share(job, access.facts)
         share.before_chunk()
         began = time.monotonic()
@@ -169,12 +173,12 @@ class Reader:
             dropped = mysql_client_pb2.ChunkDropped(dump=job.work.dump, chunk=job.number)
             job.outlet.send(stream_pb2.StreamResponse(chunk_dropped=dropped))
 
-    def _check_restarts(self, part: RangeWork) -> None:
+    def _check_restarts(self, losses: Losses, most: int) -> None:
         """A damaged page makes MySQL end itself: no dump may do that to a server again and again."""
-        if part.lost_on is not None and self.access.started > part.lost_on + CLOCK_SECONDS:
-            part.restarts += 1
-        part.lost_on = None
-        if part.restarts >= MOST_RESTARTS:
+        if losses.lost_on is not None and self.access.started > losses.lost_on + CLOCK_SECONDS:
+            losses.restarts += 1
+        losses.lost_on = None
+        if losses.restarts >= most:
             raise ServerEnds
 
     # --- what they have in common

@@ -30,7 +30,7 @@ from agent.mysql.dump.mariadb_snapshots import MariadbLog, MariadbReplica, follo
 from agent.mysql.dump.server import DumpServer
 from agent.mysql.dump.transactional import BEGIN, DOING, NOTHING_LOST, check_engine, end
 from agent.mysql.positions import MysqlGtids, Position, Scheme
-from agent.mysql.server.connection import is_grant_missing, rows, server_code, server_errors
+from agent.mysql.server.connection import account_of, is_grant_missing, rows, server_code, server_errors
 from agent.mysql.server.identifiers import quoted, quoted_name
 from agent.mysql.server.server_log import STATUS_GRANT, status_statement
 
@@ -220,7 +220,8 @@ def _lock_grant_missing(table: Table, server: DumpServer) -> SourceGrantMissing:
         "the server can't tell what a snapshot shows while others write, and this user may not lock the table for a"
         " moment",
         data=NOTHING_LOST,
-        remedy=f"Run on the server: GRANT LOCK TABLES ON {quoted_name(table[0])}.* TO '{server.config.user}'@'%';"
+        remedy=f"Run on the server: GRANT LOCK TABLES ON {quoted_name(table[0])}.*"
+        f" TO {account_of(server.config, server.source)};"
         + (" or set gtid_mode=ON there" if server.scheme is Scheme.FILE else ""),
         source=server.source,
         database=table[0],

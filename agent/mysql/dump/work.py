@@ -27,6 +27,16 @@ RETRY_MOST_SECONDS = 30.0
 
 
 @dataclass(slots=True)
+class Losses:
+    """Of the connection while the same rows are read, or a plan is made: they may be what ends the server."""
+
+    #: when the server was started on which the connection was lost last
+    lost_on: float | None = None
+    #: how often the server was another process afterwards
+    restarts: int = 0
+
+
+@dataclass(slots=True)
 class RangeWork:
     """A range of the plan that is not done."""
 
@@ -36,10 +46,8 @@ class RangeWork:
     cursor: str
     #: one of so many next rows can't be read; 0: none is suspected
     suspects: int = 0
-    #: the server on which the connection was lost while its rows were read: when that was started
-    lost_on: float | None = None
-    #: how often the server was another process afterwards, since rows of it were read
-    restarts: int = 0
+    #: since rows of it were read
+    losses: Losses = field(default_factory=Losses)
     is_read: bool = False
     is_busy: bool = False
 
@@ -98,6 +106,8 @@ class DumpWork:
     is_whole: bool = False
     #: a plan was sent: the next word is the gateway's
     is_planned: bool = False
+    #: while its plan is made
+    losses: Losses = field(default_factory=Losses)
     is_failed: bool = False
     #: jobs that workers are on
     jobs: int = 0
@@ -156,7 +166,7 @@ class DumpWork:
         self.in_flight[chunk.number] = chunk
         left = self.ranges[chunk.range]
         left.cursor, left.is_read = chunk.upper, chunk.last_of_range
-        left.suspects, left.restarts = max(0, left.suspects - chunk.rows), 0
+        left.suspects, left.losses = max(0, left.suspects - chunk.rows), Losses()
 
     def committed(self, number: int) -> None:
         self.in_flight.pop(number, None)

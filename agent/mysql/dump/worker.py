@@ -7,6 +7,7 @@ worker, and neither the stream nor other dumps.
 
     the server can't be reached, refuses, breaks off     again, after a while that grows; the status says why
     ... and was started anew, twice, at the same rows     the dump fails: they may be what ends the server
+    ... while the dump is planned                         again without a look at its rows; after that as above
     ... while the dump is planned, for a lack of grants   the dump fails: it could never be read
     the definition moved while it was read                again at once; the dump fails if nothing has moved
     the table is not there                                the dump fails where the stream has met its DROPPED or
@@ -157,8 +158,14 @@ class Worker:
                 orders.fails(work, key_changed(name, work.table, key, found or "it was dropped or renamed"))
             case DefinitionMoved():
                 self._moved(job, failed, failed)
-            case SourceConnectionLost() | ServerEnds() | ResultInvalid() if job.part is not None:
-                self._judge_reading(job, job.part, failed)
+            case SourceConnectionLost():
+                losses = job.part.losses if job.part is not None else work.losses
+                losses.lost_on = self._reader.access.started if self._reader is not None else None
+                orders.retries(job, failed)
+            case ServerEnds():
+                orders.fails(work, server_ends(name, work.table, tuple(work.order.plan.key), job.part, work.losses))
+            case ResultInvalid() if job.part is not None:
+                self._unreadable(job, job.part, failed)
             case SourceGrantMissing() if job.task is Task.PLAN:
                 orders.fails(work, failed)
             case TableError() if failed.terminal:
@@ -169,20 +176,12 @@ class Worker:
                 log.exception("defect", exc_info=failed, extra={"fields": {"source": name, "dump": work.dump}})
                 orders.retries(job, defect(f"dumping {'.'.join(work.table)}", failed, name))
 
-    def _judge_reading(self, job: Job, part: RangeWork, failed: Exception) -> None:
+    def _unreadable(self, job: Job, part: RangeWork, failed: ResultInvalid) -> None:
         orders, work, name = self._orders, job.work, self._config.name
-        key = tuple(work.order.plan.key)
-        match failed:
-            case SourceConnectionLost():
-                part.lost_on = self._reader.access.started if self._reader is not None else None
-                orders.retries(job, failed)
-            case ServerEnds():
-                orders.fails(work, server_ends(name, work.table, key, part))
-            case ResultInvalid() if job.task is Task.WHOLE:
-                self._moved(job, failed, rows_unreadable(name, work.table, failed))
-            case ResultInvalid():
-                if not orders.narrows(job):
-                    orders.fails(work, row_unreadable(name, work.table, key, part, failed))
+        if job.task is Task.WHOLE:
+            self._moved(job, failed, rows_unreadable(name, work.table, failed))
+        elif not orders.narrows(job):
+            orders.fails(work, row_unreadable(name, work.table, tuple(work.order.plan.key), part, failed))
 
     def _missing(self, job: Job) -> None:
         now = time.monotonic()

@@ -7,7 +7,7 @@ PyMySQL become ours here, by their code, never by their text.
 
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast
@@ -221,9 +221,19 @@ def grant_missing(
         doing,
         found,
         data="Nothing was read",
-        remedy=f"Run on the server: GRANT {grant or 'SELECT'} ON {on} TO '{server.user}'@'%'",
+        remedy=f"Run on the server: GRANT {grant or 'SELECT'} ON {on} TO {account_of(server, source)}",
         source=source,
     )
+
+
+def account_of(server: ServerConfig, source: str) -> str:
+    """What GRANT calls the account that a login gets; of any host where it can't be asked."""
+    try:
+        with closing(connect(server, source)) as connection:
+            account = str(rows(connection, "SELECT CURRENT_USER()")[0][0])
+    except (SourceError, pymysql.err.MySQLError):
+        account = f"{server.user}@%"
+    return "@".join("'" + part.replace("'", "''") + "'" for part in account.rsplit("@", 1))
 
 
 def server_code(failed: pymysql.err.MySQLError) -> int:
