@@ -157,7 +157,7 @@ class ChunkFiles:
         )
         if chunk.closed:
             path = f"{path.removesuffix('.parquet')}-{len(chunk.closed)}.parquet"
-        chunk.open_file = ParquetFile(self._storage, path, chunk.schema, few_values=())
+        chunk.open_file = ParquetFile(self._storage, path, chunk.schema)
         return chunk.open_file
 
     def _close(self, chunk: _Chunk, file: ParquetFile) -> None:

@@ -15,7 +15,7 @@ Durable: what `finish` returned. A kill before leaves files that no entry names.
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from menura.change_batch import ABSENT, CHANGE_TYPE, POSITION
+from menura.change_batch import ABSENT, CHANGE_TYPE, COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
 from menura.landing import LandedFile, data_path
 
 from gateway.errors import BatchColumns, OutOfSequence
@@ -26,6 +26,9 @@ from gateway.wire.change_batch import LandedBatch
 
 MAX_GATHERED_BYTES = 64 << 20
 MAX_OPEN_FILES = 128
+
+_FEW_VALUES = (CHANGE_TYPE, POSITION, ABSENT)
+_GROWING = (GSN, TRANSACTION_ID, COMMIT_TIMESTAMP_US)
 
 TableVersion = tuple[str, str, str]
 
@@ -159,7 +162,8 @@ class CutFiles:
         if table.files:
             path = f"{path.removesuffix('.parquet')}-{table.files}.parquet"
         table.files += 1
-        table.open_file = _OpenFile(ParquetFile(self._storage, path, table.schema, (CHANGE_TYPE, POSITION, ABSENT)))
+        parquet = ParquetFile(self._storage, path, table.schema, few_values=_FEW_VALUES, growing=_GROWING)
+        table.open_file = _OpenFile(parquet)
         self._open[table.version] = table
         return table.open_file
 

