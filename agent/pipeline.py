@@ -30,7 +30,7 @@ from agent.errors import SourceUnreachable
 from agent.mysql import plugin as mysql
 from agent.plugins import Context, Registry, SourcePlugin
 from agent.session import Link, Stream
-from agent.state import START, SourceState
+from agent.state import FAILED, START, SourceState
 from agent.state_folder import state_folder_of
 
 log = logging.getLogger("menura.pipeline")
@@ -85,11 +85,13 @@ class Agent:
         for result in checked:
             if result.error is not None:
                 self._states[result.source].failed(START, result.error)
-                log.error("source failed", extra={"fields": {"source": result.source, "error": str(result.error)}})
+                log.error(FAILED[True], extra={"fields": {"source": result.source, "error": str(result.error)}})
             else:
                 log.info("source ready", extra={"fields": {"source": result.source, "found": "; ".join(result.found)}})
         errors = [result.error for result in checked if result.error is not None]
         hopeless = len(errors) == len(checked) and all(_is_terminal_at_start(error) for error in errors)
+        if hopeless:
+            log.error("no source can be read: the agent ends", extra={"fields": {"exit_code": errors[0].exit_code}})
         link = Link(self._config)
         config, heartbeat = ConfigPlugin(self._states), HeartbeatPlugin(self._states)
         streams = [Stream(link, config), Stream(link, heartbeat)]

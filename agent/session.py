@@ -34,6 +34,8 @@ RECONNECT_MOST_SECONDS = 5.0
 READ_AGAIN = "Nothing is lost: the log is read again from the last committed cut"
 #: what a gateway says that ends its work in good order
 GATEWAY_STOPPING = "GATEWAY_STOPPING"
+#: signs of a failed stream's own words
+MAX_DETAILS = 300
 #: a stream that was open for so long counts as a success
 STABLE_SECONDS = 10.0
 
@@ -177,6 +179,7 @@ class Stream:
         self._backoff = Backoff(RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, Random())  # noqa: S311
         self._last_error = ""
         self._opened_at = 0.0
+        self._was_stable = True
         name = stream_pb2.RequestType.Name(plugin.request_type)
         self._thread = threading.Thread(target=self._run, name=f"{plugin.source}/{name}", daemon=True)
 
@@ -242,14 +245,17 @@ class Stream:
             outlet.abort()
             if opened:
                 self._plugin.closed()
-                if time.monotonic() - self._opened_at >= STABLE_SECONDS:
+                self._was_stable = time.monotonic() - self._opened_at >= STABLE_SECONDS
+                if self._was_stable:
                     self._backoff.succeeded()
                     self._last_error = ""
 
     def _opened(self, outlet: Outlet, request: stream_pb2.StreamRequest) -> None:
         self._opened_at = time.monotonic()
         self._link.opened()
-        log.info("stream open", extra={"fields": {"stream": self._thread.name, "gateway": request.hello_ack.gateway}})
+        level = logging.INFO if self._was_stable else logging.DEBUG  # else what failed is tried again and again
+        fields = {"stream": self._thread.name, "gateway": request.hello_ack.gateway}
+        log.log(level, "stream open", extra={"fields": fields})
         self._plugin.opened(outlet, request.hello_ack)
 
 
@@ -291,11 +297,17 @@ def _refused(request: stream_pb2.StreamRequest, address: str) -> GatewayRefused 
     )
 
 
+def _plain(details: str) -> str:
+    """What gRPC or the other side says: one line, and not a long one. Its last words tell the most."""
+    line = "".join(sign if sign.isprintable() else " " for sign in details)
+    return line if len(line) <= MAX_DETAILS else "... " + line[-MAX_DETAILS:]
+
+
 def _unreachable(broken: grpc.RpcError, address: str) -> GatewayUnreachable:
-    status = broken.code().name if isinstance(broken, grpc.Call) else "UNKNOWN"
+    status, details = (broken.code().name, broken.details()) if isinstance(broken, grpc.Call) else ("UNKNOWN", "")
     return GatewayUnreachable(
         f"talking to the gateway {address}",
-        f"the stream ended with gRPC status {status}",
+        f"the stream ended with gRPC status {status} ({_plain(details or 'no details')})",
         data=READ_AGAIN,
         remedy="Start the gateway, or correct gateway.address and gateway.tls",
     )

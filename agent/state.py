@@ -21,6 +21,8 @@ TableStates = Mapping[Table, tuple[config_pb2.TableState.State, MenuraError | No
 
 #: the part whose errors are those of the check at the start; each part reports for itself afterwards
 START = "start"
+#: what a log says of an error, by whether it is terminal
+FAILED = {True: "source failed", False: "source failed, trying again"}
 
 
 class Place(Protocol):

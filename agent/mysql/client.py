@@ -25,6 +25,7 @@ from agent.mysql.server.checks import check_client
 from agent.mysql.server.connection import connect, server_errors
 from agent.plugins import Context
 from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
+from agent.state import FAILED
 
 log = logging.getLogger("menura.client")
 
@@ -153,7 +154,7 @@ class ClientPlugin:
     def _retry_later(self, outlet: Outlet, error: MenuraError) -> None:
         """Report once, and answer the same question again after a while."""
         if self._state.failed(PART, error):
-            log.error("source failed", extra={"fields": {"source": self.source, "error": str(error)}})
+            log.error(FAILED[error.terminal], extra={"fields": {"source": self.source, "error": str(error)}})
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or self._wanted is not None, self._backoff.next_seconds())
             if self._outlet is outlet and self._wanted is None:

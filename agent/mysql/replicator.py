@@ -48,6 +48,7 @@ from agent.mysql.stream.task import PART, Task, TaskCancelled, TaskSink
 from agent.native.decoder import AnnotationMissing, BinlogDecoder
 from agent.plugins import Context
 from agent.session import PROTOCOL_VERSION, Outlet, StreamClosed
+from agent.state import FAILED
 
 log = logging.getLogger("menura.replicator")
 
@@ -209,7 +210,7 @@ class BinlogPlugin:
     def _retry_later(self, task: Task, error: MenuraError) -> None:
         """Report once, wait, and let the stream open anew."""
         if self._state.failed(PART, error):
-            log.error("source failed", extra={"fields": {"source": self.source, "error": str(error)}})
+            log.error(FAILED[error.terminal], extra={"fields": {"source": self.source, "error": str(error)}})
             try:
                 task.outlet.send(stream_pb2.StreamResponse(error=as_message(error)))
             except StreamClosed:

@@ -301,7 +301,7 @@ def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> Sour
         server_version=row.server_version,
         address=row.address,
         generation=row.generation,
-        problem=row.problem or (row.health_problem if connected else None),
+        problem=row.problem or row.health_problem,
         cartography_at_us=row.cartography_at_us,
         tables=dict(tables_by_state),
         dumps=row.dumps,

@@ -47,6 +47,8 @@ STATE_STYLES = {
 }
 #: of a list, where not all are asked for
 LISTED_DUMPS = 50
+#: of a dump's UUID, as much as names it
+SHORT_NAME = 8
 
 DumpArgument = Annotated[str, typer.Argument(metavar="DUMP", help="Its UUID, or a beginning of it that is unique.")]
 Priority = Annotated[int, typer.Option("--priority", help="Higher ones go first; equal ones share.")]
@@ -92,7 +94,7 @@ def list_dumps(
     if as_json:
         typer.echo(Dumps(dumps=found, next_cursor=None).model_dump_json(indent=2))
     else:
-        put(_dumps_table(found))
+        put(_dumps_table(found), *_notes(found))
 
 
 @app.command()
@@ -172,25 +174,26 @@ def _find(client: ApiClient, dump: str) -> DumpView:
 
 
 def _dumps_table(found: Iterable[DumpView]) -> Table:
-    right = ["DONE", "ROWS", "BYTES", "CHUNKS", "RANGES", "ROWS/S", "ENDS IN"]
-    headings = ("DUMP", "SOURCE", "TABLE", "STATE", "DONE", "ROWS", "BYTES", "CHUNKS", "RANGES", "ROWS/S", "ENDS IN")
-    table = grid(*headings, "NOTE", right=right)
+    """What fits into 80 columns; `menura dump show` has the rest."""
+    right = ["DONE", "ROWS", "ROWS/S", "ENDS IN"]
+    table = grid("DUMP", "SOURCE", "TABLE", "STATE", *right, right=right)
     for dump in found:
         table.add_row(
-            dump.dump,
+            dump.dump[:SHORT_NAME],
             Text(dump.source),
             Text(plain(f"{dump.database}.{dump.table}"), style="bold"),
             Text(dump.state, style=STATE_STYLES.get(dump.state, "dim")),
             _percent(dump),
             count(dump.rows),
-            size(dump.bytes),
-            count(dump.chunks),
-            f"{dump.ranges_done}/{dump.ranges}" if dump.ranges else UNKNOWN,
             count(dump.rows_per_second),
             _ends_in(dump),
-            Text(plain(dump.reason or dump.warning)),
         )
     return table
+
+
+def _notes(found: Iterable[DumpView]) -> list[Text]:
+    told = [(dump.dump[:SHORT_NAME], dump.reason or dump.warning) for dump in found]
+    return [Text(plain(f"{name}: {words}")) for name, words in told if words]
 
 
 def _detail_table(dump: DumpDetail) -> Table:

@@ -233,9 +233,14 @@ def _note(row: TableView) -> str:
 
 
 def _problems(of_sources: Iterable[SourceView], of_tables: Iterable[TableView]) -> list[Text]:
-    told = [(source.source, source.problem) for source in of_sources]
-    told += [(f"{table.database}.{table.table}", table.problem) for table in of_tables]
-    return [Text(plain(f"{name}: {problem.message}"), style="red") for name, problem in told if problem is not None]
+    told: list[tuple[str, str]] = []
+    for source in of_sources:
+        if not source.connected:
+            told.append((source.source, f"its agent {source.agent or ''} is not connected: nothing of it is read."))
+        if source.problem is not None:
+            told.append((source.source, source.problem.message))
+    told += [(f"{table.database}.{table.table}", table.problem.message) for table in of_tables if table.problem]
+    return [Text(plain(f"{name}: {words}"), style="red") for name, words in told]
 
 
 def _dump_note(dump: DumpView) -> str:

@@ -142,6 +142,29 @@ def test_stream_when_the_gateway_refuses_then_tries_again(
     recorder.wait("opened second")
 
 
+def test_stream_when_it_fails_then_the_log_says_why_in_one_line_of_bounded_length(
+    recorder: Recorder, start: Callable[[Recorder, Scripted], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object, context: grpc.ServicerContext) -> Iterator[stream_pb2.StreamRequest]:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "x" * 5_000 + "\ncertificate verify failed")
+        yield from ()
+
+    def good(
+        messages: Iterator[stream_pb2.StreamResponse], _: grpc.ServicerContext
+    ) -> Iterator[stream_pb2.StreamRequest]:
+        yield ack(1, "second")
+        hold(messages)
+
+    with caplog.at_level("WARNING", "menura.session"):
+        start(recorder, Scripted(fail, good))
+        recorder.wait("opened second")
+    (record,) = caplog.records
+    error = vars(record)["fields"]["error"]
+    assert "status UNAVAILABLE (... xxx" in error
+    assert "x certificate verify failed). Nothing is lost" in error
+    assert len(error) < 700
+
+
 def test_stream_when_messages_are_sent_then_each_has_the_header_and_the_next_number(
     recorder: Recorder, start: Callable[[Recorder, Scripted], None]
 ) -> None:

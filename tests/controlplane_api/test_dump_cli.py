@@ -34,9 +34,10 @@ def test_clients_when_a_dump_runs_then_show_steer_and_end_it(here: dict[str, str
     uuid = registry.dumps(KEY).dumps[0].dump
     assert f"shop.orders: dump begun. Dump {uuid}." in begun.stdout
     read_some(registry, uuid)
-    listed = " ".join(menura("dump", "list", "--running", **here).stdout.split())
-    for words in (uuid, "shop.orders", "reading", "25.0 %", "1/4", "mind the gap"):
+    listed = menura("dump", "list", "--running", **here).stdout
+    for words in (f"{uuid[:8]}: mind the gap", "shop.orders", "reading", "25.0 %"):
         assert words in listed, listed
+    assert max(len(line.rstrip()) for line in listed.splitlines()) <= 80
     shown = menura("dump", "show", uuid[:8], **here).stdout
     for words in (
         "key ranges of id",

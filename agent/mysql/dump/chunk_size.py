@@ -18,12 +18,15 @@ class ChunkSize:
         """`row_bytes`: of an average row, by the server's statistics."""
         self._aim_seconds = aim_seconds
         self._most_rows = most_rows
-        self.rows = self._clamped(FIRST_BYTES / (row_bytes or _UNKNOWN_ROW_BYTES), LEAST_ROWS)
+        #: of an average row
+        self.row_bytes: float = row_bytes or _UNKNOWN_ROW_BYTES
+        self.rows = self._clamped(FIRST_BYTES / self.row_bytes, LEAST_ROWS)
 
     def took(self, rows: int, size_bytes: int, seconds: float) -> None:
         """The last chunk; `seconds` without those for which the governor held it."""
         if not rows:
             return
+        self.row_bytes = max(1.0, size_bytes / rows)
         least = min(LEAST_ROWS, max(1, int(MOST_BYTES * rows / max(1, size_bytes))))
         fitting = rows * self._aim_seconds / max(seconds, 1e-6)
         # a chunk with fewer rows than asked for ended its range, and says little about a whole one

@@ -2,7 +2,8 @@
 
 Comes in: the configuration, an order's limits, and what the server says about its load. Goes out: time that passes.
 One `Governor` per source, one `Share` of it per worker. Before a chunk the server must not be too busy and a window
-must be open; while rows come in, rates hold. The order's limits stand beside the configuration's, so they only narrow
+must be open; while rows come in, rates hold, and a chunk asks for no more rows than they let through while it may take:
+its SELECT keeps an ALTER of the table waiting. The order's limits stand beside the configuration's, so they only narrow
 them. Nothing is durable.
 """
 
@@ -55,7 +56,7 @@ class TokenBucket:
 
     def __init__(self, per_second: int, clock: Callable[[], float]) -> None:
         """0: no limit."""
-        self._per_second = per_second
+        self.per_second = per_second
         self._clock = clock
         self._lock = threading.Lock()
         self._tokens = per_second * BURST_SECONDS
@@ -63,14 +64,14 @@ class TokenBucket:
 
     def take(self, count: int) -> float:
         """Seconds that the taker has to wait."""
-        if not self._per_second:
+        if not self.per_second:
             return 0.0
         with self._lock:
             now = self._clock()
-            filled = self._tokens + (now - self._at) * self._per_second
-            self._tokens = min(filled, self._per_second * BURST_SECONDS) - count
+            filled = self._tokens + (now - self._at) * self.per_second
+            self._tokens = min(filled, self.per_second * BURST_SECONDS) - count
             self._at = now
-            return max(0.0, -self._tokens / self._per_second)
+            return max(0.0, -self._tokens / self.per_second)
 
 
 class Governor:
@@ -213,6 +214,13 @@ class Share:
         finally:
             self.held = ""
         self._wait(0)
+
+    def most_rows(self, seconds: float, row_bytes: float) -> float:
+        """How many rows of this size the rates let through in so many seconds."""
+        governor, order = self._order.governor, self._order
+        rates: list[float] = [bucket.per_second for bucket in (governor.rows, order.rows)]
+        rates += [bucket.per_second / row_bytes for bucket in (governor.bytes, order.bytes)]
+        return min((rate * seconds for rate in rates if rate), default=float("inf"))
 
     def received(self, count: int) -> None:
         """Bytes, as they come from the socket."""

@@ -123,7 +123,9 @@ class Reader:
         share = self._governing.share(job, access.facts)
         share.before_chunk()
         size = self._size_of(work)
-        limit = job.most_rows = part.narrowed(size.rows)
+        allowed = share.most_rows(self._config.dump.chunk_seconds, size.row_bytes)
+        most = max(1, int(min(size.rows, allowed)))
+        limit = job.most_rows = part.narrowed(most)
         began = time.monotonic()
         with access.marks.chunk(work.table) as low:
             gsn = self._floor(job, low)
@@ -134,7 +136,7 @@ class Reader:
             result = self._read(job, statement, prepared.rows)
             high = access.marks.high()
         seconds = time.monotonic() - began
-        if limit == size.rows:
+        if limit == most:
             size.took(result.rows, result.source_bytes, max(0.0, seconds - share.held_seconds - self._credit_seconds))
         is_last = result.rows < limit
         end = part.upper if is_last else signed(bound_of(prepared.key, result.last_row), prepared.order)

@@ -19,7 +19,7 @@ from agent.mysql.dump.governor import Order
 from agent.mysql.progress import Table
 
 #: speeds are those of so many seconds
-METER_SECONDS = 5.0
+METER_SECONDS = 15.0
 #: number of the only range of a table that is read whole
 WHOLE_RANGE = 0
 RETRY_FIRST_SECONDS = 0.5
@@ -69,22 +69,27 @@ class SentChunk:
 
 
 class Meter:
-    """Rows and bytes of the last seconds."""
+    """Rows and bytes of the last seconds, or since it first saw any."""
 
     def __init__(self) -> None:
+        self._began = 0.0
         self._seen: deque[tuple[float, int, int]] = deque()
         self._lock = threading.Lock()
 
     def add(self, rows: int, size_bytes: int) -> None:
         with self._lock:
-            self._seen.append((time.monotonic(), rows, size_bytes))
             self._trim()
+            now = time.monotonic()
+            if not self._seen:
+                self._began = now
+            self._seen.append((now, rows, size_bytes))
 
     def per_second(self) -> tuple[int, int]:
         with self._lock:
             self._trim()
             rows, size_bytes = (sum(seen[part] for seen in self._seen) for part in (1, 2))
-        return int(rows / METER_SECONDS), int(size_bytes / METER_SECONDS)
+            seconds = min(METER_SECONDS, max(1.0, time.monotonic() - self._began))
+        return int(rows / seconds), int(size_bytes / seconds)
 
     def _trim(self) -> None:
         oldest = time.monotonic() - METER_SECONDS

@@ -162,7 +162,8 @@ class PreparedFile:
 
     def _begin_anew(self, broken: Exception) -> None:
         """The file can't be ours: what it knew is found in the log."""
-        log.warning("state begun anew", extra={"fields": {"source": self._source, "found": type(broken).__name__}})
+        fields = {"source": self._source, "file": self._path, "found": str(broken)}
+        log.warning("the list of prepared XA transactions can't be used: it is made anew", extra={"fields": fields})
         if hasattr(self, "_connection"):
             self._connection.close()
         for suffix in ("", "-wal", "-shm"):

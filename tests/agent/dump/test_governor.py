@@ -142,6 +142,16 @@ def test_rows_when_the_order_has_a_limit_then_it_only_narrows() -> None:
     assert share.slowed == ""
 
 
+def test_most_rows_when_rates_are_set_then_a_chunk_takes_its_time_under_the_lowest() -> None:
+    config = DumpConfig(max_rows_per_second=4_000, max_bytes_per_second=1_000_000)
+    governor = governed(config, threads(1), Clock())
+    wide, narrow = (governor.order(limits).share(threading.Event()) for limits in (Limits(), Limits(0, 500)))
+    assert [wide.most_rows(2, row_bytes) for row_bytes in (10, 1_000)] == [8_000, 2_000]
+    assert narrow.most_rows(2, 10) == 1_000
+    free = governed(DumpConfig(), threads(1), Clock()).order(Limits()).share(threading.Event())
+    assert free.most_rows(1, 100) == float("inf")
+
+
 def test_share_when_cancelled_then_ends_at_once_wherever_it_waits() -> None:
     cancelled = threading.Event()
     governor = Governor("shop", DumpConfig(max_bytes_per_second=1), lambda: Load(99))
