@@ -135,7 +135,7 @@ def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> mysql_client
     return told()[-1]
 
 
-def wait_dumped(gateway: GatewayDouble, dump: Dump, seconds: float = 120.0) -> None:
+def wait_dumped(gateway: GatewayDouble, dump: Dump, seconds: float = 240.0) -> None:
     try:
         gateway.wait(lambda: dump.dumped_cut or dump.failed, seconds)
     except AssertionError as late:
@@ -208,7 +208,7 @@ def wait_rows(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[s
     assert is_equal()
 
 
-def poll(condition: Callable[[], bool], seconds: float = 90.0, every: float = 0.2) -> None:
+def poll(condition: Callable[[], bool], seconds: float = 180.0, every: float = 0.2) -> None:
     """For what reads the whole lake each time: not at each message, and not while the gateway waits for it."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:

@@ -151,7 +151,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self.wait(lambda: request_type in streams and not streams[request_type].is_over)
         return streams[request_type]
 
-    def wait(self, condition: Callable[[], object], seconds: float = 90.0) -> None:
+    def wait(self, condition: Callable[[], object], seconds: float = 180.0) -> None:
         deadline = time.monotonic() + seconds
         with self.changed:
             while not condition():

@@ -47,6 +47,7 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def database(running: Server) -> Server:
     """Empty, and so is its log."""
+    running.roll_back_prepared()
     forget = "RESET BINARY LOGS AND GTIDS" if running.flavor == "mysql" else "RESET MASTER"
     running.run("DROP DATABASE IF EXISTS shop", forget, "CREATE DATABASE shop CHARACTER SET utf8mb4")
     return running

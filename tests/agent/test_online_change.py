@@ -11,12 +11,14 @@ from pathlib import Path
 import pymysql
 import pytest
 from menura.v1 import mysql_binlog_pb2
+from pymysql.constants import ER
 
 from agent.mysql.schema.online_change import bases, is_ghost, is_swap
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
 from tests.agent.test_schema_over_time import MINIMAL, events, kinds
 from tests.servers import Flavor, Server, server
+from tests.stack import wait_for
 
 T: Table = ("shop", "t")
 U: Table = ("shop", "u")
@@ -125,11 +127,24 @@ def copy(database: Server, ghost: str) -> None:
         f"CREATE TRIGGER pt_osc_shop_t_upd AFTER UPDATE ON `shop`.`t` {begin} DELETE IGNORE FROM {new}"
         f" WHERE !(OLD.`id` <=> NEW.`id`) AND {same}; {replace} END",
         f"CREATE TRIGGER pt_osc_shop_t_ins AFTER INSERT ON `shop`.`t` {begin} {replace} END",
-        f"INSERT LOW_PRIORITY IGNORE INTO {new} (`id`, `qty`, `remark`) SELECT `id`, `qty`, `note` FROM `shop`.`t`"
-        " LOCK IN SHARE MODE /*pt-online-schema-change 1 copy table*/",
-        f"ANALYZE TABLE {new} /* pt-online-schema-change */",
         database="shop",
     )
+    wait_for("a copy without a deadlock", lambda: copied(database, ghost), 90, every=0.01)
+    database.run(f"ANALYZE TABLE {new} /* pt-online-schema-change */", database="shop")
+
+
+def copied(database: Server, ghost: str) -> bool:
+    """Both tools try again where the server took their copying for a deadlock's victim."""
+    try:
+        database.run(
+            f"INSERT LOW_PRIORITY IGNORE INTO `shop`.`{ghost}` (`id`, `qty`, `remark`)"
+            " SELECT `id`, `qty`, `note` FROM `shop`.`t` LOCK IN SHARE MODE /*pt-online-schema-change 1 copy table*/"
+        )
+    except pymysql.err.OperationalError as met:
+        if met.args[0] != ER.LOCK_DEADLOCK:
+            raise
+        return False
+    return True
 
 
 def percona(database: Server, writer: Writer) -> None:

@@ -11,6 +11,7 @@ from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, running_agent, write_config
 from tests.agent.test_replication import ITEMS, ORDERS, change, prepare, wait_equal
 from tests.servers import Flavor, Server, server
+from tests.stack import wait_for
 
 FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 
@@ -38,11 +39,20 @@ def purge(database: Server) -> None:
     change(database, rounds=1)
     database.run("FLUSH BINARY LOGS")
     last = database.run("SHOW BINARY LOGS")[-1][0]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while database.run("SHOW BINARY LOGS")[0][0] != last:  # a log that a replica still reads stays
         assert time.monotonic() < deadline
         database.run(f"PURGE BINARY LOGS TO '{last}'")
         time.sleep(0.1)
+
+
+def wait_for_another_second(database: Server, before: int) -> None:
+    """The server's log says to the second when a file was begun."""
+    wait_for("the server's next second", lambda: seconds_of(database) > before, 90, every=0.05)
+
+
+def seconds_of(database: Server) -> int:
+    return int(str(database.run("SELECT UNIX_TIMESTAMP()")[0][0]))
 
 
 def test_position_when_its_log_was_purged_then_the_source_says_so_and_reads_nothing(
@@ -76,6 +86,7 @@ def test_log_when_it_is_reset_then_its_numbers_are_not_taken_for_those_of_before
     with running_agent(path, tmp_path / "log", *ends) as process:
         if database.flavor == "mysql":
             database.run("FLUSH BINARY LOGS")
+        begun = seconds_of(database)
         change(database, rounds=1)
         wait_equal(gateway, database, ORDERS)
         rows = len(gateway.rows("shop", ORDERS))
@@ -87,6 +98,7 @@ def test_log_when_it_is_reset_then_its_numbers_are_not_taken_for_those_of_before
             database.run(reset, "INSERT INTO shop.orders (note) VALUES ('after')")
             gateway.wait(rebuilt)
     if database.flavor == "mysql":
+        wait_for_another_second(database, begun)
         database.run(reset)
         change(database, rounds=9)
         with running_agent(path, tmp_path / "log", *ends):
@@ -104,12 +116,14 @@ def test_log_when_it_was_reset_and_is_longer_than_before_then_is_not_taken_for_t
     path = config(tmp_path, gateway, database)
     record = gateway.source("shop")
     ends = (0, SourceRebuilt.exit_code)
+    begun = seconds_of(database)
     with running_agent(path, tmp_path / "log") as process:
         change(database, rounds=1)
         wait_equal(gateway, database, ORDERS)
         process.kill()
         process.wait()
     rows = len(gateway.rows("shop", ORDERS))
+    wait_for_another_second(database, begun)
     database.run(reset)
     change(database, rounds=9)
     with running_agent(path, tmp_path / "log", *ends):
@@ -199,6 +213,6 @@ def test_server_id_when_another_replica_has_it_then_both_say_so(
                 found = [double.source("shop").status for double in (gateway, other)]
                 return {status.error.code for status in found if status is not None}
 
-            gateway.wait(lambda: "SERVER_ID_DUPLICATE" in codes(), 40)
+            gateway.wait(lambda: "SERVER_ID_DUPLICATE" in codes())
     finally:
         other.stop()

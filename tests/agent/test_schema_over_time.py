@@ -133,7 +133,7 @@ STEPS = (
 )
 
 
-def expect(gateway: GatewayDouble, written: Written, seconds: float = 90.0) -> None:
+def expect(gateway: GatewayDouble, written: Written, seconds: float = 180.0) -> None:
     def read() -> list[dict[str, object]]:
         return [{k: v for k, v in row.items() if not k.startswith("_")} for row in gateway.rows("shop", T)]
 

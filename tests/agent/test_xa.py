@@ -25,6 +25,7 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def database(running: Server) -> Server:
+    running.roll_back_prepared()
     reset = "RESET MASTER" if running.flavor == "mariadb" else "RESET BINARY LOGS AND GTIDS"
     running.run("TRUNCATE shop.orders", "TRUNCATE shop.items", reset)
     return running

@@ -98,7 +98,7 @@ class Shop:
         try:
             kind()
         except OperationalError as refused:
-            if refused.args[0] != ER.LOCK_DEADLOCK:
+            if refused.args[0] not in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT):
                 raise
             self.connection.rollback()  # the other connection was first: this customer comes again later
         else:

@@ -39,7 +39,7 @@ def wait_until_equal(
     server: Server,
     database: str,
     tables: Iterable[str],
-    seconds: float = 240,
+    seconds: float = 600,
     ignored: Iterable[str] = (),
 ) -> None:
     """Until every table's current state equals its source, whose writers have stopped; else what differs."""

@@ -135,12 +135,12 @@ def test_prepared_transactions_when_committed_by_another_session_then_only_those
     with running.agent(source, {source: server}):
         running.start_sync(source, database, "accounts", "oldest")
         for xid, row in (("'kept'", 1), ("'dropped'", 2), ("'late','branch',7", 3)):
-            with closing(server.connect(database=database)) as connection, connection.cursor() as cursor:
-                cursor.execute(f"XA START {xid}")
-                cursor.execute("UPDATE accounts SET amount = amount + 100, note = 'xa' WHERE id = %s", (row,))
-                cursor.execute("INSERT INTO accounts (amount) VALUES (%s)", (row,))
-                cursor.execute(f"XA END {xid}")
-                cursor.execute(f"XA PREPARE {xid}")
+            server.prepare_xa(
+                xid,
+                f"UPDATE accounts SET amount = amount + 100, note = 'xa' WHERE id = {row}",
+                f"INSERT INTO accounts (amount) VALUES ({row})",
+                database=database,
+            )
         server.run("UPDATE accounts SET note = 'between' WHERE id = 4", database=database)
         server.run("XA COMMIT 'late','branch',7", "XA ROLLBACK 'dropped'", database=database)
         server.run("INSERT INTO accounts (amount) VALUES (77)", "XA COMMIT 'kept'", database=database)

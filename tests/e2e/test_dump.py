@@ -22,14 +22,21 @@ FLAVORS: tuple[Flavor, ...] = ("mysql", "mariadb")
 SEEDS = range(1, 1 + int(os.environ.get("MENURA_DUMP_SEEDS", "1")))
 #: many chunks of few rows
 SMALL_CHUNKS = {"dump": {"workers": 2, "max_chunk_rows": 300}}
+#: of an order: a dump of 6,000 rows takes 20 seconds, so that it is in its middle when a test acts upon it
+SLOW = {"limits": {"rows_per_second": 300}}
 
 #: how a dump ends that did not bring its table
 UNFINISHED = ("failed", "refused", "cancelled", "lost")
 
 
+def path_of(running: Stack, source: str) -> str:
+    """Of the source's dumps, in the API."""
+    return f"/v1/tenants/{running.tenant}/sources/{source}/dumps"
+
+
 def dumps(running: Stack, source: str) -> dict[str, dict[str, Any]]:
     """The newest dump of each table."""
-    listed = running.get(f"/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
+    listed = running.get(path_of(running, source))["dumps"]
     return {dump["table"]: dump for dump in sorted(listed, key=lambda dump: dump["created_at_us"])}
 
 
@@ -157,12 +164,13 @@ def test_dump_when_its_table_changes_in_the_middle_then_the_lake_equals_the_new_
     source, origin = f"{alteration}-{flavor}", servers[flavor]
     database = f"mid_{alteration}_{flavor}"
     churn.create(origin, database, rows=6000, seed=6)
-    slow = {"dump": {**SMALL_CHUNKS["dump"], "max_rows_per_second": 3000}}
-    with running.agent(source, {source: origin}, **slow):
-        running.start_sync(source, database, "numbers", "dump")
-        wait_for("the first chunks", lambda: dumps(running, source)["numbers"]["chunks"] > 2)
-        assert dumps(running, source)["numbers"]["state"] not in ("done", "failed")
+    with running.agent(source, {source: origin}, **SMALL_CHUNKS):
+        running.start_sync(source, database, "numbers", "dump", dump=SLOW)
+        wait_for("the first chunks", lambda: dumps(running, source)["numbers"]["chunks"] > 1)
+        dump = dumps(running, source)["numbers"]
+        assert dump["state"] not in ("done", "failed")
         origin.run(*ALTERATIONS[alteration], database=database)
+        running.post(f"{path_of(running, source)}/{dump['dump']}/limits")
         wait_until_dumped(running, source, 1)
         wait_until_equal(running.lake, running.tenant, source, origin, database, ["numbers"])
 
@@ -174,20 +182,20 @@ def test_dump_when_paused_and_resumed_and_one_is_cancelled_then_does_so(
     source, origin = f"command-{flavor}", servers[flavor]
     database = f"command_{flavor}"
     churn.create(origin, database, rows=6000, seed=7)
-    slow = {"dump": {**SMALL_CHUNKS["dump"], "max_rows_per_second": 3000}}
-    with running.agent(source, {source: origin}, **slow):
+    path = path_of(running, source)
+    with running.agent(source, {source: origin}, **SMALL_CHUNKS):
         for table in ("numbers", "names"):
-            running.start_sync(source, database, table, "dump")
-        wait_for("first chunks of both", lambda: min(each["chunks"] for each in dumps(running, source).values()) > 1)
-        path = f"/v1/tenants/{running.tenant}/sources/{source}/dumps"
+            running.start_sync(source, database, table, "dump", dump=SLOW)
+        wait_for("first chunks of both", lambda: min(each["chunks"] for each in dumps(running, source).values()) > 0)
         running.post(f"{path}/{dumps(running, source)['names']['dump']}/cancel")
         paused = dumps(running, source)["numbers"]["dump"]
         running.post(f"{path}/{paused}/pause")
         wait_for("the pause", lambda: dumps(running, source)["numbers"]["state"] == "paused")
         held = dumps(running, source)["numbers"]
         origin.run("UPDATE numbers SET note = 'while it waits' WHERE id < 0", database=database)
+        running.post(f"{path}/{paused}/limits")
         running.post(f"{path}/{paused}/resume")
-        wait_for("the end", lambda: dumps(running, source)["numbers"]["state"] == "done", 120)
+        wait_for("the end", lambda: dumps(running, source)["numbers"]["state"] == "done")
         assert dumps(running, source)["numbers"]["chunks"] > held["chunks"]
         assert dumps(running, source)["names"]["state"] == "cancelled"
         wait_until_equal(running.lake, running.tenant, source, origin, database, ["numbers"])

@@ -47,7 +47,7 @@ def test_definitions_that_change_when_rows_come_between_then_the_lake_equals_the
         source = f"{flavor}-changing"
         for table in tables:
             running.start_sync(source, database, table, "now")
-        wait_for("the tables to stream", lambda: running.source(source)["tables"].get("streaming") == len(tables), 60)
+        wait_for("the tables to stream", lambda: running.source(source)["tables"].get("streaming") == len(tables))
         server.run(*STATEMENTS, database=database)
         server.run(*PARTIAL, *([PARTIAL_MOVE] if flavor == "mysql" else []), database=database)
         wait_until_equal(running.lake, running.tenant, source, server, database, tables)

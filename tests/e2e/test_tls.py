@@ -24,10 +24,10 @@ def test_agent_when_both_its_connections_are_verified_tls_then_rows_land(flavor:
         stack = Stack(tmp_path / "stack")
         stack.gateway.arguments += ["--tls-certificate", certificate, "--tls-key", key, "--tls-client-ca", ca]
         with stack.client, stack.gateway, stack.api:
-            wait_for("the API to answer", lambda: stack.api_answers() or None, 60)
+            wait_for("the API to answer", lambda: stack.api_answers() or None)
             with agent(stack, source, tmp_path, {"ca": ca, "certificate": certificate, "key": key}):
                 stack.start_sync("shop", "d", "t", "oldest")
-                wait_for("two landed rows", lambda: landed_rows(stack.landing) == 2, 30)
+                wait_for("two landed rows", lambda: landed_rows(stack.landing) == 2)
 
 
 def agent(stack: Stack, source: Server, folder: Path, tls: dict[str, str]) -> Process:
