@@ -26,7 +26,7 @@ STOP_SECONDS = 60
 T = TypeVar("T")
 
 
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 180, every: float = 0.1) -> T:
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 300, every: float = 0.1) -> T:
     """The first truthy answer of `probe`; a TimeoutError that says what was waited for and the last answer."""
     deadline = time.monotonic() + seconds
     while True:
