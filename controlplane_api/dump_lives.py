@@ -5,11 +5,11 @@ row. Goes out: their rows, and in the syncs of their tables why older rows are m
 to begin with begins without it, at the log's end: the source's generation grows.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from uuid import uuid4
 
+from menura.instants import now_us
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
 
 from controlplane_api.documents import problem_document
@@ -54,7 +54,7 @@ def create_dumps(connection: Connection, source_id: int, tables: Sequence[int], 
     if not tables:
         return {}
     made = {table_id: str(uuid4()) for table_id in tables}
-    at_us = time.time_ns() // 1000
+    at_us = now_us()
     fixed = {"source_id": source_id, "state": DumpEnd.RUNNING, "created_at_us": at_us, "key": [], **asdict(options)}
     connection.execute(insert(Dump), [{"uuid": uuid, "table_id": table_id, **fixed} for table_id, uuid in made.items()])
     grow_dump_generation(connection, source_id)

@@ -5,11 +5,11 @@ the agent and lets the source's dump generation grow, which the gateway notices.
 A dump that a sync begins with is made by `syncs.start_tables`.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from menura.errors import MenuraError
+from menura.instants import now_us
 from sqlalchemy import Connection, Row, select, tuple_, update
 
 from controlplane_api.dump_lives import (
@@ -149,7 +149,7 @@ def cancel(connection: Connection, source_id: int, uuid: str) -> bool:
     if row.state == DumpEnd.CANCELLED:
         return False
     _still_running(row, "cancelling a dump")
-    end_dumps(connection, source_id, [row.id], DumpEnd.CANCELLED, None, time.time_ns() // 1000)
+    end_dumps(connection, source_id, [row.id], DumpEnd.CANCELLED, None, now_us())
     return True
 
 

@@ -5,12 +5,12 @@ lets the source's generation grow once, which the gateway notices. A kill leaves
 """
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from menura.errors import MenuraError
+from menura.instants import now_us
 from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
 
 from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions, create_dumps, end_dumps
@@ -212,7 +212,7 @@ def _committed(connection: Connection, source_id: int) -> tuple[dict[str, Any] |
 
 def _cancel_dumps(connection: Connection, source_id: int, tables: Sequence[int]) -> None:
     """The changes that would decide over their rows don't come any more."""
-    at_us = time.time_ns() // 1000
+    at_us = now_us()
     stopped = Problem("DUMP_SYNC_STOPPED", "its table's sync was stopped", terminal=True, at_us=at_us)
     running: list[int] = []
     for begin in range(0, len(tables), LOOKUP_TABLES):

@@ -22,7 +22,8 @@
     │   ├── BatchTooLarge       BATCH_TOO_LARGE
     │   ├── BatchColumns        BATCH_COLUMNS             columns other than the contract's
     │   ├── TableNotDesired     TABLE_NOT_DESIRED
-    │   └── DumpNotDesired      DUMP_NOT_DESIRED
+    │   ├── DumpNotDesired      DUMP_NOT_DESIRED
+    │   └── DumpPlanChanged     DUMP_PLAN_CHANGED         ends the dump, not the stream
     └── Unsettled               transient: the agent opens the stream again and reads from the committed position
         ├── SessionUnknown      SESSION_UNKNOWN
         ├── SessionReplaced     SESSION_REPLACED
@@ -37,9 +38,8 @@
         └── GatewayStopping     GATEWAY_STOPPING
 """
 
-import time
-
 from menura.errors import MenuraError
+from menura.instants import now_us
 from menura.v1.error_pb2 import Error
 
 NOTHING_LOST = "Nothing of it was committed; the agent reads again from the last committed position"
@@ -142,6 +142,12 @@ class DumpNotDesired(StreamError):
     terminal = False
 
 
+class DumpPlanChanged(StreamError):
+    """Never raised: the dump is recorded as failed for it, and the source's other dumps go on."""
+
+    code = "DUMP_PLAN_CHANGED"
+
+
 class Unsettled(GatewayError):
     code = "UNSETTLED"
     terminal = False
@@ -209,5 +215,5 @@ def as_message(error: MenuraError) -> Error:
         table=error.table,
         position=error.position,
         terminal=error.terminal,
-        at_us=time.time_ns() // 1000,
+        at_us=now_us(),
     )

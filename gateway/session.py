@@ -8,6 +8,7 @@ import logging
 import time
 from dataclasses import dataclass
 
+from menura.instants import now_us
 from menura.v1.config_pb2 import Heartbeat, HeartbeatAck, Hello, HelloAck
 from menura.v1.stream_pb2 import RequestType, StreamRequest
 
@@ -80,9 +81,9 @@ class Session:
         spacing_seconds = self.parts.config.heartbeat_interval_ms / 1000 * 0.9  # clocks of two machines differ
         while (message := await self.stream.read()) is not None:
             if message.WhichOneof("payload") == "error":
-                logger.warning("agent reports: %s: %s", self.stream.key, problem_from(message.error, _now_us()).message)
+                logger.warning("agent reports: %s: %s", self.stream.key, problem_from(message.error, now_us()).message)
                 continue
-            await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=_now_us())))
+            await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
             if time.monotonic() - recorded_at >= spacing_seconds:
                 recorded_at = time.monotonic()
                 await self._record_heartbeat(message.heartbeat)
@@ -92,20 +93,20 @@ class Session:
         assert key is not None
         held = [
             health
-            for health in source_health(heartbeat, _now_us())
+            for health in source_health(heartbeat, now_us())
             if self.presence.is_held_by(SourceKey(key.tenant, health.source), key.agent)
         ]
         await report(
             self.parts.metrics,
             lambda: self.parts.registry.record_heartbeat(
-                key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, _now_us()
+                key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, now_us()
             ),
         )
 
     async def _record_gone(self, agent: AgentSession) -> None:
         await report(
             self.parts.metrics,
-            lambda: self.parts.registry.record_agent_gone(agent.tenant, agent.agent, agent.session, _now_us()),
+            lambda: self.parts.registry.record_agent_gone(agent.tenant, agent.agent, agent.session, now_us()),
         )
 
 
@@ -117,7 +118,3 @@ async def _leave_when_replaced(agent: AgentSession) -> None:
         data="The newer process goes on",
         remedy="Give each agent a name of its own",
     )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -6,11 +6,11 @@ numbered likewise.
 
 import asyncio
 import re
-import time
 from dataclasses import dataclass
 
 import grpc
 from menura.errors import MenuraError
+from menura.instants import now_us
 from menura.naming import is_identity
 from menura.v1.config_pb2 import Hello
 from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamResponse
@@ -121,7 +121,7 @@ class AgentStream:
         async with self._sending:
             self._sent += 1
             message.header.CopyFrom(self._header)
-            message.header.sequence, message.header.sent_at_us = self._sent, time.time_ns() // 1000
+            message.header.sequence, message.header.sent_at_us = self._sent, now_us()
             await self._context.write(message)
 
     async def fail(self, error: MenuraError) -> None:

@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from menura.instants import now_us
 from sqlalchemy import ColumnElement, Connection, Row, Select, select
 
 from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows, percent, seconds_left
-from controlplane_api.api.presence import is_present, now_us
+from controlplane_api.api.presence import is_present
 from controlplane_api.api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
 from controlplane_api.errors import DumpUnknown
 from controlplane_api.models import Agent, Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant

@@ -1,13 +1,7 @@
 """Whether an agent is connected, by what the database knows of it."""
 
-import time
-
 #: an agent that says nothing for longer is not connected, whatever its last gateway wrote before it died
 PRESENCE_SECONDS = 30
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def is_present(connected: bool, seen_at_us: int, now: int) -> bool:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from menura.instants import now_us
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
 
 from controlplane_api.api import dump_queries
-from controlplane_api.api.presence import is_present, now_us
+from controlplane_api.api.presence import is_present
 from controlplane_api.api.views import (
     AgentView,
     DumpView,

@@ -1,10 +1,10 @@
 """`menura dump start | list | show | pause | resume | cancel | priority | limit`: first copies of tables."""
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import typer
+from menura.instants import now_us
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -247,7 +247,7 @@ def _done(dump: DumpView) -> str:
 
 
 def _ends_in(dump: DumpView) -> str:
-    return duration(None if dump.estimated_end_us is None else max(0, dump.estimated_end_us - time.time_ns() // 1000))
+    return duration(None if dump.estimated_end_us is None else max(0, dump.estimated_end_us - now_us()))
 
 
 def _seconds(number: int | None) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Annotated
 
 import typer
+from menura.instants import now_us
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -154,7 +155,7 @@ def _status(client: ApiClient) -> Group:
 
 def _agents_table(found: Iterable[AgentView]) -> Table:
     table = grid("AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES", right=["SEEN", "MEMORY"])
-    now = time.time_ns() // 1000
+    now = now_us()
     for agent in found:
         table.add_row(
             Text(agent.agent, style="bold"),

@@ -6,6 +6,7 @@ PostgreSQL the time is the database's, whatever the gateways' clocks say; an SQL
 
 import time
 
+from menura.instants import now_us
 from sqlalchemy import BigInteger, ColumnElement, Connection, and_, case, cast, func, or_, select, update
 
 from controlplane_api.documents import insert_into
@@ -77,7 +78,7 @@ def _owned(key: SourceKey, gateway: str, epoch: int) -> ColumnElement[bool]:
 def _now_us(connection: Connection) -> ColumnElement[int]:
     if connection.dialect.name == "postgresql":
         return cast(func.extract("epoch", func.clock_timestamp()) * 1_000_000, BigInteger)
-    return cast(time.time_ns() // 1000, BigInteger)
+    return cast(now_us(), BigInteger)
 
 
 def _us(seconds: float) -> int:

@@ -1,9 +1,7 @@
 """The gateway's registry over the control plane's database.
 
 What agents report goes in, what is asked of them comes out. Implements `gateway.registry.Registry`, whose
-docstrings are the contract. Every call is one transaction; a kill leaves it done or not begun. Reports are
-written in bulk and only where they differ from what is stored, since a source may have tens of thousands of
-tables and says all of them each time.
+docstrings are the contract. Every call is one transaction; a kill leaves it done or not begun.
 
 The gateway must stop taking cuts of the older generation and follow its log to the end before it reads
 `desired` for a new one: only then is a resumed table's position the place where its rows in the lake end.
@@ -14,16 +12,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from menura.landing import LogEntry
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, tuple_, update
+from sqlalchemy import Connection, Row, and_, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from controlplane_api.database import Database
-from controlplane_api.documents import ahead_from, clean_int64, clean_text, insert_into, position_from, problem_document
+from controlplane_api.documents import ahead_from, clean_text, position_from, problem_document
 from controlplane_api.errors import DatabaseUnavailable
-from controlplane_api.models import Agent, CommittedPosition, Dump, Source, SourceHealth, SourceTable, Sync, Tenant
-from controlplane_api.registry import cut_log, dump_reports, leases
+from controlplane_api.models import CommittedPosition, Dump, Source, SourceTable, Sync, Tenant
+from controlplane_api.registry import agent_reports, cut_log, dump_reports, leases
+from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.registry.cartography import store_cartography
-from controlplane_api.states import Desired, DumpEnd, StartKind, State
+from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
     AgentSeen,
     DumpPlanned,
@@ -42,16 +41,6 @@ from gateway.registry import SourceHealth as SourceHealthSeen
 
 AnyRow = Row[*tuple[Any, ...]]
 
-#: what the agent's states are called here
-_STATES = {
-    "PENDING": State.PENDING,
-    "CATCHING_UP": State.CATCHING_UP,
-    "STREAMING": State.STREAMING,
-    "DENIED": State.DENIED,
-    "FAILED": State.FAILED,
-    "DUMPING": State.DUMPING,
-}
-
 
 class SqlRegistry:
     """`gateway.registry.Registry` over a `Database`; thread-safe, and several processes may have one each."""
@@ -61,43 +50,11 @@ class SqlRegistry:
 
     def record_agent(self, agent: AgentSeen) -> None:
         with self._write() as connection:
-            tenant_id = cut_log.ensure_tenants(connection, {agent.tenant}, agent.at_us)[agent.tenant]
-            seen = {
-                "session": clean_text(agent.session),
-                "version": clean_text(agent.version),
-                "hostname": clean_text(agent.hostname),
-                "connected": True,
-                "connected_at_us": agent.at_us,
-                "seen_at_us": agent.at_us,
-            }
-            agent_id = connection.execute(
-                insert_into(connection, Agent)
-                .values(tenant_id=tenant_id, name=agent.agent, **seen)
-                .on_conflict_do_update(index_elements=[Agent.tenant_id, Agent.name], set_=seen)
-                .returning(Agent.id)
-            ).scalar_one()
-            if agent.sources:
-                statement = insert_into(connection, Source)
-                said = ("flavor", "server_version", "address", "policy_sha256")
-                connection.execute(
-                    statement.on_conflict_do_update(
-                        index_elements=[Source.tenant_id, Source.name],
-                        set_={name: statement.excluded[name] for name in ("agent_id", *said)},
-                    ),
-                    [
-                        {"tenant_id": tenant_id, "agent_id": agent_id, "name": source.source}
-                        | {name: clean_text(getattr(source, name)) for name in said}
-                        for source in sorted(agent.sources, key=lambda source: source.source)
-                    ],
-                )
+            agent_reports.record_agent(connection, agent)
 
     def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
         with self._write() as connection:
-            connection.execute(
-                update(Agent)
-                .where(_agent_is(tenant, agent), Agent.session == session)
-                .values(connected=False, seen_at_us=at_us)
-            )
+            agent_reports.record_gone(connection, tenant, agent, session, at_us)
 
     def record_heartbeat(
         self,
@@ -109,31 +66,7 @@ class SqlRegistry:
         at_us: int,
     ) -> None:
         with self._write() as connection:
-            connection.execute(
-                update(Agent)
-                .where(_agent_is(tenant, agent))
-                .values(
-                    connected=True,
-                    seen_at_us=at_us,
-                    resident_memory_bytes=clean_int64(resident_memory_bytes),
-                    cpu_us=clean_int64(cpu_us),
-                )
-            )
-            ids, before = _health_before(connection, tenant, [health.source for health in sources])
-            rows = [
-                _health_row(ids[health.source], health, before.get(ids[health.source]), at_us)
-                for health in sources
-                if health.source in ids
-            ]
-            if rows:
-                statement = insert_into(connection, SourceHealth)
-                connection.execute(
-                    statement.on_conflict_do_update(
-                        index_elements=[SourceHealth.source_id],
-                        set_={name: statement.excluded[name] for name in rows[0] if name != "source_id"},
-                    ),
-                    sorted(rows, key=lambda row: row["source_id"]),
-                )
+            agent_reports.record_heartbeat(connection, tenant, agent, resident_memory_bytes, cpu_us, sources, at_us)
 
     def record_cartography(
         self,
@@ -165,27 +98,8 @@ class SqlRegistry:
     ) -> None:
         with self._write() as connection:
             source = _lock_source(connection, key)
-            if source is None or source.generation != generation:
-                return
-            connection.execute(update(Source).where(Source.id == source.id).values(problem=problem_document(problem)))
-            stored = {
-                (row.database, row.name): row
-                for row in connection.execute(
-                    select(
-                        SourceTable.database, SourceTable.name, Sync.table_id, Sync.state, Sync.problem,
-                        Sync.ignored_columns,
-                    )
-                    .join_from(Sync, SourceTable)
-                    .where(Sync.source_id == source.id, *_ASKED_OF_AGENT)
-                )
-            }  # fmt: skip
-            changed = [
-                change
-                for table in tables
-                if (row := stored.get((table.database, table.table))) and (change := _effective_change(row, table))
-            ]
-            if changed:
-                connection.execute(_UPDATE_EFFECTIVE, changed)
+            if source is not None and source.generation == generation:
+                agent_reports.record_effective(connection, source.id, tables, problem)
 
     def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None:
         with self._write() as connection:
@@ -210,7 +124,7 @@ class SqlRegistry:
                 )
                 .select_from(Source)
                 .join(Tenant)
-                .outerjoin(Sync, (Sync.source_id == Source.id) & _ASKED_OF_AGENT[0] & _ASKED_OF_AGENT[1])
+                .outerjoin(Sync, and_(Sync.source_id == Source.id, *ASKED_OF_AGENT))
                 .outerjoin(SourceTable, SourceTable.id == Sync.table_id)
                 .outerjoin(Dump, _BEGINS_WITH)
                 .where(Tenant.name == key.tenant, Source.name == key.source)
@@ -315,17 +229,7 @@ class SqlRegistry:
             raise RegistryUnavailable(str(unavailable)) from unavailable
 
 
-_ASKED_OF_AGENT = (Sync.desired == Desired.SYNCING, Sync.failed.is_(False))
-
 _BEGINS_WITH = and_(Sync.start == StartKind.DUMP, Dump.table_id == Sync.table_id, Dump.uuid == Sync.start_text)
-
-_UPDATE_EFFECTIVE = (
-    update(Sync)
-    .where(Sync.table_id == bindparam("of_table"))
-    .values(
-        state=bindparam("to_state"), problem=bindparam("to_problem"), ignored_columns=bindparam("to_ignored_columns")
-    )
-)
 
 
 def _lock_source(connection: Connection, key: SourceKey) -> Row[int, int] | None:
@@ -336,57 +240,6 @@ def _lock_source(connection: Connection, key: SourceKey) -> Row[int, int] | None
         .where(Tenant.name == key.tenant, Source.name == key.source)
         .with_for_update(of=Source, key_share=True)
     ).first()
-
-
-def _agent_is(tenant: str, agent: str) -> ColumnElement[bool]:
-    return Agent.id.in_(select(Agent.id).join_from(Agent, Tenant).where(Tenant.name == tenant, Agent.name == agent))
-
-
-def _health_before(
-    connection: Connection, tenant: str, sources: Sequence[str]
-) -> tuple[dict[str, int], dict[int, AnyRow]]:
-    """Ids of the sources by name, and the last heartbeat's counters by id."""
-    rows = connection.execute(
-        select(Source.id, Source.name, SourceHealth.at_us, SourceHealth.rows, SourceHealth.read_bytes)
-        .join_from(Source, Tenant)
-        .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
-        .where(Tenant.name == tenant, Source.name.in_(sources))
-    ).all()
-    return {row.name: row.id for row in rows}, {row.id: row for row in rows if row.at_us is not None}
-
-
-def _health_row(source_id: int, health: SourceHealthSeen, before: AnyRow | None, at_us: int) -> dict[str, Any]:
-    return {
-        "source_id": source_id,
-        "at_us": at_us,
-        "read_position": clean_text(health.read_position),
-        "source_position": clean_text(health.source_position),
-        "lag_us": None if health.lag_us is None else clean_int64(health.lag_us),
-        "rows": clean_int64(health.rows),
-        "transactions": clean_int64(health.transactions),
-        "read_bytes": clean_int64(health.read_bytes),
-        "sent_bytes": clean_int64(health.sent_bytes),
-        "credit_wait_us": clean_int64(health.credit_wait_us),
-        "rows_per_second": before and _rate(health.rows - before.rows, at_us - before.at_us),
-        "read_bytes_per_second": before and _rate(health.read_bytes - before.read_bytes, at_us - before.at_us),
-        "problem": problem_document(health.problem),
-    }
-
-
-def _rate(grown: int, elapsed_us: int) -> float | None:
-    """Per second; unknown when the counter began anew with the agent's process."""
-    return grown * 1_000_000 / elapsed_us if grown >= 0 and elapsed_us > 0 else None
-
-
-def _effective_change(row: AnyRow, table: TableEffective) -> dict[str, Any] | None:
-    """What to write, or None where the database says the same already."""
-    state = _STATES.get(table.state)
-    if state is None:  # a newer agent's word: what is known stays
-        return None
-    to = (state, problem_document(table.problem), list(table.ignored_columns))
-    if (row.state, row.problem, row.ignored_columns) == to:
-        return None
-    return {"of_table": row.table_id, "to_state": to[0], "to_problem": to[1], "to_ignored_columns": to[2]}
 
 
 def _desired_table(row: AnyRow) -> TableDesired:

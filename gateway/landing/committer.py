@@ -19,9 +19,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from menura.errors import MenuraError
+from menura.instants import now_us
 from menura.landing import LandedCut, LogEntry
 
-from gateway.errors import NOTHING_LOST, GatewayError, LeaseLost, LogEntryTaken, StreamSuperseded
+from gateway.errors import NOTHING_LOST, GatewayError, LeaseLost, LogEntryTaken, LogUnsettled, StreamSuperseded
 from gateway.landing.cut_log import CutLog, EntryTaken
 from gateway.metrics import GatewayMetrics
 from gateway.registry import Registry, RegistryUnavailable, SourceKey
@@ -46,6 +48,17 @@ class CompleteCut:
     events_bytes: int
     lease_is_valid: Callable[[], bool]
     outcome: asyncio.Future[int]
+
+    def is_committed(self) -> bool:
+        return self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None
+
+    def is_dropped(self) -> bool:
+        """Whether no log entry can name its files, now or later."""
+        if not self.outcome.done():
+            return False
+        return self.outcome.cancelled() or (
+            isinstance(failure := self.outcome.exception(), MenuraError) and not isinstance(failure, LogUnsettled)
+        )
 
 
 @dataclass(slots=True)
@@ -146,9 +159,7 @@ class Committer:
     async def _commit(self, cuts: list[CompleteCut]) -> None:
         started = time.monotonic_ns()
         try:
-            entry = await asyncio.to_thread(
-                self.log.append, [cut.landed for cut in cuts], committed_at_us=time.time_ns() // 1000
-            )
+            entry = await asyncio.to_thread(self.log.append, [cut.landed for cut in cuts], committed_at_us=now_us())
         except EntryTaken as taken:
             logger.warning("cut log entry %d is another writer's, %s", taken.entry.entry, taken.entry.gateway)
             await self._apply(taken.entry)

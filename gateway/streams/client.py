@@ -4,7 +4,7 @@ Comes in: an agent's messages, each handed to the one whom it concerns. What is 
 landed the dumps'; the rest begins anew with the next stream.
 """
 
-import time
+from menura.instants import now_us
 
 from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession
@@ -31,9 +31,9 @@ class Client:
         while (message := await self._stream.read()) is not None:
             payload = message.WhichOneof("payload")
             if payload == "cartography":
-                await self._cartographer.take(message.cartography, time.time_ns() // 1000)
+                await self._cartographer.take(message.cartography, now_us())
             elif payload == "error":
-                await self._record_problem(problem_from(message.error, time.time_ns() // 1000))
+                await self._record_problem(problem_from(message.error, now_us()))
             else:
                 await self._dumps.receive(message)
 

@@ -6,9 +6,9 @@ begins anew with the next stream.
 """
 
 import logging
-import time
 from contextlib import ExitStack
 
+from menura.instants import now_us
 from menura.naming import is_identity
 from menura.v1.config_pb2 import DesiredState, EffectiveState, Hello, TableName
 from menura.v1.stream_pb2 import StreamRequest
@@ -73,7 +73,7 @@ class Control:
             version=self._version,
             hostname=self._hostname,
             sources=tuple(self._sources[name] for name in held),
-            at_us=_now_us(),
+            at_us=now_us(),
         )
         await ask_registry(self._parts.registry.record_agent, agent)
         self._agent.recorded.set()
@@ -101,7 +101,7 @@ class Control:
             if message.WhichOneof("payload") == "effective_state":
                 await self._record_effective(message.effective_state)
                 continue
-            problem = problem_from(message.error, _now_us())
+            problem = problem_from(message.error, now_us())
             logger.warning("agent reports: %s: %s", self._stream.key, problem.message)
             if message.error.source in self._sent:
                 key = self._key(message.error.source)
@@ -115,7 +115,7 @@ class Control:
     async def _record_effective(self, state: EffectiveState) -> None:
         if state.source not in self._sent:
             return  # another agent has it now; its word counts
-        at_us = _now_us()
+        at_us = now_us()
         tables, problem = tables_effective(state, at_us), optional_problem(state, at_us)
         await report(
             self._parts.metrics,
@@ -126,7 +126,3 @@ class Control:
 
     def _key(self, name: str) -> SourceKey:
         return SourceKey(self._agent.tenant, name)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

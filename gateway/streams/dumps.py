@@ -17,9 +17,9 @@ named chunks and failed) the stream ends, and the next one begins at the ledger.
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, field
 
+from menura.instants import now_us
 from menura.landing import LandedChunk
 from menura.v1.mysql_binlog_pb2 import Credit
 from menura.v1.mysql_client_pb2 import (
@@ -38,6 +38,7 @@ from gateway.errors import (
     NOTHING_LOST,
     ChunksLost,
     CreditOverdrawn,
+    DumpPlanChanged,
     LandingFailed,
     PayloadInvalid,
     as_message,
@@ -94,7 +95,7 @@ class Dumps:
             await run_until_first(self._serve_alone(), self._leave_when_superseded())
         except LandingFailed as failed:
             self.parts.troubles.began(self.key, TROUBLE)
-            await self._record_problem(problem_from(as_message(failed), _now_us()))
+            await self._record_problem(problem_from(as_message(failed), now_us()))
             raise
         finally:
             self.parts.client_slots.leave(self.key, self)
@@ -222,7 +223,7 @@ class Dumps:
         if order is None or order.plan is not None:
             return
         plan = dump_planned(message)
-        await ask_registry(self.parts.registry.record_dump_plan, self.key, message.dump, plan, _now_us())
+        await ask_registry(self.parts.registry.record_dump_plan, self.key, message.dump, plan, now_us())
         await self._send_desired()
         order = self._chunks.order(message.dump)
         if order is None or order.plan is not None:
@@ -230,20 +231,23 @@ class Dumps:
         if not plan.key:
             self._chunks.read_whole(message.dump)
             return
-        problem = Problem(
-            "DUMP_PLAN_CHANGED",
-            "reading a table by its key: it had no key when the dump was planned. Nothing of it was committed. "
-            "Start the dump again.",
-            terminal=True,
-            at_us=_now_us(),
+        changed = DumpPlanChanged(
+            "reading a table by its key",
+            "it had no key when the dump was planned",
+            data="Nothing of it was committed",
+            remedy="Start the dump again: menura dump start",
+            source=str(self.key),
+            database=order.database,
+            table=order.table,
         )
+        problem = problem_from(as_message(changed), now_us())
         await ask_registry(self.parts.registry.record_dump_failed, self.key, message.dump, problem, problem.at_us)
         await self._send_desired()
 
     async def _record_failed(self, failed: DumpFailed) -> None:
         if self._chunks.order(failed.dump) is None:
             return
-        problem = problem_from(failed.error, _now_us())
+        problem = problem_from(failed.error, now_us())
         logger.warning("dump failed: source=%s dump=%s: %s", self.key, failed.dump, problem.message)
         await ask_registry(self.parts.registry.record_dump_failed, self.key, failed.dump, problem, problem.at_us)
         await self._send_desired()
@@ -260,7 +264,7 @@ class Dumps:
                 await self._record_states(states)
 
     async def _record_states(self, states: list[DumpSeen]) -> None:
-        await report(self.parts.metrics, lambda: self.parts.registry.record_dump_status(self.key, states, _now_us()))
+        await report(self.parts.metrics, lambda: self.parts.registry.record_dump_status(self.key, states, now_us()))
 
     async def _answer(self) -> None:
         """Say which chunks cuts have committed; leave when one was lost."""
@@ -304,7 +308,7 @@ class Dumps:
             await self._record_problem(None)
 
     async def _record_problem(self, problem: Problem | None) -> None:
-        at_us = _now_us()
+        at_us = now_us()
         await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
 
     async def _close(self) -> None:
@@ -316,7 +320,3 @@ class Dumps:
             await self._jobs.run(lambda: self._files.discard_others(()))
         except LandingFailed as failed:  # orphans are harmless
             logger.warning("dumps not left tidily: source=%s: %s", self.key, failed.found)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

@@ -13,13 +13,12 @@ one call at a time. The credit that a sender was not granted bounds the queue an
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from menura.errors import MenuraError
+from menura.instants import now_us
 from menura.landing import LandedCut
 from menura.v1.error_pb2 import Error
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
@@ -30,7 +29,6 @@ from gateway.errors import (
     CreditOverdrawn,
     GatewayStopping,
     LandingFailed,
-    LogUnsettled,
     OutOfSequence,
     TableNotDesired,
     as_message,
@@ -245,7 +243,7 @@ class Replication:
         events = await run.dumps.admit(
             end, landed_events(end, run.tables, run.last_gsn), lambda: self._wait_until_committed(0)
         )
-        started, stopped = landed_starts(end), landed_stops(end, _now_us())
+        started, stopped = landed_starts(end), landed_stops(end, now_us())
         position, ahead = landed_position(end.position), landed_ahead(end.ahead)
         await self._wait_until_committed(MAX_UNCOMMITTED_CUTS - 1)
         files, released = await self._jobs.run(run.files.finish)
@@ -348,7 +346,7 @@ class Replication:
 
     async def _record_problem(self, error: Error | None) -> None:
         """What an operator reads of this source; None takes it back."""
-        at_us = _now_us()
+        at_us = now_us()
         problem = None if error is None else problem_from(error, at_us)
         await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
 
@@ -359,8 +357,8 @@ class Replication:
             await self.parts.committer.withdraw(self.key)
             dropped: list[Callable[[], object]] = [self._run.files.discard] if self._run is not None else []
             for submitted in self._uncommitted:
-                self._settle(submitted, is_committed=_is_committed(submitted.cut))
-                if _is_dropped(submitted.cut):
+                self._settle(submitted, is_committed=submitted.cut.is_committed())
+                if submitted.cut.is_dropped():
                     dropped += [
                         submitted.files.discard,
                         partial(discard_files, self.parts.storage, submitted.chunks.files),
@@ -404,20 +402,3 @@ def _land_in_files(batch: ChangeBatch, after_gsn: int, files: CutFiles) -> tuple
 
 def _credit_of(batch: ChangeBatch) -> int:
     return len(batch.rows) + len(batch.transactions)
-
-
-def _is_committed(cut: CompleteCut) -> bool:
-    return cut.outcome.done() and not cut.outcome.cancelled() and cut.outcome.exception() is None
-
-
-def _is_dropped(cut: CompleteCut) -> bool:
-    """Whether no log entry can name its files, now or later."""
-    if not cut.outcome.done():
-        return False
-    return cut.outcome.cancelled() or (
-        isinstance(failure := cut.outcome.exception(), MenuraError) and not isinstance(failure, LogUnsettled)
-    )
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000

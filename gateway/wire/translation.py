@@ -5,6 +5,7 @@ Pure: messages in, values out.
 
 from collections.abc import Iterable
 
+from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.v1.config_pb2 import EffectiveState, Heartbeat, Hello, TableName, TableState
 from menura.v1.error_pb2 import Error
@@ -37,15 +38,9 @@ def clean_text(value: str, limit: int = MAX_TEXT_CHARS) -> str:
 
 
 def problem_from(error: Error, at_us: int) -> Problem:
-    """As an operator reads it: the words of `menura.errors.MenuraError`."""
-    table = f"{error.database}.{error.table}" if error.database and error.table else error.table
-    named = (("source", error.source), ("table", table), ("position", error.position))
-    where = ", ".join(f"{word} {value}" for word, value in named if value)
-    said = [f"{error.doing}{f' ({where})' if where else ''}: {error.found}", error.data, error.remedy]
-    message = " ".join(part if part.endswith(".") else f"{part}." for part in said if part)
-    return Problem(
-        clean_text(error.code, MAX_NAME_CHARS), clean_text(message), error.terminal, int64(error.at_us) or at_us
-    )
+    """As an operator reads it."""
+    code, message = clean_text(error.code, MAX_NAME_CHARS), clean_text(one_line(error))
+    return Problem(code, message, error.terminal, int64(error.at_us) or at_us)
 
 
 def optional_problem(holder: EffectiveState | TableState, at_us: int) -> Problem | None:

@@ -4,7 +4,7 @@ Each component draws its own tree under `MenuraError` in its `errors` module. A 
 that an operator can see; its `code` is stable, its `terminal` says whether it waits for somebody.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 
 class MenuraError(Exception):
@@ -40,11 +40,30 @@ class MenuraError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        table = f"{self.database}.{self.table}" if self.database and self.table else self.table
-        where = ", ".join(
-            f"{word} {value}"
-            for word, value in (("source", self.source), ("table", table), ("position", self.position))
-            if value
-        )
-        parts = [f"{self.code}: {self.doing}{f' ({where})' if where else ''}: {self.found}", self.data, self.remedy]
-        return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part).replace("\n", " ")
+        return f"{self.code}: {one_line(self)}"
+
+
+class Said(Protocol):
+    """What an error says, as it is raised or as it came over the wire."""
+
+    doing: str
+    found: str
+    data: str
+    remedy: str
+    source: str
+    database: str
+    table: str
+    position: str
+
+
+def one_line(error: Said) -> str:
+    """Without its code.
+
+    >>> one_line(MenuraError("reading the log", "no such file", remedy="Name another", source="shop"))
+    'reading the log (source shop): no such file. Name another.'
+    """
+    table = f"{error.database}.{error.table}" if error.database and error.table else error.table
+    named = (("source", error.source), ("table", table), ("position", error.position))
+    where = ", ".join(f"{word} {value}" for word, value in named if value)
+    parts = [f"{error.doing}{f' ({where})' if where else ''}: {error.found}", error.data, error.remedy]
+    return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part).replace("\n", " ")

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from menura.instants import now_us
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +26,7 @@ from spark_sink.errors import QueryFailed, SinkError
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, entry_rows
 from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, table_task, warm_up
-from spark_sink.lake.records import Records, StoppedTable, now_us
+from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.landed.landing_log import LandingLog, log_entry_unreadable
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode, is_cut, row_table
 

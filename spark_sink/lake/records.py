@@ -17,7 +17,6 @@ again, and a reader takes the last of equal (source, cut, table).
 """
 
 import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
+from menura.instants import now_us
 
 from spark_sink.errors import LakeRecordsUnwritable
 from spark_sink.lake.delta_table import add_columns, commit_properties, open_table, scan
@@ -96,10 +96,6 @@ class StoppedTable:
     message: str
     terminal: bool
     at_us: int
-
-
-def now_us() -> int:
-    return time.time_ns() // 1000
 
 
 class Records:

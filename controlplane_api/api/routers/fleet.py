@@ -1,10 +1,10 @@
 """Tenants, agents and sources: who is there and how far each source is."""
 
 from fastapi import APIRouter
+from menura.instants import now_us
 
 from controlplane_api.api import queries
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
-from controlplane_api.api.presence import now_us
 from controlplane_api.api.views import Agents, Fleet, Sources, SourceView, Tenants
 
 router = APIRouter(prefix="/v1")
