@@ -9,6 +9,22 @@ from importlib.metadata import entry_points
 
 GROUP = "menura.commands"
 
+#: word: the extra that it needs, and what it is for
+WORDS = {
+    "up": ("api", "the receiving side on one machine: gateway, API with dashboard, sink"),
+    "agent": ("agent", "beside the database: check what is configured, stream changes to the gateway"),
+    "gateway": ("gateway", "take agents' changes in and land them as Parquet"),
+    "api": ("api", "REST and the dashboard"),
+    "sink": ("spark", "from what has landed into the lake's tables"),
+    "status": ("api", "sources and their tables: state, lag, freshness, rows"),
+    "agents": ("api", "which agents there are"),
+    "sources": ("api", "which databases they have"),
+    "tables": ("api", "which tables a source has"),
+    "events": ("api", "what happened to a table beside changes of rows"),
+    "sync": ("api", "start and stop the sync of tables"),
+    "dump": ("api", "copy what tables held before their sync began"),
+}
+
 
 def main() -> int:
     """Run the command named by the first argument; returns its exit code."""
@@ -17,7 +33,9 @@ def main() -> int:
     if not arguments or arguments[0] not in commands:
         wanted = arguments[0] if arguments else ""
         asked_for_help = wanted in ("", "-h", "--help", "help")
-        print(f"usage: menura {{{','.join(sorted(commands))}}} ...", file=sys.stdout if asked_for_help else sys.stderr)
+        lines = [f"  {word:<9}{WORDS[word][1]}" for word in WORDS if word in commands]
+        usage = "\n".join(("usage: menura WORD ..., and menura WORD --help", *lines))
+        print(usage, file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
     word = arguments[0]
     sys.argv = [f"menura {word}", *arguments[1:]]
@@ -26,7 +44,7 @@ def main() -> int:
     try:
         command = commands[word].load()
     except ModuleNotFoundError as missing:
-        extra = {"agent": "agent", "gateway": "gateway", "sink": "spark"}.get(word, "api")
+        extra = WORDS[word][0]
         print(f"menura {word}: the package {missing.name} is not installed; install menura[{extra}]", file=sys.stderr)
         return 2
     return int(command() or 0)
