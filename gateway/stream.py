@@ -117,12 +117,26 @@ class AgentStream:
         return message
 
     async def send(self, message: StreamRequest) -> None:
-        """Send one message; its header is made here."""
-        async with self._sending:
-            self._sent += 1
-            message.header.CopyFrom(self._header)
-            message.header.sequence, message.header.sent_at_us = self._sent, now_us()
-            await self._context.write(message)
+        """Send one message; its header is made here.
+
+        gRPC takes one at a time, also where the one who sent it waits no more: the write goes on and the next one,
+        which may say why the stream ends, comes after it.
+        """
+        await self._sending.acquire()
+        write = asyncio.ensure_future(self._write(message))
+        write.add_done_callback(self._written)
+        await asyncio.shield(write)
+
+    async def _write(self, message: StreamRequest) -> None:
+        self._sent += 1
+        message.header.CopyFrom(self._header)
+        message.header.sequence, message.header.sent_at_us = self._sent, now_us()
+        await self._context.write(message)
+
+    def _written(self, write: asyncio.Future[None]) -> None:
+        self._sending.release()
+        if not write.cancelled():
+            write.exception()  # whoever still waits has it
 
     async def fail(self, error: MenuraError) -> None:
         """Tell the agent why its stream ends, if it is still there."""

@@ -1,0 +1,43 @@
+"""Messages of one stream: none is lost to another's sender that left."""
+
+import asyncio
+from typing import Any, cast
+
+from menura.v1.mysql_binlog_pb2 import Credit
+from menura.v1.stream_pb2 import StreamRequest
+
+from gateway.stream import AgentStream
+
+
+class OneWriteAtATime:
+    """As gRPC's context: a write under way stays so when its waiter is cancelled, and a second one is refused."""
+
+    def __init__(self) -> None:
+        self.sent: list[StreamRequest] = []
+        self.network = asyncio.Event()
+        self.writing = asyncio.Event()
+
+    async def write(self, message: StreamRequest) -> None:
+        assert not self.writing.is_set(), "too many operations"
+        self.writing.set()
+        await self.network.wait()
+        self.writing.clear()
+        self.sent.append(message)
+
+
+def test_a_message_when_the_sender_before_it_was_cancelled_while_writing_follows_it():
+    async def scenario() -> list[StreamRequest]:
+        context = OneWriteAtATime()
+        stream = AgentStream(cast(Any, context))
+        first = asyncio.create_task(stream.send(StreamRequest(credit=Credit(bytes=1))))
+        await context.writing.wait()
+        first.cancel()
+        await asyncio.wait({first})
+        last = asyncio.create_task(stream.send(StreamRequest(credit=Credit(bytes=2))))
+        await asyncio.sleep(0)
+        context.network.set()
+        await last
+        return context.sent
+
+    sent = asyncio.run(scenario())
+    assert [(message.header.sequence, message.credit.bytes) for message in sent] == [(1, 1), (2, 2)]
