@@ -1,6 +1,7 @@
 """Chunks of dumps from an agent's batches to what a cut commits: nothing counts before, nothing stays behind."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -36,6 +37,12 @@ def registry() -> MemoryRegistry:
     return registry
 
 
+@pytest.fixture
+def dump(registry: MemoryRegistry) -> str:
+    """Of that table, asked for."""
+    return registry.want_dump("acme", "shop", "orders")
+
+
 def named_files(landing: Path) -> list[Path]:
     return sorted(landing / file.path for entry in read_log(landing) for cut in entry.cuts for file in cut.files)
 
@@ -45,10 +52,16 @@ def landed_ids(landing: Path) -> list[int]:
     return sorted(i for path in named_files(landing) for i in pq.read_table(path).column("id").to_pylist())
 
 
+def assert_landed(landing: Path, ids: Iterable[int]) -> None:
+    """These rows once, and no file that no cut names."""
+    assert landed_ids(landing) == list(ids)
+    assert data_files(landing) == named_files(landing)
+
+
 def test_a_dump_when_its_chunks_are_named_by_cuts_lands_whole_and_ends(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump, metrics = registry.want_dump("acme", "shop", "orders"), GatewayMetrics()
+    metrics = GatewayMetrics()
 
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump, '["500"]', metrics=metrics) as (script, started):
@@ -84,18 +97,16 @@ def test_a_dump_when_its_chunks_are_named_by_cuts_lands_whole_and_ends(
         (2, dump, 200, 1, 1),
     ]
     assert pq.read_schema(tmp_path / files[0].path).names == ["id", "note", "_unrepresentable"]
-    assert landed_ids(tmp_path) == list(range(1, 701))
-    assert data_files(tmp_path) == named_files(tmp_path)
+    assert_landed(tmp_path, range(1, 701))
     assert registry.ledger.done == [dump]
     assert (metrics.menura_dump_chunks_total, metrics.menura_dump_rows_total) == (3, 700)
 
 
 def test_a_table_in_one_chunk_when_it_is_large_lands_in_files_of_a_size_under_little_credit(
-    tmp_path: Path, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, registry: MemoryRegistry, dump: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunk_files, "MAX_FILE_BYTES", 20_000)
     monkeypatch.setattr(chunk_files, "ROW_GROUP_BYTES", 10_000)
-    dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
         async with (
@@ -113,13 +124,12 @@ def test_a_table_in_one_chunk_when_it_is_large_lands_in_files_of_a_size_under_li
     assert [(event.kind, event.gsn) for event in cut.events] == [("DUMPED", 1)]
     assert [(chunk.gsn, chunk.rows) for chunk in cut.chunks] == [(2, 50_000)]
     assert len({file.path for file in cut.files}) == len(cut.files) > 3
-    assert landed_ids(tmp_path) == list(range(50_000))
-    assert data_files(tmp_path) == named_files(tmp_path)
+    assert_landed(tmp_path, range(50_000))
 
 
-def test_an_empty_table_when_it_is_dumped_ends_without_a_file(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
+def test_an_empty_table_when_it_is_dumped_ends_without_a_file(
+    tmp_path: Path, registry: MemoryRegistry, dump: str
+) -> None:
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "")
@@ -132,10 +142,8 @@ def test_an_empty_table_when_it_is_dumped_ends_without_a_file(tmp_path: Path, re
 
 
 def test_chunks_of_several_ranges_when_their_batches_interleave_land_each_for_itself(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump, "b", "c") as (script, started):
             for place in range(5):
@@ -156,8 +164,10 @@ def test_chunks_of_several_ranges_when_their_batches_interleave_land_each_for_it
     assert sorted(file.chunk for file in files) == [1, 2, 3]
 
 
-def test_a_chunk_that_is_not_parked_when_a_cut_names_it_is_ignored(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump, metrics = registry.want_dump("acme", "shop", "orders"), GatewayMetrics()
+def test_a_chunk_that_is_not_parked_when_a_cut_names_it_is_ignored(
+    tmp_path: Path, registry: MemoryRegistry, dump: str
+) -> None:
+    metrics = GatewayMetrics()
 
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump, metrics=metrics) as (script, started):
@@ -176,10 +186,8 @@ def test_a_chunk_that_is_not_parked_when_a_cut_names_it_is_ignored(tmp_path: Pat
 
 
 def test_the_client_stream_when_it_closes_takes_its_parked_chunks_with_it_and_goes_on_at_the_ledger(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
@@ -198,15 +206,12 @@ def test_the_client_stream_when_it_closes_takes_its_parked_chunks_with_it_and_go
             await script.finish(started)
 
     asyncio.run(scenario())
-    assert landed_ids(tmp_path) == list(range(30))
-    assert data_files(tmp_path) == named_files(tmp_path)
+    assert_landed(tmp_path, range(30))
 
 
 def test_the_binlog_stream_when_it_is_opened_anew_finds_the_parked_chunks(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "", range(10))
@@ -219,9 +224,9 @@ def test_the_binlog_stream_when_it_is_opened_anew_finds_the_parked_chunks(
     assert landed_ids(tmp_path) == list(range(10))
 
 
-def test_a_new_client_stream_when_the_old_one_still_lives_replaces_it(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
+def test_a_new_client_stream_when_the_old_one_still_lives_replaces_it(
+    tmp_path: Path, registry: MemoryRegistry, dump: str
+) -> None:
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "", range(10))
@@ -236,9 +241,9 @@ def test_a_new_client_stream_when_the_old_one_still_lives_replaces_it(tmp_path: 
 
 
 def test_a_range_when_it_is_read_anew_replaces_what_was_parked_from_there_on(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump, metrics = registry.want_dump("acme", "shop", "orders"), GatewayMetrics()
+    metrics = GatewayMetrics()
 
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump, metrics=metrics) as (script, started):
@@ -251,14 +256,13 @@ def test_a_range_when_it_is_read_anew_replaces_what_was_parked_from_there_on(
             await script.finish(started)
 
     asyncio.run(scenario())
-    assert landed_ids(tmp_path) == list(range(40))
-    assert data_files(tmp_path) == named_files(tmp_path)
+    assert_landed(tmp_path, range(40))
     assert metrics.menura_dump_discarded_chunks_total == 2
 
 
-def test_chunks_that_the_agent_gives_up_when_it_says_so_are_deleted(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
+def test_chunks_that_the_agent_gives_up_when_it_says_so_are_deleted(
+    tmp_path: Path, registry: MemoryRegistry, dump: str
+) -> None:
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump, dump_credit_window_bytes=3000) as (script, started):
             await script.send_chunk(1, "", "d", range(10))
@@ -272,15 +276,12 @@ def test_chunks_that_the_agent_gives_up_when_it_says_so_are_deleted(tmp_path: Pa
             await script.finish(started)
 
     asyncio.run(scenario())
-    assert landed_ids(tmp_path) == list(range(30))
-    assert data_files(tmp_path) == named_files(tmp_path)
+    assert_landed(tmp_path, range(30))
 
 
 def test_a_dump_when_it_is_cancelled_leaves_what_is_committed_and_nothing_else(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "d", range(10))
@@ -311,9 +312,9 @@ def test_a_dump_when_it_is_cancelled_leaves_what_is_committed_and_nothing_else(
     assert registry.ledger.failed == {}
 
 
-def test_a_dump_that_fails_at_the_agent_when_it_says_so_is_over(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
+def test_a_dump_that_fails_at_the_agent_when_it_says_so_is_over(
+    tmp_path: Path, registry: MemoryRegistry, dump: str
+) -> None:
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, _):
             await script.send_chunk(1, "", "d", range(10))
@@ -327,9 +328,9 @@ def test_a_dump_that_fails_at_the_agent_when_it_says_so_is_over(tmp_path: Path, 
 
 
 def test_states_of_dumps_when_they_come_quickly_are_recorded_now_and_then(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump, states = registry.want_dump("acme", "shop", "orders"), registry.dump_states
+    states = registry.dump_states
 
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
@@ -343,9 +344,9 @@ def test_states_of_dumps_when_they_come_quickly_are_recorded_now_and_then(
     assert (states[dump].state, states[dump].reason) == ("WAITING", "lag")
 
 
-def test_a_second_plan_of_a_dump_when_it_comes_changes_nothing(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
+def test_a_second_plan_of_a_dump_when_it_comes_changes_nothing(
+    tmp_path: Path, registry: MemoryRegistry, dump: str
+) -> None:
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump, "m") as (script, _):
             await script.client.send(dump_plan=dump_plan(dump, "a", "b", "c"))
@@ -356,10 +357,8 @@ def test_a_second_plan_of_a_dump_when_it_comes_changes_nothing(tmp_path: Path, r
 
 
 def test_a_plan_by_key_when_the_dump_was_planned_without_one_ends_the_dump(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
             script = await open_dump(agent, dump)
@@ -373,10 +372,8 @@ def test_a_plan_by_key_when_the_dump_was_planned_without_one_ends_the_dump(
 
 
 def test_a_cut_with_chunks_when_the_log_refuses_it_ends_both_streams_and_its_ranges_are_read_again(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "d", range(10))
@@ -398,15 +395,12 @@ def test_a_cut_with_chunks_when_the_log_refuses_it_ends_both_streams_and_its_ran
             await script.finish(started)
 
     asyncio.run(scenario())
-    assert landed_ids(tmp_path) == list(range(20))
-    assert data_files(tmp_path) == named_files(tmp_path)
+    assert_landed(tmp_path, range(20))
 
 
 def test_a_disk_that_is_full_when_a_chunk_is_written_ends_the_stream_for_a_while_and_says_so(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             with file_size_limit(40_000):
@@ -428,15 +422,12 @@ def test_a_disk_that_is_full_when_a_chunk_is_written_ends_the_stream_for_a_while
             await script.finish(started)
 
     asyncio.run(scenario())
-    assert landed_ids(tmp_path) == list(range(60_000))
-    assert data_files(tmp_path) == named_files(tmp_path)
+    assert_landed(tmp_path, range(60_000))
 
 
 def test_a_client_stream_when_a_named_chunk_is_not_settled_waits_for_the_ledger(
-    tmp_path: Path, registry: MemoryRegistry
+    tmp_path: Path, registry: MemoryRegistry, dump: str
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
@@ -451,9 +442,9 @@ def test_a_client_stream_when_a_named_chunk_is_not_settled_waits_for_the_ledger(
     asyncio.run(scenario())
 
 
-def test_a_cut_of_an_older_run_when_it_names_a_chunk_leaves_it_parked(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
+def test_a_cut_of_an_older_run_when_it_names_a_chunk_leaves_it_parked(
+    tmp_path: Path, registry: MemoryRegistry, dump: str
+) -> None:
     async def scenario() -> None:
         async with dump_begun(tmp_path, registry, dump) as (script, started):
             await script.send_chunk(1, "", "m", range(10))
@@ -470,10 +461,8 @@ def test_a_cut_of_an_older_run_when_it_names_a_chunk_leaves_it_parked(tmp_path: 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_dump_by_random_steps_when_its_streams_break_lands_each_row_once(
-    tmp_path: Path, registry: MemoryRegistry, seed: int
+    tmp_path: Path, registry: MemoryRegistry, dump: str, seed: int
 ) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry, dump_credit_window_bytes=20_000) as address:
             async with asyncio.timeout(90):
