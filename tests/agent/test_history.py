@@ -9,7 +9,7 @@ import pytest
 from menura.types import ColumnType, Kind, invalid_label
 
 from agent.errors import StateFolderInUse, StateFolderUnusable
-from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
+from agent.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, TableDefinition
 from agent.mysql.positions import MariadbGtids, MysqlGtids, Position
 from agent.mysql.schema.history import SchemaHistory
 from agent.mysql.schema.versions import NEVER_SEEN, Gone, Unknown, Version
@@ -27,7 +27,7 @@ def definition(*names: str) -> TableDefinition:
     enum = ColumnType(Kind.ENUM, charset="utf8mb4", labels=("a'b", "ä,c", "", invalid_label(b"\xe4")))
     columns = [ColumnDefinition("id", ColumnType(Kind.INT, unsigned=True), nullable=False, default=Default.NONE)]
     columns += [ColumnDefinition(name, enum, default=Default.LITERAL, default_text="ä,c") for name in names]
-    return TableDefinition(tuple(columns), ("id",), "utf8mb4", unique_columns=frozenset({"id", "zz"}))
+    return TableDefinition(tuple(columns), ("id",), "utf8mb4", keys=(KeyDefinition("k", (("id", 0), ("zz", 9))),))
 
 
 @pytest.fixture

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field, replace
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.columns import Context, added, define, with_default, with_first_timestamp
 from agent.mysql.ddl.keys import (
+    ENGINES_OF_HASHES,
+    added_keys,
     hash_count,
     inline_keys,
+    with_hashes,
     with_period_columns,
     with_periods,
     with_primary_key,
     with_row_end,
 )
 from agent.mysql.ddl.lexer import Unreadable
-from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, Rows, TableDefinition
+from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, KeyDefinition, Rows, TableDefinition
 from agent.mysql.ddl.syntax import (
     Action,
     AddColumn,
@@ -36,6 +39,8 @@ from agent.mysql.ddl.syntax import (
     MoveRows,
     Place,
     RenameColumn,
+    RenameKey,
+    RenameTo,
     SetDefault,
     SetVersioning,
     SetVisible,
@@ -80,20 +85,22 @@ def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Con
     work.columns = with_first_timestamp(work.columns, _defined(needed), work.context)
     if conversion:
         work.columns = [_converted(column, conversion, context) for column in work.columns]
-    new_keys = [action.key for action in needed if isinstance(action, AddKey)]
-    new_keys += _keys_of(needed)
+    new_keys = _keys_of(needed) + [action.key for action in needed if isinstance(action, AddKey)]
     periods = [action.period for action in needed if isinstance(action, AddPeriod)]
     new_keys = with_period_columns(new_keys, periods)
     work.columns = with_periods(work.columns, periods)
     primary_key = _primary_key(definition, work, needed, new_keys)
     work.columns, primary_key = with_primary_key(work.columns, primary_key)
-    uniques = [key for key in new_keys if not key.primary]
-    more = _hidden(definition, work, needed, uniques)
+    engines = [action.engine for action in actions if isinstance(action, TableOptions) and action.engine]
+    engine = [definition.engine, *engines][-1] if context.server.mariadb else ""
+    keys = _keys(definition, work, needed, new_keys, engine)
+    more = _hidden(definition, work, needed, hash_count(keys, engine))
     after = TableDefinition(
         tuple(work.columns) + more,
         _with_row_end(primary_key, work.columns, more, needed),
         charset,
-        _unique_columns(definition, work, uniques),
+        keys,
+        engine,
     )
     return Altered(after, _rows(needed, new_keys, ignore=ignore), tuple(work.renamed), tuple(work.added))
 
@@ -294,15 +301,40 @@ def _followed(names: Iterable[str], work: _Work) -> list[str]:
     return followed
 
 
-def _unique_columns(definition: TableDefinition, work: _Work, uniques: list[KeyWords]) -> frozenset[str]:
+def _keys(
+    definition: TableDefinition, work: _Work, actions: list[Action], new_keys: list[KeyWords], engine: str
+) -> tuple[KeyDefinition, ...]:
+    """MariaDB's afterwards: a key that was there uses a hash only where it must, once the table's file is made anew."""
     if not work.context.server.mariadb:
-        return frozenset()
-    parts = [part.column for key in uniques for part in key.parts]
-    return frozenset(name.lower() for name in [*_followed(definition.unique_columns, work), *parts] if name)
+        return ()
+    kept: list[KeyDefinition] = []
+    for key in _without_dropped(definition.keys, actions):
+        parts = key.parts
+        if key.unique:
+            parts = tuple((followed, length) for name, length in parts for followed in _followed([name], work))
+        if parts:
+            kept.append(replace(key, parts=parts))
+    if all(isinstance(action, RenameTo | MoveRows) for action in actions):
+        bare = [replace(key, hashed=False) for key in kept]
+        if not actions and with_hashes(bare, work.columns, engine) != tuple(kept):
+            raise Unreadable("whether a key USING HASH goes on using one is not known")
+        return tuple(kept)
+    if definition.engine not in ENGINES_OF_HASHES:
+        kept = [replace(key, hashed=False) for key in kept]
+    return with_hashes(added_keys(kept, new_keys), work.columns, engine)
+
+
+def _without_dropped(keys: Iterable[KeyDefinition], actions: list[Action]) -> list[KeyDefinition]:
+    """Keys under their names of afterwards."""
+    dropped = {action.name.lower() for action in actions if isinstance(action, DropKey)}
+    renamed = {action.old_name.lower(): action.new_name for action in actions if isinstance(action, RenameKey)}
+    return [
+        replace(key, name=renamed.get(key.name.lower(), key.name)) for key in keys if key.name.lower() not in dropped
+    ]
 
 
 def _hidden(
-    definition: TableDefinition, work: _Work, actions: list[Action], uniques: list[KeyWords]
+    definition: TableDefinition, work: _Work, actions: list[Action], hashes: int
 ) -> tuple[ColumnDefinition, ...]:
     """MariaDB's hidden columns afterwards."""
     if not work.context.server.mariadb:
@@ -313,32 +345,14 @@ def _hidden(
             has_period = action.on and not any(words.period for words in _defined(actions))
     dropped = [column for column in definition.columns if column.name.lower() in work.dropped]
     if any(map(hidden.may_be_period, dropped)) and not any(isinstance(action, SetVersioning) for action in actions):
-        raise Unreadable("it may drop a period's columns, and then has hidden ones")
-    count = hidden.hashes(definition.columns)
-    _check_hashes(definition, work, actions, count)
-    count += hash_count(uniques, work.columns, engine=None if any(key.uses_hash for key in uniques) else "")
-    return (hidden.period_columns() if has_period else ()) + hidden.hash_columns(count)
-
-
-def _check_hashes(definition: TableDefinition, work: _Work, actions: list[Action], count: int) -> None:
-    """Raises `Unreadable` where a unique key that was there may win or lose its hidden column."""
-    unique = {name.lower() for name in definition.unique_columns}
-    is_converted = any(isinstance(action, ConvertCharset) for action in actions)
-    changed = {action.old_name.lower() for action in actions if isinstance(action, ChangeColumn)} & unique
-    if count:
-        drops_key = any(isinstance(action, DropKey) and action.name.upper() != "PRIMARY" for action in actions)
-        if drops_key or is_converted or changed or work.dropped & unique:
-            raise Unreadable("it has a hidden column for a unique key, and may lose it now")
-        return
-    if not changed and not is_converted:
-        return
-    names = {name.lower() for name in _followed(unique, work)}
-    if hidden.is_hashed(column for column in work.columns if column.name.lower() in names):
-        raise Unreadable("it may get a hidden column for a unique key now")
+        if not work.context.statement.explicit_defaults_for_timestamp:
+            raise Unreadable("it may drop a period's columns, and then has hidden ones")
+        has_period = True  # no other generated column is NOT NULL
+    return (hidden.period_columns() if has_period else ()) + hidden.hash_columns(hashes)
 
 
 def _rows(actions: list[Action], new_keys: list[KeyWords], *, ignore: bool) -> Rows:
-    rows = Rows.PARTLY_REMOVED if ignore and new_keys else Rows.KEPT
+    rows = Rows.PARTLY_REMOVED if ignore and any(key.unique for key in new_keys) else Rows.KEPT
     for action in actions:
         if isinstance(action, MoveRows):
             rows |= action.rows

@@ -3,11 +3,12 @@
 Pure and total: whatever the text, it returns. What it can't be certain of it calls `Unsure`; it never guesses.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 
 from agent.mysql.ddl.alter import alter
 from agent.mysql.ddl.columns import Context
-from agent.mysql.ddl.create import create, is_sequence, sequence
+from agent.mysql.ddl.create import create, is_sequence, like, sequence
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.mentions import mentioned
 from agent.mysql.ddl.model import (
@@ -169,7 +170,8 @@ def _create(work: _Work, parsed: CreateTable | CreateSequence) -> None:
     if isinstance(parsed, CreateSequence):
         definition: TableDefinition | None = sequence(work.databases.get(table[0], ""))
     elif parsed.like is not None:
-        definition = work.tables.get(work.key(parsed.like))
+        pattern = work.tables.get(work.key(parsed.like))
+        definition = None if pattern is None else like(pattern)
     elif parsed.has_select:
         work.forget(table, "its columns come from a SELECT")
         work.changes.append(Change(ChangeKind.CREATED, table, rows=Rows.ARRIVED))
@@ -231,7 +233,7 @@ def _rename(work: _Work, pairs: list[tuple[Table, Table]]) -> None:
     #: where a table is now: where it was before the statement
     origins: dict[Table, Table] = {}
     before = dict(work.tables)
-    for old, new in pairs:
+    for old, new in _without_temporary(pairs, before):
         if old not in work.tables:  # a view, or IF EXISTS
             continue
         origins[new] = origins.pop(old, old)
@@ -249,6 +251,18 @@ def _rename(work: _Work, pairs: list[tuple[Table, Table]]) -> None:
             work.unsure.append(Unsure(now, "it was renamed from a table whose definition was not known"))
         else:
             work.changes.append(Change(ChangeKind.CREATED, now, None, definition, Rows.ARRIVED))
+
+
+def _without_temporary(pairs: list[tuple[Table, Table]], there: Container[Table]) -> list[tuple[Table, Table]]:
+    """MariaDB renames a temporary table first, and only by a later pair the table of that name that it hides."""
+    left: list[tuple[Table, Table]] = []
+    for old, new in pairs:
+        was_temporary = [pair for pair in left if pair[0] == old]
+        arrived = any(pair[1] == old for pair in left)
+        if was_temporary and not arrived and old in there:
+            left.remove(was_temporary[-1])
+        left.append((old, new))
+    return left
 
 
 def _create_database(work: _Work, parsed: CreateDatabase) -> None:

@@ -9,8 +9,10 @@ from agent.mysql.ddl import hidden
 from agent.mysql.ddl.charset_texts import is_shown_surely
 from agent.mysql.ddl.columns import Context, define, with_first_timestamp
 from agent.mysql.ddl.keys import (
+    added_keys,
     hash_count,
     inline_keys,
+    with_hashes,
     with_period_columns,
     with_periods,
     with_primary_key,
@@ -47,9 +49,7 @@ def create(statement: CreateTable, context: Context) -> TableDefinition:
     of_columns = replace(context, charset=charset)
     columns = [define(words, of_columns) for words in statement.columns]
     columns = with_first_timestamp(columns, list(statement.columns), of_columns)
-    keys = list(statement.keys)
-    for words in statement.columns:
-        keys += inline_keys(words)
+    keys = [key for words in statement.columns for key in inline_keys(words)] + list(statement.keys)
     keys = with_period_columns(keys, list(statement.periods))
     primary = [key for key in keys if key.primary]
     if not columns or len(primary) > 1 or len({column.name.lower() for column in columns}) < len(columns):
@@ -60,7 +60,6 @@ def create(statement: CreateTable, context: Context) -> TableDefinition:
             columns = [_as_shown(column, words) for column, words in zip(columns, statement.columns, strict=True)]
     columns = with_periods(columns, list(statement.periods))
     columns, primary_key = with_primary_key(columns, tuple(part.column for key in primary for part in key.parts))
-    uniques = [key for key in keys if not key.primary]
     if not context.server.mariadb:
         return TableDefinition(tuple(columns), primary_key, charset)
     more: tuple[ColumnDefinition, ...] = ()
@@ -68,9 +67,17 @@ def create(statement: CreateTable, context: Context) -> TableDefinition:
         row_ends = [words.name for words in statement.columns if words.period == "END"]
         more = () if row_ends else hidden.period_columns()
         primary_key = with_row_end(primary_key, row_ends[0] if row_ends else hidden.ROW_END)
-    more += hidden.hash_columns(hash_count(uniques, columns, engine=options.engine))
-    unique_columns = frozenset(part.column.lower() for key in uniques for part in key.parts)
-    return TableDefinition(tuple(columns) + more, primary_key, charset, unique_columns)
+    made = with_hashes(added_keys((), keys), columns, options.engine)
+    more += hidden.hash_columns(hash_count(made, options.engine))
+    return TableDefinition(tuple(columns) + more, primary_key, charset, made, options.engine)
+
+
+def like(definition: TableDefinition) -> TableDefinition:
+    """A table made LIKE another one: its keys use a hash only where they must."""
+    columns = [column for column in definition.columns if not hidden.is_hash(column)]
+    keys = with_hashes([replace(key, hashed=False) for key in definition.keys], columns, definition.engine)
+    more = hidden.hash_columns(hash_count(keys, definition.engine))
+    return replace(definition, columns=tuple(columns) + more, keys=keys)
 
 
 def _checked(column: ColumnDefinition) -> ColumnDefinition:

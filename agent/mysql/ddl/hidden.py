@@ -6,24 +6,14 @@ column of the user has. They stand last, in this order. A hash is never sent: no
 """
 
 import re
-from collections.abc import Iterable
 
 from menura.types import ColumnType, Kind
 
-from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default
-from agent.mysql.log.charsets import CHARACTER_BYTES
 
 ROW_START, ROW_END = "row_start", "row_end"
 _HASH = "DB_ROW_HASH_"
 _HASH_NAME = re.compile(_HASH + r"[0-9]+", re.IGNORECASE)
-#: of a unique key in InnoDB
-_MOST_KEY_BYTES = 3072
-#: of one in any other engine: MyISAM's
-_LEAST_KEY_BYTES = 1000
-#: of a number, a time or a label in a key: at most that
-_SMALL_BYTES = 32
-_LONG_KINDS = frozenset({Kind.TEXT, Kind.BLOB, Kind.JSON})
 
 
 def period_columns() -> tuple[ColumnDefinition, ...]:
@@ -71,29 +61,3 @@ def is_hash(column: ColumnDefinition) -> bool:
 def may_be_hash(name: str) -> bool:
     """Whether a column of this name, in a table map, is one, unless a user has named it so."""
     return _HASH_NAME.fullmatch(name) is not None
-
-
-def hashes(columns: tuple[ColumnDefinition, ...]) -> int:
-    return sum(map(is_hash, columns))
-
-
-def is_hashed(columns: Iterable[ColumnDefinition], *, of_innodb: bool = True) -> bool:
-    """Whether a unique key of these columns, each as a whole, gets a hash; raises `Unreadable` near the border."""
-    least = most = 0
-    for column in columns:
-        kind = column.type.kind
-        if kind is Kind.GEOMETRY:
-            raise Unreadable("whether a unique key has a hidden column depends on the type of its geometry")
-        if kind in _LONG_KINDS:
-            return True
-        if kind in (Kind.CHAR, Kind.VARCHAR):
-            least += column.length * CHARACTER_BYTES[column.type.charset]
-            most += column.length * CHARACTER_BYTES[column.type.charset]
-        elif kind in (Kind.BINARY, Kind.VARBINARY):
-            least += column.length
-            most += column.length
-        else:
-            most += _SMALL_BYTES
-    if least <= _MOST_KEY_BYTES and most > (_MOST_KEY_BYTES if of_innodb else _LEAST_KEY_BYTES):
-        raise Unreadable("a unique key is about as long as one can be without a hidden column")
-    return least > _MOST_KEY_BYTES

@@ -1,24 +1,51 @@
-"""Primary keys: what they make of their columns."""
+"""Keys: what the primary one makes of its columns, and which unique ones have a hidden column on MariaDB."""
 
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain, count
 
-from agent.mysql.ddl import hidden
+from menura.types import Kind
+
 from agent.mysql.ddl.lexer import Unreadable
-from agent.mysql.ddl.model import ColumnDefinition, Default
+from agent.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition
 from agent.mysql.ddl.syntax import ColumnWords, KeyPart, KeyWords, PeriodWords
+from agent.mysql.log.charsets import CHARACTER_BYTES
 
 #: they have hash indexes of their own
-_ENGINES_OF_HASHES = ("MEMORY", "HEAP")
+ENGINES_OF_HASHES = ("MEMORY", "HEAP")
+#: of an index
+_MOST_KEY_BYTES = {"MYISAM": 1000, "ARIA": 2300, "MARIA": 2300}
+_MOST_KEY_BYTES_OF_INNODB = 3072
+_STRINGS = frozenset({Kind.CHAR, Kind.VARCHAR, Kind.BINARY, Kind.VARBINARY})
+_LONG_KINDS = frozenset({Kind.TEXT, Kind.BLOB, Kind.JSON})
+#: without a fraction of a second
+_FIXED_BYTES = {
+    Kind.TINYINT: 1,
+    Kind.SMALLINT: 2,
+    Kind.MEDIUMINT: 3,
+    Kind.INT: 4,
+    Kind.BIGINT: 8,
+    Kind.FLOAT: 4,
+    Kind.DOUBLE: 8,
+    Kind.DATE: 3,
+    Kind.TIME: 3,
+    Kind.DATETIME: 5,
+    Kind.TIMESTAMP: 4,
+    Kind.YEAR: 1,
+    Kind.INET4: 4,
+    Kind.INET6: 16,
+    Kind.UUID: 16,
+}
+#: of a decimal's digits beyond nines
+_DIGITS_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4)
 
 
 def inline_keys(words: ColumnWords) -> list[KeyWords]:
-    """PRIMARY KEY and UNIQUE among a column's attributes."""
-    keys = []
+    """PRIMARY KEY or else UNIQUE among a column's attributes."""
     if words.primary:
-        keys.append(KeyWords(True, "PRIMARY", (KeyPart(words.name),)))
-    if words.unique or words.type.name == "SERIAL":
-        keys.append(KeyWords(False, "", (KeyPart(words.name),)))
-    return keys
+        return [KeyWords(True, "PRIMARY", (KeyPart(words.name),))]
+    is_unique = words.unique or words.type.name == "SERIAL"
+    return [KeyWords(False, "", (KeyPart(words.name),))] if is_unique else []
 
 
 def with_period_columns(keys: list[KeyWords], periods: list[PeriodWords]) -> list[KeyWords]:
@@ -61,20 +88,78 @@ def _required(column: ColumnDefinition) -> ColumnDefinition:
     return replace(column, nullable=False, default=default)
 
 
-def hash_count(uniques: list[KeyWords], columns: list[ColumnDefinition], *, engine: str | None) -> int:
-    """How many of MariaDB's unique keys get a hidden column; `engine`: None where it is not known, '' for InnoDB."""
-    by_name = {column.name.lower(): column for column in columns}
-    count = 0
-    for key in uniques:
-        if engine in _ENGINES_OF_HASHES:
+def added_keys(keys: Iterable[KeyDefinition], words: Iterable[KeyWords]) -> tuple[KeyDefinition, ...]:
+    """MariaDB: the keys with those of a statement, the primary one left out."""
+    made = list(keys)
+    for key in words:
+        names = {other.name.lower() for other in made}
+        if key.primary or (key.if_not_exists and (key.name or key.parts[0].column).lower() in names):
             continue
-        if key.uses_hash and engine is None:
-            raise Unreadable("whether a key USING HASH has a hidden column depends on the table's engine")
-        if not {part.column.lower() for part in key.parts} <= set(by_name):
-            raise Unreadable("a unique key has a column that was not known to be there")
-        whole = [by_name[part.column.lower()] for part in key.parts if not part.has_length]
-        count += key.uses_hash or hidden.is_hashed(whole, of_innodb=engine in (None, "", "INNODB"))
-    return count
+        parts = tuple((part.column, part.length) for part in key.parts)
+        made.append(KeyDefinition(key.name or _free_name(parts[0][0], names), parts, key.unique, key.uses_hash))
+    return tuple(made)
+
+
+def _free_name(column: str, names: Container[str]) -> str:
+    """As the server makes it for a key without a name."""
+    tries = chain([column] if column.lower() != "primary" else [], (f"{column}_{number}" for number in count(2)))
+    return next(name for name in tries if name.lower() not in names)
+
+
+def with_hashes(
+    keys: Iterable[KeyDefinition], columns: Iterable[ColumnDefinition], engine: str
+) -> tuple[KeyDefinition, ...]:
+    """The keys as a table has them; those that use a hash whatever their length are marked already."""
+    by_name = {column.name.lower(): column for column in columns}
+    if not {name.lower() for key in keys if key.unique for name, _ in key.parts} <= set(by_name):
+        raise Unreadable("a unique key has a column that was not known to be there")
+    made = []
+    for key in keys:
+        parts = tuple((name, _length_in_key(by_name.get(name.lower()), length)) for name, length in key.parts)
+        uses_hash = key.unique and (key.hashed or _is_too_long(parts, by_name, engine))
+        made.append(replace(key, parts=parts, hashed=uses_hash))
+    return tuple(made)
+
+
+def _length_in_key(column: ColumnDefinition | None, length: int) -> int:
+    """0 where the whole column is in the key: no text, or one that is not longer."""
+    if column is None or column.type.kind in _LONG_KINDS:
+        return length
+    return length if column.type.kind in _STRINGS and length < column.length else 0
+
+
+def hash_count(keys: Iterable[KeyDefinition], engine: str) -> int:
+    """How many hidden columns the keys have."""
+    return 0 if engine in ENGINES_OF_HASHES else sum(key.hashed for key in keys)
+
+
+def _is_too_long(parts: Iterable[tuple[str, int]], columns: Mapping[str, ColumnDefinition], engine: str) -> bool:
+    """Whether no index can hold such a unique key; `columns` by their names in lower case."""
+    sizes = [_bytes_in_key(columns[name.lower()], length) for name, length in parts]
+    return None in sizes or sum(filter(None, sizes)) > _MOST_KEY_BYTES.get(engine, _MOST_KEY_BYTES_OF_INNODB)
+
+
+def _bytes_in_key(column: ColumnDefinition, length: int) -> int | None:
+    """None: of any length."""
+    type_ = column.type
+    if type_.kind in _STRINGS:
+        return (length or column.length) * CHARACTER_BYTES[type_.charset or "binary"]
+    if type_.kind in _LONG_KINDS:
+        return length * CHARACTER_BYTES[type_.charset or "binary"] or None
+    if type_.kind is Kind.GEOMETRY:
+        return column.length or None
+    if type_.kind is Kind.DECIMAL:
+        parts = (type_.precision - type_.scale, type_.scale)
+        return sum(digits // 9 * 4 + _DIGITS_BYTES[digits % 9] for digits in parts)
+    if type_.kind is Kind.BIT:
+        return (type_.precision + 7) // 8
+    if type_.kind is Kind.ENUM:
+        return 1 if len(type_.labels) < 256 else 2
+    if type_.kind is Kind.SET:
+        return next(size for size in (1, 2, 3, 4, 8) if len(type_.labels) <= 8 * size)
+    if type_.kind in _FIXED_BYTES:
+        return _FIXED_BYTES[type_.kind] + (type_.precision + 1) // 2
+    raise Unreadable(f"a unique key has a column of type {type_.kind}")
 
 
 def with_row_end(primary_key: tuple[str, ...], row_end: str) -> tuple[str, ...]:

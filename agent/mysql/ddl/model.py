@@ -38,8 +38,21 @@ class ColumnDefinition:
     #: of MariaDB's own: in row events, but not in information_schema (row_start, row_end, DB_ROW_HASH_1)
     hidden: bool = False
     auto_increment: bool = False
-    #: char and varchar: in characters; binary and varbinary: in bytes; text and blob: the most bytes; else 0
+    #: char and varchar: in characters; binary and varbinary: in bytes; text and blob: the most bytes; point: in a key;
+    #: else 0
     length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDefinition:
+    """MariaDB: any key but the primary one."""
+
+    name: str
+    #: columns, each with how many of its characters or bytes are in the key; 0: all
+    parts: tuple[tuple[str, int], ...]
+    unique: bool = True
+    #: has a hidden column, being too long for an index, or USING HASH in the statement that made it
+    hashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +61,10 @@ class TableDefinition:
     primary_key: tuple[str, ...] = ()
     #: of columns that are added without one
     charset: str = ""
-    #: MariaDB: columns that are, or once were, in a unique key: some changes of them add or remove a hidden column
-    unique_columns: frozenset[str] = frozenset()
+    #: MariaDB: what decides how many hidden columns there are; without keys that a foreign key has made
+    keys: tuple[KeyDefinition, ...] = ()
+    #: MariaDB: in upper case; '': the default one
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

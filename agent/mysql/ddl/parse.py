@@ -122,7 +122,7 @@ def _create(cursor: Cursor) -> Parsed:
 
 def _create_index(cursor: Cursor, or_replace: bool) -> Parsed:
     cursor.accept_any("ONLINE", "OFFLINE")
-    unique = cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR") == "UNIQUE"
+    kind = cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR")
     cursor.expect("INDEX")
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name = cursor.name()
@@ -140,8 +140,7 @@ def _create_index(cursor: Cursor, or_replace: bool) -> Parsed:
     actions: list[AddKey | DropKey] = []
     if or_replace:
         actions.append(DropKey(name, if_exists=True))
-    if unique:
-        actions.append(AddKey(KeyWords(False, name, parts, if_not_exists, uses_hash)))
+    actions.append(AddKey(KeyWords(False, name, parts, kind == "UNIQUE", if_not_exists, uses_hash)))
     return AlterTable(table, tuple(actions))
 
 

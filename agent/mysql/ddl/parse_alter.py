@@ -18,6 +18,7 @@ from agent.mysql.ddl.syntax import (
     OtherTable,
     Place,
     RenameColumn,
+    RenameKey,
     RenameTo,
     SetDefault,
     SetVersioning,
@@ -162,10 +163,9 @@ def _rename(cursor: Cursor) -> list[Action]:
         return [RenameColumn(old_name, cursor.column(), if_exists)]
     if cursor.accept_any("INDEX", "KEY"):
         cursor.accept("IF", "EXISTS")
-        cursor.name()
+        old_name = cursor.name()
         cursor.expect("TO")
-        cursor.name()
-        return []
+        return [RenameKey(old_name, cursor.name())]
     cursor.accept_any("TO", "AS", "=")
     return [RenameTo(cursor.table())]
 

@@ -80,7 +80,7 @@ def key_or_check(cursor: Cursor, items: Items) -> bool:
         items.keys.append(_key(cursor, "PRIMARY", primary=True))
     elif cursor.accept("UNIQUE"):
         cursor.accept_any(*_KEY_WORDS)
-        items.keys.append(_key(cursor, name, primary=False))
+        items.keys.append(_key(cursor, name))
     elif cursor.accept("FOREIGN", "KEY"):
         cursor.accept("IF", "NOT", "EXISTS")
         if not cursor.sees("("):
@@ -91,7 +91,7 @@ def key_or_check(cursor: Cursor, items: Items) -> bool:
     elif _is_plain_key(cursor):
         cursor.accept_any("FULLTEXT", "SPATIAL", "VECTOR")
         cursor.accept_any(*_KEY_WORDS)
-        _key(cursor, "", primary=False)
+        items.keys.append(_key(cursor, "", unique=False))
     else:
         return False
     return True
@@ -116,7 +116,7 @@ def _is_plain_key(cursor: Cursor) -> bool:
     return cursor.sees("VECTOR") and cursor.peek(1).word in _KEY_WORDS
 
 
-def _key(cursor: Cursor, name: str, *, primary: bool) -> KeyWords:
+def _key(cursor: Cursor, name: str, *, primary: bool = False, unique: bool = True) -> KeyWords:
     """After PRIMARY KEY, UNIQUE KEY or KEY."""
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     uses_hash = False
@@ -136,7 +136,7 @@ def _key(cursor: Cursor, name: str, *, primary: bool) -> KeyWords:
             cursor.next()
         elif not cursor.accept("NOT", "IGNORED") and not cursor.accept_any("VISIBLE", "INVISIBLE", "IGNORED"):
             if cursor.peek().kind not in (TokenKind.WORD, TokenKind.NAME) or cursor.peek(1).word != "=":
-                return KeyWords(primary, name, parts, if_not_exists, uses_hash)
+                return KeyWords(primary, name, parts, unique, if_not_exists, uses_hash)
             cursor.at += 2  # an engine's own
             cursor.next()
 
@@ -151,14 +151,22 @@ def key_parts(cursor: Cursor) -> tuple[KeyPart, ...]:
             parts.append(KeyPart(""))
         else:
             name = cursor.name()
-            has_length = cursor.sees("(")
-            if has_length:
-                cursor.skip_parentheses()
-            parts.append(KeyPart(name, has_length, cursor.accept("WITHOUT", "OVERLAPS")))
+            length = _part_length(cursor)
+            parts.append(KeyPart(name, length, cursor.accept("WITHOUT", "OVERLAPS")))
         cursor.accept_any("ASC", "DESC")
         if cursor.accept(")"):
             return tuple(parts)
         cursor.expect(",")
+
+
+def _part_length(cursor: Cursor) -> int:
+    if not cursor.accept("("):
+        return 0
+    digits = cursor.next().text
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+        raise cursor.unreadable("expected the length of a key's part")
+    cursor.expect(")")
+    return int(digits)
 
 
 def database_options(cursor: Cursor) -> TableOptions:

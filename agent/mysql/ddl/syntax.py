@@ -85,18 +85,19 @@ class ColumnWords:
 class KeyPart:
     #: '' of an expression
     column: str
-    has_length: bool = False
+    #: of its characters or bytes; 0: all of them
+    length: int = 0
     #: MariaDB: p WITHOUT OVERLAPS: a period's name
     is_period: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KeyWords:
-    """PRIMARY KEY and UNIQUE; no other key matters."""
-
     primary: bool
+    #: '': the server's to make
     name: str
     parts: tuple[KeyPart, ...]
+    unique: bool = True
     #: CREATE INDEX IF NOT EXISTS and the like
     if_not_exists: bool = False
     uses_hash: bool = False
@@ -180,6 +181,12 @@ class DropKey:
 
 
 @dataclass(frozen=True, slots=True)
+class RenameKey:
+    old_name: str
+    new_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class RenameTo:
     table: TableName
 
@@ -240,6 +247,7 @@ Action = (
     | AddKey
     | AddPeriod
     | DropKey
+    | RenameKey
     | RenameTo
     | ConvertCharset
     | TableOptions

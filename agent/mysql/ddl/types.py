@@ -77,6 +77,8 @@ _PLAIN = {"DATE": Kind.DATE, "YEAR": Kind.YEAR}
 _GEOMETRIES = keywords(
     """GEOMETRY POINT LINESTRING POLYGON MULTIPOINT MULTILINESTRING MULTIPOLYGON GEOMETRYCOLLECTION GEOMCOLLECTION"""
 )
+#: in a key
+_POINT_BYTES = 25
 _MARIADB_ONLY = {"INET4": Kind.INET4, "INET6": Kind.INET6, "UUID": Kind.UUID}
 _MOST_BYTES = 65535
 #: MariaDB keeps room for the length and the null bit
@@ -132,7 +134,7 @@ def column_type(words: TypeWords, context: TypeContext) -> tuple[ColumnType, int
     if name in _PLAIN:
         return ColumnType(_PLAIN[name]), 0
     if name in _GEOMETRIES:
-        return ColumnType(Kind.GEOMETRY), 0
+        return ColumnType(Kind.GEOMETRY), _POINT_BYTES if name == "POINT" else 0
     if name == "VECTOR":
         return ColumnType(Kind.VECTOR), 0
     if name == "JSON":

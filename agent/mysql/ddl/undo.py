@@ -17,7 +17,9 @@ from agent.mysql.ddl.syntax import (
     AlterTable,
     DropKey,
     Irrelevant,
+    KeyWords,
     RenameColumn,
+    RenameKey,
     SetDefault,
     TableOptions,
 )
@@ -65,7 +67,10 @@ def _without(after: TableDefinition, action: Action) -> TableDefinition | None:
         case SetDefault():
             return _changed(after, action.name, default=Default.EXPRESSION, default_text="")
         case AddKey() if not action.key.primary:
-            return after
+            return _without_key(after, action.key)
+        case RenameKey():
+            keys = (replace(key, name=_renamed(key.name, action.new_name, action.old_name)) for key in after.keys)
+            return replace(after, keys=tuple(keys))
         case DropKey() if action.name.upper() != "PRIMARY":
             return after
         case TableOptions() if action == TableOptions(engine=action.engine):
@@ -77,9 +82,25 @@ def _with_name(after: TableDefinition, new_name: str, old_name: str) -> TableDef
     renamed = _changed(after, new_name, name=old_name)
     if renamed is None:
         return None
-    key = tuple(old_name if name.lower() == new_name.lower() else name for name in after.primary_key)
-    unique = frozenset(old_name if name.lower() == new_name.lower() else name for name in after.unique_columns)
-    return replace(renamed, primary_key=key, unique_columns=unique)
+    key = tuple(_renamed(name, new_name, old_name) for name in after.primary_key)
+    keys = tuple(
+        replace(one, parts=tuple((_renamed(name, new_name, old_name), length) for name, length in one.parts))
+        for one in after.keys
+    )
+    return replace(renamed, primary_key=key, keys=keys)
+
+
+def _renamed(name: str, old_name: str, new_name: str) -> str:
+    return new_name if name.lower() == old_name.lower() else name
+
+
+def _without_key(after: TableDefinition, added: KeyWords) -> TableDefinition | None:
+    """The last one of these columns; where it has a hidden column, that can't be told."""
+    parts = [part.column.lower() for part in added.parts]
+    same = [key for key in after.keys if [name.lower() for name, _ in key.parts] == parts]
+    if not same:
+        return after
+    return None if same[-1].hashed else replace(after, keys=tuple(key for key in after.keys if key is not same[-1]))
 
 
 def _changed(after: TableDefinition, column_name: str, **facts: object) -> TableDefinition | None:

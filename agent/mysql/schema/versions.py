@@ -10,7 +10,7 @@ from typing import Any
 
 from menura.types import ColumnType, Kind
 
-from agent.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
+from agent.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, TableDefinition
 from agent.mysql.positions import Gtids, MariadbGtids, MysqlGtids, Position
 
 
@@ -87,8 +87,8 @@ def decoded(state: str, text: str) -> Version:
         facts = json.loads(text)
         columns = tuple(_column(column) for column in facts.pop("columns"))
         primary_key = tuple(facts.pop("primary_key", ()))
-        unique_columns = frozenset(facts.pop("unique_columns", ()))
-        return TableDefinition(columns, primary_key, unique_columns=unique_columns, **facts)
+        keys = tuple(map(_key, facts.pop("keys", ())))
+        return TableDefinition(columns, primary_key, keys=keys, **facts)
     except (ValueError, TypeError, KeyError, AttributeError) as broken:
         raise RecordUnreadable(f"a definition that can't be read ({type(broken).__name__})") from broken
 
@@ -100,12 +100,15 @@ def _column(facts: dict[str, Any]) -> ColumnDefinition:
     return ColumnDefinition(type=column_type, default=Default(facts.pop("default", Default.NULL)), **facts)
 
 
+def _key(facts: dict[str, Any]) -> KeyDefinition:
+    parts = tuple((str(name), int(length)) for name, length in facts.pop("parts"))
+    return KeyDefinition(parts=parts, **facts)
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401
     """A dataclass as JSON's values, without what is as it always is."""
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, frozenset):
-        return sorted(value)
     if isinstance(value, tuple):
         return [_plain(member) for member in value]
     if not hasattr(value, "__dataclass_fields__"):

@@ -5,7 +5,7 @@ What it says is only true for the log's rows while no DDL stands between them an
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -15,8 +15,9 @@ from pymysql.connections import Connection
 from agent.filter import SYSTEM_DATABASES
 from agent.mysql.ddl import hidden
 from agent.mysql.ddl.charset_texts import is_shown_surely
+from agent.mysql.ddl.keys import ENGINES_OF_HASHES
 from agent.mysql.ddl.literals import real_text
-from agent.mysql.ddl.model import ColumnDefinition, Default, Server, Table, TableDefinition, Unsure
+from agent.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, Server, Table, TableDefinition, Unsure
 from agent.mysql.server.connection import Row, rows
 
 _COLUMNS = """
@@ -26,8 +27,8 @@ _COLUMNS = """
     FROM information_schema.columns WHERE {where} ORDER BY table_schema, table_name, ordinal_position
 """
 _KEYS = """
-    SELECT table_schema, table_name, index_name, column_name, sub_part, index_type
-    FROM information_schema.statistics WHERE non_unique = 0 AND {where}
+    SELECT table_schema, table_name, index_name, column_name, sub_part, index_type, non_unique = 0
+    FROM information_schema.statistics WHERE (non_unique = 0 OR {all}) AND {where}
     ORDER BY table_schema, table_name, index_name, seq_in_index
 """
 _TABLES = """
@@ -39,6 +40,8 @@ _DATABASES = "SELECT schema_name, default_character_set_name FROM information_sc
 #: MariaDB's collations of any charset stand there with their charset before them
 _COLLATION = {False: "collation_name", True: "full_collation_name"}
 _NAMES_PER_QUERY = 500
+#: in a key
+_POINT_BYTES = 25
 
 _KINDS = {
     "tinyint": Kind.TINYINT,
@@ -139,7 +142,7 @@ def _read(
         if str(row[13] or "").upper() == "ROW END":
             period_ends[table] = str(row[2])
     keys: dict[Table, dict[str, list[Row]]] = {}
-    for row in rows(connection, _KEYS.format(where=where), arguments):
+    for row in rows(connection, _KEYS.format(where=where, all="TRUE" if mariadb else "FALSE"), arguments):
         keys.setdefault((str(row[0]), str(row[1])), {}).setdefault(str(row[2]), []).append(row)
     found: dict[Table, TableDefinition | Unsure] = {}
     for database, name, kind, charset, engine in rows(
@@ -148,19 +151,31 @@ def _read(
         table = (str(database), str(name))
         has_period = kind == "SYSTEM VERSIONED" and table not in period_ends
         of_table = keys.get(table, {})
-        hashed = [] if str(engine).upper() == "MEMORY" else [key for key in of_table.values() if key[0][5] == "HASH"]
         primary_key = [str(row[3]) for row in of_table.pop("PRIMARY", [])]
         if mariadb:
-            more = (hidden.period_columns() if has_period else ()) + hidden.hash_columns(len(hashed))
-            unique = frozenset(str(row[3]).lower() for key in of_table.values() for row in key)
+            in_memory = str(engine).upper() in ENGINES_OF_HASHES
+            shapes = {column.name for column in columns.get(table, ()) if column.type.kind is Kind.GEOMETRY}
+            of_others = tuple(_key(name, key, shapes, in_memory) for name, key in of_table.items())
+            more = hidden.period_columns() if has_period else ()
+            more += hidden.hash_columns(sum(key.hashed for key in of_others))
         else:
-            more, unique = (), frozenset()
+            more, of_others = (), ()
         if has_period and primary_key:
             primary_key.append(hidden.ROW_END)
         found[table] = TableDefinition(
-            tuple(columns.get(table, ())) + more, tuple(primary_key), str(charset or ""), unique
+            tuple(columns.get(table, ())) + more,
+            tuple(primary_key),
+            str(charset or ""),
+            of_others,
+            str(engine or "").upper() if mariadb else "",
         )
     return found | {table: why for table, why in unsure.items() if table in found}
+
+
+def _key(name: str, rows_of_key: list[Row], shapes: Container[str], in_memory: bool) -> KeyDefinition:
+    parts = tuple((str(row[3]), 0 if row[3] in shapes else int(row[4] or 0)) for row in rows_of_key)
+    unique = bool(rows_of_key[0][6])
+    return KeyDefinition(name, parts, unique, unique and rows_of_key[0][5] == "HASH" and not in_memory)
 
 
 def _column(row: Row, mariadb: bool, labels_as_shown: bool) -> ColumnDefinition:
@@ -181,7 +196,7 @@ def _column(row: Row, mariadb: bool, labels_as_shown: bool) -> ColumnDefinition:
         generated=generated,
         visible="INVISIBLE" not in extra,
         auto_increment="AUTO_INCREMENT" in extra,
-        length=int(row[5]) if has_length else 0,
+        length=int(row[5]) if has_length else _POINT_BYTES if row[1] == "point" else 0,
     )
 
 

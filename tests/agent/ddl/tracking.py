@@ -152,8 +152,8 @@ def differences(
     if tracked is None or there is None:
         return [f"{table}: tracked {tracked is not None}, there {there is not None}"] if tracked != there else []
     found = []
-    if not there.unique_columns <= tracked.unique_columns:
-        found.append(f"{table}: unique columns {set(there.unique_columns - tracked.unique_columns)} are not tracked")
+    if _unique_keys(tracked) != _unique_keys(there):
+        found.append(f"{table}: unique keys {_unique_keys(tracked)}, there {_unique_keys(there)}")
     if (tracked.primary_key, tracked.charset) != (there.primary_key, there.charset):
         found.append(f"{table}: {tracked.primary_key} {tracked.charset}, there {there.primary_key} {there.charset}")
     for ours, theirs in zip(tracked.columns, there.columns, strict=False):
@@ -163,6 +163,10 @@ def differences(
     if len(tracked.columns) != len(there.columns):
         found.append(f"{table}: {[c.name for c in tracked.columns]}, there {[c.name for c in there.columns]}")
     return found
+
+
+def _unique_keys(definition: TableDefinition) -> list[tuple[str, list[tuple[str, int]]]]:
+    return sorted((key.name.lower(), [(n.lower(), s) for n, s in key.parts]) for key in definition.keys if key.unique)
 
 
 def _other(ours: ColumnDefinition, theirs: ColumnDefinition) -> str:
