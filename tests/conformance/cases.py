@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (SQL)
-"""What a server is made to log: every type under every setting, and the statements behind every kind of event.
+"""What a server is made to log: every type under every setting; `flows` has the statements behind every kind of event.
 
 Only SQL and names; `run` does it on a server, and `tests.fuzz` takes the logs as its seeds.
 """
@@ -86,12 +86,15 @@ class Setting:
     off: tuple[str, ...] = ()
     #: no update changes a key: MariaDB's partial images of those stop a table, which a flow shows once
     keeps_keys: bool = False
+    #: tables that are made under it are others
+    changes_tables: bool = False
 
 
-def _global(name: str, value: str, default: str, platforms: frozenset[str] = ALL) -> Setting:
-    return Setting(
-        f"{name}={value}", platforms, (), (f"SET GLOBAL {name} = {value}",), (f"SET GLOBAL {name} = {default}",)
-    )
+def _global(
+    name: str, value: str, default: str, platforms: frozenset[str] = ALL, *, changes_tables: bool = False
+) -> Setting:
+    on, off = (f"SET GLOBAL {name} = {value}",), (f"SET GLOBAL {name} = {default}",)
+    return Setting(f"{name}={value}", platforms, (), on, off, changes_tables=changes_tables)
 
 
 SETTINGS = (
@@ -117,7 +120,7 @@ SETTINGS = (
         off=("SET GLOBAL log_bin_compress = OFF",),
     ),
     _global("binlog_checksum", "NONE", "CRC32"),
-    _global("mysql56_temporal_format", "OFF", "ON", BOTH_MARIADB),
+    _global("mysql56_temporal_format", "OFF", "ON", BOTH_MARIADB, changes_tables=True),
     Setting("binlog_rows_query_log_events=ON", frozenset({MYSQL}), ("SET SESSION binlog_rows_query_log_events = ON",)),
 )  # fmt: skip
 
@@ -156,51 +159,3 @@ def table_of(table: str, type_: Type) -> str:
 
 #: every connection: dates with zero parts are allowed, and TIMESTAMP means UTC
 SESSION = ("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'", "SET SESSION time_zone = '+00:00'")
-
-
-@dataclass(frozen=True)
-class Flow:
-    """Statements that make a server log more than rows. `{t}` is a table (id INT PRIMARY KEY, note VARCHAR(40))."""
-
-    name: str
-    statements: tuple[str, ...]
-    platforms: frozenset[str] = ALL
-
-
-_THREE = "INSERT INTO {t} VALUES (1, 'one'), (2, 'two'), (3, 'three')"
-FLOWS = (
-    Flow("one statement", (_THREE, "UPDATE {t} SET note = 'x' WHERE id = 2", "DELETE FROM {t} WHERE id = 3")),
-    Flow("transaction", ("BEGIN", _THREE, "UPDATE {t} SET note = 'x'", "DELETE FROM {t} WHERE id = 1", "COMMIT")),
-    Flow("transaction that is rolled back", (_THREE, "BEGIN", "DELETE FROM {t}", "ROLLBACK", "UPDATE {t} SET note = 'x'")),
-    Flow("rollback to a savepoint", ("BEGIN", _THREE, "SAVEPOINT s", "DELETE FROM {t}", "ROLLBACK TO s", "UPDATE {t} SET note = 'kept' WHERE id = 1", "COMMIT")),
-    Flow("savepoint that is released", ("BEGIN", _THREE, "SAVEPOINT s", "UPDATE {t} SET note = 'x'", "RELEASE SAVEPOINT s", "COMMIT")),
-    Flow("XA, two phases", ("XA START 'x2-{t}'", _THREE, "XA END 'x2-{t}'", "XA PREPARE 'x2-{t}'", "XA COMMIT 'x2-{t}'")),
-    Flow("XA, one phase", ("XA START 'x1-{t}'", _THREE, "XA END 'x1-{t}'", "XA COMMIT 'x1-{t}' ONE PHASE")),
-    Flow("XA, rolled back", (_THREE, "XA START 'xr-{t}'", "DELETE FROM {t}", "XA END 'xr-{t}'", "XA PREPARE 'xr-{t}'", "XA ROLLBACK 'xr-{t}'")),
-    Flow("REPLACE and ON DUPLICATE KEY", (_THREE, "REPLACE INTO {t} VALUES (1, 'replaced')", "INSERT INTO {t} VALUES (2, 'x') ON DUPLICATE KEY UPDATE note = 'updated'")),
-    Flow("INSERT ... SELECT", (_THREE, "INSERT INTO {t} SELECT id + 10, note FROM {t}")),
-    Flow("row image flipped between statements", (_THREE, "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET note = 'minimal' WHERE id = 1", "SET SESSION binlog_row_image = 'NOBLOB'", "UPDATE {t} SET note = 'noblob' WHERE id = 2", "SET SESSION binlog_row_image = 'FULL'", "UPDATE {t} SET note = 'full' WHERE id = 3")),
-    Flow("key changed, binlog_row_image=MINIMAL", (_THREE, "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET id = 100 WHERE id = 1")),
-    Flow("key changed, binlog_row_image=NOBLOB", ("ALTER TABLE {t} ADD COLUMN b BLOB", "INSERT INTO {t} VALUES (1, 'a', 'b')", "SET SESSION binlog_row_image = 'NOBLOB'", "UPDATE {t} SET id = 100 WHERE id = 1")),
-    Flow("virtual column that changes, binlog_row_image=MINIMAL", ("ALTER TABLE {t} ADD COLUMN v INT AS (CHAR_LENGTH(note)) VIRTUAL", "INSERT INTO {t} (id, note) VALUES (1, 'a'), (2, 'b')", "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET note = 'longer' WHERE id = 1")),
-    Flow("metadata and checksum flipped in the stream", (_THREE, "SET GLOBAL binlog_row_metadata = 'MINIMAL'", "UPDATE {t} SET note = 'x' WHERE id = 1", "SET GLOBAL binlog_checksum = 'NONE'", "UPDATE {t} SET note = 'y' WHERE id = 2", "SET GLOBAL binlog_row_metadata = 'FULL'", "UPDATE {t} SET note = 'z' WHERE id = 3", "SET GLOBAL binlog_checksum = 'CRC32'", "DELETE FROM {t} WHERE id = 1")),
-    Flow("compression flipped in the stream", (_THREE, "SET SESSION binlog_transaction_compression = ON", "UPDATE {t} SET note = REPEAT('x', 40)", "SET SESSION binlog_transaction_compression = OFF", "DELETE FROM {t} WHERE id = 1"), frozenset({MYSQL})),
-    Flow("compression flipped in the stream", (_THREE, "SET GLOBAL log_bin_compress = ON", "SET GLOBAL log_bin_compress_min_len = 10", "UPDATE {t} SET note = REPEAT('x', 40)", "ALTER TABLE {t} COMMENT 'long enough'", "SET GLOBAL log_bin_compress = OFF", "DELETE FROM {t} WHERE id = 1"), BOTH_MARIADB),
-    Flow("log rotated", (_THREE, "FLUSH BINARY LOGS", "DELETE FROM {t} WHERE id = 2")),
-    Flow("column added at the end", (_THREE, "ALTER TABLE {t} ADD COLUMN extra INT", "INSERT INTO {t} VALUES (4, 'four', 4)")),
-    Flow("column added in front, metadata MINIMAL", ("SET GLOBAL binlog_row_metadata = 'MINIMAL'", _THREE, "ALTER TABLE {t} ADD COLUMN extra INT FIRST", "INSERT INTO {t} VALUES (9, 4, 'four')", "SET GLOBAL binlog_row_metadata = 'FULL'")),
-    Flow("table renamed and back", (_THREE, "RENAME TABLE {t} TO {t}_away", "RENAME TABLE {t}_away TO {t}", "DELETE FROM {t} WHERE id = 2")),
-    Flow("TRUNCATE", (_THREE, "TRUNCATE TABLE {t}", "INSERT INTO {t} VALUES (7, 'after')")),
-    Flow("non-transactional table", ("DROP TABLE {t}", "CREATE TABLE {t} (id INT PRIMARY KEY, note VARCHAR(40)) ENGINE=MyISAM", _THREE, "DELETE FROM {t} WHERE id = 2")),
-    Flow("trigger", ("CREATE TABLE {t}_log (id INT AUTO_INCREMENT PRIMARY KEY, note VARCHAR(60))", "CREATE TRIGGER {t}_noted AFTER INSERT ON {t} FOR EACH ROW INSERT INTO {t}_log (note) VALUES (NEW.note)", _THREE, "DROP TRIGGER {t}_noted", "DELETE FROM {t} WHERE id = 2")),
-    Flow("statement-based INSERT", (_THREE, "SET SESSION binlog_format = 'STATEMENT'", "INSERT INTO {t} VALUES (4, 'lost')", "SET SESSION binlog_format = 'ROW'")),
-    Flow("LOAD DATA, statement-based", (_THREE, "SET SESSION binlog_format = 'STATEMENT'", "LOAD DATA INFILE '{file}' INTO TABLE {t}", "SET SESSION binlog_format = 'ROW'")),
-    Flow("tagged GTID", ("SET SESSION gtid_next = 'AUTOMATIC:shop'", _THREE, "SET SESSION gtid_next = 'AUTOMATIC'", "DELETE FROM {t} WHERE id = 1"), frozenset({MYSQL})),
-    Flow("other GTID domain", ("SET SESSION gtid_domain_id = 7", _THREE, "SET SESSION gtid_domain_id = 0", "DELETE FROM {t} WHERE id = 1"), BOTH_MARIADB),
-    Flow("two-phase ALTER", (_THREE, "SET SESSION binlog_alter_two_phase = ON", "ALTER TABLE {t} ADD COLUMN extra INT", "UPDATE {t} SET extra = 1 WHERE id = 1"), BOTH_MARIADB),
-    Flow("row of 17 MiB", ("ALTER TABLE {t} ADD COLUMN big LONGBLOB", "INSERT INTO {t} VALUES (1, 'big', REPEAT('x', 17825792))", "INSERT INTO {t} VALUES (2, 'after', 'x')")),
-)  # fmt: skip
-
-
-def flows_of(platform: Platform) -> list[Flow]:
-    return [flow for flow in FLOWS if platform.name in flow.platforms]

@@ -1,17 +1,24 @@
-"""A platform's servers: one for all that is set while it runs, one whose log is encrypted."""
+"""A platform's servers: one for all that is set while it runs, one whose log is encrypted.
+
+MySQL's second one is the only member of a replication group too.
+"""
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.conformance import cases
+from tests.conformance.flows import flows_of
 from tests.conformance.run import Findings, examine
-from tests.servers import SERVERS, Server, server
+from tests.servers import SERVERS, Server, free_port, server
 
 ENCRYPTED = cases.Setting("encrypted log")
+ENCRYPTED_IN_A_GROUP = cases.Setting("encrypted log, group replication")
+_MEMBER_SECONDS = 60
 _COMMON = {"max_allowed_packet": "64M"}
 
 
@@ -27,11 +34,15 @@ def examine_all(folder: Path) -> dict[str, Findings]:
 
 def examine_platform(platform: cases.Platform, folder: Path) -> Findings:
     folder.mkdir(parents=True)
-    types, settings, flows = cases.types_of(platform), cases.settings_of(platform), cases.flows_of(platform)
+    types, settings, flows = cases.types_of(platform), cases.settings_of(platform), flows_of(platform)
     with server(platform.flavor, folder / "plain", release=platform.version, **_COMMON) as running:
         findings = examine(running, folder, types, settings, flows)
     with _encrypted(platform, folder / "encrypted") as running:
-        encrypted = examine(running, folder, types, [ENCRYPTED], [])
+        setting = ENCRYPTED
+        if platform.flavor == "mysql":
+            setting = ENCRYPTED_IN_A_GROUP
+            _make_a_group(running)
+        encrypted = examine(running, folder, types, [setting], [])
     findings.types |= encrypted.types
     for name, where in encrypted.events.items():
         findings.events.setdefault(name, []).extend(where)
@@ -61,7 +72,24 @@ def _encrypted(platform: cases.Platform, folder: Path) -> Iterator[Server]:
     plugins.mkdir()
     component = "component_keyring_file"
     (plugins / f"{component}.cnf").write_text(json.dumps({"path": str(folder / "keyring"), "read_only": False}))
-    (plugins / f"{component}.so").symlink_to(installed / "lib" / "mysql" / "plugin" / f"{component}.so")
-    options = {"plugin_dir": str(plugins), "binlog_encryption": "ON"}
+    for library in (f"{component}.so", "group_replication.so"):
+        (plugins / library).symlink_to(installed / "lib" / "mysql" / "plugin" / library)
+    options = {"plugin_dir": str(plugins), "binlog_encryption": "ON", "plugin_load_add": "group_replication.so"}
     with server("mysql", folder / "server", program=str(program), **_COMMON, **options) as running:
         yield running
+
+
+def _make_a_group(member: Server) -> None:
+    """Of this member alone; it can be written when it is its primary."""
+    member.run(
+        "SET GLOBAL group_replication_group_name = 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa'",
+        f"SET GLOBAL group_replication_local_address = '127.0.0.1:{free_port()}'",
+        "SET GLOBAL group_replication_bootstrap_group = ON",
+        "START GROUP_REPLICATION",
+    )
+    deadline = time.monotonic() + _MEMBER_SECONDS
+    while member.run(
+        "SELECT @@GLOBAL.super_read_only, member_state FROM performance_schema.replication_group_members"
+    ) != [(0, "ONLINE")]:
+        assert time.monotonic() < deadline, "the member does not come up"
+        time.sleep(0.1)

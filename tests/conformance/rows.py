@@ -12,23 +12,24 @@ Row = dict[str, Any]
 REMOVES_ROWS = -1
 
 
-def put_together(changes: Sequence[Row], columns: Sequence[str], key: str = "id") -> list[Row]:
+def put_together(changes: Sequence[Row], columns: Sequence[str], key: Sequence[str] = ("id",)) -> list[Row]:
     """Changes in the order of their numbers; a value that is absent is the one that was there before."""
-    state: dict[object, Row] = {}
+    state: dict[tuple[object, ...], Row] = {}
     before: Row = {}
     for change in changes:
         kind = change["_change_type"]
+        place = tuple(change.get(name) for name in key)
         if kind == REMOVES_ROWS:
             state.clear()
         elif kind == ChangeType.update_preimage:
-            before = _merged(state.pop(change[key]), change)
+            before = _merged(state.pop(place), change)
         elif kind == ChangeType.delete:
-            del state[change[key]]
+            del state[place]
         elif kind == ChangeType.update_postimage:
             after = _merged(before, change)
-            state[after[key]] = after
+            state[tuple(after[name] for name in key)] = after
         else:
-            state[change[key]] = dict(change)
+            state[place] = dict(change)
     return [{name: row.get(name) for name in (*columns, UNREPRESENTABLE)} for row in state.values()]
 
 

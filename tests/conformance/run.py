@@ -5,27 +5,36 @@ sent is put together to the table's rows and compared with a SELECT. Rows that d
 """
 
 import sys
-from collections import Counter
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pymysql
+import pytest
 from menura.change_batch import CHANGE_TYPE, GSN
 
+from agent.errors import SourceConnectionLost
 from agent.mysql.log import constants
+from agent.mysql.server.server_log import FIRST_OFFSET
 from tests.agent.gateway_double import GatewayDouble, SourceRecord, Table
-from tests.agent.native.capture import dump
+from tests.agent.native.capture import dump, heartbeats
 from tests.agent.native.mutation import payloads
 from tests.agent.running import client, running_agent, write_config
+from tests.agent.test_rare_events import read
 from tests.compare import compare, read_source
 from tests.conformance import cases
+from tests.conformance.flows import CATCH_UP, FAILS, RECONNECT, RESTART, Flow, parts
 from tests.conformance.rows import REMOVES_ROWS, put_together
 from tests.servers import Server
 
 DECODED = "decoded"
 #: rows that differ from the server's: a defect
 WRONG = "WRONG"
+NO_ROW = "holds no row"
 SOURCE = "conformance"
 WAIT_SECONDS = 90.0
 #: its rows come after those of a case: when they are there, the case was read
@@ -47,10 +56,25 @@ class Findings:
     flows: dict[str, str] = field(default_factory=dict)
     #: event type: settings and flows in whose log it was
     events: dict[str, list[str]] = field(default_factory=dict)
+    #: event type: what was made of one that the server sends and does not log
+    sent: dict[str, str] = field(default_factory=dict)
 
     def saw(self, case: str, types: set[int]) -> None:
         for number in types:
-            self.events.setdefault(_NAMES.get(number, f"type {number}"), []).append(case)
+            self.events.setdefault(name_of(number), []).append(case)
+
+    def outcome(self, event: str) -> str:
+        """Of the cases in whose log the event was: decoded, or why every one of them stopped; '' if it was in none."""
+        outcomes = [
+            outcome
+            for case in self.events.get(event, ())
+            for outcome in (self.types.get(case) or {case: self.flows[case]}).values()
+        ]
+        return DECODED if DECODED in outcomes else next(iter(outcomes), "")
+
+
+def name_of(number: int) -> str:
+    return _NAMES.get(number, f"type {number}")
 
 
 @dataclass
@@ -60,78 +84,104 @@ class _Reader:
     record: SourceRecord
     gateway: GatewayDouble
 
+    def last_gsn(self) -> int:
+        return max((batch.raw.last_gsn for batch in self.record.batches), default=0)
+
+    def changes(self) -> dict[Table, list[dict[str, Any]]]:
+        """Of each table in the order of their numbers; where all of its rows went at once is one too: TRUNCATE."""
+        found: dict[Table, list[dict[str, Any]]] = defaultdict(list)
+        for batch in self.record.batches:
+            found[batch.table] += batch.rows.to_pylist()
+        for cut in self.record.committed:
+            for event in cut.events:
+                if event.removes_rows:
+                    removal = {GSN: event.gsn, CHANGE_TYPE: REMOVES_ROWS}
+                    found[event.table.database, event.table.table].append(removal)
+        for rows in found.values():
+            rows.sort(key=lambda change: change[GSN])
+        return found
+
 
 def examine(
     running: Server,
     folder: Path,
     types: Sequence[cases.Type],
     settings: Sequence[cases.Setting],
-    flows: Sequence[cases.Flow],
+    flows: Sequence[Flow],
 ) -> Findings:
     """Settings, with every type, and flows on one running server."""
     findings = Findings()
     running.create_replication_user()
-    (folder / "rows.txt").write_text("8\teight\n")
-    (folder / "rows.txt").chmod(0o644)
+    for number, heartbeat in heartbeats(running):
+        with tempfile.TemporaryDirectory() as state:
+            sink, error = read(Path(state), heartbeat)
+        is_passed = isinstance(error, SourceConnectionLost) and sink.position.offset == FIRST_OFFSET
+        findings.sent[name_of(number)] = NO_ROW if is_passed else str(error.code)
     folder.chmod(0o755)
-    tables = [*_create_types(running, types, settings), *_create_flows(running, flows)]
-    work = list(_work(types, settings, flows, folder))
+    _create_types(running, types, settings)
+    _create_flows(running, flows)
+    work = [*_of_settings(types, settings), *_of_flows(flows, folder)]
     while work:
-        left = {table for case in work for table in case.tables}
-        with _reading(running, [table for table in tables if table in left], folder) as reader:
-            while work:
-                if not _examine(running, reader, work.pop(0), findings):
-                    break
+        with _reading(running, list(dict.fromkeys(table for case in work for table in case.tables)), folder) as reader:
+            while work and _examine(running, reader, work.pop(0), findings):
+                pass
     return findings
 
 
 @dataclass(frozen=True)
 class _Case:
     name: str
+    database: str
     tables: dict[Table, str]
     before: tuple[str, ...]
     statements: tuple[str, ...]
     after: tuple[str, ...]
     is_setting: bool
+    #: where its one table is compared through another one, and by what
+    shown_by: str = ""
+    key: tuple[str, ...] = ("id",)
 
 
-def _create_types(running: Server, types: Sequence[cases.Type], settings: Sequence[cases.Setting]) -> Iterator[Table]:
-    for number, setting in enumerate(settings):
-        running.run(*setting.on, f"CREATE DATABASE s{number} CHARACTER SET utf8mb4")
-        of_types = [(f"t{n}", type_) for n, type_ in enumerate(types)]
-        running.run(*(cases.table_of(table, type_) for table, type_ in of_types), database=f"s{number}")
+def _database(settings: Sequence[cases.Setting], number: int) -> str:
+    """Tables are made once, and once more under a setting that changes what they are."""
+    return f"s{number}" if settings[number].changes_tables else "s"
+
+
+def _create_types(running: Server, types: Sequence[cases.Type], settings: Sequence[cases.Setting]) -> None:
+    made = {_database(settings, number): setting for number, setting in reversed(list(enumerate(settings)))}
+    for database, setting in made.items():
+        running.run(*setting.on, f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+        running.run(*(cases.table_of(f"t{n}", type_) for n, type_ in enumerate(types)), database=database)
         if setting.off:
             running.run(*setting.off)
-        yield from ((f"s{number}", table) for table, _ in of_types)
 
 
-def _create_flows(running: Server, flows: Sequence[cases.Flow]) -> Iterator[Table]:
-    running.run("CREATE DATABASE flows CHARACTER SET utf8mb4")
-    names = [f"f{number}" for number, _ in enumerate(flows)]
-    if names:
-        running.run(
-            *(f"CREATE TABLE {name} (id INT PRIMARY KEY, note VARCHAR(40))" for name in names), database="flows"
-        )
-    running.run("CREATE TABLE flows.sentinel (id INT AUTO_INCREMENT PRIMARY KEY)")
-    yield from (("flows", name) for name in names)
-    yield SENTINEL
+def _create_flows(running: Server, flows: Sequence[Flow]) -> None:
+    running.run(
+        "CREATE DATABASE flows CHARACTER SET utf8mb4",
+        *(f"CREATE TABLE flows.f{number} (id INT PRIMARY KEY, note VARCHAR(40))" for number, _ in enumerate(flows)),
+        "CREATE TABLE flows.sentinel (id INT AUTO_INCREMENT PRIMARY KEY)",
+    )
 
 
-def _work(
-    types: Sequence[cases.Type], settings: Sequence[cases.Setting], flows: Sequence[cases.Flow], folder: Path
-) -> Iterator[_Case]:
+def _of_settings(types: Sequence[cases.Type], settings: Sequence[cases.Setting]) -> Iterator[_Case]:
     for number, setting in enumerate(settings):
-        of_types = {(f"s{number}", f"t{n}"): type_ for n, type_ in enumerate(types)}
+        database = _database(settings, number)
         statements = [*cases.SESSION, *setting.session]
-        for (_, table), type_ in of_types.items():
-            statements += cases.rows_of(table, type_, keeps_keys=setting.keeps_keys)
-        names = {table: type_.name for table, type_ in of_types.items()}
-        yield _Case(setting.name, names, setting.on, (f"USE s{number}", *statements), setting.off, is_setting=True)
+        for n, type_ in enumerate(types):
+            statements += cases.rows_of(f"t{n}", type_, keeps_keys=setting.keeps_keys)
+        names = {(database, f"t{n}"): type_.name for n, type_ in enumerate(types)}
+        yield _Case(setting.name, database, names, setting.on, tuple(statements), setting.off, is_setting=True)
+
+
+def _of_flows(flows: Sequence[Flow], folder: Path) -> Iterator[_Case]:
+    named = parts(folder)
     for number, flow in enumerate(flows):
-        statements = [statement.format(t=f"f{number}", file=folder / "rows.txt") for statement in flow.statements]
-        yield _Case(
-            flow.name, {("flows", f"f{number}"): flow.name}, (), ("USE flows", *statements), (), is_setting=False
-        )
+        table = f"f{number}"
+        statements = tuple(statement.format(t=table, **named) for statement in flow.statements)
+        shown_by = flow.shown_by.format(t=table)
+        names = {("flows", table): flow.name}
+        yield _Case(flow.name, "flows", names, flow.on, statements, flow.off, False, shown_by, flow.key)
 
 
 @contextmanager
@@ -153,23 +203,51 @@ def _reading(running: Server, tables: list[Table], folder: Path) -> Iterator[_Re
 
 
 def _examine(running: Server, reader: _Reader, case: _Case, findings: Findings) -> bool:
-    """Run a case and wait until the agent has read it; False: the source has stopped."""
+    """Run a case and wait until the agent has read it; False: a new agent has to read the next one."""
     running.run(*case.before, "FLUSH BINARY LOGS")
     first = str(running.run("SHOW BINARY LOGS")[-1][0])
-    running.run(*case.statements)
+    first_gsn = reader.last_gsn()
+    _execute(running, reader, *case.statements, database=case.database)
     files = [str(name) for name, *_ in running.run("SHOW BINARY LOGS") if str(name) >= first]
     findings.saw(case.name, {kind for file in files for kind in _types_in(dump(running, file, annotated=True))})
     if case.after:
         running.run(*case.after)
     code = _wait_until_read(running, reader)
+    changes = reader.changes()
     outcomes = {
-        name: _outcome(running, reader, f"{case.name}, {name}", table, code) for table, name in case.tables.items()
+        name: _stop(reader.record, table)
+        or _outcome(running, case, (table[0], case.shown_by or table[1]), changes[table], first_gsn, code)
+        for table, name in case.tables.items()
     }
     if case.is_setting:
         findings.types[case.name] = outcomes
-    else:
-        findings.flows |= outcomes
+        running.run(*(f"DELETE FROM {table}" for _, table in case.tables), database=case.database)
+        return not code and set(outcomes.values()) == {DECODED}
+    findings.flows |= outcomes
     return not code
+
+
+def _execute(running: Server, reader: _Reader, *statements: str, database: str) -> None:
+    """On one connection, but for what `flows` has in the place of statements."""
+    connection = running.connect(database=database)
+    try:
+        for statement in statements:
+            if statement in (RECONNECT, RESTART):
+                connection.close()
+                if statement == RESTART:
+                    running.stop()
+                    running.start()
+                connection = running.connect(database=database)
+            elif statement == CATCH_UP:
+                _wait_until_read(running, reader)
+            elif statement.startswith(FAILS):
+                with pytest.raises(pymysql.err.MySQLError):
+                    connection.query(statement.removeprefix(FAILS))
+            else:
+                with connection.cursor() as cursor:
+                    cursor.execute(statement)
+    finally:
+        connection.close()
 
 
 def _types_in(data: bytes) -> set[int]:
@@ -189,46 +267,34 @@ def _wait_until_read(running: Server, reader: _Reader) -> str:
 
     def code() -> str:
         of_source = [str(error.error.code) for error in record.errors if error.error.terminal]
-        return (of_source or _stops(record, SENTINEL) or [""])[0]
+        return (of_source or [_stop(record, SENTINEL)])[0]
 
     def is_over() -> bool:
-        return bool(code()) or any(row["id"] == last for row in reader.gateway.rows(SOURCE, SENTINEL)[-1:])
+        newest = next((batch for batch in reversed(record.batches) if batch.table == SENTINEL), None)
+        return bool(code()) or (newest is not None and newest.rows["id"][-1].as_py() == last)
 
     reader.gateway.wait(is_over, WAIT_SECONDS)
     return code()
 
 
-def _stops(record: SourceRecord, table: Table) -> list[str]:
-    return [
-        str(stop.error.code)
-        for cut in record.committed
-        for stop in cut.stopped
-        if (stop.table.database, stop.table.table) == table
-    ]
+def _stop(record: SourceRecord, table: Table) -> str:
+    """The code of the error that stopped the table, or ''."""
+    for cut in record.committed:
+        for stop in cut.stopped:
+            if (stop.table.database, stop.table.table) == table:
+                return str(stop.error.code)
+    return ""
 
 
-def _removals(record: SourceRecord, table: Table) -> list[dict[str, object]]:
-    """Where all rows went at once, as changes: TRUNCATE."""
-    return [
-        {GSN: event.gsn, CHANGE_TYPE: REMOVES_ROWS}
-        for cut in record.committed
-        for event in cut.events
-        if event.removes_rows and (event.table.database, event.table.table) == table
-    ]
-
-
-def _outcome(running: Server, reader: _Reader, what: str, table: Table, source_code: str) -> str:
-    stopped = _stops(reader.record, table)
-    if stopped:
-        return stopped[0]
+def _outcome(
+    running: Server, case: _Case, table: Table, changes: list[dict[str, Any]], first_gsn: int, source_code: str
+) -> str:
     columns, rows = read_source(running, *table)
-    changes = [*reader.gateway.rows(SOURCE, table), *_removals(reader.record, table)]
-    changes.sort(key=lambda change: change[GSN])
     names = {column.name: column.name for column in columns}
-    comparison = compare(".".join(table), columns, rows, put_together(changes, list(names)), names)
-    if comparison.equal and changes:
+    comparison = compare(".".join(table), columns, rows, put_together(changes, list(names), case.key), names)
+    if comparison.equal and changes and changes[-1][GSN] > first_gsn:
         return DECODED
     if source_code:
         return source_code
-    print(f"{what}: {comparison}; changes: {Counter(row['_change_type'] for row in changes)}", file=sys.stderr)
+    print(f"{case.name}: {comparison}; changes: {Counter(row['_change_type'] for row in changes)}", file=sys.stderr)
     return WRONG

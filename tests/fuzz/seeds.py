@@ -13,7 +13,7 @@ from backports import zstd
 from agent.mysql.log import constants as binlog
 from tests.agent.native.capture import dump
 from tests.agent.native.mutation import packets, payloads, without_checksums
-from tests.conformance import cases
+from tests.conformance import cases, flows
 from tests.fuzz.mutate import BODY, Payloads
 from tests.golden import golden, names
 from tests.servers import Server, server
@@ -92,16 +92,15 @@ def _flows(running: Server, platform: cases.Platform) -> bytes:
     running.run("DROP DATABASE IF EXISTS t", "CREATE DATABASE t CHARACTER SET utf8mb4", "FLUSH BINARY LOGS")
     file = str(running.run("SHOW BINARY LOGS")[-1][0])
     assert running.folder is not None
-    loaded = running.folder / "rows.txt"
-    loaded.write_text("8\teight\n")
+    parts = flows.parts(running.folder)
     data = b""
-    for number, flow in enumerate(cases.flows_of(platform)):
-        if "MiB" in flow.name:
+    for number, flow in enumerate(flows.flows_of(platform)):
+        if "MiB" in flow.name or not flow.is_sql:
             continue
         table = f"f{number}"
         running.run(
             f"CREATE TABLE {table} (id INT PRIMARY KEY, note VARCHAR(40))",
-            *(statement.format(t=table, file=loaded) for statement in flow.statements),
+            *(statement.format(t=table, **parts) for statement in flow.statements),
             database="t",
         )
     for name, *_ in running.run("SHOW BINARY LOGS"):

@@ -1,6 +1,6 @@
 """What the decoder's tests share: a server's binlog as bytes, and those bytes as rows."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from tests.servers import Server
 
 BINLOG_DUMP_NON_BLOCK = 1
 BINLOG_SEND_ANNOTATE_ROWS_EVENT = 2
+USE_HEARTBEAT_EVENT_V2 = 2
 
 
 def dump(server: Server, file: str | None = None, offset: int = 4, *, annotated: bool = False) -> bytes:
@@ -50,6 +51,25 @@ def dump(server: Server, file: str | None = None, offset: int = 4, *, annotated:
             received += head + payload
             if payload[:1] == b"\xff" or (payload[:1] == b"\xfe" and size < 9):
                 return bytes(received)
+
+
+def heartbeats(server: Server) -> Iterator[tuple[int, bytes]]:
+    """The type and bytes of what the server sends while nothing is logged, to each kind of replica."""
+    server.run("FLUSH BINARY LOGS")
+    file = str(server.run("SHOW BINARY LOGS")[-1][0])
+    for flags in (0, USE_HEARTBEAT_EVENT_V2) if server.flavor == "mysql" else (0,):
+        with closing(server.connect(read_timeout=60)) as connection, connection.cursor() as cursor:
+            names = ("source", "master") if server.flavor == "mysql" else ("master",)
+            for name in names:
+                cursor.execute(f"SET @{name}_heartbeat_period = 20000000, @{name}_binlog_checksum = 'NONE'")
+            command = (4).to_bytes(4, "little") + flags.to_bytes(2, "little") + (4711).to_bytes(4, "little")
+            connection._execute_command(COMMAND.COM_BINLOG_DUMP, command + file.encode())
+            payload = bytes(6)
+            while payload[5] not in (binlog.HEARTBEAT_LOG_EVENT, binlog.HEARTBEAT_LOG_EVENT_V2):
+                payload = connection._rfile.read(int.from_bytes(connection._rfile.read(4)[:3], "little"))
+                assert payload[:1] == b"\0", payload
+            yield payload[5], payload[1:]
+            connection._force_close()
 
 
 #: by table and column: what the log leaves open
