@@ -36,7 +36,7 @@ DECODED = "decoded"
 WRONG = "WRONG"
 NO_ROW = "holds no row"
 SOURCE = "conformance"
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 180.0
 #: its rows come after those of a case: when they are there, the case was read
 SENTINEL: Table = ("flows", "sentinel")
 _NAMES = {
