@@ -190,7 +190,6 @@ KINDS = (
     Kind("GEOMETRY", _geometry(st.one_of(*_shapes().values()))),
     *(Kind(column, _geometry(shapes)) for column, shapes in _shapes().items()),
     Kind("VECTOR(3)", _vectors().map("STRING_TO_VECTOR({})".format), "mysql"),
-    Kind("VECTOR(3)", _vectors().map("VEC_FromText({})".format), "mariadb 11.8"),
     Kind("INET6", st.ip_addresses(v=6).map(lambda address: repr(str(address))), "mariadb"),
     Kind("INET4", st.ip_addresses(v=4).map(lambda address: repr(str(address))), "mariadb"),
     Kind("UUID", st.uuids().map(lambda uuid: repr(str(uuid))), "mariadb"),
