@@ -45,10 +45,6 @@ class Database:
             yield connection
 
     @property
-    def is_sqlite(self) -> bool:
-        return self.engine.dialect.name == "sqlite"
-
-    @property
     def shown_url(self) -> str:
         """Without its password."""
         return self.engine.url.render_as_string(hide_password=True)

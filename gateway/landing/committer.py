@@ -15,9 +15,8 @@ epoch that began here, and while the lease is valid.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from menura.errors import MenuraError
 from menura.instants import now_us
@@ -33,9 +32,6 @@ logger = logging.getLogger(__name__)
 REGISTRY_RETRY_SECONDS = 0.25
 #: table events and chunks of one entry, as far as they come in several cuts; a reader takes entries of a limited size
 MAX_ENTRY_EVENTS_BYTES = 64 << 20
-
-T = TypeVar("T")
-InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 
 @dataclass(slots=True, eq=False)

@@ -23,17 +23,6 @@ class Column:
     default: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TableSchema:
-    database: str
-    table: str
-    #: in the order of the row events; never empty
-    columns: tuple[Column, ...]
-
-    def __str__(self) -> str:
-        return f"{self.database}.{self.table}"
-
-
 def schema_id(columns: tuple[Column, ...]) -> str:
     """Digest of the columns that are sent: 16 hex digits, equal for equal columns.
 

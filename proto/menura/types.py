@@ -50,7 +50,6 @@ class Kind(StrEnum):
 
 
 INTEGER_KINDS = frozenset({Kind.TINYINT, Kind.SMALLINT, Kind.MEDIUMINT, Kind.INT, Kind.BIGINT})
-TEXT_KINDS = frozenset({Kind.CHAR, Kind.VARCHAR, Kind.TEXT, Kind.ENUM, Kind.SET})
 BINARY_KINDS = frozenset({Kind.BINARY, Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY, Kind.VECTOR})
 FRACTIONAL_TIME_KINDS = frozenset({Kind.TIME, Kind.DATETIME, Kind.TIMESTAMP})
 
