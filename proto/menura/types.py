@@ -109,8 +109,8 @@ def invalid_label(label: bytes) -> str:
 def invalid_label_bytes(label: str) -> bytes | None:
     """The bytes of an invalid label; None: it is a real one.
 
-    >>> invalid_label_bytes(invalid_label(b"\xe4 ")), invalid_label_bytes("real")
-    (b'\xe4 ', None)
+    >>> invalid_label_bytes(invalid_label(b"\\xe4 ")), invalid_label_bytes("real")
+    (b'\\xe4 ', None)
     """
     if not label or not all(0 <= ord(character) - _INVALID_LABEL <= 0xFF for character in label):
         return None
