@@ -15,6 +15,7 @@ from agent.mysql.ddl.keys import (
     added_keys,
     hash_count,
     inline_keys,
+    is_generated_key,
     with_hashes,
     with_period_columns,
     with_periods,
@@ -71,6 +72,8 @@ class _Work:
     renamed: list[tuple[str, str]] = field(default_factory=list)
     dropped: set[str] = field(default_factory=set)
     added: list[AddedColumn] = field(default_factory=list)
+    #: MySQL: stays before what comes FIRST
+    generated_key: str = ""
 
 
 def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Context, *, ignore: bool) -> Altered:
@@ -79,13 +82,16 @@ def alter(definition: TableDefinition, actions: tuple[Action, ...], context: Con
     work = _Work(replace(context, charset=charset), [column for column in definition.columns if not column.hidden])
     if context.server.mariadb:
         actions = _with_last_of_added(actions)
+    elif is_generated_key(definition.columns[0], definition.primary_key):
+        work.generated_key = definition.columns[0].name
     needed = _without_unneeded(actions, definition)
     _walk(work, needed)
     _put_in(work, needed)
     work.columns = with_first_timestamp(work.columns, _defined(needed), work.context)
     if conversion:
         work.columns = [_converted(column, conversion, context) for column in work.columns]
-    new_keys = _keys_of(needed) + [action.key for action in needed if isinstance(action, AddKey)]
+    new_keys = [key for action in needed for key in _inline_keys(action)]
+    new_keys += [action.key for action in needed if isinstance(action, AddKey)]
     periods = [action.period for action in needed if isinstance(action, AddPeriod)]
     new_keys = with_period_columns(new_keys, periods)
     work.columns = with_periods(work.columns, periods)
@@ -161,14 +167,19 @@ def _without_unneeded(actions: tuple[Action, ...], definition: TableDefinition) 
             return not action.key.if_not_exists
         return True
 
-    needed = [action for action in actions if is_needed(action)]
-    if len(_keys_of(actions)) > len(_keys_of(needed)):
-        raise Unreadable("a column is left alone because of IF EXISTS, but its key may be made")
+    needed: list[Action] = []
+    for action in actions:
+        # The key of a column that is there already is made all the same.
+        needed += [action] if is_needed(action) else filter(is_needed, map(AddKey, _inline_keys(action)))
     return needed
 
 
-def _keys_of(actions: Iterable[Action]) -> list[KeyWords]:
-    return [key for words in _defined(actions) for key in inline_keys(words)]
+def _inline_keys(action: Action) -> list[KeyWords]:
+    """Of a column's attributes; IF EXISTS or IF NOT EXISTS before the column is IF NOT EXISTS to them."""
+    if not isinstance(action, AddColumn | ChangeColumn):
+        return []
+    is_checked = action.if_not_exists if isinstance(action, AddColumn) else action.if_exists
+    return [replace(key, if_not_exists=is_checked) for key in inline_keys(action.column)]
 
 
 def _walk(work: _Work, actions: list[Action]) -> None:
@@ -222,7 +233,7 @@ def _changed(work: _Work, column: ColumnDefinition, action: Action) -> ColumnDef
     default = action.default
     if default.kind is DefaultKind.EXPRESSION and default.literal and not default.literal.text.startswith("-"):
         default = DefaultWords(DefaultKind.LITERAL, default.literal)  # here MySQL takes (7) for 7
-    return with_default(column, default, None, work.context)
+    return with_default(column, default, work.context)
 
 
 def _put_in(work: _Work, actions: list[Action]) -> None:
@@ -237,14 +248,14 @@ def _put_in(work: _Work, actions: list[Action]) -> None:
             continue
         if column.name.lower() in {other.name.lower() for other in work.columns}:
             raise Unreadable("it adds a column that was known to be there")
-        work.columns.insert(_index(work.columns, action.place), column)
+        work.columns.insert(_index(work.columns, action.place, work.generated_key), column)
 
 
-def _index(columns: list[ColumnDefinition], place: Place | None) -> int:
+def _index(columns: list[ColumnDefinition], place: Place | None, first: str) -> int:
     if place is None:
         return len(columns)
     if not place.after:
-        return 0
+        return int(bool(columns) and columns[0].name == first)
     for at, column in enumerate(columns):
         if column.name.lower() == place.after.lower():
             return at + 1
@@ -309,9 +320,7 @@ def _keys(
         return ()
     kept: list[KeyDefinition] = []
     for key in _without_dropped(definition.keys, actions):
-        parts = key.parts
-        if key.unique:
-            parts = tuple((followed, length) for name, length in parts for followed in _followed([name], work))
+        parts = tuple((followed, length) for name, length in key.parts for followed in _followed([name], work))
         if parts:
             kept.append(replace(key, parts=parts))
     if all(isinstance(action, RenameTo | MoveRows) for action in actions):

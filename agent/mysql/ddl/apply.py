@@ -43,6 +43,9 @@ from agent.mysql.ddl.syntax import (
 )
 from agent.mysql.ddl.types import charset_of_words
 
+#: MySQL, from 9.7 on
+_INTERPRET_UTF8_AS_UTF8MB4 = 1 << 33
+
 
 def apply(catalog: Catalog, statement: Statement, server: Server) -> Applied:
     """What the statement does; raises nothing.
@@ -57,6 +60,8 @@ def apply(catalog: Catalog, statement: Statement, server: Server) -> Applied:
     """
     if statement.without_effect:
         return Applied(catalog)
+    if not server.mariadb and statement.sql_mode & _INTERPRET_UTF8_AS_UTF8MB4:
+        server = replace(server, utf8_is_utf8mb3=False)
     work = _Work(statement, server, dict(catalog.tables), dict(catalog.databases))
     is_read = False
     try:
@@ -167,6 +172,10 @@ def _create(work: _Work, parsed: CreateTable | CreateSequence) -> None:
         if work.tables[table] is None:
             work.forget(table, "it may have been there before, and how it looked was not known")
         return
+    if parsed.if_not_exists and isinstance(parsed, CreateTable) and _may_be_view(parsed, work.statement):
+        if parsed.options.engine != "INNODB":
+            work.forget(table, "it is a view, or a table of another engine than InnoDB")
+        return
     if isinstance(parsed, CreateSequence):
         definition: TableDefinition | None = sequence(work.databases.get(table[0], ""))
     elif parsed.like is not None:
@@ -184,6 +193,12 @@ def _create(work: _Work, parsed: CreateTable | CreateSequence) -> None:
         return
     work.tables[table] = definition
     work.changes.append(Change(ChangeKind.CREATED, table, None, definition))
+
+
+def _may_be_view(parsed: CreateTable, statement: Statement) -> bool:
+    """MySQL logs CREATE TABLE IF NOT EXISTS where a view has the name, but as it logs that of an engine like MyISAM."""
+    is_without_xid = statement.is_without_xid and not parsed.options.starts_transaction
+    return is_without_xid and parsed.options.engine in ("", "INNODB")
 
 
 def _alter(work: _Work, parsed: AlterTable) -> None:

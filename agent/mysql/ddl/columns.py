@@ -9,8 +9,8 @@ from menura.types import Kind
 
 from agent.mysql.ddl.literals import implicit_text, literal_text
 from agent.mysql.ddl.model import AddedColumn, ColumnDefinition, Default, EarlierRows, Server, Statement
-from agent.mysql.ddl.syntax import ColumnWords, DefaultKind, DefaultWords, LiteralKind, TypeWords
-from agent.mysql.ddl.types import TypeContext, column_type
+from agent.mysql.ddl.syntax import ColumnWords, DefaultKind, DefaultWords, LiteralKind
+from agent.mysql.ddl.types import TypeContext, column_type, decimals
 
 #: MariaDB
 _EMPTY_STRING_IS_NULL = 1 << 32
@@ -53,6 +53,7 @@ def define(words: ColumnWords, context: Context) -> ColumnDefinition:
         visible=words.visible,
         auto_increment=auto_increment,
         length=length,
+        decimals=decimals(words.type, type_),
     )
     if words.generated or auto_increment:
         return replace(column, default=Default.NONE)
@@ -62,7 +63,7 @@ def define(words: ColumnWords, context: Context) -> ColumnDefinition:
         return replace(column, default=Default.LITERAL, default_text=implicit_text(type_) or "")
     if words.type.compressed and not nullable and words.default is None:
         return replace(column, default=Default.LITERAL)  # an empty one
-    return with_default(column, words.default, words.type, context)
+    return with_default(column, words.default, context)
 
 
 def with_first_timestamp(
@@ -81,9 +82,7 @@ def with_first_timestamp(
     return [promoted if column is first else column for column in columns]
 
 
-def with_default(
-    column: ColumnDefinition, default: DefaultWords | None, words: TypeWords | None, context: Context
-) -> ColumnDefinition:
+def with_default(column: ColumnDefinition, default: DefaultWords | None, context: Context) -> ColumnDefinition:
     """The column with that default; None: without one."""
     if default is None or default.kind is DefaultKind.NULL or _is_no_default(default, column, context):
         found = Default.NULL if column.nullable else Default.NONE
@@ -91,7 +90,7 @@ def with_default(
     is_literal = default.kind is DefaultKind.LITERAL
     if default.literal is None or not (is_literal or context.server.mariadb):
         return replace(column, default=Default.EXPRESSION, default_text="")
-    text = literal_text(default.literal, column.type, words, context.statement, context.server)
+    text = literal_text(default.literal, column, context.statement, context.server)
     if text is None:
         return replace(column, default=Default.EXPRESSION, default_text="")
     if column.type.kind is Kind.VARCHAR:
@@ -123,7 +122,7 @@ def added(words: ColumnWords, column: ColumnDefinition, context: Context) -> Add
     elif column.default is Default.NONE:
         text = implicit_text(column.type)
     elif words.default is not None and words.default.literal is not None and column.type.kind is not Kind.JSON:
-        text = literal_text(words.default.literal, column.type, words.type, context.statement, context.server)
+        text = literal_text(words.default.literal, column, context.statement, context.server)
     if text is None:
         return AddedColumn(column.name, EarlierRows.UNKNOWN)
     return AddedColumn(column.name, EarlierRows.TEXT, text)

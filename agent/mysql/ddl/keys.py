@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, count
 
-from menura.types import Kind
+from menura.types import ColumnType, Kind
 
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition
@@ -86,6 +86,12 @@ def _required(column: ColumnDefinition) -> ColumnDefinition:
     """As NOT NULL."""
     default = Default.NONE if column.default is Default.NULL else column.default
     return replace(column, nullable=False, default=default)
+
+
+def is_generated_key(column: ColumnDefinition, primary_key: tuple[str, ...]) -> bool:
+    """Whether it is what MySQL gives a table without a primary key."""
+    is_its_type = column.type == ColumnType(Kind.BIGINT, unsigned=True) and column.auto_increment
+    return is_its_type and not column.visible and primary_key == (column.name,) and column.name.lower() == "my_row_id"
 
 
 def added_keys(keys: Iterable[KeyDefinition], words: Iterable[KeyWords]) -> tuple[KeyDefinition, ...]:

@@ -105,6 +105,8 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 _REST_PLAIN = {quote: re.compile(rf"(?:[^{quote}]|{quote}{quote})*+{quote}") for quote in "'\"`"}
 _REST_WITH_ESCAPES = {quote: re.compile(rf"(?:[^{quote}\\]|\\.|{quote}{quote})*+{quote}", re.DOTALL) for quote in "'\""}
 _ESCAPED = {quote: re.compile(rf"\\(.)|{quote}{quote}", re.DOTALL) for quote in "'\""}
+#: MySQL stores '?' for them in a name, MariaDB refuses them
+_BEYOND_NAMES = re.compile("[\U00010000-\U0010ffff]")
 _VERSION = re.compile(r"[0-9]{6}(?=\s)|[0-9]{5}")
 _VERSION_MARIADB = re.compile(r"[0-9]{5,6}")
 _COMMENT_MARK = re.compile(r"/\*|\*/")
@@ -135,6 +137,8 @@ def lex(text: str, server: Server, sql_mode: int = 0) -> Iterator[Token]:
         match = _TOKEN.match(text, at)
         assert match is not None  # the last sign is any character
         token = _token(text, match, server, sql_mode)
+        if token.kind in (TokenKind.WORD, TokenKind.NAME) and not server.mariadb and not token.text.isascii():
+            token = token._replace(text=_BEYOND_NAMES.sub("?", token.text))
         if after_dot and token.kind is TokenKind.NUMBER:  # a name may be of digits
             token = Token(TokenKind.NAME, token.text, "", token.raw)
         yield token

@@ -12,8 +12,8 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 from menura.types import INTEGER_KINDS, ColumnType, Kind
 
 from agent.mysql.ddl.charset_texts import can_hold
-from agent.mysql.ddl.model import Server, Statement
-from agent.mysql.ddl.syntax import Literal, LiteralKind, TypeWords
+from agent.mysql.ddl.model import NOT_FIXED, ColumnDefinition, Server, Statement
+from agent.mysql.ddl.syntax import Literal, LiteralKind
 from agent.mysql.ddl.temporals import ZERO_DATE, temporal_text
 from agent.mysql.log.charsets import CharsetUnknown, decode_text
 
@@ -22,11 +22,9 @@ _LEAST_SHORT, _MOST_SHORT = 1e-4, 1e14
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
-def literal_text(
-    literal: Literal, type_: ColumnType, words: TypeWords | None, statement: Statement, server: Server
-) -> str | None:
+def literal_text(literal: Literal, column: ColumnDefinition, statement: Statement, server: Server) -> str | None:
     """The value's text, or None; of a timestamp in UTC, of a binary kind in hex."""
-    kind = type_.kind
+    type_, kind = column.type, column.type.kind
     if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
         return _characters(literal, type_)
     if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB):
@@ -40,7 +38,7 @@ def literal_text(
         return temporal_text(literal, type_, statement, server)
     if kind in (Kind.INET4, Kind.INET6, Kind.UUID):
         return _address(literal, kind)
-    return _number(literal, type_, words)
+    return _number(literal, type_, column.decimals)
 
 
 def implicit_text(type_: ColumnType) -> str | None:
@@ -139,20 +137,23 @@ def _labels(literal: Literal, type_: ColumnType) -> str | None:
     if text is None:
         return None
     wanted = [text] if type_.kind is Kind.ENUM else text.split(",") if text else []
-    places = [_place(label.rstrip(" "), type_.labels) for label in wanted]
+    places = [_place(label, type_) for label in wanted]
     if None in places:
         return None
     return ",".join(type_.labels[place] for place in sorted({place for place in places if place is not None}))
 
 
-def _place(label: str, labels: tuple[str, ...]) -> int | None:
-    if label in labels:
-        return labels.index(label)
-    same = [place for place, other in enumerate(labels) if other.lower() == label.lower()]
+def _place(label: str, type_: ColumnType) -> int | None:
+    """Only bytes are compared as they are, spaces at their end too."""
+    is_text = type_.charset != "binary"
+    label = label.rstrip(" ") if is_text else label
+    if label in type_.labels:
+        return type_.labels.index(label)
+    same = [place for place, other in enumerate(type_.labels) if is_text and other.lower() == label.lower()]
     return same[0] if len(same) == 1 else None
 
 
-def _number(literal: Literal, type_: ColumnType, words: TypeWords | None) -> str | None:
+def _number(literal: Literal, type_: ColumnType, decimals: int | None) -> str | None:
     if literal.kind in (LiteralKind.HEX, LiteralKind.BITS):
         text = str(int.from_bytes(_raw(literal), "big"))
     else:
@@ -161,10 +162,10 @@ def _number(literal: Literal, type_: ColumnType, words: TypeWords | None) -> str
         return None
     number = Decimal(text)
     if type_.kind in (Kind.FLOAT, Kind.DOUBLE):
-        if words is None and number != number.to_integral_value():
-            return None  # FLOAT(7,2) and its like would round it
+        if decimals is None and number != number.to_integral_value():
+            return None
         has_sign_of_zero = "e" in text.lower()  # any other zero is a decimal first
-        return real_text(_rounded(float(number) if number or has_sign_of_zero else 0.0, words), type_.kind)
+        return real_text(_rounded(float(number) if number or has_sign_of_zero else 0.0, decimals), type_.kind)
     scale = 0 if type_.kind in INTEGER_KINDS else type_.scale
     if number.adjusted() > 80:
         return None
@@ -174,13 +175,10 @@ def _number(literal: Literal, type_: ColumnType, words: TypeWords | None) -> str
         return f"{abs(number) if number == 0 else number:f}"
 
 
-def _rounded(number: float, words: TypeWords | None) -> float:
+def _rounded(number: float, digits: int | None) -> float:
     """FLOAT(7,2) keeps two digits after the point, found as the server finds them: in binary, halves to even."""
-    if words is None or len(words.arguments) != 2 or words.arguments[1] not in map(str, range(31)):
+    if digits is None or digits >= NOT_FIXED or not math.isfinite(number):
         return number
-    if not math.isfinite(number):
-        return number
-    digits = int(words.arguments[1])
     unit = 10.0**digits
     whole = math.floor(number)
     return round(whole + round((number - whole) * unit) / unit, digits)

@@ -9,6 +9,9 @@ from enum import Enum, Flag, StrEnum, auto
 
 from menura.types import ColumnType
 
+#: as many digits as the value has; the servers' NOT_FIXED_DEC
+NOT_FIXED = 31
+
 #: (database, table), as the server stores them
 Table = tuple[str, str]
 
@@ -41,6 +44,8 @@ class ColumnDefinition:
     #: char and varchar: in characters; binary and varbinary: in bytes; text and blob: the most bytes; point: in a key;
     #: else 0
     length: int = 0
+    #: float and double: digits after the point, as (7,2) says, or `NOT_FIXED`; None: another type, or not known
+    decimals: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class Server:
     mariadb: bool
     version: tuple[int, int, int]
     lower_case_table_names: int = 0
-    #: MariaDB: old_mode has UTF8_IS_UTF8MB3
+    #: MariaDB: old_mode has UTF8_IS_UTF8MB3; MySQL: true unless a session's sql_mode says otherwise
     utf8_is_utf8mb3: bool = True
 
 
@@ -107,6 +112,8 @@ class Statement:
     without_effect: bool = False
     #: not as its user has written it, but from what a SELECT or LIKE found
     may_be_made_by_server: bool = True
+    #: MySQL, from 8.0 on: it has changed no table of InnoDB's
+    is_without_xid: bool = False
 
 
 class ChangeKind(Enum):

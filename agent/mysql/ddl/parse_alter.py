@@ -147,7 +147,12 @@ def _alter(cursor: Cursor) -> list[Action]:
     name = cursor.column()
     if cursor.accept("DROP", "DEFAULT"):
         return [SetDefault(name, None, if_exists)]
+    if cursor.accept("DROP", "MASKING", "POLICY"):
+        return []
     cursor.expect("SET")
+    if cursor.accept("MASKING", "POLICY"):
+        cursor.name()
+        return []
     if visible := cursor.accept_any("VISIBLE", "INVISIBLE"):
         return [SetVisible(name, visible == "VISIBLE")]
     cursor.expect("DEFAULT")

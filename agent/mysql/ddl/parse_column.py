@@ -151,6 +151,9 @@ def _skipped_attribute(cursor: Cursor) -> bool:
         cursor.accept("=")
         cursor.next()
         return True
+    if cursor.accept("MASKING", "POLICY"):
+        cursor.name()
+        return True
     if cursor.accept("NOT", "SECONDARY") or cursor.accept("NOT", "ENFORCED"):
         return True
     if cursor.accept("WITHOUT", "SYSTEM", "VERSIONING"):
@@ -226,6 +229,8 @@ def default_words(cursor: Cursor) -> DefaultWords:
         return DefaultWords(DefaultKind.LITERAL, literal)
     if cursor.peek().text.startswith("@"):  # MariaDB: a variable
         cursor.next()
+        if cursor.accept(":="):
+            default_words(cursor)
         return DefaultWords(DefaultKind.EXPRESSION)
     if cursor.sees("NEXT", "VALUE", "FOR") or cursor.sees("PREVIOUS", "VALUE", "FOR"):
         cursor.at += 3

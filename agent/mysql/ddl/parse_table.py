@@ -234,7 +234,7 @@ def table_option(cursor: Cursor, options: TableOptions) -> TableOptions | None:
         cursor.accept("=")
         return replace(options, engine=cursor.name_or_text().upper())
     if cursor.accept("START", "TRANSACTION"):
-        return options
+        return replace(options, starts_transaction=True)
     if cursor.accept("WITH", "SYSTEM", "VERSIONING"):
         return replace(options, is_versioned=True)
     if cursor.accept("UNION"):

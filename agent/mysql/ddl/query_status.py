@@ -30,7 +30,7 @@ _FIXED_BYTES = {
     129: 8,  # Q_XID
 }
 _FLAGS2, _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_NZ = 0, 1, 2, 4, 5, 6
-_INVOKER, _UPDATED_DB_NAMES, _EXPLICIT_DEFAULTS_FOR_TIMESTAMP, _XID, _GTID_FLAGS3 = 11, 12, 16, 129, 130
+_INVOKER, _UPDATED_DB_NAMES, _EXPLICIT_DEFAULTS_FOR_TIMESTAMP, _DDL_XID, _XID, _GTID_FLAGS3 = 11, 12, 16, 17, 129, 130
 _OVER_MAX_DBS = 254
 #: of client, connection and server
 _COLLATIONS = struct.Struct("<HHH")
@@ -53,7 +53,7 @@ class QueryStatus:
     explicit_defaults_for_timestamp: bool | None = None
     #: MariaDB's two-phase ALTER: it only begins here, or is taken back
     is_without_effect: bool = False
-    #: MariaDB: of a DDL that its user has written (from 10.6 on)
+    #: MariaDB: of a DDL that its user has written (from 10.6 on); MySQL: of one that has changed InnoDB (from 8.0 on)
     has_xid: bool = False
 
 
@@ -120,7 +120,7 @@ def _take(read: dict[str, Any], code: int, value: bytes, mariadb: bool) -> None:
         read["explicit_defaults_for_timestamp"] = bool(number & _OPTION_EXPLICIT_DEF_TIMESTAMP)
     elif code == _EXPLICIT_DEFAULTS_FOR_TIMESTAMP:
         read["explicit_defaults_for_timestamp"] = bool(number)
-    elif code == _XID:
-        read["has_xid"] = mariadb
+    elif code == (_XID if mariadb else _DDL_XID):
+        read["has_xid"] = True
     elif code == _GTID_FLAGS3:
         read["is_without_effect"] = bool(value[0] & (_FL_START_ALTER | _FL_ROLLBACK_ALTER))

@@ -29,7 +29,8 @@ def statement_of(query: Query, server: Server) -> Statement:
         explicit_defaults_for_timestamp=True if explicit is None else explicit,
         time_zone=status.time_zone,
         without_effect=status.is_without_effect,
-        may_be_made_by_server=not status.has_xid,
+        may_be_made_by_server=not (server.mariadb and status.has_xid),
+        is_without_xid=not (server.mariadb or status.has_xid or server.version < (8, 0, 0)),
     )
 
 

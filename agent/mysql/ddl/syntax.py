@@ -207,6 +207,8 @@ class TableOptions:
     engine: str = ""
     #: CREATE TABLE: WITH SYSTEM VERSIONING
     is_versioned: bool = False
+    #: CREATE TABLE: its rows and its commit follow in the log
+    starts_transaction: bool = False
 
     @property
     def names_charset(self) -> bool:

@@ -27,7 +27,7 @@ _DAY = timedelta(days=1)
 _FRACTION = r"(?:\.(\d{0,9}))?"
 _SEPARATOR = r"[!-/:-@\[-`{-~]"
 _DATE = re.compile(
-    rf"(\d{{4}}|\d{{2}}){_SEPARATOR}(\d{{1,2}}){_SEPARATOR}(\d{{1,2}})"
+    rf"(\d{{4}}|\d{{2}}|\d{{1,3}}(?=[-/:])){_SEPARATOR}(\d{{1,2}}){_SEPARATOR}(\d{{1,2}})"
     rf"(?:(?:\s+|T)(\d{{1,2}})(?::(\d{{1,2}})(?::(\d{{1,2}}){_FRACTION})?)?)?",
     re.ASCII,
 )
@@ -198,6 +198,6 @@ def _time(literal: Literal, type_: ColumnType, statement: Statement, server: Ser
 def _clock_of_moment(literal: Literal, type_: ColumnType, statement: Statement, server: Server) -> str | None:
     """Of a TIME that is written as a date with a clock; MySQL doesn't know all ways of writing one here."""
     moment = _moment(literal, type_, statement, server)
-    if moment is None or not moment.has_clock or "T" in literal.text:
+    if moment is None or not moment.has_clock or "T" in literal.text or not literal.text.strip()[:2].isdigit():
         return None
     return _clock(moment.clock, type_.precision)

@@ -10,7 +10,7 @@ from menura.types import ColumnType, Kind
 from agent.mysql.ddl.charset_texts import as_held
 from agent.mysql.ddl.lexer import Unreadable
 from agent.mysql.ddl.lexer import words as keywords
-from agent.mysql.ddl.model import Server
+from agent.mysql.ddl.model import NOT_FIXED, Server
 from agent.mysql.ddl.syntax import Literal, LiteralKind, TypeWords
 from agent.mysql.log.charsets import CHARACTER_BYTES, CharsetUnknown, decode_text
 
@@ -186,6 +186,11 @@ def _number(name: str, words: TypeWords, context: TypeContext) -> ColumnType:
     return ColumnType(Kind.FLOAT if name == "FLOAT" else Kind.DOUBLE, words.unsigned)
 
 
+def decimals(words: TypeWords, column_type: ColumnType) -> int | None:
+    """As `ColumnDefinition.decimals`."""
+    return _argument(words, 1, NOT_FIXED) if column_type.kind in (Kind.FLOAT, Kind.DOUBLE) else None
+
+
 def _string(name: str, words: TypeWords, context: TypeContext) -> tuple[ColumnType, int]:
     if name == "BINARY":
         length = _argument(words, 0, 1)
@@ -251,4 +256,4 @@ def _label(label: Literal, charset: str) -> str:
         if held is None:
             raise Unreadable(f"what {charset} makes of a label is not known")
         text = held
-    return text.rstrip(" ")
+    return text if charset == "binary" else text.rstrip(" ")

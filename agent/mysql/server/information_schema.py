@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from menura.types import INTEGER_KINDS, ColumnType, Kind
+from menura.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
 from agent.filter import SYSTEM_DATABASES
@@ -17,13 +17,22 @@ from agent.mysql.ddl import hidden
 from agent.mysql.ddl.charset_texts import is_shown_surely
 from agent.mysql.ddl.keys import ENGINES_OF_HASHES
 from agent.mysql.ddl.literals import real_text
-from agent.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, Server, Table, TableDefinition, Unsure
+from agent.mysql.ddl.model import (
+    NOT_FIXED,
+    ColumnDefinition,
+    Default,
+    KeyDefinition,
+    Server,
+    Table,
+    TableDefinition,
+    Unsure,
+)
 from agent.mysql.server.connection import Row, rows
 
 _COLUMNS = """
     SELECT table_schema, table_name, column_name, data_type, column_type, is_nullable = 'YES', character_set_name,
            character_maximum_length, numeric_precision, numeric_scale, datetime_precision, column_default, extra,
-           generation_expression
+           generation_expression, column_key
     FROM information_schema.columns WHERE {where} ORDER BY table_schema, table_name, ordinal_position
 """
 _KEYS = """
@@ -133,6 +142,7 @@ def _read(
     columns: dict[Table, list[ColumnDefinition]] = {}
     unsure: dict[Table, Unsure] = {}
     period_ends: dict[Table, str] = {}
+    with_key: set[Table] = set()
     for row in rows(connection, _COLUMNS.format(where=where), arguments):
         table = (str(row[0]), str(row[1]))
         try:
@@ -141,6 +151,8 @@ def _read(
             unsure[table] = Unsure(table, str(unknown))
         if str(row[13] or "").upper() == "ROW END":
             period_ends[table] = str(row[2])
+        if row[14]:
+            with_key.add(table)
     keys: dict[Table, dict[str, list[Row]]] = {}
     for row in rows(connection, _KEYS.format(where=where, all="TRUE" if mariadb else "FALSE"), arguments):
         keys.setdefault((str(row[0]), str(row[1])), {}).setdefault(str(row[2]), []).append(row)
@@ -151,6 +163,8 @@ def _read(
         table = (str(database), str(name))
         has_period = kind == "SYSTEM VERSIONED" and table not in period_ends
         of_table = keys.get(table, {})
+        if mariadb and table in with_key and not of_table:  # a MERGE of tables that are not there
+            unsure[table] = Unsure(table, "its keys are not shown, as if it could not be opened")
         primary_key = [str(row[3]) for row in of_table.pop("PRIMARY", [])]
         if mariadb:
             in_memory = str(engine).upper() in ENGINES_OF_HASHES
@@ -186,6 +200,7 @@ def _column(row: Row, mariadb: bool, labels_as_shown: bool) -> ColumnDefinition:
     kind, text = (Default.NONE, "") if generated else _default(default, type_, extra, mariadb)
     if kind is Default.NONE and nullable and not generated and not mariadb:
         kind = Default.NULL
+    is_real = type_.kind in (Kind.FLOAT, Kind.DOUBLE)
     has_length = type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.BINARY, Kind.VARBINARY)
     return ColumnDefinition(
         name,
@@ -197,6 +212,7 @@ def _column(row: Row, mariadb: bool, labels_as_shown: bool) -> ColumnDefinition:
         visible="INVISIBLE" not in extra,
         auto_increment="AUTO_INCREMENT" in extra,
         length=int(row[5]) if has_length else _POINT_BYTES if row[1] == "point" else 0,
+        decimals=None if not is_real else NOT_FIXED if row[7] is None else int(row[7]),
     )
 
 
@@ -221,12 +237,8 @@ def _literal(text: str, type_: ColumnType, mariadb: bool) -> tuple[Default, str]
     kind = type_.kind
     if kind is Kind.BIT:
         return Default.LITERAL, str(int(text.removeprefix("b").strip("'") or "0", 2))
-    if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB):
-        if text.startswith("0x") and not mariadb:  # it cuts off zeros at the end
-            return Default.LITERAL, text[2:].ljust(2 * type_.length_bytes, "0")
-        # MariaDB shows '?' for what is no text
-        is_sure = text.isascii() and "?" not in text
-        return (Default.LITERAL, text.encode().hex().upper()) if is_sure else (Default.EXPRESSION, "")
+    if kind in BINARY_KINDS or (type_.charset == "binary" and not mariadb):
+        return _bytes(text, type_, mariadb)
     if kind is Kind.TIMESTAMP and not mariadb and not text.startswith("0000"):
         return Default.EXPRESSION, ""  # in the time zone of the session that last changed the table
     if kind in INTEGER_KINDS:  # ZEROFILL shows zeros
@@ -236,6 +248,19 @@ def _literal(text: str, type_: ColumnType, mariadb: bool) -> tuple[Default, str]
     if kind in (Kind.FLOAT, Kind.DOUBLE):
         return Default.LITERAL, real_text(float(text), kind) or text
     return (Default.LITERAL, text) if is_shown_surely(text, type_.charset or "latin1") else (Default.EXPRESSION, "")
+
+
+def _bytes(text: str, type_: ColumnType, mariadb: bool) -> tuple[Default, str]:
+    """MySQL shows hex up to the first zero byte; MariaDB text, with '?' for what is none."""
+    if mariadb or not text.startswith("0x"):
+        is_sure = text.isascii() and "?" not in text
+        return (Default.LITERAL, text.encode().hex().upper()) if is_sure else (Default.EXPRESSION, "")
+    shown = bytes.fromhex(text[2:])
+    if type_.labels:
+        has_zero = any("\0" in label for label in type_.labels)
+        return (Default.EXPRESSION, "") if has_zero else (Default.LITERAL, shown.decode())
+    is_whole = len(shown) == type_.length_bytes  # a VARBINARY's length is not in its type
+    return (Default.LITERAL, shown.hex().upper()) if is_whole else (Default.EXPRESSION, "")
 
 
 def _labels(name: str, shown: str, charset: str, as_shown: bool) -> tuple[str, ...]:

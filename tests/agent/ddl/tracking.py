@@ -187,14 +187,10 @@ def _comparable(
     if ours.type.kind is Kind.FLOAT and ours.default is theirs.default is Default.LITERAL:  # it shows six digits
         ours = replace(ours, default_text=repr(float(f"{float(ours.default_text):.6g}")))
         theirs = replace(theirs, default_text=repr(float(f"{float(theirs.default_text):.6g}")))
-    if Default.LITERAL in (ours.default, theirs.default) and ours.type.kind in BINARY_KINDS:
-        # MySQL cuts zeros off at the end, MariaDB shows '?' for what is no text
-        if Default.EXPRESSION in (ours.default, theirs.default):
-            return replace(ours, default=Default.NONE, default_text=""), replace(
-                theirs, default=Default.NONE, default_text=""
-            )
-        return replace(ours, default_text=ours.default_text.rstrip("0")), replace(
-            theirs, default_text=theirs.default_text.rstrip("0")
+    if ours.type.kind in BINARY_KINDS and {ours.default, theirs.default} == {Default.LITERAL, Default.EXPRESSION}:
+        # MySQL ends it at a zero byte, MariaDB shows '?' for what is no text
+        return replace(ours, default=Default.NONE, default_text=""), replace(
+            theirs, default=Default.NONE, default_text=""
         )
     return ours, theirs
 

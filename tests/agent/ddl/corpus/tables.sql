@@ -116,3 +116,14 @@ CREATE SEQUENCE numbers_a START WITH 5;
 DROP SEQUENCE IF EXISTS numbers_a, nobody_here;
 CREATE TABLE no_sequence (a INT, b INT);
 DROP SEQUENCE IF EXISTS no_sequence;
+CREATE TABLE seen (a INT);
+CREATE VIEW looked AS SELECT a FROM seen;
+CREATE TABLE IF NOT EXISTS looked (a INT) ENGINE=InnoDB;
+-- unsure mysql: t.looked
+CREATE TABLE IF NOT EXISTS looked (a INT);
+-- unsure mysql: t.looked
+CREATE TABLE IF NOT EXISTS looked LIKE seen;
+CREATE TABLE IF NOT EXISTS looked AS SELECT 1 AS a;
+CREATE TABLE IF NOT EXISTS really_made LIKE seen;
+CREATE TABLE IF NOT EXISTS in_myisam (a INT) ENGINE=MyISAM;
+CREATE TABLE IF NOT EXISTS selected AS SELECT 1 AS a;
