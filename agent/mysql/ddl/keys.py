@@ -16,6 +16,8 @@ ENGINES_OF_HASHES = ("MEMORY", "HEAP")
 #: of an index
 _MOST_KEY_BYTES = {"MYISAM": 1000, "ARIA": 2300, "MARIA": 2300}
 _MOST_KEY_BYTES_OF_INNODB = 3072
+#: of a shape that is in a key without a length
+_SHAPE_BYTES = 8
 _STRINGS = frozenset({Kind.CHAR, Kind.VARCHAR, Kind.BINARY, Kind.VARBINARY})
 _LONG_KINDS = frozenset({Kind.TEXT, Kind.BLOB, Kind.JSON})
 #: without a fraction of a second
@@ -122,15 +124,23 @@ def with_hashes(
     made = []
     for key in keys:
         parts = tuple((name, _length_in_key(by_name.get(name.lower()), length)) for name, length in key.parts)
-        uses_hash = key.unique and (key.hashed or _is_too_long(parts, by_name, engine))
+        is_whole = any(length == 0 and _is_shape(by_name.get(name.lower())) for name, length in key.parts)
+        uses_hash = key.unique and (key.hashed or is_whole or _is_too_long(parts, by_name, engine))
         made.append(replace(key, parts=parts, hashed=uses_hash))
     return tuple(made)
 
 
+def _is_shape(column: ColumnDefinition | None) -> bool:
+    """Of any length. As a whole it has a hash, until an ALTER TABLE makes its first bytes the key."""
+    return column is not None and column.type.kind is Kind.GEOMETRY and not column.length
+
+
 def _length_in_key(column: ColumnDefinition | None, length: int) -> int:
-    """0 where the whole column is in the key: no text, or one that is not longer."""
+    """0 where the whole column is in the key: no text, or one that is not longer; a point is its own prefix."""
     if column is None or column.type.kind in _LONG_KINDS:
         return length
+    if column.type.kind is Kind.GEOMETRY:
+        return column.length or length or _SHAPE_BYTES
     return length if column.type.kind in _STRINGS and length < column.length else 0
 
 
@@ -153,7 +163,7 @@ def _bytes_in_key(column: ColumnDefinition, length: int) -> int | None:
     if type_.kind in _LONG_KINDS:
         return length * CHARACTER_BYTES[type_.charset or "binary"] or None
     if type_.kind is Kind.GEOMETRY:
-        return column.length or None
+        return length or None
     if type_.kind is Kind.DECIMAL:
         parts = (type_.precision - type_.scale, type_.scale)
         return sum(digits // 9 * 4 + _DIGITS_BYTES[digits % 9] for digits in parts)

@@ -4,6 +4,7 @@ Pure: text in, a value of `syntax` out. What this version can't read raises `Unr
 table's columns or rows is told apart by its first words, and the rest of it isn't looked at.
 """
 
+import re
 from itertools import islice
 
 from agent.mysql.ddl.cursor import Cursor
@@ -38,8 +39,10 @@ _OTHER_OBJECTS = words(
 _DEFINING = ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE")
 _DATABASE_OPTIONS = ("DEFAULT", "CHARACTER", "CHARSET", "COLLATE", "COMMENT", "ENCRYPTION", "READ")
 _FIRST_TOKENS = 12
-#: what these mean depends on the sql_mode
-_DEPENDS_ON_SETTINGS = frozenset('"\\[')
+#: what stands for something else in another sql_mode: signs, an empty string, types
+_DEPENDS_ON_SETTINGS = re.compile(
+    r"""["\\\[]|(?<!=)(?<!= )''|\b(?:REAL|TIMESTAMP|DATE|BLOB|CLOB|RAW|NUMBER|VARCHAR2)\b""", re.IGNORECASE
+)
 
 
 def parse(text: str, server: Server, sql_mode: int = 0) -> Parsed:
@@ -50,7 +53,7 @@ def parse(text: str, server: Server, sql_mode: int = 0) -> Parsed:
         return Irrelevant()
     cursor = Cursor([*first, *stream])
     if cursor.accept("SET", "STATEMENT"):
-        _skip_settings(cursor, is_plain=text.isascii() and _DEPENDS_ON_SETTINGS.isdisjoint(text))
+        _skip_settings(cursor, is_plain=text.isascii() and not _DEPENDS_ON_SETTINGS.search(text))
         if not cursor.sees_any(*_DEFINING):
             return Irrelevant()
     parsed = _statement(cursor)
@@ -86,6 +89,8 @@ def _statement(cursor: Cursor) -> Parsed:
         cursor.accept("TABLE")
         table = cursor.table()
         _skip_wait(cursor)
+        if cursor.accept_any("DROP", "REUSE"):  # MariaDB's sql_mode=ORACLE
+            cursor.expect("STORAGE")
         return TruncateTable(table)
     return _rename(cursor)
 

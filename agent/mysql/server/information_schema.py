@@ -5,7 +5,7 @@ What it says is only true for the log's rows while no DDL stands between them an
 """
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -168,8 +168,7 @@ def _read(
         primary_key = [str(row[3]) for row in of_table.pop("PRIMARY", [])]
         if mariadb:
             in_memory = str(engine).upper() in ENGINES_OF_HASHES
-            shapes = {column.name for column in columns.get(table, ()) if column.type.kind is Kind.GEOMETRY}
-            of_others = tuple(_key(name, key, shapes, in_memory) for name, key in of_table.items())
+            of_others = tuple(_key(name, key, in_memory) for name, key in of_table.items())
             more = hidden.period_columns() if has_period else ()
             more += hidden.hash_columns(sum(key.hashed for key in of_others))
         else:
@@ -186,8 +185,8 @@ def _read(
     return found | {table: why for table, why in unsure.items() if table in found}
 
 
-def _key(name: str, rows_of_key: list[Row], shapes: Container[str], in_memory: bool) -> KeyDefinition:
-    parts = tuple((str(row[3]), 0 if row[3] in shapes else int(row[4] or 0)) for row in rows_of_key)
+def _key(name: str, rows_of_key: list[Row], in_memory: bool) -> KeyDefinition:
+    parts = tuple((str(row[3]), int(row[4] or 0)) for row in rows_of_key)
     unique = bool(rows_of_key[0][6])
     return KeyDefinition(name, parts, unique, unique and rows_of_key[0][5] == "HASH" and not in_memory)
 

@@ -102,3 +102,8 @@ SET system_versioning_alter_history = 'KEEP';
 ALTER TABLE timed_later DROP s, DROP e, ADD PRIMARY KEY (a);
 ALTER TABLE both_periods DROP s, DROP e;
 SET system_versioning_alter_history = DEFAULT;
+CREATE TABLE shapes (a POINT, b LINESTRING NOT NULL, c GEOMETRY, d GEOMETRY NOT NULL);
+ALTER TABLE shapes ADD UNIQUE prefix (c(6)), ADD UNIQUE (a(12)), ADD UNIQUE (b(30));
+ALTER TABLE shapes ADD UNIQUE too_long (d(3500)), ADD UNIQUE whole (d);
+ALTER TABLE shapes MODIFY b POINT NOT NULL, MODIFY c BLOB;
+ALTER TABLE shapes MODIFY a GEOMETRY, DROP INDEX too_long;

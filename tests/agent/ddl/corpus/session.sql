@@ -103,3 +103,13 @@ CREATE TABLE trailing_space (a INT) ;
 CREATE TABLE spaces ( a   INT  ( 11 )  UNSIGNED   NOT   NULL , `b`INT );
 SET STATEMENT sql_mode = 'NO_ENGINE_SUBSTITUTION' FOR CREATE TABLE for_once (a VARCHAR(20000) CHARACTER SET utf16le, b INT);
 SET STATEMENT sql_mode = 'NO_ENGINE_SUBSTITUTION' FOR ALTER TABLE for_once ADD c INT, ADD UNIQUE (b);
+-- unsure mariadb: t.d_or_f
+SET STATEMENT sql_mode = 'REAL_AS_FLOAT' FOR CREATE TABLE d_or_f (depends REAL);
+-- unsure mariadb: t.maybe_null
+SET STATEMENT sql_mode = 'EMPTY_STRING_IS_NULL' FOR CREATE TABLE maybe_null (depends VARCHAR(10) DEFAULT '');
+SET STATEMENT max_statement_time = 10 FOR CREATE TABLE not_modes (a REAL, b DATE, c VARCHAR(10) DEFAULT '');
+SET STATEMENT sql_mode='', lock_wait_timeout = 3 FOR ALTER TABLE not_modes ADD d INT DEFAULT 4, ADD e VARCHAR(9) DEFAULT 'x';
+SET sql_mode = 'ORACLE';
+TRUNCATE TABLE not_modes DROP STORAGE;
+TRUNCATE TABLE not_modes REUSE STORAGE;
+SET sql_mode = DEFAULT;
