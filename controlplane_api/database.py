@@ -5,8 +5,10 @@ its beginning, so that two writers wait for each other (`BUSY_SECONDS`) and none
 two statements leaves the database as it was before the transaction, migrations included.
 """
 
+import sqlite3
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -15,7 +17,7 @@ from alembic.config import Config
 from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -23,6 +25,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
 
 BUSY_SECONDS = 20
+BUSY_LOOK_SECONDS = 0.02
 #: PostgreSQL's advisory lock that a migration holds: "menura" in ASCII
 MIGRATION_LOCK = 0x6D656E757261
 _WRITE = "menura_write"
@@ -150,10 +153,23 @@ def _sqlite(url: URL) -> Engine:
 
 def _prepare_sqlite(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # `_begin_sqlite` begins, nobody else
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+    with closing(connection.cursor()) as cursor:
+        _write_ahead(cursor)
+        cursor.execute("PRAGMA foreign_keys=ON")
+
+
+def _write_ahead(cursor: DBAPICursor) -> None:
+    """The file keeps that mode. SQLite does not wait by itself where several connections begin it at once."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as locked:
+            if locked.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(BUSY_LOOK_SECONDS)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -12,8 +12,8 @@ the event loop and none waits, so each of these steps is whole:
   ones are not read anew: the ledger would go on from where they end.
 - `name` takes the first parked chunk of its range out of the client stream's hands, so that nobody else can delete it.
   Named ones so follow each other without a hole, which the ledger relies on: it keeps how far a range is.
-- `settle` says what became of a named one. When it is lost, the chunks after it have a hole before them: the client
-  stream ends, and both sides begin again at the ledger.
+- `settle` says what became of a named one. When it is lost, the chunks after it have a hole before them: none of the
+  client stream is found any more, it ends, and both sides begin again at the ledger.
 - `close` hands back what is parked when the client stream ends; named ones are their cuts'.
 
 A client stream opens only when no named chunk of its source is unsettled (`settled`): what the registry says is left
@@ -201,7 +201,8 @@ class ClientChunks:
         return self._hand_back(self._replaced(parked.landed))
 
     def find(self, dump: str, chunk: int) -> ParkedChunk | None:
-        return self._parked.get((dump, chunk))
+        """None also once a named one was lost: those after it have a hole before them."""
+        return None if self.is_lost else self._parked.get((dump, chunk))
 
     def name(self, chunk: ParkedChunk) -> bool:
         """Take it out; False where it is not parked, or not the first of its range."""

@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES
+from menura.landing import LandedChunk
 from menura.v1.config_pb2 import TableName
 from menura.v1.mysql_client_pb2 import ChunkDropped, DumpFailed, DumpStatus, SnapshotBatch
 
 from gateway.errors import StreamError
 from gateway.landing import chunks
 from gateway.landing.chunks import ClientChunks
-from gateway.registry import DumpDesired, SourceKey
+from gateway.registry import DumpDesired, DumpPlanned, KeyRange, SourceKey
 from gateway.streams import dumps
 from gateway.wire.snapshot_batch import read_rows
 from tests.gateway.dump_script import DumpScript, dump_begun, open_dump, open_started
@@ -436,6 +437,25 @@ def test_a_cut_of_another_session_when_it_names_a_chunk_does_not_get_it() -> Non
     stream = parked.open(key, "session-1")
     assert parked.find(key, "session-2", "dump", 1) is None
     assert parked.close(key, stream) == []
+
+
+def test_chunks_behind_one_that_its_cut_lost_are_not_found_any_more() -> None:
+    key, part = SourceKey("acme", "shop"), KeyRange(0, "", "9")
+    plan = DumpPlanned(("id",), (part,), None, None, None, None, "")
+    order = DumpDesired("d", "shop", "orders", 0, False, 0, 0, 0, 1, plan, (part,), 1)
+    parked = chunks.ParkedChunks()
+    stream = parked.open(key, "session")
+    stream.desire([order])
+    for number, lower, upper in ((1, "", "5"), (2, "5", "9")):
+        chunk = LandedChunk("shop", "orders", "d", number, 0, 0, lower, upper, number == 2, 0, 0, 0, 0, "")
+        stream.end(chunk)
+        stream.park(chunk, ())
+    first = parked.find(key, "session", "d", 1)
+    assert first is not None
+    assert parked.name(key, first)
+    assert parked.find(key, "session", "d", 2) is not None
+    parked.settle(key, [first], is_committed=False)
+    assert parked.find(key, "session", "d", 2) is None
 
 
 def test_numbers_of_chunks_when_millions_are_passed_over_cost_no_memory() -> None:

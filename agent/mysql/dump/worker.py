@@ -12,7 +12,8 @@ worker, and neither the stream nor other dumps.
     the definition moved while it was read                again at once; the dump fails if nothing has moved
     the table is not there                                the dump fails where the stream has met its DROPPED or
                                                           RENAMED; else after a moment: a swap may be going on
-    the key, or its order, is another one                 the dump fails: what was read is of another order
+    the key, or its order, is another one                 again at once, since the table may be going; the dump fails
+                                                          if nothing has moved: what was read is of another order
     a row can't be read                                   its chunk again in smaller parts, until that row is alone:
                                                           the dump fails, and names where it is
     ... of a table that is read whole                     again at once; the dump fails if nothing has moved
@@ -154,10 +155,13 @@ class Worker:
                 self._missing(job)
             case KeyMissing() | OrderChanged() | BoundInvalid():
                 key = tuple(work.order.plan.key)
-                found = "" if isinstance(failed, KeyMissing) else "the types or collations of its columns are others"
-                orders.fails(work, key_changed(name, work.table, key, found or "it was dropped or renamed"))
+                is_missing = isinstance(failed, KeyMissing)
+                found = (
+                    "it was dropped or renamed" if is_missing else "the types or collations of its columns are others"
+                )
+                self._moved(job, f"the table's key: {found}", key_changed(name, work.table, key, found))
             case DefinitionMoved():
-                self._moved(job, failed, failed)
+                self._moved(job, failed.found, failed)
             case SourceConnectionLost():
                 losses = job.part.losses if job.part is not None else work.losses
                 losses.lost_on = self._reader.access.started if self._reader is not None else None
@@ -179,7 +183,7 @@ class Worker:
     def _unreadable(self, job: Job, part: RangeWork, failed: ResultInvalid) -> None:
         orders, work, name = self._orders, job.work, self._config.name
         if job.task is Task.WHOLE:
-            self._moved(job, failed, rows_unreadable(name, work.table, failed))
+            self._moved(job, failed.found, rows_unreadable(name, work.table, failed))
         elif not orders.narrows(job):
             orders.fails(work, row_unreadable(name, work.table, tuple(work.order.plan.key), part, failed))
 
@@ -192,14 +196,14 @@ class Worker:
             found = f"the stream has met its {job.work.gone}" if job.work.gone else "the server has none of this name"
             self._orders.fails(job.work, table_gone(self._config.name, job.work.table, found))
 
-    def _moved(self, job: Job, failed: MenuraError, final: MenuraError) -> None:
-        """A definition that does not fit what is read has moved on; if it was the same before, it has not."""
+    def _moved(self, job: Job, found: str, final: MenuraError) -> None:
+        """A definition that does not fit what is read has moved on, or goes; if it was the same before, it has not."""
         used = self._reader.used if self._reader is not None else None
         if used is not None and used == job.work.moved_with:
             self._orders.fails(job.work, final)
             return
         job.work.moved_with = used
-        self._orders.waits(job, failed.found, LOOK_SECONDS)
+        self._orders.waits(job, found, LOOK_SECONDS)
 
     # --- its connection
 
