@@ -3,6 +3,11 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 PYTEST_ARGS ?=
+CORES := $(shell nproc)
+# Tests wait for servers more than they compute.
+WORKERS ?= $(shell expr $(CORES) + 1)
+# Markers of the tests that `make check` leaves to `make test`; pyproject.toml says what they mean.
+UNCHECKED := needs_setup or long or kill
 
 .PHONY: help
 help: ## list the targets
@@ -16,15 +21,33 @@ setup: ## the environment, servers and jars that demo and test need
 demo: setup ## a shop database, live changes, and the lake following them (KEEP=1 leaves it running)
 	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep)
 
+.PHONY: check
+check: lint ## lint, examples, and the tests that need no server, no Spark and no browser: under two minutes
+	@$(PYTHON) -m pytest -q -n $(CORES) --dist loadfile -m 'not ($(UNCHECKED))' $(PYTEST_ARGS)
+
 .PHONY: test
-test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some)
+test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run)
 	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql jars chromium
-	@$(PYTHON) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
 
 .PHONY: fuzz
 fuzz: ## hostile bytes for the compiled core, on from the last run (EVENTS=10000000 in all, SEED=1)
 	@.ci/setup environment
 	@$(PYTHON) -m tests.fuzz --events $(or $(EVENTS),10000000) --seed $(or $(SEED),1)
+
+.PHONY: churn
+churn: ## a source changed in every way under kills, and its lake compared (SEEDS=1 SECONDS=60 SERVER="mariadb mysql" INGREDIENTS=)
+	@.ci/setup environment mariadb mariadb-11.8 mysql jars
+	@$(PYTHON) -m tests.churn --seeds $(or $(SEEDS),1) --seconds $(or $(SECONDS),60) --rate $(or $(RATE),1000) \
+		$(if $(SERVER),--servers $(SERVER)) $(if $(INGREDIENTS),--ingredients $(INGREDIENTS))
+
+.PHONY: conversions
+conversions: ## columns altered from type to type on five servers, and their lake compared (SEED=1 TABLES=56 ROUNDS=9 SERVER=; PAIRS=all: every pair of types too)
+	@.ci/setup environment mariadb mariadb-11.8 mysql jars
+	@$(PYTHON) -m tests.conversions --seed $(or $(SEED),1) --tables $(or $(TABLES),56) --rounds $(or $(ROUNDS),9) \
+		$(if $(SERVER),--servers $(SERVER))
+	@$(if $(PAIRS),MENURA_CONVERSIONS=$(PAIRS) MENURA_CONVERSIONS_SEED=$(or $(SEED),1) \
+		$(PYTHON) -m pytest -q -s tests/agent/ddl/test_conversions.py)
 
 .PHONY: lint
 lint: ## ruff, strict types, import directions, Cython lint, shell syntax
@@ -32,9 +55,14 @@ lint: ## ruff, strict types, import directions, Cython lint, shell syntax
 	@.venv/bin/ruff check --quiet && .venv/bin/ruff format --check --quiet
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --config pyproject.toml > build/imports.log || { cat build/imports.log; exit 1; }
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint agent/native proto/menura
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint agent/columnar agent/sources/mysql/native proto/menura
 	@bash -n .ci/setup && bash -n .ci/run
 	@echo "lint: clean"
+
+.PHONY: types
+types: ## strict types alone
+	@.ci/setup environment
+	@.venv/bin/mypy
 
 .PHONY: format
 format: ## rewrite Python files in the project's form
@@ -57,4 +85,4 @@ lock: ## resolve requirements.lock anew
 
 .PHONY: clean
 clean: ## remove what was built, not what was fetched
-	@rm -rf build dist *.egg-info agent/native/*.c agent/native/*.so proto/menura/*.c proto/menura/*.so proto/menura/v1/*_pb2*.py* .venv/built
+	@rm -rf build dist *.egg-info agent/columnar/*.c agent/columnar/*.so agent/sources/mysql/native/*.c agent/sources/mysql/native/*.so proto/menura/*.c proto/menura/*.so proto/menura/v1/*_pb2*.py* .venv/built

@@ -32,7 +32,11 @@ class BuildPy(build_py):
 
 
 # What both sides of the wire share is the contract's.
-CORE = {"agent.native": ROOT / "agent" / "native", "menura": PROTO / "menura"}
+CORE = {
+    "agent.columnar": ROOT / "agent" / "columnar",
+    "agent.sources.mysql.native": ROOT / "agent" / "sources" / "mysql" / "native",
+    "menura": PROTO / "menura",
+}
 HEADERS = [
     str(header.relative_to(ROOT))
     for folder in CORE.values()

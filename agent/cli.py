@@ -8,10 +8,10 @@ from pathlib import Path
 
 from menura.signals import set_at_signal
 
-from agent import logs, memory
 from agent.config import AgentConfig, load
-from agent.errors import ConfigError, GatewayError
+from agent.errors import ConfigError, GatewayError, TableError
 from agent.pipeline import Agent, default_registry
+from agent.runtime import logs, memory
 
 
 def main() -> int:
@@ -41,11 +41,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(config: AgentConfig) -> int:
-    """One line per source; the exit code is that of the first error."""
+    """One line per source, and one per finding; the exit code is that of what stands still first: a source, a table."""
     checked = Agent(config, default_registry()).check()
     for result in checked:
         print(f"{result.source}: {result.error or 'ok, ' + '; '.join(result.found)}")
-    return next((result.error.exit_code for result in checked if result.error is not None), 0)
+        for finding in result.findings:
+            print(f"{result.source}: warning: {finding}")
+    stopped = [result.error for result in checked if result.error is not None]
+    stopped += [finding for result in checked for finding in result.findings if isinstance(finding, TableError)]
+    return stopped[0].exit_code if stopped else 0
 
 
 def _run(config: AgentConfig) -> int:

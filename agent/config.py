@@ -4,7 +4,6 @@ Comes in: the YAML file that the database's owner wrote. Goes out: frozen values
 type or a missing value is one line that names file, line, key and fix. Secrets show as '***'.
 """
 
-import ipaddress
 import os
 import re
 import socket
@@ -15,10 +14,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
+from menura.addresses import is_loopback
 from menura.naming import is_identity
 
 from agent.errors import ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
 from agent.filter import Filter, Policy
+from agent.unlogged import UnloggedChanges, UnloggedPolicy
 from agent.windows import Window, WindowInvalid
 
 Value = TypeVar("Value")
@@ -74,6 +75,8 @@ class ServerConfig:
     port: int = DEFAULT_MYSQL_PORT
     password: Secret = field(default_factory=lambda: Secret(""))
     tls: ServerTls = field(default_factory=ServerTls)
+    #: of the source, under which it is written
+    section: str = field(default="client", compare=False)
 
     @property
     def address(self) -> str:
@@ -97,6 +100,8 @@ class DumpConfig:
     #: a chunk should take so long, and has no more rows than that
     chunk_seconds: int = 1
     max_chunk_rows: int = 1_000_000
+    #: of one table, for rows that its server changed without logging them; one more stops the table
+    max_rereads_per_hour: int = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,7 @@ class SourceConfig:
     server_id: int
     filter: Filter
     dump: DumpConfig = DumpConfig()
+    unlogged: UnloggedPolicy = field(default_factory=UnloggedPolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +280,7 @@ def _gateway(entry: _Entry) -> GatewayConfig:
         raise address_entry.error("is not HOST:PORT", 'Write gateway.address: "127.0.0.1:7070"')
     if "tls" in entries and not entries["tls"].is_empty():
         return GatewayConfig(address, _gateway_tls(entries["tls"]))
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise GatewayInsecure(
             f"reading the configuration {entry.file}",
             f"line {address_entry.node.start_mark.line + 1}: gateway.address {address} is not on this host, and"
@@ -283,13 +289,6 @@ def _gateway(entry: _Entry) -> GatewayConfig:
             remedy="Add gateway.tls: {ca: FILE, certificate: FILE, key: FILE}, or use 127.0.0.1 through a tunnel",
         )
     return GatewayConfig(address, None)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _gateway_tls(entry: _Entry) -> GatewayTls:
@@ -311,18 +310,35 @@ def _file(entry: _Entry) -> bytes:
 def _source(name: str, entry: _Entry) -> SourceConfig:
     if not is_identity(name):
         raise entry.error("is not a plain name", "Use 1 to 63 of a-z, 0-9, '-' and '_'")
-    entries = entry.mapping(("client", "binlog", "server_id", "filter_policy", "filter", "dump"))
+    entries = entry.mapping(("client", "binlog", "server_id", "filter_policy", "filter", "unlogged_changes", "dump"))
     client = _server(entry.required(entries, "client"))
-    binlog = _server(entries["binlog"]) if "binlog" in entries else client
+    binlog = _server(entries["binlog"], "binlog") if "binlog" in entries else client
     server_id = entries["server_id"].whole_number(0, 2**32 - 1) if "server_id" in entries else 0
     policy = Policy.ACCEPT
     if "filter_policy" in entries:
         policy = entries["filter_policy"].one_of(Policy, tuple(Policy))
-    rules: dict[str, tuple[str, ...] | None] = {}
+    listed: dict[str, _Entry] = {}
     if "filter" in entries and not entries["filter"].is_empty():
-        rules = {table: _rule(rule) for table, rule in entries["filter"].mapping().items()}
+        listed = entries["filter"].mapping()
+    rules = {table: _rule(rule) for table, rule in listed.items()}
     dump = _dump(entries["dump"]) if "dump" in entries and not entries["dump"].is_empty() else DumpConfig()
-    return SourceConfig(name, client, binlog, server_id, Filter(policy, rules), dump)
+    filter_ = Filter(policy, rules, _renamed_from(listed))
+    return SourceConfig(name, client, binlog, server_id, filter_, dump, _unlogged(entries, listed))
+
+
+def _renamed_from(listed: Mapping[str, _Entry]) -> dict[str, tuple[str, ...]]:
+    rules = {table: rule.mapping() for table, rule in listed.items() if not rule.is_empty()}
+    return {table: rule["renamed_from"].texts() for table, rule in rules.items() if "renamed_from" in rule}
+
+
+def _unlogged(entries: Mapping[str, _Entry], listed: Mapping[str, _Entry]) -> UnloggedPolicy:
+    def word(entry: _Entry) -> UnloggedChanges:
+        return entry.one_of(UnloggedChanges, tuple(UnloggedChanges))
+
+    rules = {table: rule.mapping() for table, rule in listed.items() if not rule.is_empty()}
+    tables = {table: word(rule["unlogged_changes"]) for table, rule in rules.items() if "unlogged_changes" in rule}
+    default = word(entries["unlogged_changes"]) if "unlogged_changes" in entries else UnloggedChanges.REREAD
+    return UnloggedPolicy(default, tables)
 
 
 def _dump(entry: _Entry) -> DumpConfig:
@@ -334,6 +350,7 @@ def _dump(entry: _Entry) -> DumpConfig:
         "max_replica_lag_seconds": (0, 86_400),
         "chunk_seconds": (1, 60),
         "max_chunk_rows": (1, 1_000_000),
+        "max_rereads_per_hour": (1, 3_600),
     }
     entries = entry.mapping((*most, "windows"))
     numbers = {key: entries[key].whole_number(*bounds) for key, bounds in most.items() if key in entries}
@@ -351,11 +368,13 @@ def _window(entry: _Entry) -> Window:
 def _rule(entry: _Entry) -> tuple[str, ...] | None:
     if entry.is_empty():
         return None
-    entries = entry.mapping(("ignored_columns",))
-    return entries["ignored_columns"].texts() if "ignored_columns" in entries else None
+    entries = entry.mapping(("ignored_columns", "renamed_from", "unlogged_changes"))
+    if "ignored_columns" in entries:
+        return entries["ignored_columns"].texts()
+    return () if entries else None
 
 
-def _server(entry: _Entry) -> ServerConfig:
+def _server(entry: _Entry, section: str = "client") -> ServerConfig:
     entries = entry.mapping(("host", "port", "user", "password", "password_file", "password_env", "tls"))
     return ServerConfig(
         host=entry.required(entries, "host").text(),
@@ -363,6 +382,7 @@ def _server(entry: _Entry) -> ServerConfig:
         port=entries["port"].whole_number(1, 65535) if "port" in entries else DEFAULT_MYSQL_PORT,
         password=_password(entry, entries),
         tls=_server_tls(entries["tls"]) if "tls" in entries else ServerTls(),
+        section=section,
     )
 
 

@@ -11,17 +11,28 @@ accept      synced                      dropped                            synce
 drop        dropped                     synced                             synced without them
 ==========  ==========================  =================================  =====================
 
-A key is ``table`` (in any database) or ``database.table``, which wins over the former.
+A key is ``table`` (in any database) or ``database.table``, which wins over the former. A table that was renamed is
+judged by its former name too, unless `renamed_from` of its rule names that; under `accept`, a copy that an online
+schema change works on is judged as the table that it is of. A rule that does not fit the server's tables is a finding:
+a missing table is only told, a column that is missing or in the key denies its table.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.errors import FilterColumnIsKey, FilterColumnUnknown, FilterTableUnknown
+from menura.naming import sync_resync
 
+from agent.errors import FilterColumnIsKey, FilterColumnUnknown, FilterTableUnknown, TableDenied, TableError
+from agent.online_change import bases
+
+#: (database, table)
+Table = tuple[str, str]
+
+_DOING = "checking the filter"
+_UNREAD = "No row of it leaves the database's host, and the source's other tables are not concerned"
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 
@@ -42,15 +53,53 @@ class Verdict:
 
 
 class KnownTable:
-    """What the filter is checked against."""
+    """What the filter is checked against.
 
-    __slots__ = ("columns", "database", "key_columns", "table")
+    `kept_back`: ignored columns and those that are computed from them; `dropped`: columns that the stream saw go.
+    """
 
-    def __init__(self, database: str, table: str, columns: Iterable[str], key_columns: Iterable[str]) -> None:
+    __slots__ = ("columns", "database", "dropped", "kept_back", "key_columns", "table")
+
+    def __init__(
+        self,
+        database: str,
+        table: str,
+        columns: Iterable[str],
+        key_columns: Iterable[str],
+        kept_back: Iterable[str] = (),
+    ) -> None:
         self.database = database
         self.table = table
         self.columns = frozenset(name.lower() for name in columns)
         self.key_columns = frozenset(name.lower() for name in key_columns)
+        self.kept_back = frozenset(name.lower() for name in kept_back)
+        self.dropped: frozenset[str] = frozenset()
+
+
+class Origins:
+    """Under which name each renamed table was before; written by the stream, read from any thread."""
+
+    __slots__ = ("_maps",)
+
+    def __init__(self) -> None:
+        self._maps: tuple[Mapping[Table, Table], ...] = ()
+
+    def are(self, *maps: Mapping[Table, Table]) -> None:
+        self._maps = tuple(dict(one) for one in maps)
+
+    def of(self, table: Table) -> list[Table]:
+        return [origins[table] for origins in self._maps if table in origins]
+
+
+class Findings:
+    """What a look at the server's tables has found wrong; from any thread."""
+
+    __slots__ = ("denied", "dropped")
+
+    def __init__(self) -> None:
+        self.denied: Mapping[Table, TableError] = {}
+        #: ignored columns that the stream saw go, in lower case: nobody has misspelt them
+        self.dropped: Mapping[Table, frozenset[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +107,15 @@ class Filter:
     policy: Policy = Policy.ACCEPT
     #: key as written -> its ignored columns; None: listed empty
     rules: Mapping[str, tuple[str, ...] | None] | None = None
+    #: key as written -> names under which the filter lets its table come from
+    renamed_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    origins: Origins = field(default_factory=Origins, compare=False, repr=False)
+    findings: Findings = field(default_factory=Findings, compare=False, repr=False)
+
+    @property
+    def keeps_back(self) -> bool:
+        """Whether there is anything that a rename could bring out."""
+        return bool(self.rules) or self.policy is Policy.DROP
 
     def verdict(self, database: str, table: str) -> Verdict:
         """Whether the table may be synced and without which columns.
@@ -67,69 +125,146 @@ class Filter:
         (False, True)
         >>> accept.verdict("shop", "customers").ignores("email")
         True
+        >>> accept.verdict("shop", "_orders_gho").allowed
+        False
         """
+        verdict = self.by_name(database, table)
+        for origin in self.origins.of((database, table)):
+            if not self._lets_come(database, table, origin):
+                was = self.by_name(*origin)
+                ignored = verdict.ignored_columns | was.ignored_columns
+                verdict = Verdict(verdict.allowed and was.allowed, ignored)
+        if (database, table) in self.findings.denied:
+            return Verdict(False, verdict.ignored_columns)
+        return verdict
+
+    def by_name(self, database: str, table: str) -> Verdict:
+        """The same, by the rules alone."""
         if database.lower() in SYSTEM_DATABASES:
             return Verdict(allowed=False)
-        rules = self.rules or {}
-        key = f"{database}.{table}"
-        if key not in rules:
-            key = table
-        if key not in rules:
+        names = [table, *(bases(table) if self.policy is Policy.ACCEPT else ())]
+        key = next((key for name in names if (key := self._key(database, name)) is not None), None)
+        if key is None:
             return Verdict(allowed=self.policy is Policy.ACCEPT)
-        ignored = rules[key]
+        ignored = (self.rules or {})[key]
         if ignored is None:
             return Verdict(allowed=self.policy is Policy.DROP)
         return Verdict(allowed=True, ignored_columns=frozenset(name.lower() for name in ignored))
 
-    def check(self, tables: Iterable[KnownTable], source: str) -> None:
-        """Raise for a key that no table answers to, an ignored column that a table lacks, or one in its primary key."""
+    def denial(self, source: str, database: str, table: str) -> TableError:
+        """Why the table is denied."""
+        found = self.findings.denied.get((database, table))
+        if found is not None:
+            return type(found)(
+                found.doing,
+                found.found,
+                data=found.data,
+                remedy=found.remedy,
+                source=source,
+                database=database,
+                table=table,
+            )
+        remedy = f"Allow it in sources.{source}.filter of the agent's configuration and restart it, or stop the sync"
+        said = "this agent's own filter policy drops the table"
+        for origin in self.origins.of((database, table)):
+            if self.by_name(database, table).allowed and not self._lets_come(database, table, origin):
+                said = f"the table was renamed from {'.'.join(origin)}, which this agent's own filter policy drops"
+                remedy = (
+                    f"If its rows may leave the host, set sources.{source}.filter.{database}.{table}.renamed_from:"
+                    f" [{'.'.join(origin)}] in the agent's configuration, restart the agent and run:"
+                    f" {sync_resync(source, database, table)}"
+                )
+        return TableDenied(
+            "starting a table's sync",
+            said,
+            data="No row of it leaves the database's host",
+            remedy=remedy,
+            source=source,
+            database=database,
+            table=table,
+        )
+
+    def check(self, tables: Iterable[KnownTable], source: str) -> list[FilterTableUnknown | TableError]:
+        """What in the rules does not fit the server's tables; those that a finding names are denied from here on."""
         rules = dict(self.rules or {})
         answering: set[str] = set()
-        by_key: dict[str, list[KnownTable]] = {}
+        denied: dict[Table, TableError] = {}
         for known in tables:
             keys = [key for key in (f"{known.database}.{known.table}", known.table) if key in rules]
             answering.update(keys)
-            if keys:  # the first one wins
-                by_key.setdefault(keys[0], []).append(known)
-        for key, ignored in rules.items():
-            doing = "checking the filter"
-            if key not in answering:
-                raise FilterTableUnknown(
-                    doing,
-                    f"sources.{source}.filter names the table {key!r}, which the server does not show to this user",
-                    data="Nothing of this source was read",
-                    remedy=f"Correct or remove sources.{source}.filter.{key}, or grant SELECT on that table",
-                    source=source,
-                )
-            for known in by_key.get(key, ()):
-                for column in ignored or ():
-                    _check_column(known, column, key, source)
+            known.dropped = self.findings.dropped.get((known.database, known.table), frozenset())
+            errors = _wrong_columns(known, keys[0], rules[keys[0]] or (), source) if keys else []
+            if errors:
+                denied[known.database, known.table] = errors[0]
+        self.findings.denied = denied
+        missing = [_table_unknown(key, source) for key in rules if key not in answering]
+        return [*missing, *denied.values()]
 
     def sha256(self) -> str:
         """Digest of the policy, so that a change of it is seen."""
-        facts = [self.policy.value, {key: self.rules[key] for key in sorted(self.rules)} if self.rules else {}]
+        facts: list[object] = [
+            self.policy.value,
+            {key: self.rules[key] for key in sorted(self.rules)} if self.rules else {},
+        ]
+        if self.renamed_from:
+            facts.append({key: self.renamed_from[key] for key in sorted(self.renamed_from)})
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
+    def _key(self, database: str, table: str) -> str | None:
+        """Of the rule that counts for a name."""
+        return next((key for key in (f"{database}.{table}", table) if key in (self.rules or {})), None)
 
-def _check_column(known: KnownTable, column: str, key: str, source: str) -> None:
+    def _lets_come(self, database: str, table: str, origin: Table) -> bool:
+        names = self.renamed_from.get(self._key(database, table) or "", ())
+        return ".".join(origin) in names or (origin[0] == database and origin[1] in names)
+
+
+def _table_unknown(key: str, source: str) -> FilterTableUnknown:
+    return FilterTableUnknown(
+        "checking the filter",
+        f"sources.{source}.filter names the table {key!r}, which the server does not show to this user",
+        data="The source's other tables are not concerned",
+        remedy=f"Correct or remove sources.{source}.filter.{key}, and restart the agent; or grant SELECT on that table",
+        source=source,
+    )
+
+
+def _wrong_columns(known: KnownTable, key: str, ignored: Collection[str], source: str) -> list[TableError]:
+    found: list[TableError] = []
+    found += [error for column in ignored if (error := _wrong_column(known, column, key, source)) is not None]
+    kept_back = known.kept_back | {column.lower() for column in ignored}
+    for column in sorted(kept_back & known.key_columns):
+        found.append(ignored_key(source, (known.database, known.table), column, _DOING, _UNREAD))
+    return found
+
+
+def _wrong_column(known: KnownTable, column: str, key: str, source: str) -> FilterColumnUnknown | None:
     where = f"sources.{source}.filter.{key}.ignored_columns"
-    if column.lower() not in known.columns:
-        raise FilterColumnUnknown(
-            "checking the filter",
-            f"{where} names {column!r}, which is no column of {known.database}.{known.table}",
-            data="Nothing of this source was read",
-            remedy=f"Correct or remove it in {where}",
-            source=source,
-            database=known.database,
-            table=known.table,
-        )
-    if column.lower() in known.key_columns:
-        raise FilterColumnIsKey(
-            "checking the filter",
-            f"{where} names {column!r}, which is in the primary key: without it no change finds its row",
-            data="Nothing of this source was read",
-            remedy=f"Remove it from {where}, or drop the whole table in the filter",
-            source=source,
-            database=known.database,
-            table=known.table,
-        )
+    if column.lower() in known.columns or column.lower() in known.dropped:
+        return None
+    return FilterColumnUnknown(
+        _DOING,
+        f"{where} names {column!r}, which is no column of {known.database}.{known.table}: it may be misspelt, or have"
+        " another name now",
+        data=_UNREAD,
+        remedy=f"Correct or remove it in {where}, restart the agent and run:"
+        f" {sync_resync(source, known.database, known.table)}",
+        source=source,
+        database=known.database,
+        table=known.table,
+    )
+
+
+def ignored_key(source: str, table: tuple[str, str], column: str, doing: str, data: str) -> FilterColumnIsKey:
+    where = f"sources.{source}.filter.{'.'.join(table)}.ignored_columns"
+    return FilterColumnIsKey(
+        doing,
+        f"{where} keeps back {column!r}, by its name or since it is computed from an ignored column; it is in the"
+        " primary key, and without it no change finds its row",
+        data=data,
+        remedy=f"Let the column through in {where}, restart the agent and run: {sync_resync(source, *table)}; or drop"
+        " the whole table in the filter",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )

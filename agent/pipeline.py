@@ -2,18 +2,25 @@
 
 ::
 
-    server ──▶ mysql.replication      asks for the log after a position
-           ──▶ native.decoder         bytes to column buffers; stops for what Python decides
-               mysql.binlog           the state machine; delivery: which tables, read_position, cuts
-               mysql.schema + filter  how a table's rows are read, and which columns leave the host
-           ──▶ batch                  Arrow IPC, zstd
-           ──▶ mysql.replicator       under byte credit
-           ──▶ session ──▶ gateway
+    server ──▶ sources.mysql.server    asks for the log after a position
+           ──▶ sources.mysql.native    bytes to column buffers; stops for what Python decides
+               sources.mysql.stream    binlog: the state machine; table_router: which tables get a transaction's rows
+               sources.mysql.schema    with filter: how a table's rows are read, and which columns leave the host
+           ──▶ capture                 starts: where tables begin; cuts: which cut rows belong to
+           ──▶ columnar.encode         Arrow IPC, zstd
+           ──▶ capture.task            under byte credit
+           ──▶ runtime.session ──▶ gateway
+
+    snapshot   beside the stream: what is dumped next, in which chunks, how fast; the coordinator hands chunks to cuts
+
+What is in `sources` a kind of source brings itself; `capture`, `snapshot`, `columnar`, `runtime`, `positions` and
+`table_positions` know none. Only this module registers kinds.
 
 Threads: per stream one that receives and one of gRPC's that sends; per source one worker for the binlog, one
-for the client's questions, one that watches the log's end; one each for configuration and heartbeat. The
-process keeps on disk what it can make again, in `state_folder`: a kill at any point costs a read of the log from the
-last committed cut, and a lost folder a look through the log for statements that changed tables.
+for the client's questions, one that watches the log's end, one that tells of dumps and the workers that read them;
+one each for configuration and heartbeat. The process keeps on disk what it can make again, in `state_folder`: a kill
+at any point costs a read of the log from the last committed cut, and a lost folder a look through the log for
+statements that changed tables.
 """
 
 import logging
@@ -25,13 +32,13 @@ from dataclasses import dataclass
 from menura.errors import MenuraError
 
 from agent.config import AgentConfig
-from agent.control import ConfigPlugin, HeartbeatPlugin
 from agent.errors import SourceUnreachable
-from agent.mysql import plugin as mysql
 from agent.plugins import Context, Registry, SourcePlugin
-from agent.session import Link, Stream
-from agent.state import FAILED, START, SourceState
-from agent.state_folder import state_folder_of
+from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
+from agent.runtime.session import GatewayChannel, Stream
+from agent.runtime.state import FAILED, START, SourceState
+from agent.runtime.state_folder import state_folder_of
+from agent.sources.mysql import plugin as mysql
 
 log = logging.getLogger("menura.pipeline")
 
@@ -42,11 +49,12 @@ STOP_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the preflight of one source found: lines, or the first error."""
+    """What the preflight of one source found: lines, or the first error, and what stops no source."""
 
     source: str
     found: tuple[str, ...]
     error: MenuraError | None
+    findings: tuple[MenuraError, ...] = ()
 
 
 class Agent:
@@ -74,7 +82,7 @@ class Agent:
                 found.append(plugin.preflight())
             except MenuraError as error:
                 return Checked(source, tuple(found), error)
-        return Checked(source, tuple(found), None)
+        return Checked(source, tuple(found), None, tuple(finding for plugin in plugins for finding in plugin.findings))
 
     def run(self, stopping: threading.Event) -> int:
         """Work until `stopping`; returns the exit code: 0, or the first error's when it stops with no source working.
@@ -88,15 +96,18 @@ class Agent:
                 log.error(FAILED[True], extra={"fields": {"source": result.source, "error": str(result.error)}})
             else:
                 log.info("source ready", extra={"fields": {"source": result.source, "found": "; ".join(result.found)}})
+            for finding in result.findings:
+                fields = {"source": result.source, "error": str(finding)}
+                log.warning("the filter does not fit the server's tables", extra={"fields": fields})
         errors = [result.error for result in checked if result.error is not None]
         hopeless = len(errors) == len(checked) and all(_is_terminal_at_start(error) for error in errors)
         if hopeless:
             log.error("no source can be read: the agent ends", extra={"fields": {"exit_code": errors[0].exit_code}})
-        link = Link(self._config)
+        channel = GatewayChannel(self._config)
         config, heartbeat = ConfigPlugin(self._states), HeartbeatPlugin(self._states)
-        streams = [Stream(link, config), Stream(link, heartbeat)]
+        streams = [Stream(channel, config), Stream(channel, heartbeat)]
         if not hopeless:
-            streams += [Stream(link, plugin) for plugins in self._plugins.values() for plugin in plugins]
+            streams += [Stream(channel, plugin) for plugins in self._plugins.values() for plugin in plugins]
         for stream in streams:
             stream.start()
         if hopeless:
@@ -107,7 +118,7 @@ class Agent:
             known = [state.error() for state in self._states.values()]
             errors = [error for error in known if error is not None and error.terminal]
         self._stop(streams, config, heartbeat)
-        link.close()
+        channel.close()
         return errors[0].exit_code if len(errors) == len(self._states) else 0
 
     def _stop(self, streams: list[Stream], config: ConfigPlugin, heartbeat: HeartbeatPlugin) -> None:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from menura.errors import MenuraError
 from menura.v1 import stream_pb2
 
 from agent.config import SourceConfig
-from agent.session import Plugin
-from agent.state import SourceState
+from agent.runtime.session import Plugin
+from agent.runtime.state import SourceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,10 @@ class Context:
 
 
 class SourcePlugin(Plugin, Protocol):
+    @property
+    def findings(self) -> tuple[MenuraError, ...]:
+        """What the preflight found that stops no source."""
+
     def preflight(self) -> str:
         """Check the server; one line that says what was found. Raises an `AgentError`."""
 

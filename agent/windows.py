@@ -61,14 +61,6 @@ class Window:
         begin = local.replace(hour=self.begin_minute // 60, minute=self.begin_minute % 60, second=0, microsecond=0)
         return begin if begin > local else begin + timedelta(days=1)
 
-    @property
-    def share_of_day(self) -> float:
-        """
-        >>> Window.parse("22:00-04:00").share_of_day
-        0.25
-        """
-        return (self.end_minute - self.begin_minute) % _MINUTES_PER_DAY / _MINUTES_PER_DAY
-
 
 def _clock(minute: int) -> str:
     return f"{minute // 60:02d}:{minute % 60:02d}"

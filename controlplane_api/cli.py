@@ -1,4 +1,4 @@
-"""Runs `menura gateway | api | up | agents | sources | tables | events | sync | dump | status`: finds the command.
+"""Runs those words of `menura` that are the control plane's and the gateway's (see `menura.cli`): finds which.
 
 An error is one line on standard error; each kind has an exit code of its own (see the `errors` modules).
 """
@@ -20,9 +20,10 @@ COMMANDS = {
     "api": ("controlplane_api.commands.api", "app"),
     "up": ("controlplane_api.commands.up", "app"),
     "agents": ("controlplane_api.commands.show", "agents_app"),
-    "sources": ("controlplane_api.commands.show", "sources_app"),
+    "sources": ("controlplane_api.commands.sources", "app"),
     "tables": ("controlplane_api.commands.show", "tables_app"),
     "events": ("controlplane_api.commands.show", "events_app"),
+    "lakes": ("controlplane_api.commands.show", "lakes_app"),
     "status": ("controlplane_api.commands.show", "status_app"),
     "sync": ("controlplane_api.commands.sync", "app"),
     "dump": ("controlplane_api.commands.dump", "app"),

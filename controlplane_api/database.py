@@ -26,6 +26,8 @@ from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, Databas
 
 BUSY_SECONDS = 20
 BUSY_LOOK_SECONDS = 0.02
+#: rows looked up by name in one statement; SQLite takes 32,766 parameters
+LOOKUP_ROWS = 5_000
 #: PostgreSQL's advisory lock that a migration holds: "menura" in ASCII
 MIGRATION_LOCK = 0x6D656E757261
 _WRITE = "menura_write"

@@ -13,8 +13,6 @@ from gateway.registry import Problem
 
 Document = dict[str, Any]
 
-MAX_INT64 = 2**63 - 1
-
 
 def position_document(position: LandedPosition | None) -> Document | None:
     return None if position is None else asdict(position)
@@ -55,13 +53,3 @@ def problem_document(problem: Problem | None) -> Document | None:
 def insert_into(connection: Connection, model: type[Base]) -> postgresql.Insert | sqlite.Insert:
     """An INSERT that knows ON CONFLICT, in the dialect of the connection."""
     return postgresql.insert(model) if connection.dialect.name == "postgresql" else sqlite.insert(model)
-
-
-def clean_int64(number: int) -> int:
-    """The wire's unsigned numbers reach further than SQL's; such a one is nonsense, but no reason to fail."""
-    return max(0, min(number, MAX_INT64))
-
-
-def clean_text(text: str) -> str:
-    """PostgreSQL takes no NUL in a text."""
-    return text.replace("\x00", "\ufffd")

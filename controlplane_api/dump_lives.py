@@ -10,18 +10,16 @@ from dataclasses import asdict, dataclass
 from uuid import uuid4
 
 from menura.instants import now_us
-from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
 
+from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import problem_document
-from controlplane_api.models import Dump, Source, Sync
+from controlplane_api.models import Dump, DumpRange, DumpStatus, Source, Sync
 from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import Problem
 
-LOOKUP_DUMPS = 5_000
-#: what the columns take: menura.v1.DumpLimits, and an SQL integer
-MAX_PRIORITY = 1_000
-MAX_WORKERS = 64
-MAX_PER_SECOND = 2**53 - 1
+#: `Dump.cause` of one that was ordered for rows that the server changed without logging them
+REREAD = "reread"
 
 #: of a sync by dump, while the dump runs
 NOT_YET = "the dump that brings them is not done"
@@ -49,13 +47,22 @@ class DumpOptions:
 DEFAULT_OPTIONS = DumpOptions()
 
 
-def create_dumps(connection: Connection, source_id: int, tables: Sequence[int], options: DumpOptions) -> dict[int, str]:
-    """A new dump of each of these tables; their UUIDs by table."""
+def create_dumps(
+    connection: Connection,
+    source_id: int,
+    tables: Sequence[int],
+    options: DumpOptions = DEFAULT_OPTIONS,
+    cause: str = "",
+    at_us: int | None = None,
+) -> dict[int, str]:
+    """A new dump of each of these tables, begun at this time or now; their UUIDs by table."""
     if not tables:
         return {}
     made = {table_id: str(uuid4()) for table_id in tables}
-    at_us = now_us()
-    fixed = {"source_id": source_id, "state": DumpEnd.RUNNING, "created_at_us": at_us, "key": [], **asdict(options)}
+    fixed = {
+        "source_id": source_id, "state": DumpEnd.RUNNING, "created_at_us": now_us() if at_us is None else at_us,
+        "key": [], "cause": cause, **asdict(options),
+    }  # fmt: skip
     connection.execute(insert(Dump), [{"uuid": uuid, "table_id": table_id, **fixed} for table_id, uuid in made.items()])
     grow_dump_generation(connection, source_id)
     return made
@@ -78,8 +85,8 @@ def end_dumps(
         return
     missing = missing_rows(end, problem.message if problem is not None else "")
     begins_without = False
-    for begin in range(0, len(dumps), LOOKUP_DUMPS):
-        ended = Dump.id.in_(dumps[begin : begin + LOOKUP_DUMPS])
+    for begin in range(0, len(dumps), LOOKUP_ROWS):
+        ended = Dump.id.in_(dumps[begin : begin + LOOKUP_ROWS])
         waits = _waits_for(ended)
         begins_without = begins_without or connection.execute(select(Sync.table_id).where(waits)).first() is not None
         connection.execute(
@@ -98,6 +105,15 @@ def end_dumps(
     grow_dump_generation(connection, source_id)
     if begins_without:
         connection.execute(update(Source).where(Source.id == source_id).values(generation=Source.generation + 1))
+
+
+def delete_dumps(connection: Connection, dumps: Sequence[int]) -> None:
+    """Forget dumps that are over."""
+    for begin in range(0, len(dumps), LOOKUP_ROWS):
+        some = dumps[begin : begin + LOOKUP_ROWS]
+        connection.execute(delete(DumpRange).where(DumpRange.dump_id.in_(some)))
+        connection.execute(delete(DumpStatus).where(DumpStatus.dump_id.in_(some)))
+        connection.execute(delete(Dump).where(Dump.id.in_(some)))
 
 
 def grow_dump_generation(connection: Connection, source_id: int) -> None:

@@ -6,11 +6,13 @@ A dump that a sync begins with is made by `syncs.start_tables`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from menura.errors import MenuraError
 from menura.instants import now_us
-from sqlalchemy import Connection, Row, select, tuple_, update
+from menura.naming import TableName, dump_anew, sync_anew
+from sqlalchemy import Connection, func, select, update
 
 from controlplane_api.dump_lives import (
     NOT_YET,
@@ -27,21 +29,12 @@ from controlplane_api.errors import (
     SyncNotRunning,
     TableUnknown,
 )
-from controlplane_api.models import Dump, SourceTable, Sync
+from controlplane_api.models import AnyRow, Dump, Source, SourceTable, Sync
 from controlplane_api.states import Desired, DumpEnd
-from controlplane_api.syncs import (
-    LOOKUP_TABLES,
-    Outcome,
-    TableName,
-    begin_anew,
-    denied_table,
-    lock_source,
-    unknown_table,
-)
-
-AnyRow = Row[*tuple[Any, ...]]
+from controlplane_api.syncs import Outcome, begin_anew, by_name, denied_table, is_syncing, lock_source, unknown_table
 
 _UNCHANGED = "Nothing was changed."
+_RESUMED = "Its dump goes on where it failed."
 
 
 def start_dumps(
@@ -56,7 +49,7 @@ def start_dumps(
     rows = _tables(connection, source_id, tables)
     running = _running(connection, source_id)
     if tables is None:
-        tables = [name for name, row in rows.items() if _runs(row) and row.id not in running]
+        tables = [name for name, row in rows.items() if is_syncing(row) and row.id not in running]
     refusals = {name: refused for name in tables if (refused := _refusal(name, rows.get(name), running)) is not None}
     names = [name for name in dict.fromkeys(tables) if name not in refusals]
     anew = [name for name in names if not has_unique_key(rows[name].columns, rows[name].keys)]
@@ -92,10 +85,12 @@ def dump_of(connection: Connection, source_id: int, uuid: str) -> AnyRow:
     lock_source(connection, source_id)
     row = connection.execute(
         select(
-            Dump, SourceTable.database, SourceTable.name, SourceTable.columns, SourceTable.keys.label("table_keys"),
-            Sync.desired, Sync.failed, Sync.changed_generation,
+            Dump, Source.name.label("source"), SourceTable.database, SourceTable.name,
+            SourceTable.columns, SourceTable.keys.label("table_keys"),
+            Sync.desired, Sync.failed, Sync.changed_generation, Sync.unlogged,
         )
         .join(SourceTable, SourceTable.id == Dump.table_id)
+        .join(Source, Source.id == Dump.source_id)
         .outerjoin(Sync, Sync.table_id == Dump.table_id)
         .where(Dump.source_id == source_id, Dump.uuid == uuid)
     ).first()  # fmt: skip
@@ -103,7 +98,7 @@ def dump_of(connection: Connection, source_id: int, uuid: str) -> AnyRow:
         raise DumpUnknown(
             "looking for a dump",
             "the source has no dump of this name",
-            remedy="See menura dump list for those that there are.",
+            remedy="See those that there are: menura dump list --all",
         )
     return row
 
@@ -116,7 +111,7 @@ def pause(connection: Connection, source_id: int, uuid: str) -> bool:
             "pausing a dump",
             "the table has no unique key: it is read in one snapshot, which can't go on after a break",
             data="The dump goes on.",
-            remedy="Let it run, limit its speed (menura dump limit), or cancel it.",
+            remedy=f"Let it run, or end it: menura dump cancel {row.uuid}",
             **_named(row),
         )
     return _change(connection, row, paused=True)
@@ -130,7 +125,7 @@ def resume(connection: Connection, source_id: int, uuid: str) -> bool:
     why_not = _why_it_begins_anew(row)
     if why_not:
         raise DumpNotResumable(
-            "resuming a dump", why_not, data=_UNCHANGED, remedy="Begin a new one: menura dump start.", **_named(row)
+            "resuming a dump", why_not, data=_UNCHANGED, remedy=f"Begin a new one: {_anew(row)}", **_named(row)
         )
     other = _running(connection, source_id).get(row.table_id)
     if other is not None:
@@ -143,12 +138,45 @@ def resume(connection: Connection, source_id: int, uuid: str) -> bool:
     return _change(connection, row, state=DumpEnd.RUNNING, paused=False, problem=None, ended_at_us=None)
 
 
+def unfinished(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
+    """Of tables whose syncs run, the newest dump of each where it ended without its rows; `tables` None means all."""
+    newest = select(func.max(Dump.id)).where(Dump.source_id == source_id).group_by(Dump.table_id)
+    rows = connection.execute(
+        select(Dump, SourceTable.database, SourceTable.name)
+        .join(SourceTable, SourceTable.id == Dump.table_id)
+        .join(Sync, Sync.table_id == Dump.table_id)
+        .where(
+            Dump.id.in_(newest), Dump.state.in_((DumpEnd.FAILED, DumpEnd.REFUSED, DumpEnd.LOST)),
+            Sync.desired == Desired.SYNCING, Sync.failed.is_(False),
+        )
+        .order_by(Dump.id)
+    )  # fmt: skip
+    wanted = None if tables is None else set(tables)
+    return {(row.database, row.name): row for row in rows if wanted is None or (row.database, row.name) in wanted}
+
+
+def retry(connection: Connection, source_id: int, rows: Mapping[TableName, AnyRow]) -> dict[TableName, Outcome]:
+    """Go on with dumps that are `unfinished` at their chunks, or begin new ones with what was asked of these."""
+    outcomes: dict[TableName, Outcome] = {}
+    for name, row in rows.items():
+        if row.state == DumpEnd.FAILED and not _why_it_begins_anew(dump_of(connection, source_id, row.uuid)):
+            resume(connection, source_id, row.uuid)
+            outcomes[name] = Outcome(*name, changed=True, notice=_RESUMED, dump=row.uuid)
+            continue
+        options = DumpOptions(**{part.name: getattr(row, part.name) for part in fields(DumpOptions)})
+        (outcomes[name],) = start_dumps(connection, source_id, [name], options)
+    return outcomes
+
+
 def cancel(connection: Connection, source_id: int, uuid: str) -> bool:
     """End it where it is; whether it was not cancelled already."""
     row = dump_of(connection, source_id, uuid)
     if row.state == DumpEnd.CANCELLED:
         return False
     _still_running(row, "cancelling a dump")
+    if row.unlogged is not None:  # else the table's next event would order another one
+        held = {**row.unlogged, "reread": False}
+        connection.execute(update(Sync).where(Sync.table_id == row.table_id).values(unlogged=held))
     end_dumps(connection, source_id, [row.id], DumpEnd.CANCELLED, None, now_us())
     return True
 
@@ -183,7 +211,7 @@ def _still_running(row: AnyRow, doing: str) -> AnyRow:
             doing,
             f"the dump is over: {row.state}",
             data=_UNCHANGED,
-            remedy="Begin a new one if the table needs it: menura dump start.",
+            remedy=f"Begin a new one if the table needs it: {_anew(row)}",
             **_named(row),
         )
     return row
@@ -196,15 +224,15 @@ def _in_one_snapshot(row: AnyRow) -> bool:
 def _why_it_begins_anew(row: AnyRow) -> str:
     if _in_one_snapshot(row):
         return "the table has no unique key: it is read in one snapshot, which can't go on after a break"
-    if not _runs(row):
+    if not is_syncing(row):
         return "its table's sync does not run"
     if row.changed_generation != row.sync_generation:
         return "its table's sync was stopped or started since: changes between may be missing"
     return ""
 
 
-def _runs(row: AnyRow) -> bool:
-    return bool(row.desired == Desired.SYNCING and not row.failed)
+def _anew(row: AnyRow) -> str:
+    return dump_anew(row.source, row.database, row.name)
 
 
 def _named(row: AnyRow) -> dict[str, str]:
@@ -215,20 +243,14 @@ def _tables(connection: Connection, source_id: int, tables: Sequence[TableName] 
     statement = (
         select(
             SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.denied, SourceTable.gone,
-            SourceTable.columns, SourceTable.keys, Sync.desired, Sync.failed,
+            SourceTable.columns, SourceTable.keys, Sync.desired, Sync.failed, Source.name.label("source"),
         )
+        .join(Source, Source.id == SourceTable.source_id)
         .outerjoin(Sync, Sync.table_id == SourceTable.id)
         .where(SourceTable.source_id == source_id)
         .order_by(SourceTable.database, SourceTable.name)
     )  # fmt: skip
-    if tables is None:
-        found = list(connection.execute(statement.where(Sync.desired == Desired.SYNCING)))
-    else:
-        found = []
-        for begin in range(0, len(tables), LOOKUP_TABLES):
-            part = tuple_(SourceTable.database, SourceTable.name).in_(tables[begin : begin + LOOKUP_TABLES])
-            found += connection.execute(statement.where(part))
-    return {(row.database, row.name): row for row in found}
+    return by_name(connection, statement, tables, (Sync.desired == Desired.SYNCING,))
 
 
 def _running(connection: Connection, source_id: int) -> dict[int, str]:
@@ -254,12 +276,12 @@ def _refusal(name: TableName, row: AnyRow | None, running: Mapping[int, str]) ->
             database=database,
             table=table,
         )
-    if not _runs(row):
+    if not is_syncing(row):
         return SyncNotRunning(
             "starting a dump",
             "the table is not synced: the changes during and after its dump would be missing",
             data=_UNCHANGED,
-            remedy="Start its sync by a dump: menura sync start --from dump.",
+            remedy=f"Start its sync by a dump: {sync_anew(row.source, database, table)}",
             database=database,
             table=table,
         )
@@ -273,7 +295,7 @@ def _runs_already(doing: str, name: TableName, other: str) -> DumpRunning:
         doing,
         f"dump {other} of this table runs already",
         data="It goes on as it was.",
-        remedy=f"Wait for its end, or end it: menura dump cancel {other}.",
+        remedy=f"Wait for its end, or end it: menura dump cancel {other}",
         database=name[0],
         table=name[1],
     )

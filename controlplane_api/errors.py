@@ -1,31 +1,6 @@
 """Failures of the control plane that an operator or a caller of the API can see.
 
-::
-
-    MenuraError
-    └── ControlPlaneError
-        ├── DatabaseError
-        │   ├── DatabaseUnavailable     503, exit 20   can't be reached, or refused
-        │   ├── DatabaseUnsupported          exit 21   no SQLite or PostgreSQL URL, or its driver is missing
-        │   └── DatabaseTooNew               exit 22   written by a newer Menura
-        ├── EntryOutOfOrder                            cut log entries were applied with a gap
-        ├── RequestError                               what a caller of the API did wrong
-        │   ├── RequestInvalid          422, exit 2
-        │   ├── SourceUnknown           404
-        │   ├── TableUnknown            404
-        │   ├── PathUnknown             404 or 405
-        │   ├── SyncRunning             409            start at another place while it runs
-        │   ├── SyncNotRunning          409            a dump beside a stream that there is not
-        │   ├── DumpUnknown             404
-        │   ├── DumpRunning             409            a second dump of one table
-        │   ├── DumpOver                409
-        │   ├── DumpNotResumable        409            it is read in one snapshot, or its sync began anew
-        │   ├── TableDenied             409            the agent's local policy refuses it
-        │   └── CrossSiteRefused        403            not this dashboard's page, or not JSON
-        ├── ListenRefused                    exit 23   an address that is not loopback, or is taken
-        ├── ApiUnreachable                   exit 24
-        ├── ApiFailed                        exit 25   the API answered with a problem
-        └── ComponentFailed                  exit 26   `menura up`: a component doesn't come up
+`status` is what the API answers with, `exit_code` what a command ends with.
 """
 
 from typing import ClassVar
@@ -43,107 +18,146 @@ class DatabaseError(ControlPlaneError):
 
 
 class DatabaseUnavailable(DatabaseError):
-    code = "DATABASE_UNAVAILABLE"
+    """It can't be reached, or refused."""
+
     status = 503
     exit_code = 20
     terminal = False
 
 
 class DatabaseUnsupported(DatabaseError):
-    code = "DATABASE_UNSUPPORTED"
+    """No SQLite or PostgreSQL URL, or its driver is missing."""
+
     exit_code = 21
 
 
 class DatabaseTooNew(DatabaseError):
-    code = "DATABASE_TOO_NEW"
+    """It was written by a newer Menura."""
+
     exit_code = 22
 
 
 class EntryOutOfOrder(ControlPlaneError):
-    code = "ENTRY_OUT_OF_ORDER"
+    """Cut log entries were applied with a gap."""
 
 
 class RequestError(ControlPlaneError):
-    pass
+    """What a caller of the API did wrong."""
 
 
 class RequestInvalid(RequestError):
-    code = "REQUEST_INVALID"
     status = 422
     exit_code = 2
 
 
 class SourceUnknown(RequestError):
-    code = "SOURCE_UNKNOWN"
     status = 404
 
 
 class TableUnknown(RequestError):
-    code = "TABLE_UNKNOWN"
     status = 404
 
 
 class PathUnknown(RequestError):
-    code = "PATH_UNKNOWN"
     status = 404
 
 
 class SyncRunning(RequestError):
-    code = "SYNC_RUNNING"
+    """A sync that runs can't begin at another place."""
+
     status = 409
 
 
 class SyncNotRunning(RequestError):
-    code = "SYNC_NOT_RUNNING"
+    """A dump needs the table's stream beside it."""
+
     status = 409
 
 
 class DumpUnknown(RequestError):
-    code = "DUMP_UNKNOWN"
     status = 404
 
 
 class DumpRunning(RequestError):
-    code = "DUMP_RUNNING"
+    """A table has one dump at a time."""
+
     status = 409
 
 
 class DumpOver(RequestError):
-    code = "DUMP_OVER"
     status = 409
 
 
 class DumpNotResumable(RequestError):
-    code = "DUMP_NOT_RESUMABLE"
+    """It is read in one snapshot, or its sync began anew."""
+
     status = 409
 
 
 class TableDenied(RequestError):
-    code = "TABLE_DENIED"
+    """The agent's local policy refuses it."""
+
     status = 409
 
 
+class OtherServerMissing(RequestError):
+    """The source waits for no acceptance."""
+
+    status = 404
+
+
+class OtherServerChanged(RequestError):
+    """Another server is there than the one that was shown."""
+
+    status = 409
+
+
+class LakeUnknown(RequestError):
+    status = 404
+
+
+class StageSilent(ControlPlaneError):
+    """Why tables wait: shown, never raised."""
+
+    terminal = False
+
+
+class AgentAway(StageSilent):
+    """The source's agent is not connected."""
+
+
+class LakeSilent(StageSilent):
+    """A sink says nothing."""
+
+
+class LakeUntold(StageSilent):
+    """A sink has not told yet which tables it has stopped."""
+
+
 class CrossSiteRefused(RequestError):
-    code = "CROSS_SITE_REFUSED"
+    """Not this dashboard's page, or not JSON."""
+
     status = 403
 
 
 class ListenRefused(ControlPlaneError):
-    code = "LISTEN_REFUSED"
+    """An address that is not loopback, or is taken."""
+
     exit_code = 23
 
 
 class ApiUnreachable(ControlPlaneError):
-    code = "API_UNREACHABLE"
     exit_code = 24
     terminal = False
 
 
 class ApiFailed(ControlPlaneError):
-    code = "API_FAILED"
+    """The API answered with a problem."""
+
     exit_code = 25
 
 
 class ComponentFailed(ControlPlaneError):
-    code = "COMPONENT_FAILED"
+    """A component of `menura up` doesn't come up."""
+
     exit_code = 26

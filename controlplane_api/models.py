@@ -1,8 +1,9 @@
 """What the control plane remembers, as SQL tables; `migrations` brings a database to this shape.
 
 Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
-change by commands, `committed_position` by the cut log, `source_health` by heartbeats. Whoever changes
-syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
+change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source` and
+`lake_stop` by the reports of sinks; these name sources and tables, and so hold before the database knows them.
+Whoever changes syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
 
 Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
 keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fields.
@@ -10,11 +11,14 @@ keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fie
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, Row, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Id = BigInteger().with_variant(Integer, "sqlite")
 Document = JSON(none_as_null=True)
+
+#: of a SELECT; its columns are those that the statement names
+AnyRow = Row[*tuple[Any, ...]]
 
 
 class Base(DeclarativeBase):
@@ -74,6 +78,12 @@ class Source(Base):
     #: of the desired dumps; grows with each change of what is asked of them
     dump_generation: Mapped[int] = mapped_column(default=0)
     problem: Mapped[dict[str, Any] | None]
+    #: problems that do not keep its log from being read
+    warnings: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    #: `gateway.registry.OtherServerSeen`: what is there in place of the server that was read, until it is accepted
+    other_server: Mapped[dict[str, Any] | None]
+    #: identity of the one that was accepted last
+    accepted_server: Mapped[str] = mapped_column(default="")
     cartography_at_us: Mapped[int | None]
 
 
@@ -126,6 +136,10 @@ class Sync(Base):
     problem: Mapped[dict[str, Any] | None]
     position: Mapped[dict[str, Any] | None]
     earlier_rows_missing: Mapped[str] = mapped_column(default="")
+    #: why rows from before may be stale, as `rereads.noted` says it; none: no row is
+    unlogged: Mapped[dict[str, Any] | None]
+    #: dumps an hour that a lake may ask for, by the agent's policy; 0: none
+    lake_rereads_per_hour: Mapped[int] = mapped_column(default=0)
     ignored_columns: Mapped[list[Any]]
     rows: Mapped[int] = mapped_column(default=0)
     bytes: Mapped[int] = mapped_column(default=0)
@@ -149,6 +163,8 @@ class TableEvent(Base):
     new_name: Mapped[list[Any]]
     #: of DUMP_STARTED and DUMPED: its UUID
     dump: Mapped[str] = mapped_column(default="")
+    #: why rows from before may be stale since then; empty: none is
+    unlogged_changes: Mapped[str] = mapped_column(default="")
 
 
 class Dump(Base):
@@ -171,6 +187,8 @@ class Dump(Base):
     created_at_us: Mapped[int]
     ended_at_us: Mapped[int | None]
     problem: Mapped[dict[str, Any] | None]
+    #: `dump_lives.REREAD`, or empty where a user has asked for it
+    cause: Mapped[str] = mapped_column(default="")
 
     priority: Mapped[int] = mapped_column(default=0)
     paused: Mapped[bool] = mapped_column(default=False)
@@ -256,6 +274,9 @@ class CommittedPosition(Base):
     transactions: Mapped[int]
     last_commit_timestamp_us: Mapped[int | None]
     committed_at_us: Mapped[int]
+    #: the cut log that the cut stands in, and its entry there; '' and 0 where an older version wrote it
+    landing: Mapped[str] = mapped_column(default="")
+    entry: Mapped[int] = mapped_column(default=0)
 
 
 class SourceHealth(Base):
@@ -298,3 +319,66 @@ class Landing(Base):
 
     url: Mapped[str] = mapped_column(primary_key=True)
     applied_entry: Mapped[int]
+
+
+class Lake(Base):
+    """A lake, as its sink reports it: see `menura.lake_report`."""
+
+    __tablename__ = "lake"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    url: Mapped[str]
+    #: that its sink follows, by `menura.landing.landing_name`
+    landing: Mapped[str]
+    #: of the last report that was applied; '' and 0 before the first
+    run: Mapped[str] = mapped_column(default="")
+    number: Mapped[int] = mapped_column(default=0)
+    #: whether everything that the sink knows has come once
+    complete: Mapped[bool] = mapped_column(default=False)
+    #: of its cut log: all up to it is in the lake
+    entry: Mapped[int] = mapped_column(default=0)
+    waiting_since_us: Mapped[int] = mapped_column(default=0)
+    #: what ended the sink: {code, message}
+    problem: Mapped[dict[str, Any] | None]
+    #: of the last report, by this machine's clock; 0 before the first
+    received_at_us: Mapped[int] = mapped_column(default=0)
+
+
+class LakeSource(Base):
+    """How far a source is in a lake; see `menura.lake_report.LakeSource`."""
+
+    __tablename__ = "lake_source"
+    __table_args__ = (Index(None, "tenant", "source"),)
+
+    lake_id: Mapped[int] = mapped_column(Id, ForeignKey("lake.id"), primary_key=True, autoincrement=False)
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(primary_key=True)
+    entry: Mapped[int]
+    cut: Mapped[int]
+    committed_at_us: Mapped[int]
+    last_commit_timestamp_us: Mapped[int]
+
+
+class LakeStop(Base):
+    """A table that a sink has stopped; see `menura.lake_report.LakeStop`."""
+
+    __tablename__ = "lake_stop"
+    __table_args__ = (Index(None, "tenant", "source", "database", "name"),)
+
+    lake_id: Mapped[int] = mapped_column(Id, ForeignKey("lake.id"), primary_key=True, autoincrement=False)
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(primary_key=True)
+    database: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    entry: Mapped[int]
+    cut: Mapped[int]
+    code: Mapped[str]
+    message: Mapped[str]
+    terminal: Mapped[bool]
+    at_us: Mapped[int]
+    last_commit_timestamp_us: Mapped[int]
+    #: somebody wants it to be tried again now
+    retry: Mapped[bool] = mapped_column(default=False)
+    #: from before the sink began to tell everything anew
+    stale: Mapped[bool] = mapped_column(default=False)

@@ -23,7 +23,10 @@ class StartKind(StrEnum):
 
 
 class State(StrEnum):
-    """What a table's sync is doing: menura.v1.TableState.State, and what only the control plane knows."""
+    """What a table's sync is doing: menura.v1.TableState.State, and what only the control plane knows.
+
+    What is stored is the agent's and the cut log's word. What is shown is the worst of all stages: see `api.stages`.
+    """
 
     PENDING = "pending"
     CATCHING_UP = "catching_up"
@@ -31,9 +34,31 @@ class State(StrEnum):
     DENIED = "denied"
     FAILED = "failed"
     DUMPING = "dumping"
+    #: its source can't be read; or another stage does not answer or can't go on for now, which is never stored
+    WAITING = "waiting"
     STOPPED = "stopped"
     #: no sync was ever asked for; never stored
     NOT_SYNCED = "not_synced"
+
+
+class Stage(StrEnum):
+    """Where on its way from the source to the lake a table is held up."""
+
+    #: reading: the server, or the agent
+    SOURCE = "source"
+    #: landing
+    GATEWAY = "gateway"
+    LAKE = "lake"
+
+
+class LakeState(StrEnum):
+    """What is known of a source or a table in a lake."""
+
+    FOLLOWING = "following"
+    #: its sink has stopped it, or has ended
+    FAILED = "failed"
+    #: its sink says nothing
+    UNKNOWN = "unknown"
 
 
 class DumpEnd(StrEnum):

@@ -2,7 +2,7 @@
 
 Comes in: commands and how to see that each is up. Goes out: running processes, each in a session of its own
 with its log in a file. A death before all are up ends everything, since then a setting is wrong; later
-it is restarted, more slowly each time it dies soon. A kill of the supervisor ends its processes (`tether`).
+it is restarted, more slowly each time it dies soon. A kill of the supervisor ends its processes (`die_with_parent`).
 """
 
 import logging
@@ -48,7 +48,7 @@ class Component:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane_api.tether", str(os.getpid()), *self.arguments],
+                [sys.executable, "-m", "controlplane_api.die_with_parent", str(os.getpid()), *self.arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -11,18 +11,18 @@ from typing import Any
 
 from menura.errors import MenuraError
 from menura.instants import now_us
-from sqlalchemy import Connection, Row, bindparam, insert, select, tuple_, update
+from menura.naming import TableName, dump_anew, sync_stop
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, insert, select, tuple_, update
 
+from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.documents import problem_document
 from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions, create_dumps, end_dumps
 from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, TableUnknown
-from controlplane_api.models import CommittedPosition, Dump, Source, SourceTable, Sync
+from controlplane_api.lost_state import is_lost
+from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync
 from controlplane_api.states import Desired, DumpEnd, StartKind, State
 from gateway.registry import Problem
 
-TableName = tuple[str, str]
-AnyRow = Row[*tuple[Any, ...]]
-
-LOOKUP_TABLES = 5_000
 MAX_POSITION_CHARS = 65_536
 _UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _INTERVALS = r"(:[A-Za-z_][A-Za-z0-9_]{0,31}|:\d+(-\d+)?)+"
@@ -77,10 +77,11 @@ def start_tables(
     `options` are of the dumps that `StartKind.DUMP` makes.
     """
     generation = lock_source(connection, source_id) + 1
-    rows = _rows(connection, source_id, tables)
+    rows = sync_rows(connection, source_id, tables)
     if tables is None:
         tables = [name for name, row in rows.items() if not (row.denied or row.gone)]
-    outcomes = [_start_outcome(name, rows.get(name), start) for name in tables]
+    source = source_name(connection, source_id)
+    outcomes = [_start_outcome(source, name, rows.get(name), start) for name in tables]
     changed = [rows[outcome.database, outcome.table] for outcome in outcomes if outcome.changed]
     by_dump = start.kind is StartKind.DUMP
     dumps = create_dumps(connection, source_id, [row.id for row in changed], options) if by_dump else {}
@@ -110,10 +111,15 @@ def start_tables(
     ]
 
 
+def lost_tables(connection: Connection, source_id: int) -> list[TableName]:
+    """Those of which the database does not know whether they shall be synced."""
+    return [name for name, row in sync_rows(connection, source_id, None).items() if is_lost(row.problem)]
+
+
 def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> list[Outcome]:
     """Stop syncs where they are; `tables` None means all. The source's row gets locked."""
     generation = lock_source(connection, source_id) + 1
-    rows = _rows(connection, source_id, tables)
+    rows = sync_rows(connection, source_id, tables)
     here, ahead = _committed(connection, source_id)
     outcomes, changes = [], []
     for name in tables if tables is not None else rows:
@@ -122,11 +128,12 @@ def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableNa
             outcomes.append(Outcome(*name, changed=False, refused=unknown_table(name)))
             continue
         runs = row.desired == Desired.SYNCING
-        if runs or tables is not None:
-            outcomes.append(Outcome(*name, changed=runs))
-        if not runs:
+        changes_it = runs or is_lost(row.problem)
+        if changes_it or tables is not None:
+            outcomes.append(Outcome(*name, changed=changes_it))
+        if not changes_it:
             continue
-        flows = row.start is None and not row.failed
+        flows = runs and row.start is None and not row.failed
         changes.append(
             {
                 "of_table": row.id,
@@ -140,6 +147,33 @@ def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableNa
         _cancel_dumps(connection, source_id, [change["of_table"] for change in changes])
         connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
     return outcomes
+
+
+def fail_tables(connection: Connection, source_id: int, problems: Mapping[TableName, Problem]) -> None:
+    """Stop syncs that run where they are, each for its problem; the caller holds the source's row."""
+    if not problems:
+        return
+    generation = lock_source(connection, source_id) + 1
+    here, ahead = _committed(connection, source_id)
+    changes = [
+        {
+            "of_table": row.id,
+            "to_problem": problem_document(problems[name]),
+            "to_position": ahead.get(name, here) if row.start is None else row.position,
+        }
+        for name, row in sync_rows(connection, source_id, list(problems)).items()
+    ]
+    connection.execute(
+        update(Sync)
+        .where(Sync.table_id == bindparam("of_table"))
+        .values(
+            failed=True, state=State.FAILED, start=None, start_text="", changed_generation=generation,
+            problem=bindparam("to_problem"), position=bindparam("to_position"),
+        ),
+        changes,
+    )  # fmt: skip
+    _cancel_dumps(connection, source_id, [change["of_table"] for change in changes])
+    connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
 
 
 def begin_anew(connection: Connection, source_id: int, dumps: Mapping[TableName, str]) -> None:
@@ -157,18 +191,22 @@ def begin_anew(connection: Connection, source_id: int, dumps: Mapping[TableName,
             "to_text": dumps[name],
             "to_position": ahead.get(name, here) if row.start is None else row.position,
         }
-        for name, row in _rows(connection, source_id, list(dumps)).items()
+        for name, row in sync_rows(connection, source_id, list(dumps)).items()
     ]
     connection.execute(
         update(Sync)
         .where(Sync.table_id == bindparam("of_table"))
         .values(
             start=StartKind.DUMP, start_text=bindparam("to_text"), position=bindparam("to_position"),
-            state=State.PENDING, changed_generation=generation,
+            state=State.PENDING, problem=None, changed_generation=generation,
         ),
         changes,
     )  # fmt: skip
     connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
+
+
+def source_name(connection: Connection, source_id: int) -> str:
+    return connection.execute(select(Source.name).where(Source.id == source_id)).scalar_one()
 
 
 def lock_source(connection: Connection, source_id: int) -> int:
@@ -178,7 +216,8 @@ def lock_source(connection: Connection, source_id: int) -> int:
     ).scalar_one()
 
 
-def _rows(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
+def sync_rows(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
+    """Tables by name, each with its sync if it has one; `tables` None means all of the source."""
     statement = (
         select(
             SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.denied, SourceTable.gone,
@@ -188,12 +227,27 @@ def _rows(connection: Connection, source_id: int, tables: Sequence[TableName] | 
         .where(SourceTable.source_id == source_id)
         .order_by(SourceTable.database, SourceTable.name)
     )  # fmt: skip
+    return by_name(connection, statement, tables)
+
+
+def is_syncing(row: AnyRow) -> bool:
+    """Whether the table is asked of its agent; the row has its sync's `desired` and `failed`."""
+    return bool(row.desired == Desired.SYNCING and not row.failed)
+
+
+def by_name(
+    connection: Connection,
+    statement: Select[*tuple[Any, ...]],
+    tables: Sequence[TableName] | None,
+    without_names: Sequence[ColumnElement[bool]] = (),
+) -> dict[TableName, AnyRow]:
+    """Rows of a SELECT of `SourceTable`, of these tables; `tables` None means all for which `without_names` holds."""
     if tables is None:
-        found = list(connection.execute(statement))
+        found = list(connection.execute(statement.where(*without_names)))
     else:
         found = []
-        for begin in range(0, len(tables), LOOKUP_TABLES):
-            part = tuple_(SourceTable.database, SourceTable.name).in_(tables[begin : begin + LOOKUP_TABLES])
+        for begin in range(0, len(tables), LOOKUP_ROWS):
+            part = tuple_(SourceTable.database, SourceTable.name).in_(tables[begin : begin + LOOKUP_ROWS])
             found += connection.execute(statement.where(part))
     return {(row.database, row.name): row for row in found}
 
@@ -215,8 +269,8 @@ def _cancel_dumps(connection: Connection, source_id: int, tables: Sequence[int])
     at_us = now_us()
     stopped = Problem("DUMP_SYNC_STOPPED", "its table's sync was stopped", terminal=True, at_us=at_us)
     running: list[int] = []
-    for begin in range(0, len(tables), LOOKUP_TABLES):
-        part = Dump.table_id.in_(tables[begin : begin + LOOKUP_TABLES])
+    for begin in range(0, len(tables), LOOKUP_ROWS):
+        part = Dump.table_id.in_(tables[begin : begin + LOOKUP_ROWS])
         running += connection.execute(select(Dump.id).where(part, Dump.state == DumpEnd.RUNNING)).scalars()
     end_dumps(connection, source_id, running, DumpEnd.CANCELLED, stopped, at_us)
 
@@ -234,15 +288,15 @@ _UPDATE_STOPPED = (
 )
 
 
-def _start_outcome(name: TableName, row: AnyRow | None, start: Start) -> Outcome:
-    refused = _refusal(name, row, start)
+def _start_outcome(source: str, name: TableName, row: AnyRow | None, start: Start) -> Outcome:
+    refused = _refusal(source, name, row, start)
     runs = row is not None and row.desired == Desired.SYNCING and not row.failed
     if row is None or refused or runs:
         return Outcome(*name, changed=False, refused=refused)
     return Outcome(*name, changed=True, notice=_notice(row, start))
 
 
-def _refusal(name: TableName, row: AnyRow | None, start: Start) -> MenuraError | None:
+def _refusal(source: str, name: TableName, row: AnyRow | None, start: Start) -> MenuraError | None:
     database, table = name
     if row is None:
         return unknown_table(name)
@@ -252,12 +306,13 @@ def _refusal(name: TableName, row: AnyRow | None, start: Start) -> MenuraError |
     by_dump = start.kind is StartKind.DUMP
     same = row.start == StartKind.DUMP if by_dump else (row.start, row.start_text) == (start.kind, start.text)
     if runs and start.kind is not StartKind.RESUME and not same:
-        beside = "Dump it beside its stream: menura dump start; or stop it first."
+        stop = f"stop it first: {sync_stop(source, database, table)}"
+        beside = f"Dump it beside its stream: {dump_anew(source, database, table)}; or {stop}"
         return SyncRunning(
             f"starting a sync from {start.text or start.kind}",
             "the table's sync runs already",
             data="It goes on as it was.",
-            remedy=beside if by_dump else "Stop it first; or start it without a place, which changes nothing.",
+            remedy=beside if by_dump else f"Let it go on, or {stop}",
             database=database,
             table=table,
         )

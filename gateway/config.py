@@ -1,9 +1,9 @@
 """Settings of one gateway process, checked when they are made."""
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from menura.addresses import is_loopback
 from menura.naming import is_identity
 
 from gateway.errors import LandingUnusable, ListenRefused
@@ -55,18 +55,9 @@ class GatewayConfig:
         host, separator, port = self.listen.rpartition(":")
         if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ListenRefused("reading the listen address", repr(self.listen), remedy="Set listen to HOST:PORT")
-        if self.tls is None and not _is_loopback(host):
+        if self.tls is None and not is_loopback(host):
             raise ListenRefused(
                 "opening the gateway's port",
                 f"{self.listen} can be reached from other machines and there is no TLS certificate",
                 remedy="Listen on 127.0.0.1, or give the TLS certificate and key files",
             )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

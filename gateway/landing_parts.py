@@ -8,37 +8,41 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from gateway.backlog import Backlog
 from gateway.config import GatewayConfig
 from gateway.errors import NOTHING_LOST, LandingFailed
-from gateway.landing.chunks import ParkedChunks
+from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.storage import Storage
+from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, SourceKey
-from gateway.slots import SourceSlots
+from gateway.stream_fence import StreamFence
+from gateway.tasks import finish
+from gateway.wire.message import Frames
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Troubles:
+class LandingHealth:
     """What of a source could not land when it was tried last: its registry entry says so until all of it can."""
 
-    _of: dict[SourceKey, set[str]] = field(default_factory=dict)
+    _failing: dict[SourceKey, set[str]] = field(default_factory=dict)
 
-    def began(self, key: SourceKey, what: str) -> None:
-        self._of.setdefault(key, set()).add(what)
+    def fails(self, key: SourceKey, what: str) -> None:
+        self._failing.setdefault(key, set()).add(what)
 
-    def ended(self, key: SourceKey, what: str) -> bool:
-        """True when it was the last trouble of the source."""
-        troubles = self._of.get(key)
-        if troubles is None or what not in troubles:
+    def recovered(self, key: SourceKey, what: str) -> bool:
+        """True when nothing else of the source fails."""
+        failing = self._failing.get(key)
+        if failing is None or what not in failing:
             return False
-        troubles.discard(what)
-        if troubles:
+        failing.discard(what)
+        if failing:
             return False
-        del self._of[key]
+        del self._failing[key]
         return True
 
 
@@ -53,10 +57,11 @@ class LandingParts:
     dump_generations: Generations
     metrics: GatewayMetrics
     threads: Executor
-    parked: ParkedChunks
-    slots: SourceSlots = field(default_factory=SourceSlots)
-    client_slots: SourceSlots = field(default_factory=SourceSlots)
-    troubles: Troubles = field(default_factory=Troubles)
+    pending_chunks: PendingChunks
+    backlog: Backlog = field(default_factory=Backlog)
+    fence: StreamFence = field(default_factory=StreamFence)
+    client_fence: StreamFence = field(default_factory=StreamFence)
+    health: LandingHealth = field(default_factory=LandingHealth)
 
 
 @dataclass(slots=True)
@@ -85,6 +90,23 @@ class LandingJobs:
                 remedy="Check the landing's free space and permissions; it is tried again by itself",
                 source=str(self.key),
             ) from failed
+
+    async def run_batch(self, turn: asyncio.Lock, frames: Frames, work: Callable[[], T]) -> T:
+        """The same with a batch; a large one has its turn, and the memory that it used is given back."""
+        if not frames.is_large:
+            return await self.run(work)
+
+        def work_and_give_back() -> T:
+            try:
+                return work()
+            finally:
+                give_back()
+
+        async with turn:
+            try:
+                return await self.run(work_and_give_back)
+            finally:
+                await finish(self.settle())
 
     async def settle(self) -> None:
         """Wait until nothing runs any more."""

@@ -1,35 +1,64 @@
-"""Counters of one gateway process, read by whoever exposes them."""
+"""The figures of one gateway process, and how Prometheus reads them.
 
-from dataclasses import asdict, dataclass
+Comes in: what streams, landing and commits count. Goes out: counters since the process's start, without labels. What is
+of one source is at the API's /metrics, in names of its own.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+
+from menura.metrics_port import serving
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.errors import ListenRefused
+
+
+def _counter(meaning: str) -> int:
+    counter: int = field(default=0, metadata={"meaning": meaning})
+    return counter
 
 
 @dataclass(slots=True)
 class GatewayMetrics:
-    """Only ever grow; changed on the event loop alone."""
+    """Only ever grow; changed on the event loop alone, read from any thread."""
 
-    menura_session_streams_total: int = 0
-    menura_session_errors_total: int = 0
-    menura_landing_batches_total: int = 0
-    menura_landing_received_bytes_total: int = 0
-    menura_landing_rows_total: int = 0
-    menura_landing_resent_rows_total: int = 0
-    menura_landing_fenced_batches_total: int = 0
-    menura_landing_cuts_total: int = 0
-    menura_landing_files_total: int = 0
-    menura_landing_file_bytes_total: int = 0
-    menura_landing_failures_total: int = 0
-    menura_dump_batches_total: int = 0
-    menura_dump_received_bytes_total: int = 0
-    #: of chunks that cuts have committed
-    menura_dump_rows_total: int = 0
-    menura_dump_chunks_total: int = 0
-    #: landed and deleted again: read anew, given up, or of a dump that is over
-    menura_dump_discarded_chunks_total: int = 0
-    #: named by a cut and not there
-    menura_dump_unknown_chunks_total: int = 0
-    menura_log_entries_total: int = 0
-    menura_log_commit_us_total: int = 0
-    menura_registry_failures_total: int = 0
+    menura_session_streams_total: int = _counter("Streams that agents have opened.")
+    menura_session_errors_total: int = _counter("Streams that have ended with an error.")
+    menura_landing_batches_total: int = _counter("Change batches received.")
+    menura_landing_received_bytes_total: int = _counter("Bytes of change batches, as they came.")
+    menura_landing_committed_rows_total: int = _counter("Change events in committed cuts.")
+    menura_landing_resent_rows_total: int = _counter("Change events that were committed already, and left out.")
+    menura_landing_fenced_batches_total: int = _counter("Change batches of streams that a newer one has replaced.")
+    menura_landing_cuts_total: int = _counter("Cuts committed.")
+    menura_landing_files_total: int = _counter("Data files in committed cuts.")
+    menura_landing_file_bytes_total: int = _counter("Bytes of data files in committed cuts.")
+    menura_landing_failures_total: int = _counter("Failures to write data files or to commit.")
+    menura_dump_batches_total: int = _counter("Batches of dumped rows received.")
+    menura_dump_received_bytes_total: int = _counter("Bytes of dumped rows, as they came.")
+    menura_dump_rows_total: int = _counter("Rows of chunks that cuts have committed.")
+    menura_dump_chunks_total: int = _counter("Chunks that cuts have committed.")
+    menura_dump_discarded_chunks_total: int = _counter(
+        "Chunks that landed and were deleted: read anew, given up, or of a dump that is over."
+    )
+    menura_dump_unknown_chunks_total: int = _counter("Chunks that a cut named and that were not there.")
+    menura_log_entries_total: int = _counter("Entries of the cut log written.")
+    menura_log_commit_us_total: int = _counter("Microseconds spent committing entries of the cut log.")
+    menura_registry_failures_total: int = _counter("Times that the database was away.")
 
-    def values(self) -> dict[str, int]:
-        return asdict(self)
+
+class GatewayCollector(Collector):
+    def __init__(self, metrics: GatewayMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for each in fields(self._metrics):
+            yield CounterMetricFamily(
+                each.name.removesuffix("_total"), each.metadata["meaning"], value=getattr(self._metrics, each.name)
+            )
+
+
+def serving_metrics(listen: str, metrics: GatewayMetrics) -> AbstractContextManager[str]:
+    """Serve while the context lasts; gives the address with the port that it got. Raises `ListenRefused`."""
+    return serving(GatewayCollector(metrics), listen, ListenRefused)

@@ -107,6 +107,21 @@ class TableEffective:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherServerSeen:
+    """A server in place of the one that was read; see menura.v1.OtherServer."""
+
+    identity: str
+    server: str
+    former_server: str
+    lake_position: str
+    oldest_position: str
+    end_position: str
+    goes_on_at: str
+    lacking: str
+    lacking_transactions: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SourceHealth:
     """From a heartbeat; None where the agent does not know."""
 
@@ -134,6 +149,12 @@ class TableDesired:
     start_now: bool = False
     #: the dump that brings its earlier rows
     start_dump: str = ""
+    #: number of the newest event that says that earlier rows may differ from their source; 0: none does
+    unlogged_gsn: int = 0
+    #: number at which a dump of it that runs has begun; 0: none has
+    dump_gsn: int = 0
+    #: of one that goes on: the lake may lack rows of before its start
+    earlier_rows_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +162,10 @@ class SourceDesired:
     source: str
     generation: int
     tables: tuple[TableDesired, ...]
+    #: identity of the other server that somebody has accepted; see menura.v1.Replicate
+    accepted_server: str = ""
+    #: what the agent's operator should know of it; see menura.v1.DesiredState
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +179,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class DumpPlanned:
-    """See menura.v1.DumpPlan."""
+    """See menura.v1.DumpPlan; whoever makes one of a message sees to it that the ranges leave nothing out."""
 
     key: tuple[str, ...]
     ranges: tuple[KeyRange, ...]
@@ -244,7 +269,14 @@ class Registry(Protocol):
         """Replaces the whole cartography of the source; tables that are gone are marked, their syncs kept."""
 
     def record_effective(
-        self, key: SourceKey, generation: int, tables: Sequence[TableEffective], problem: Problem | None, at_us: int
+        self,
+        key: SourceKey,
+        generation: int,
+        tables: Sequence[TableEffective],
+        problem: Problem | None,
+        at_us: int,
+        other_server: OtherServerSeen | None = None,
+        warnings: Sequence[Problem] = (),
     ) -> None:
         """Ignored when `generation` is not the desired one."""
 

@@ -14,14 +14,15 @@ from pathlib import Path
 import grpc
 from menura.change_batch import MAX_BATCH_BYTES
 from menura.errors import MenuraError
-from menura.v1.stream_pb2 import StreamRequest, StreamResponse
+from menura.landing import landing_name
+from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.config import GatewayConfig, TlsFiles
 from gateway.errors import GatewayFault, GatewayStopping, ListenRefused
-from gateway.landing.chunks import ParkedChunks
+from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.cut_log import CutLog
-from gateway.landing.storage import landing_name, open_storage
+from gateway.landing.storage import open_storage
 from gateway.landing_parts import LandingParts
 from gateway.metrics import GatewayMetrics
 from gateway.presence import Presence
@@ -74,7 +75,7 @@ async def serve(
     dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
     with ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads:
         parts = LandingParts(
-            config, registry, storage, committer, generations, dump_generations, metrics, threads, ParkedChunks()
+            config, registry, storage, committer, generations, dump_generations, metrics, threads, PendingChunks()
         )
         streams = _Streams(parts, stop)
         server = grpc.aio.server(options=_OPTIONS)
@@ -159,7 +160,7 @@ class _Streams:
     def handler(self) -> grpc.GenericRpcHandler:
         stream = grpc.stream_stream_rpc_method_handler(
             self._serve,
-            request_deserializer=StreamResponse.FromString,
+            request_deserializer=None,  # a stream reads the bytes itself
             response_serializer=StreamRequest.SerializeToString,
         )
         return grpc.method_handlers_generic_handler("menura.v1.Gateway", {"Stream": stream})

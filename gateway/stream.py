@@ -9,9 +9,12 @@ import re
 from dataclasses import dataclass
 
 import grpc
+from menura import allocator
+from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.naming import is_identity
+from menura.protocol import PROTOCOL_VERSION
 from menura.v1.config_pb2 import Hello
 from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamResponse
 
@@ -22,10 +25,10 @@ from gateway.errors import (
     ProtocolVersion,
     RequestUnsupported,
     StreamOutOfSequence,
-    as_message,
 )
+from gateway.memory import LARGE_FRAME_BYTES
+from gateway.wire.message import Received, read_message
 
-PROTOCOL = 1
 #: largest message that is no batch of rows
 MAX_CONTROL_BYTES = 16 << 20
 MAX_HEADER_BYTES = 1 << 10
@@ -81,28 +84,35 @@ class AgentStream:
 
     async def open(self) -> Hello | None:
         """Read and check the Hello; None when the agent left without one."""
-        message = await self._next()
-        if message is None:
+        received = await self._next()
+        if received is None:
             return None
+        message = received.message
         if message.header.ByteSize() <= MAX_HEADER_BYTES:
             self._header = message.header  # also where it is refused: the agent knows its stream by it
         self.key = _read_key(message.header)
         self._check_sequence(message.header)
         if message.WhichOneof("payload") != "hello":
             raise HelloMissing("opening a stream", f"{message.WhichOneof('payload')} as first message")
-        if message.hello.protocol != PROTOCOL:
+        if message.hello.protocol != PROTOCOL_VERSION:
             raise ProtocolVersion(
                 "opening a stream",
-                f"the agent speaks protocol {message.hello.protocol}, this gateway {PROTOCOL}",
+                f"the agent speaks protocol {message.hello.protocol}, this gateway {PROTOCOL_VERSION}",
                 remedy="Upgrade the older one of agent and gateway",
             )
         return message.hello
 
     async def read(self) -> StreamResponse | None:
         """The next message after the Hello, its header checked; None when the agent has ended the stream."""
-        message = await self._next()
-        if message is None:
+        received = await self.receive()
+        return received.message if received is not None else None
+
+    async def receive(self) -> Received | None:
+        """The same with the frames of a batch, which its message may lack."""
+        received = await self._next()
+        if received is None:
             return None
+        message = received.message
         assert self.key is not None
         if _read_key(message.header) != self.key:
             raise HeaderInvalid(
@@ -114,7 +124,7 @@ class AgentStream:
             raise PayloadInvalid("reading a message", f"payload {payload} on this stream")
         if payload not in _BATCHES and message.ByteSize() > MAX_CONTROL_BYTES:
             raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
-        return message
+        return received
 
     async def send(self, message: StreamRequest) -> None:
         """Send one message; its header is made here.
@@ -147,9 +157,13 @@ class AgentStream:
         except (grpc.RpcError, grpc.aio.BaseError):
             return
 
-    async def _next(self) -> StreamResponse | None:
-        message = await self._context.read()
-        return None if message is grpc.aio.EOF else message
+    async def _next(self) -> Received | None:
+        data = await self._context.read()
+        if data is grpc.aio.EOF:
+            return None
+        if len(data) >= LARGE_FRAME_BYTES:
+            allocator.trim()  # gRPC has received it in many small blocks, which would be kept
+        return read_message(data)
 
     def _check_sequence(self, header: Header) -> None:
         self._received += 1

@@ -6,21 +6,33 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from menura.naming import is_identity, local_name
 from menura.signals import set_at_signal
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
 from spark_sink.ingest.query import Sink, SinkSettings, condition
+from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.records import FOLDER
+from spark_sink.reporter import LakeName, Reporter
 from spark_sink.spark import start_session
 
 WAIT_SECONDS = 1
 #: a batch in progress may end within this time after a stop; then it is broken off, and replayed at the next start
 STOP_GRACE_SECONDS = 5.0
+#: how long a query that Spark ends again and again, without a batch in between, is begun again: on a starved machine no
+#: Python process may start within Spark's 10 s for many times on end
+RESTARTS_SECONDS = 600.0
+#: between two restarts; they double from 2 s
+LONGEST_PAUSE_SECONDS = 30.0
 
 logger = logging.getLogger("menura.sink")
 
@@ -39,30 +51,124 @@ def main() -> int:
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
     try:
         settings = _settings(arguments)
-        session = start_session(arguments.master)
-        set_at_signal(stop, signal.SIGTERM, signal.SIGINT)  # Spark has put a handler of its own for Ctrl-C
-        try:
-            run(session, settings, stop)
-        finally:
-            session.stop()
+        sink_status = SinkStatus()
+        with _outside(arguments, settings, sink_status) as reporter:
+            session = start_session(arguments.master)
+            set_at_signal(stop, signal.SIGTERM, signal.SIGINT)  # Spark has put a handler of its own for Ctrl-C
+            try:
+                run(session, settings, stop, sink_status, reporter)
+            finally:
+                session.stop()
     except SinkError as failure:
-        print(f"menura sink: {failure}", file=sys.stderr)
-        return failure.exit_code
+        return _refused(failure)
+    except (Py4JNetworkError, ConnectionError):  # of the socket between Python and the JVM
+        return _refused(_ended_by_spark("its JVM has ended"))
     return 0
 
 
-def run(session: SparkSession, settings: SinkSettings, stop: threading.Event) -> None:
-    """Run until `stop` is set or, with `available_now`, until all is done. Raises `SinkError`."""
-    sink = Sink(session, settings)
+def _refused(failure: SinkError) -> int:
+    print(f"menura sink: {failure}", file=sys.stderr)
+    return failure.exit_code
+
+
+@contextmanager
+def _outside(arguments: argparse.Namespace, settings: SinkSettings, status: SinkStatus) -> Iterator[Reporter | None]:
+    """What tells others of the sink: metrics, and the reporter, which begins once the sink knows its lake."""
+    with ExitStack() as ends:
+        if arguments.metrics is not None:
+            # Only who wants metrics needs the package.
+            from spark_sink.metrics import serving_metrics  # noqa: PLC0415
+
+            shown = ends.enter_context(serving_metrics(arguments.metrics, status, settings.landing))
+            logger.info("metrics on http://%s/metrics", shown)
+        if arguments.api is None:
+            yield None
+            return
+        name = arguments.name or local_name(settings.lake)
+        if not is_identity(name):
+            raise SinkSettingInvalid(
+                "reading the arguments", f"--name {name!r}", remedy="Use 1 to 63 of a-z, 0-9, '-' and '_'"
+            )
+        reporter = Reporter(arguments.api, LakeName(name, settings.lake, settings.landing), status)
+        try:
+            yield reporter
+        except SinkError as failure:
+            reporter.fail(failure)
+            raise
+        finally:
+            reporter.stop()
+
+
+def run(
+    session: SparkSession,
+    settings: SinkSettings,
+    stop: threading.Event,
+    status: SinkStatus | None = None,
+    reporter: Reporter | None = None,
+) -> None:
+    """Run until `stop` is set or, with `available_now`, until all is done. Raises `SinkError`.
+
+    What Spark itself ends, e.g. since a Python process was killed or did not start in time, begins again from the
+    checkpoint; where that happens for `RESTARTS_SECONDS` without a batch, the error is raised.
+    """
+    sink = Sink(session, settings, status or SinkStatus())
+    restarts = Restarts()
+    while True:
+        try:
+            _follow(sink, stop, reporter)
+        except (QueryFailed, PySparkException, Py4JJavaError) as failed:
+            failure = (
+                failed if isinstance(failed, QueryFailed) else _ended_by_spark(f"Spark ended it: {condition(failed)}")
+            )
+            restarts = restarts.after_failure(time.monotonic(), sink.batches)
+            if failure is sink.failure or restarts.is_over(time.monotonic()):
+                raise failure from failed
+            logger.warning("query begins again failures=%d error=%s", restarts.failures, failure)
+            stop.wait(restarts.pause_seconds)
+        else:
+            break
+    logger.info("sink stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """The query's failures in a row: how many, and when the first and the last were, in monotonic seconds.
+
+    A batch ends the row; so does a query that has run for `RESTARTS_SECONDS`, though a quiet source gave it none.
+    """
+
+    failures: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    batches: int = 0
+
+    def after_failure(self, now: float, batches: int) -> "Restarts":
+        if self.failures and batches == self.batches and now - self.last_at <= RESTARTS_SECONDS:
+            return replace(self, failures=self.failures + 1, last_at=now)
+        return Restarts(1, now, now, batches)
+
+    def is_over(self, now: float) -> bool:
+        return now - self.first_at > RESTARTS_SECONDS
+
+    @property
+    def pause_seconds(self) -> float:
+        return float(min(2.0**self.failures, LONGEST_PAUSE_SECONDS))
+
+
+def _follow(sink: Sink, stop: threading.Event, reporter: Reporter | None) -> None:
     query = sink.start()
-    logger.info("sink started landing=%s lake=%s", settings.landing, settings.lake)
+    logger.info("sink started landing=%s lake=%s", sink.settings.landing, sink.settings.lake)
+    if reporter is not None:
+        reporter.start(sink.ask_retry)
     try:
-        while not stop.is_set() and not _ended(query, sink):
-            sink.retry_due()
+        while not stop.is_set():
+            has_ended = _ended(query, sink)
+            sink.retry_due()  # also what the last batch has asked for
+            if has_ended:
+                break
     finally:
         sink.stop_batches(STOP_GRACE_SECONDS)
         query.stop()
-    logger.info("sink stopped")
 
 
 def _ended(query: StreamingQuery, sink: Sink) -> bool:
@@ -72,12 +178,16 @@ def _ended(query: StreamingQuery, sink: Sink) -> bool:
     except StreamingQueryException as failed:
         if sink.failure is not None:
             raise sink.failure from failed
-        raise QueryFailed(
-            "running the streaming query",
-            f"Spark ended it: {condition(failed)}",
-            data="What was not checkpointed will be done again; nothing is written twice",
-            remedy="Start the sink again; when it repeats, report it",
-        ) from failed
+        raise _ended_by_spark(condition(failed)) from failed
+
+
+def _ended_by_spark(found: str) -> QueryFailed:
+    return QueryFailed(
+        "running the streaming query",
+        f"Spark ended it: {found}",
+        data="What was not checkpointed will be done again; nothing is written twice",
+        remedy="Start the sink again; when it repeats, report it",
+    )
 
 
 def _settings(arguments: argparse.Namespace) -> SinkSettings:
@@ -112,6 +222,11 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--lake", required=True, metavar="URL", help="folder of the Delta tables")
     running.add_argument("--master", default="local[*]", help="Spark's master (default: this machine, all cores)")
     running.add_argument("--checkpoint", metavar="URL", help="Spark's checkpoint (default: LAKE/_menura/checkpoint)")
+    running.add_argument(
+        "--api", metavar="URL", help="the control plane's, which is told how the lake is (http://127.0.0.1:7080)"
+    )
+    running.add_argument("--name", metavar="NAME", help="the lake's, unique among lakes (default: of host and lake)")
+    running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     trigger = running.add_mutually_exclusive_group()
     trigger.add_argument(
         "--trigger-seconds", type=float, default=1.0, metavar="N", help="a micro-batch at most each N seconds"

@@ -1,112 +1,119 @@
-"""What can go wrong in the lake, as an operator sees it.
-
-::
-
-    MenuraError
-    └── SinkError
-        ├── SinkSettingInvalid      an argument, or an address that nothing can open
-        ├── JavaMissing             no Java on this machine
-        ├── JarsMissing             Delta's jars are not where the session looks
-        ├── JarsNotFetched          the registry did not give them
-        ├── LogEntryUnreadable      an entry of the cut log, or one whose cuts do not follow; stops the sink
-        ├── LakeRecordsUnwritable   LAKE/_menura could not be read or written; stops the sink
-        ├── QueryFailed             Spark ended the query for another reason
-        ├── TableNotInLake          asked for a table that was never written
-        └── TableStopped            one table stops at its last version, the others go on
-            ├── DataFileUnreadable  a landed file that is missing, broken or not in the landing layout
-            ├── ColumnTypeChanged   a new type that the lake's column can't hold
-            ├── ColumnNameTaken     two columns with one name in the lake
-            ├── RowsPartial         rows without all values of a table without a primary key
-            ├── ChunkWithoutKey     a dump's range of a table without a primary key
-            ├── EventUnreadable     an event whose words for a value can't be read
-            ├── ChangeTypeUnknown   a change that this version can't merge
-            ├── LakeStorageFailed   the lake's storage refused; tried again
-            └── TableUnexpected     a bug: says the class of the error, never its text
-"""
+"""What can go wrong in the lake, as an operator sees it."""
 
 from menura.errors import MenuraError
 
 
 class SinkError(MenuraError):
-    code = "SINK"
+    """Base of all that the lake reports."""
 
 
 class SinkSettingInvalid(SinkError):
-    code = "SINK_SETTING_INVALID"
+    """An argument, or an address that nothing can open."""
+
     exit_code = 2
 
 
 class JavaMissing(SinkError):
-    code = "JAVA_MISSING"
+    """There is no Java on this machine."""
+
     exit_code = 2
 
 
 class JarsMissing(SinkError):
-    code = "JARS_MISSING"
+    """Delta's jars are not where the session looks."""
+
     exit_code = 2
 
 
 class JarsNotFetched(SinkError):
-    code = "JARS_NOT_FETCHED"
+    """The registry did not give them."""
+
+
+class ClassArchiveFailed(SinkError):
+    """Java wrote none."""
 
 
 class LogEntryUnreadable(SinkError):
-    code = "LOG_ENTRY_UNREADABLE"
+    """An entry of the cut log, or one whose cuts do not follow; it stops the sink."""
+
     exit_code = 3
 
 
 class LakeRecordsUnwritable(SinkError):
-    code = "LAKE_RECORDS_UNWRITABLE"
+    """LAKE/_menura could not be read or written; it stops the sink."""
+
     exit_code = 4
     terminal = False
 
 
 class QueryFailed(SinkError):
-    code = "QUERY_FAILED"
+    """Spark ended the query for another reason."""
+
     exit_code = 4
     terminal = False
 
 
 class TableNotInLake(SinkError):
-    code = "TABLE_NOT_IN_LAKE"
+    """Asked for a table that was never written."""
 
 
 class TableStopped(SinkError):
-    code = "TABLE_STOPPED"
+    """One table stops at its last version; the others go on."""
+
+    #: the log's entry from which on the table lacks rows; 0: the one at which it stopped
+    from_entry = 0
 
 
 class DataFileUnreadable(TableStopped):
-    code = "DATA_FILE_UNREADABLE"
-
-
-class ColumnTypeChanged(TableStopped):
-    code = "COLUMN_TYPE_CHANGED"
+    """A landed file that is missing, broken or not in the landing layout."""
 
 
 class ColumnNameTaken(TableStopped):
-    code = "COLUMN_NAME_TAKEN"
+    """Two columns of one name, which no server has."""
 
 
 class RowsPartial(TableStopped):
-    code = "ROWS_PARTIAL"
+    """Rows without all values of a table without a primary key."""
 
 
 class ChunkWithoutKey(TableStopped):
-    code = "CHUNK_WITHOUT_KEY"
+    """A dump's range of a table without a primary key."""
 
 
 class EventUnreadable(TableStopped):
-    code = "EVENT_UNREADABLE"
+    """An event whose words for a value can't be read."""
 
 
 class ChangeTypeUnknown(TableStopped):
-    code = "CHANGE_TYPE_UNKNOWN"
+    """A change that this version can't merge."""
+
+
+class CascadeUncertain(TableStopped):
+    """What a foreign key did to the table can't be told."""
+
+
+class ParentStopped(TableStopped):
+    """A table that its foreign keys follow has stopped; tried again."""
+
+    terminal = False
+
+
+class ParentBegunAnew(TableStopped):
+    """A table that its foreign keys follow has begun anew: what its actions did meanwhile is not known."""
+
+
+class LakeTableLost(TableStopped):
+    """A folder of the table is lost, or an older copy; written anew from the landing."""
+
+    terminal = False
+    from_entry = 1
 
 
 class LakeStorageFailed(TableStopped):
-    code = "LAKE_STORAGE_FAILED"
+    """The lake's storage refused; tried again."""
+
     terminal = False
 
 
 class TableUnexpected(TableStopped):
-    code = "TABLE_UNEXPECTED"
+    """A bug: says the class of the error, never its text."""

@@ -1,7 +1,7 @@
-"""`python -m spark_sink.jars FOLDER`: Delta's jars, fetched by the ivy that PySpark carries.
+"""`python -m spark_sink.jars FOLDER`: Delta's jars, fetched by the ivy that PySpark carries, and Spark's class archive.
 
 Ivy runs with settings of its own in a scratch folder: Spark's `--packages` would also search the user's
-Maven folder and fails where that holds a POM without its jar.
+Maven folder and fails where that holds a POM without its jar. `class_archive` makes the archive, in its own process.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from spark_sink.errors import JarsMissing, JarsNotFetched, JavaMissing, SinkErro
 
 #: (organisation, module, revision): what PySpark 4.2.1 lacks, and nothing that it has
 MODULES = (("io.delta", "delta-spark_4.2_2.13", "4.4.0"), ("io.delta", "delta-storage", "4.4.0"))
+CLASS_ARCHIVE = f"spark-{pyspark.__version__}.jsa"
 JARS_VARIABLE = "MENURA_JARS"
 FETCH_SECONDS = 300
 SMALLEST_JAR_BYTES = 10_000
@@ -47,6 +48,12 @@ def find_jars() -> list[Path]:
         f"{' and '.join(jar_names())} are not in {' nor '.join(str(folder) for folder in folders)}",
         remedy=f"Run: python -m spark_sink.jars .jars (or point {JARS_VARIABLE} at the folder that holds them)",
     )
+
+
+def find_class_archive() -> Path | None:
+    """Spark's class archive beside Delta's jars, if it was made. Raises `JarsMissing`."""
+    archive = find_jars()[0].with_name(CLASS_ARCHIVE)
+    return archive if archive.is_file() else None
 
 
 def find_java() -> str:
@@ -120,12 +127,14 @@ def _move_in(fetched: Path, jar: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m spark_sink.jars", description="Fetch Delta's jars into a folder.")
     parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
     try:
-        fetch_jars(parser.parse_args().folder)
+        fetch_jars(folder)
     except SinkError as failure:
         print(failure, file=sys.stderr)  # noqa: T201
         return failure.exit_code
-    return 0
+    archiving = [sys.executable, "-m", "spark_sink.class_archive"]
+    return subprocess.run(archiving, env={**os.environ, JARS_VARIABLE: str(folder)}, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ import menura
 from pyspark.sql import SparkSession
 
 from spark_sink.ingest.cut_log_source import CutLogSource
-from spark_sink.jars import find_jars, find_java
+from spark_sink.jars import find_class_archive, find_jars, find_java
 
 DRIVER_MEMORY = "1g"
+#: far beyond what a machine that is merely busy needs: what takes longer has hung
+SLOW_START = "600s"
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -36,18 +38,25 @@ _SETTINGS = {
     # Its default, INT96, has no statistics, and delta-rs reads it as nanoseconds, which end in 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.python.worker.reuse": "true",
+    # How long Spark waits for a Python process that it talks to over a socket, 15 s by default: the fork of a worker,
+    # its imports and the way of a result to the driver. Beyond it a batch fails, and a starved machine needs longer.
+    "spark.python.authenticate.socketTimeout": SLOW_START,
     "spark.sql.streaming.stopTimeout": "8s",
+    # A kill in the middle of the first offset leaves a file beside it, and Spark then starts no query there, ever. The
+    # check is for queries that keep state; this one reads the log from its begin and skips what its tables have.
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").as_uri()
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The JVM plans; the rows are delta-rs's. Without its second compiler a start costs 7 s of CPU instead of 13.
-    "spark.driver.extraJavaOptions": (
-        f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_SETTINGS}"
-    ),
+    # Driver and executor are one process here: a heartbeat that is late says that the machine is busy.
+    "spark.network.timeout": SLOW_START,
 }
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# The JVM plans; the rows are delta-rs's. Without its second compiler a start costs half of the CPU.
+LOCAL_JAVA_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.configurationFile={_LOG_SETTINGS}"
 _REMOTE = {"spark.log.level": "ERROR"}
 
 
@@ -65,7 +74,7 @@ def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
     chosen = {
         **_SETTINGS,
         **_DELTA,
-        **(_LOCAL if is_local(master) else _REMOTE),
+        **({**_LOCAL, _JAVA_OPTIONS: _local_java_options()} if is_local(master) else _REMOTE),
         "spark.jars": ",".join(str(jar) for jar in jars),
         **{name.replace("_", "."): value for name, value in settings.items()},
     }
@@ -78,6 +87,12 @@ def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
         session.sparkContext.addPyFile(str(pack_code(folder)))
     session.dataSource.register(CutLogSource)
     return session
+
+
+def _local_java_options() -> str:
+    """With the class archive where there is one; what does not fit this Java or these jars, Java leaves alone."""
+    archive = find_class_archive()
+    return f"{LOCAL_JAVA_OPTIONS} -XX:SharedArchiveFile={archive}" if archive else LOCAL_JAVA_OPTIONS
 
 
 def pack_code(folder: Path) -> Path:

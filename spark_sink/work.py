@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from menura.landing import LandedEvent, decode_event
-from menura.naming import path_segment
+from menura.landing import LandedEvent, LandedForeignKey, decode_event, decode_foreign_key
+from menura.naming import TableName, path_segment, sync_resync, sync_retry
 
 CHANGELOG = "changelog"
 CURRENT = "current"
@@ -44,6 +44,16 @@ class TableId:
     def folder(self, lake: str) -> str:
         """LAKE/TENANT/SOURCE/DATABASE/TABLE, which holds `changelog` and `current`."""
         return f"{lake}/{self.tenant}/{self.source}/{lake_segment(self.database)}/{lake_segment(self.table)}"
+
+    @property
+    def resync(self) -> str:
+        """The command that begins the table anew, its rows as they are."""
+        return sync_resync(self.source, self.database, self.table)
+
+    @property
+    def retry(self) -> str:
+        """The command that tries the table again at once."""
+        return sync_retry(self.source, self.database, self.table)
 
     @property
     def application(self) -> str:
@@ -110,8 +120,59 @@ class CutEvent:
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class KeysAt:
+    """The foreign keys of a table that hold from a number on."""
+
+    gsn: int
+    keys: tuple[LandedForeignKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UncheckedRows:
+    """Changes of a table that were made with foreign_key_checks=0."""
+
+    database: str
+    table: str
+    first_gsn: int
+    last_gsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovingColumns:
+    """Columns of a parent that its own keys may change."""
+
+    #: (database, table)
+    parent: TableName
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParentsChanged:
+    """In this cut a table has changed that this one follows by foreign keys, or this one, which has such keys."""
+
+    entry: int
+    cut: int
+    #: of the cut's changes
+    first_gsn: int
+    last_gsn: int
+    #: all that was told of this table's keys
+    keys: tuple[KeysAt, ...]
+    #: in this cut
+    unchecked: tuple[UncheckedRows, ...] = ()
+    moving: tuple[MovingColumns, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return 0
+
+
 #: what a table has to follow
-Work = TableFile | CutEvent
+Work = TableFile | CutEvent | ParentsChanged
 
 
 class Result(StrEnum):
@@ -142,6 +203,13 @@ class Outcome:
     terminal: bool = True
     #: of a large one
     work: tuple[Work, ...] = ()
+    #: False: nothing of the work was its own, only its parents'
+    has_own: bool = True
+
+    @property
+    def says_nothing(self) -> bool:
+        """Of a child whose parents changed in other ways than its keys follow."""
+        return self.result is Result.SKIPPED and not self.has_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +257,25 @@ def decode(document: str) -> Message:
         return EventSeen(TableId(**facts["table"]), _decode_cut_event(facts["seen"]))
     if "result" not in facts:
         return CutSeen(**facts)
-    work = tuple(_decode_cut_event(each) if "event" in each else _decode_file(each) for each in facts["work"])
+    work = tuple(map(_decode_work, facts["work"]))
     table = TableId(**facts["table"])
     return Outcome(**{**facts, "table": table, "result": Result(facts["result"]), "work": work})
+
+
+def _decode_work(facts: dict[str, Any]) -> Work:
+    if "event" in facts:
+        return _decode_cut_event(facts)
+    return decode_parents(facts) if "keys" in facts else _decode_file(facts)
+
+
+def decode_parents(facts: dict[str, Any]) -> ParentsChanged:
+    """From its `asdict`."""
+    keys = tuple(KeysAt(step["gsn"], tuple(map(decode_foreign_key, step["keys"]))) for step in facts["keys"])
+    unchecked = tuple(UncheckedRows(**rows) for rows in facts["unchecked"])
+    moving = tuple(
+        MovingColumns((each["parent"][0], each["parent"][1]), tuple(each["columns"])) for each in facts["moving"]
+    )
+    return ParentsChanged(**{**facts, "keys": keys, "unchecked": unchecked, "moving": moving})
 
 
 def _decode_file(facts: dict[str, Any]) -> TableFile:
@@ -226,6 +310,9 @@ def split_rows(
             continue
         table = row_table(row)
         work = tables.setdefault(table, [])
+        if row.get("parents") is not None:
+            work.append(decode_parents(json.loads(row["parents"])))
+            continue
         if row.get("event") is None:
             chunk = json.loads(row["chunk"]) if row.get("chunk") is not None else None
             work.append(_decode_file({**{name: row[name] for name in TableFile.__slots__}, "chunk": chunk}))

@@ -18,14 +18,28 @@ from tests.servers import Server
 #: values stay in the server's own words: bytes for binary columns, else text
 _ENCODERS_ONLY = {kind: encode for kind, encode in pymysql.converters.conversions.items() if not isinstance(kind, int)}
 
+#: charsets with codes that are no characters
+_WITH_UNASSIGNED = frozenset({"big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis"})
 #: in the highest byte of EWKB's type
 _HAS_SRID = 0x20
+_TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"})
+#: in a column of the lake that holds numbers or text of another type too, their values are those of that column's type
+_WHOLE_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "time"})
 _SPATIAL = frozenset(
     {
         *("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
         *("geometrycollection", "geomcollection"),
     }
 )
+
+#: of a value in the lake, by the source's type; what is not here may be of several
+_PYTHON_TYPES: dict[str, type] = {
+    **dict.fromkeys(("float", "double"), float),
+    **dict.fromkeys(_SPATIAL, bytes),
+    **dict.fromkeys(("datetime", "timestamp"), datetime.datetime),
+    "date": datetime.date,
+    **dict.fromkeys(_WHOLE_NUMBERS, int),
+}
 
 Row = tuple[object, ...]
 
@@ -40,6 +54,7 @@ class Comparison:
     lake_rows: int
     only_in_source: list[Row]
     only_in_lake: list[Row]
+    columns: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -61,45 +76,97 @@ class SourceColumn:
     column_type: str
     scale: int
     fraction_digits: int
+    #: of texts
+    charset: str = ""
 
 
 def source_columns(connection: Connection, database: str, table: str) -> list[SourceColumn]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT column_name, data_type, column_type, numeric_scale, datetime_precision "
+            "SELECT column_name, data_type, column_type, numeric_scale, datetime_precision, character_set_name "
             "FROM information_schema.columns WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
             (database, table),
         )
         return [
             SourceColumn(
-                str(name), str(data_type).lower(), str(column_type).lower(), int(scale or 0), int(fraction or 0)
+                str(name),
+                str(data_type).lower(),
+                str(column_type).lower(),
+                int(scale or 0),
+                int(fraction or 0),
+                str(charset or ""),
             )
-            for name, data_type, column_type, scale, fraction in cursor.fetchall()
+            for name, data_type, column_type, scale, fraction, charset in cursor.fetchall()
         ]
 
 
 def read_source(
     server: Server, database: str, table: str, ignored: Iterable[str] = ()
 ) -> tuple[list[SourceColumn], list[Row]]:
-    """Every row as the server prints it in UTC: bytes for binary and bit, float for float and double, else str."""
+    """Every row as the server prints it in UTC: bytes for binary and bit, float for float and double, else str.
+
+    A text that is none is 0x and its bytes in the column's charset.
+    """
     with server.connect(conv=_ENCODERS_ONLY, init_command="SET time_zone = '+00:00'") as connection:
         columns = [c for c in source_columns(connection, database, table) if c.name not in set(ignored)]
         with connection.cursor() as cursor:
-            chosen = ", ".join(_chosen(column) for column in columns)
-            cursor.execute(f"SELECT {chosen} FROM {_quoted(database)}.{_quoted(table)}")
-            rows = cursor.fetchall()
+            chosen = [_chosen(column) for column in columns]
+            from_table = f"FROM {_quoted(database)}.{_quoted(table)}"
+            try:
+                cursor.execute(f"SELECT {', '.join(chosen)} {from_table}")
+                rows = cursor.fetchall()
+            except UnicodeDecodeError:
+                rows = None
+    if rows is None:
+        rows = _with_invalid_texts(server, columns, chosen, from_table)
     readers = [float if column.data_type in ("float", "double") else _as_is for column in columns]
     return columns, [
         tuple(None if value is None else read(value) for read, value in zip(readers, row, strict=True)) for row in rows
     ]
 
 
+def _with_invalid_texts(
+    server: Server, columns: list[SourceColumn], chosen: list[str], from_table: str
+) -> tuple[Row, ...]:
+    """The same rows, some of whose texts are none in UTF-8."""
+    raw = [f"HEX({name})" if c.data_type in _TEXTS else "NULL" for c, name in zip(columns, chosen, strict=True)]
+    setting = "SET time_zone = '+00:00'"
+    with (
+        server.connect(conv=_ENCODERS_ONLY, init_command=setting, use_unicode=False) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"SELECT {', '.join([*chosen, *raw])} {from_table}")
+        return tuple(
+            tuple(_text(c, *pair) for c, pair in zip(columns, zip(row, row[len(columns) :], strict=False), strict=True))
+            for row in cursor.fetchall()
+        )
+
+
+def _text(column: SourceColumn, value: object, raw: object) -> object:
+    is_binary = column.data_type in ("bit", "vector", *_SPATIAL) or column.data_type.endswith(("binary", "blob"))
+    if not isinstance(value, bytes) or is_binary:
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        assert isinstance(raw, bytes)
+        return f"0x{raw.decode()}"
+
+
 def _chosen(column: SourceColumn) -> str:
-    if column.data_type == "float":  # printed with six digits; as a double it prints all it has
-        return f"CAST({_quoted(column.name)} AS DOUBLE)"
+    name = _quoted(column.name)
+    if column.data_type in ("float", "double"):  # printed with six digits or those of its definition; so with all
+        return f"CAST({name} AS DOUBLE)"
     if column.data_type == "vector":  # PyMySQL takes it for text
-        return f"CAST({_quoted(column.name)} AS BINARY)"
-    return _quoted(column.name)
+        return f"CAST({name} AS BINARY)"
+    if column.charset in _WITH_UNASSIGNED:  # printed as question marks, which it does not have
+        shown, held = _times("?", f"CONVERT({name} USING utf8mb4)"), _times("3F", f"HEX({name})")
+        return f"IF({shown} > {held}, CONCAT('0x', HEX({name})), {name})"
+    return name
+
+
+def _times(part: str, text: str) -> str:
+    return f"(CHAR_LENGTH({text}) - CHAR_LENGTH(REPLACE({text}, '{part}', ''))) / {len(part)}"
 
 
 def _as_is(value: object) -> object:
@@ -111,12 +178,23 @@ def _quoted(name: str) -> str:
 
 
 def lake_value(column: SourceColumn, value: object, unrepresentable: str | None) -> object:
-    """A lake value in the source's words."""
+    """A lake value in the source's words. One of another type, as while the lake is behind an ALTER, equals none."""
     if value is None:
         return unrepresentable
     kind = column.data_type
+    if kind == "decimal" and isinstance(value, str):
+        number = _number(value)
+        if number is None:
+            return _of_another_type(value)
+        return _decimal_text(column, number) if "E" in value else _zerofilled(column, value)
+    if kind in _WHOLE_NUMBERS and isinstance(value, (str, decimal.Decimal)):
+        number = _number(value)
+        if number is None or number != int(number):
+            return _of_another_type(value)
+        value = int(number)
+    if not isinstance(value, _PYTHON_TYPES.get(kind, object)):
+        return _of_another_type(value)
     if kind in ("float", "double"):
-        assert isinstance(value, float)
         return value
     if kind in _SPATIAL:
         assert isinstance(value, bytes)
@@ -134,13 +212,13 @@ def lake_value(column: SourceColumn, value: object, unrepresentable: str | None)
     if kind == "year":
         return f"{value:04}"
     if kind == "bit":
-        assert isinstance(value, (int, decimal.Decimal))
+        assert isinstance(value, int)
         bits = int(column.column_type.partition("(")[2].rstrip(")") or 1)
         return (int(value) & (2**64 - 1)).to_bytes((bits + 7) // 8, "big")
     if isinstance(value, decimal.Decimal):
-        return f"{value:f}"
+        return _decimal_text(column, value)
     if isinstance(value, int):
-        return _zerofilled(column, value)
+        return _zerofilled(column, str(value))
     return value
 
 
@@ -151,9 +229,32 @@ def _stored_geometry(ewkb: bytes) -> bytes:
     return bytes(4) + ewkb
 
 
-def _zerofilled(column: SourceColumn, value: int) -> str:
-    width = int(column.column_type.partition("(")[2].partition(")")[0]) if "zerofill" in column.column_type else 0
-    return str(value).zfill(width)
+def _number(text: str | decimal.Decimal) -> decimal.Decimal | None:
+    try:
+        number = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def _of_another_type(value: object) -> object:
+    return type(value).__name__, value
+
+
+def _decimal_text(column: SourceColumn, value: decimal.Decimal) -> object:
+    """With the source's digits behind the point: the lake's column may have more."""
+    with decimal.localcontext(prec=100):
+        exact = value.quantize(decimal.Decimal(1).scaleb(-column.scale))
+    if exact != value:
+        return _of_another_type(value)
+    return _zerofilled(column, f"{exact:f}")
+
+
+def _zerofilled(column: SourceColumn, text: str) -> str:
+    if "zerofill" not in column.column_type:
+        return text
+    digits = int(column.column_type.partition("(")[2].partition(")")[0].partition(",")[0])
+    return text.zfill(digits + bool(column.scale))
 
 
 def _time_text(value: object, digits: int) -> str:
@@ -182,5 +283,10 @@ def compare(
 
     in_source, in_lake = Counter(source), Counter(words(row) for row in lake)
     return Comparison(
-        name, len(source), len(lake), list((in_source - in_lake).elements()), list((in_lake - in_source).elements())
+        name,
+        len(source),
+        len(lake),
+        list((in_source - in_lake).elements()),
+        list((in_lake - in_source).elements()),
+        tuple(column.name for column in columns),
     )

@@ -18,10 +18,11 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from tests.needs import needs_setup
 from tests.servers import ServerMissing, free_port
 
 URL_VARIABLE = "MENURA_TEST_POSTGRESQL_URL"
-START_SECONDS = 60
+START_SECONDS = 300
 
 
 @dataclass
@@ -43,6 +44,7 @@ class PostgreSQL:
 @contextmanager
 def postgresql() -> Iterator[PostgreSQL]:
     """A running PostgreSQL with fresh data, stopped and removed at the end."""
+    needs_setup("PostgreSQL")
     url = os.environ.get(URL_VARIABLE)
     if url:
         yield PostgreSQL(url, count())

@@ -6,15 +6,18 @@ second or two. `MENURA_TEST_MARIADB_URL`, `MENURA_TEST_MARIADB_11_8_URL` and `ME
 so and skips. A server without a version is this machine's MariaDB, or Debian sid's MySQL.
 """
 
+import fcntl
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -22,11 +25,14 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
+from tests.needs import needs_setup
+
 ROOT = Path(__file__).resolve().parents[1]
 SERVERS = ROOT / ".servers"
-START_SECONDS = 120
+START_SECONDS = 300
 
 Flavor = Literal["mariadb", "mysql"]
+FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 #: what the tests of each type and setting run on: flavor, version
 TESTED: tuple[tuple[Flavor, str], ...] = (("mysql", ""), ("mariadb", ""), ("mariadb", "11.8"))
 
@@ -120,16 +126,26 @@ class Server:
 #: is not taken by a connection or by a test beside this one.
 _PORTS = range(10_000, 32_000)
 _ports = (_PORTS[(os.getpid() * 2_503 + number) % len(_PORTS)] for number in count())
+#: its byte of a port's number is locked by the process that has been given the port, until that process ends
+_PORT_LOCKS = Path(tempfile.gettempdir()) / f"menura-test-ports-{os.getuid()}"
+
+
+@cache
+def _port_locks() -> int:
+    return os.open(_PORT_LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def free_port() -> int:
-    """One that nobody listens on; a process gets another one each time."""
+    """One that nobody listens on; a process gets another one each time.
+
+    No test beside this one gets it either, before something listens on it and while its server is stopped for a moment.
+    """
     for port in _ports:
-        with closing(socket.socket()) as listener:
+        with closing(socket.socket()) as listener, suppress(OSError):
+            fcntl.lockf(_port_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                listener.bind(("127.0.0.1", port))
-                return port
+            listener.bind(("127.0.0.1", port))
+            return port
     raise AssertionError("ports do not end")
 
 
@@ -138,8 +154,9 @@ def server(flavor: Flavor, folder: Path, *, release: str = "", program: str = ""
     """A running server with a fresh data folder in `folder`; `settings` are server options with '_' for '-'.
 
     Row-based binary log, full images and full metadata, unless `settings` say otherwise. `program` is a copy of the
-    server's executable that is to run in its place.
+    server's executable that is to run in its place. At the end the folder keeps the server's log alone.
     """
+    needs_setup("a database server")
     variable = _url_variable(flavor, release)
     url = os.environ.get(variable)
     if url:
@@ -156,7 +173,8 @@ def server(flavor: Flavor, folder: Path, *, release: str = "", program: str = ""
         )
         return
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(_template(flavor, release), folder / "data")
+    # At most a quarter of a template is not zero, and only that is written.
+    subprocess.run(["cp", "-a", "--sparse=always", _template(flavor, release), folder / "data"], check=True)
     (folder / "data" / "auto.cnf").unlink(missing_ok=True)  # each MySQL makes a server UUID of its own
     running = Server(flavor, free_port(), folder=folder, settings=settings, version=release, program=program)
     try:
@@ -164,6 +182,8 @@ def server(flavor: Flavor, folder: Path, *, release: str = "", program: str = ""
         yield running
     finally:
         running.stop(signal.SIGKILL if os.environ.get("MENURA_TEST_FAST_STOP", "1") == "1" else signal.SIGTERM)
+        for large in ("data", "tmp"):  # a whole run starts hundreds of servers, of 200 MB and more; the log stays
+            shutil.rmtree(folder / large, ignore_errors=True)
 
 
 def _url_variable(flavor: Flavor, version: str) -> str:
@@ -252,7 +272,11 @@ def _bootstrap(command: list[str], share: Path, folder: Path) -> subprocess.Comp
 
 
 def _run(command: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, input=stdin, capture_output=True, check=False)
+    # a MariaDB that starts clears its temporary files: in a shared folder that hits the ones of other servers
+    with tempfile.TemporaryDirectory() as temporary:
+        return subprocess.run(
+            command, input=stdin, capture_output=True, check=False, env={**os.environ, "TMPDIR": temporary}
+        )
 
 
 def _as_user() -> list[str]:
@@ -262,8 +286,7 @@ def _as_user() -> list[str]:
 def _launch(running: Server) -> subprocess.Popen[bytes]:
     folder, port = running.folder, running.port
     assert folder is not None
-    # a MariaDB that starts clears its own: in a shared one that hits the temporary tables of other servers
-    (folder / "tmp").mkdir(exist_ok=True)
+    (folder / "tmp").mkdir(exist_ok=True)  # see _run
     options = {
         "datadir": str(folder / "data"),
         "tmpdir": str(folder / "tmp"),
@@ -312,11 +335,13 @@ def _wait_until_up(running: Server) -> None:
             return
 
 
-def replicate(primary: Server, replica: Server) -> None:
+def replicate(primary: Server, replica: Server, *, applies: bool = True) -> None:
     """Make an empty, running server follow `primary` from its first transaction on; its server_id is its own.
 
-    The replica writes what it applies to its own log, unless its settings say otherwise.
+    The replica writes what it applies to its own log, unless its settings say otherwise. Without `applies` it fetches
+    the log and waits for START of its SQL_THREAD.
     """
+    threads = "" if applies else " IO_THREAD"
     primary.run(
         "CREATE USER IF NOT EXISTS 'follower'@'%' IDENTIFIED BY 'follower-secret'",
         "GRANT REPLICATION SLAVE ON *.* TO 'follower'@'%'",
@@ -327,7 +352,7 @@ def replicate(primary: Server, replica: Server) -> None:
             f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{primary.host}', SOURCE_PORT = {primary.port}, "
             "SOURCE_USER = 'follower', SOURCE_PASSWORD = 'follower-secret', SOURCE_AUTO_POSITION = 1, "
             "GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = 1",
-            "START REPLICA",
+            f"START REPLICA{threads}",
         )
         return
     replica.run(
@@ -335,16 +360,16 @@ def replicate(primary: Server, replica: Server) -> None:
         "SET GLOBAL gtid_slave_pos = ''",
         f"CHANGE MASTER TO MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, MASTER_USER = 'follower', "
         "MASTER_PASSWORD = 'follower-secret', MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1",
-        "START SLAVE",
+        f"START SLAVE{threads}",
     )
 
 
 @contextmanager
-def replica_of(primary: Server, folder: Path, **settings: str) -> Iterator[Server]:
+def replica_of(primary: Server, folder: Path, *, applies: bool = True, **settings: str) -> Iterator[Server]:
     """A running replica of `primary`, with `settings` of its own."""
     settings = {"server_id": "2", "log_slave_updates": "1", **settings}
     if primary.flavor == "mysql":
         settings["log_replica_updates"] = settings.pop("log_slave_updates")
     with server(primary.flavor, folder, release=primary.version, **settings) as replica:
-        replicate(primary, replica)
+        replicate(primary, replica, applies=applies)
         yield replica

@@ -18,10 +18,16 @@ from urllib.parse import quote
 
 import httpx
 
+from tests.needs import needs_setup
 from tests.servers import Server, free_port
 
 MENURA = [sys.executable, "-m", "menura.cli"]
-STOP_SECONDS = 60
+#: deadlines bound a hang; a starved machine takes long for anything
+STOP_SECONDS = 300
+COMMAND_SECONDS = 600
+
+#: of this process's tests: those that run, and those that ran in the current test
+started: "list[Process]" = []
 
 T = TypeVar("T")
 
@@ -38,7 +44,12 @@ def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 300, eve
         time.sleep(every)
 
 
-@dataclass
+def http_client(url: str) -> httpx.Client:
+    """Each request on a connection of its own: a server that closes an idle one may do so under a request."""
+    return httpx.Client(base_url=url, timeout=300, limits=httpx.Limits(max_keepalive_connections=0))
+
+
+@dataclass(eq=False)
 class Process:
     """One `menura ...` command; `log` is its standard output and error."""
 
@@ -48,6 +59,7 @@ class Process:
     running: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "Process":
+        needs_setup("a process that may start Spark")
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
                 [*MENURA, *self.arguments],
@@ -57,6 +69,8 @@ class Process:
                 env={**os.environ, **self.environment},
                 start_new_session=True,
             )
+        if self not in started:
+            started.append(self)
         return self
 
     def kill(self) -> None:
@@ -64,6 +78,16 @@ class Process:
         assert self.running is not None
         self.running.kill()
         self.running.wait()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stands still, with the processes of its group."""
+        assert self.running is not None
+        os.killpg(self.running.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.running.pid, signal.SIGCONT)
 
     def stop(self) -> int:
         """Ask it to end; its exit code. What is left of its process group afterwards is killed."""
@@ -115,8 +139,11 @@ class Stack:
         self.api = self._process(
             "api", "api", "run", "--database", self.database, "--listen", f"127.0.0.1:{self.api_port}"
         )
-        self.sink = self._process("sink", "sink", "run", "--landing", str(self.landing), "--lake", str(self.lake))
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.api_port}", timeout=90)
+        self.sink = self._process(
+            "sink", "sink", "run", "--landing", str(self.landing), "--lake", str(self.lake),
+            "--api", f"http://127.0.0.1:{self.api_port}",
+        )  # fmt: skip
+        self.client = http_client(f"http://127.0.0.1:{self.api_port}")
 
     def _process(self, name: str, *arguments: str) -> Process:
         return Process(list(arguments), self.folder / f"{name}.log")
@@ -173,6 +200,13 @@ class Stack:
         answer.raise_for_status()
         return answer.json()
 
+    def post_refused(self, path: str, body: object) -> dict[str, Any]:
+        """The problem that a command is refused with."""
+        answer = self.client.post(path, json=body)
+        assert answer.is_client_error, answer.text
+        problem: dict[str, Any] = answer.json()
+        return problem
+
     def start_sync(
         self, source: str, database: str, table: str, start: object, tenant: str | None = None, **options: object
     ) -> None:
@@ -187,7 +221,12 @@ class Stack:
             "COLUMNS": "1000",
         }
         done = subprocess.run(
-            [*MENURA, *arguments], env={**os.environ, **where}, capture_output=True, text=True, check=False, timeout=120
+            [*MENURA, *arguments],
+            env={**os.environ, **where},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS,
         )
         assert done.returncode == 0, f"menura {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
@@ -207,8 +246,21 @@ class Stack:
     def wait_for_table(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
         """Until the cartography has the table; its path in the API."""
         path = self.table_path(source, database, table, tenant)
-        wait_for(f"{database}.{table} in {source}'s cartography", lambda: self.client.get(path).is_success, 120)
+        wait_for(f"{database}.{table} in {source}'s cartography", lambda: self.client.get(path).is_success)
         return path
+
+    def wait_until_streaming(self, source: str, database: str, *tables: str) -> None:
+        """Until each table streams with nothing said of it: no dump of it runs, no row is stale, no stage is silent.
+
+        A lake that equals its source says none of this: the end of a dump, for one, lands after its rows.
+        """
+
+        def look() -> bool:
+            views = [self.table(source, database, table) for table in tables]
+            said = [(view["state"], view["dump"], view["unlogged"], view["problem"]) for view in views]
+            return said == [("streaming", None, None, None)] * len(tables)
+
+        wait_for(f"{', '.join(tables)} of {source} to stream", look, 600)
 
     def api_answers(self) -> bool:
         try:
@@ -234,5 +286,5 @@ def stack(
         for process in processes:
             process.start()
             ends.callback(process.stop)
-        wait_for("the API to answer", lambda: running.api_answers() or None, 120)
+        wait_for("the API to answer", lambda: running.api_answers() or None)
         yield running

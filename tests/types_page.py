@@ -1,26 +1,12 @@
 """The table of agent/TYPES.md, made from `menura.types`: `python -m tests.types_page` writes it anew."""
 
-from menura.types import FORMS, ColumnType, Form, Kind, arrow_format, lake_format
+from menura.types import ARROW_TYPES, FORMS, ColumnType, Form, Kind, arrow_format, lake_format
 
 from tests.servers import ROOT
 
 PAGE = ROOT / "agent" / "TYPES.md"
 BEGIN, END = "<!-- generated: python -m tests.types_page -->\n", "<!-- end -->\n"
 
-_ARROW = {
-    **{
-        "c": "int8",
-        "C": "uint8",
-        "s": "int16",
-        "S": "uint16",
-        "i": "int32",
-        "I": "uint32",
-        "l": "int64",
-        "L": "uint64",
-    },
-    **{"f": "float32", "g": "float64", "u": "utf8", "z": "binary", "tdD": "date32"},
-    **{"tsu:": "timestamp[us]", "tsu:UTC": "timestamp[us, UTC]"},
-}
 _DELTA = {
     **{"l": "long", "f": "float", "g": "double", "u": "string", "z": "binary", "tdD": "date"},
     **{"tsu:": "timestamp_ntz", "tsu:UTC": "timestamp", "d:20,0": "decimal(20,0)"},
@@ -29,7 +15,11 @@ _DELTA = {
 
 def _arrow(type_: ColumnType) -> str:
     format_ = arrow_format(type_)
-    return "decimal128(p,s)" if format_.startswith("d:") else _ARROW[format_]
+    return "decimal128(p,s)" if format_.startswith("d:") else _arrow_name(*ARROW_TYPES[format_])
+
+
+def _arrow_name(name: str, *takes: str) -> str:
+    return f"{name}[{', '.join(takes)}]" if takes else name
 
 
 def _lake(type_: ColumnType) -> str:

@@ -1,15 +1,15 @@
 """The API as an ASGI application: REST under /v1, the dashboard at /, all behind the guard."""
 
-import ipaddress
 from importlib.resources import files
 
 from fastapi import FastAPI
+from menura.addresses import is_loopback
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from controlplane_api.api import problems
 from controlplane_api.api.guard import Guard
-from controlplane_api.api.routers import dumps, fleet, service, tables
+from controlplane_api.api.routers import dumps, fleet, lakes, service, tables
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 
@@ -28,7 +28,7 @@ def create_app(database: Database) -> ASGIApp:
     app = FastAPI(title="Menura", version="1", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None)
     app.state.database = database
     problems.install(app)
-    for router in (fleet.router, tables.router, dumps.router, service.router):
+    for router in (fleet.router, tables.router, dumps.router, lakes.router, service.router):
         app.include_router(router)
     for path, name, media_type in DASHBOARD:
         _serve(app, path, (files("controlplane_api.api") / "dashboard" / name).read_bytes(), media_type)
@@ -49,19 +49,10 @@ def parse_listen(listen: str) -> tuple[str, int]:
     doing = "opening the API's port"
     if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ListenRefused(doing, f"{listen!r} is not an address", remedy="Set --listen to HOST:PORT.")
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise ListenRefused(
             doing,
             f"{listen} can be reached from other machines, and the API does not know its callers yet",
             remedy="Listen on 127.0.0.1 and reach it through an SSH tunnel.",
         )
     return host, int(port)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

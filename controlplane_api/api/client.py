@@ -1,18 +1,23 @@
 """The REST interface as the commands use it: one tenant of one API."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import httpx
+from menura.naming import TableName
 from pydantic import ValidationError
 
 from controlplane_api.api.views import (
+    Accepted,
     DumpChanged,
     DumpDetail,
     Dumps,
     DumpView,
     Fleet,
+    LakeForgotten,
+    Lakes,
+    OtherServerView,
     Outcomes,
     TableEvents,
     Tables,
@@ -66,23 +71,45 @@ class ApiClient:
         named = "/".join(quote(part, safe="") for part in (database, table))
         return self._ask(TableEvents, "GET", f"/sources/{quote(source, safe='')}/tables/{named}/events")
 
+    def other_server(self, source: str) -> OtherServerView:
+        return self._ask(OtherServerView, "GET", f"/sources/{quote(source, safe='')}/other-server")
+
+    def accept(self, source: str, identity: str) -> Accepted:
+        path = f"/sources/{quote(source, safe='')}/other-server/accept"
+        return self._ask(Accepted, "POST", path, body={"identity": identity})
+
     def start(
         self,
         source: str,
-        tables: Sequence[tuple[str, str]] | None,
+        tables: Sequence[TableName] | Literal["lost"] | None,
         start: str | dict[str, str],
         dump: Mapping[str, object] | None = None,
     ) -> Outcomes:
         """`dump`: how the dump shall run that a start from "dump" makes."""
-        body = {"tables": _names(tables), "start": start, "dump": dump or {}}
+        named = tables if tables == "lost" else _names(tables)
+        body = {"tables": named, "start": start, "dump": dump or {}}
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/start", body=body)
 
-    def stop(self, source: str, tables: Sequence[tuple[str, str]] | None) -> Outcomes:
+    def stop(self, source: str, tables: Sequence[TableName] | None) -> Outcomes:
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/stop", body={"tables": _names(tables)})
 
-    def start_dumps(
-        self, source: str, tables: Sequence[tuple[str, str]] | None, options: Mapping[str, object]
+    def retry(self, source: str, tables: Sequence[TableName] | None) -> Outcomes:
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/retry", body={"tables": _names(tables)})
+
+    def resync(
+        self, source: str, tables: Sequence[TableName] | None, dump: Mapping[str, object] | None = None
     ) -> Outcomes:
+        body = {"tables": _names(tables), "dump": dump or {}}
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/resync", body=body)
+
+    def lakes(self) -> Lakes:
+        return self._ask(Lakes, "GET", "/v1/lakes", of_tenant=False)
+
+    def forget_lake(self, lake: str) -> LakeForgotten:
+        path = f"/v1/lakes/{quote(lake, safe='')}/forget"
+        return self._ask(LakeForgotten, "POST", path, body={}, of_tenant=False)
+
+    def start_dumps(self, source: str, tables: Sequence[TableName] | None, options: Mapping[str, object]) -> Outcomes:
         body = {"tables": _names(tables), **options}
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/dumps", body=body)
 
@@ -106,10 +133,17 @@ class ApiClient:
         return self._ask(DumpChanged, "POST", f"{_dump_path(source, dump)}/{word}", body=body)
 
     def _ask(
-        self, view: type[V], method: str, path: str, *, query: Mapping[str, Any] | None = None, body: object = None
+        self,
+        view: type[V],
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: object = None,
+        of_tenant: bool = True,
     ) -> V:
         try:
-            answer = self._http.request(method, self._base + path, params=query, json=body)
+            answer = self._http.request(method, self._base + path if of_tenant else path, params=query, json=body)
         except (httpx.TransportError, httpx.UnsupportedProtocol) as failure:
             raise ApiUnreachable(
                 f"asking the API at {self._api}",
@@ -132,7 +166,7 @@ def _dump_path(source: str, dump: str) -> str:
     return f"/sources/{quote(source, safe='')}/dumps/{quote(dump, safe='')}"
 
 
-def _names(tables: Sequence[tuple[str, str]] | None) -> object:
+def _names(tables: Sequence[TableName] | None) -> object:
     return "all" if tables is None else [{"database": database, "table": table} for database, table in tables]
 
 

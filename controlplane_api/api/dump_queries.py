@@ -5,17 +5,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from menura.instants import now_us
-from sqlalchemy import ColumnElement, Connection, Row, Select, select
+from sqlalchemy import ColumnElement, Connection, Select, select
 
 from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows, percent, seconds_left
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
 from controlplane_api.errors import DumpUnknown
-from controlplane_api.models import Agent, Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
+from controlplane_api.models import Agent, AnyRow, Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
 from controlplane_api.states import DumpEnd, DumpState
 from gateway.errors import LandingFailed
-
-AnyRow = Row[*tuple[Any, ...]]
 
 #: what the agent's states are called here
 _STATES = {
@@ -57,7 +55,7 @@ def dump(connection: Connection, source_id: int, uuid: str) -> DumpDetail:
         raise DumpUnknown(
             "looking for a dump",
             "the source has no dump of this name",
-            remedy="See menura dump list for those that there are.",
+            remedy="See those that there are: menura dump list --all",
         )
     ranges = _ranges(connection, [row.id])[row.id]
     return DumpDetail(
@@ -130,6 +128,7 @@ def _view(row: AnyRow, ranges: Sequence[AnyRow], now: int) -> DumpView:
         state=state,
         reason=reason,
         problem=row.problem,
+        cause=row.cause,
         priority=row.priority,
         limits=DumpLimits(
             workers=row.workers, rows_per_second=row.rows_per_second, bytes_per_second=row.bytes_per_second

@@ -1,4 +1,4 @@
-"""What a path names: the tenant, the source, the table, the dump. The one place that decides who may see what.
+"""What a path names: tenant, source, table, dump or lake. The one place that decides who may see what.
 
 Paths arrive undecoded (see `guard`), so every segment is decoded here, once.
 """
@@ -7,12 +7,11 @@ from typing import Annotated
 from urllib.parse import unquote
 
 from fastapi import Depends, Path, Request
+from menura.bounds import MAX_NAME_CHARS
 from menura.naming import is_identity
 
 from controlplane_api.database import Database
 from controlplane_api.errors import RequestInvalid
-
-MAX_NAME_CHARS = 256
 
 
 def current_tenant(tenant: Annotated[str, Path()]) -> str:
@@ -22,6 +21,10 @@ def current_tenant(tenant: Annotated[str, Path()]) -> str:
 
 def named_source(source: Annotated[str, Path()]) -> str:
     return _identity("source", source)
+
+
+def named_lake(lake: Annotated[str, Path()]) -> str:
+    return _identity("lake", lake)
 
 
 def named_table(database: Annotated[str, Path()], table: Annotated[str, Path()]) -> tuple[str, str]:
@@ -41,6 +44,7 @@ def current_database(request: Request) -> Database:
 
 TenantName = Annotated[str, Depends(current_tenant)]
 SourceName = Annotated[str, Depends(named_source)]
+LakeName = Annotated[str, Depends(named_lake)]
 TableName = Annotated[tuple[str, str], Depends(named_table)]
 DumpName = Annotated[str, Depends(named_dump)]
 ControlDatabase = Annotated[Database, Depends(current_database)]

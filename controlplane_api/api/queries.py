@@ -2,20 +2,23 @@
 
 import base64
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from menura.instants import now_us
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
-from controlplane_api.api import dump_queries
+from controlplane_api.api import dump_queries, lake_queries
 from controlplane_api.api.presence import is_present
+from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
+from controlplane_api.api.stages import MOVING, Standing
 from controlplane_api.api.views import (
     AgentView,
     DumpView,
-    SourceView,
+    LakeTableView,
+    ProblemView,
     TableDetail,
     TableEventView,
     TableView,
@@ -23,24 +26,9 @@ from controlplane_api.api.views import (
 )
 from controlplane_api.documents import position_text
 from controlplane_api.errors import RequestInvalid, SourceUnknown, TableUnknown
-from controlplane_api.models import (
-    Agent,
-    CommittedPosition,
-    Dump,
-    Lease,
-    Source,
-    SourceHealth,
-    SourceTable,
-    Sync,
-    TableEvent,
-    Tenant,
-)
-from controlplane_api.states import Desired, DumpEnd, State
-
-#: figures of a heartbeat that is older say nothing about now
-HEALTH_SECONDS = 3
-
-AnyRow = Row[*tuple[Any, ...]]
+from controlplane_api.models import Agent, AnyRow, CommittedPosition, Source, SourceTable, Sync, TableEvent, Tenant
+from controlplane_api.states import LakeState, Stage, State
+from controlplane_api.syncs import is_syncing
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,46 +70,6 @@ def agents(connection: Connection, tenant: str) -> list[AgentView]:
     ]
 
 
-def sources(connection: Connection, tenant: str, source: str | None = None) -> list[SourceView]:
-    """All sources of a tenant, or the one of that name."""
-    health_problem = SourceHealth.problem.label("health_problem")
-    statement = (
-        select(
-            Source, Agent.name.label("agent"), Agent.connected, Agent.connected_at_us, Agent.seen_at_us,
-            Lease.gateway, Lease.expires_at_us,
-            SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
-            SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
-            health_problem,
-            CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
-            CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
-            CommittedPosition.transactions, _DUMPS.label("dumps"),
-        )
-        .join_from(Source, Tenant)
-        .outerjoin(Agent, Agent.id == Source.agent_id)
-        .outerjoin(Lease, and_(Lease.tenant == Tenant.name, Lease.source == Source.name))
-        .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
-        .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
-        .where(Tenant.name == tenant)
-        .order_by(Source.name)
-    )  # fmt: skip
-    counts = (
-        select(SourceTable.source_id, _STATE.label("state"), func.count().label("tables"))
-        .select_from(SourceTable)
-        .join(Source, Source.id == SourceTable.source_id)
-        .join(Tenant)
-        .outerjoin(Sync, Sync.table_id == SourceTable.id)
-        .where(Tenant.name == tenant, _SHOWN)
-        .group_by(SourceTable.source_id, _STATE)
-    )
-    if source is not None:
-        statement, counts = statement.where(Source.name == source), counts.where(Source.name == source)
-    tables: dict[int, Counter[State]] = defaultdict(Counter)
-    for row in connection.execute(counts):
-        tables[row.source_id][State(row.state)] = row.tables
-    now = now_us()
-    return [_source_view(row, tables[row.id], now) for row in connection.execute(statement)]
-
-
 def source_row(connection: Connection, tenant: str, source: str) -> Row[int, str, int]:
     """Id, flavor and generation; raises `SourceUnknown`, also for another tenant's."""
     row = connection.execute(
@@ -150,11 +98,13 @@ def tables(
     limit: int = 100,
 ) -> TablePage:
     """One page of a source's tables in order of name; `synced` leaves out those that no sync was asked for."""
-    matching = [SourceTable.source_id == source_id, _SHOWN]
+    now = now_us()
+    held = situation_of(connection, source_id, now)
+    matching = [SourceTable.source_id == source_id, SHOWN]
     if text:
         matching.append((SourceTable.database + "." + SourceTable.name).icontains(text, autoescape=True))
     if states:
-        matching.append(_STATE.in_(states))
+        matching.append(STATE.in_([state for state in State if held.standing.of(state) in states]))
     if synced:
         matching.append(Sync.table_id.is_not(None))
     page = list(matching)
@@ -171,10 +121,13 @@ def tables(
     total = connection.execute(
         select(func.count()).select_from(SourceTable).outerjoin(Sync, Sync.table_id == SourceTable.id).where(*matching)
     ).scalar_one()
-    now = now_us()
     dumps = dump_queries.running_of_tables(connection, [row.id for row in shown])
+    in_lakes = _in_lakes(connection, held, shown, now)
     return TablePage(
-        tables=[TableView(**_table_fields(row, dumps.get(row.id), now)) for row in shown],
+        tables=[
+            TableView(**_table_fields(row, dumps.get(row.id), held.standing, in_lakes.get(row.id), now))
+            for row in shown
+        ],
         total=total,
         next_cursor=_write_cursor(shown[-1].database, shown[-1].name) if len(found) > limit else None,
     )
@@ -188,9 +141,12 @@ def table(connection: Connection, source_id: int, database: str, name: str) -> T
     ).first()
     if row is None:
         raise _table_unknown(database, name)
+    now = now_us()
+    held = situation_of(connection, source_id, now)
     dumps = dump_queries.running_of_tables(connection, [row.id])
+    in_lake = _in_lakes(connection, held, [row], now).get(row.id)
     return TableDetail(
-        **_table_fields(row, dumps.get(row.id), now_us()),
+        **_table_fields(row, dumps.get(row.id), held.standing, in_lake, now),
         columns=row.columns,
         keys=row.keys,
         collation=row.table_collation,
@@ -226,23 +182,13 @@ def _table_unknown(database: str, name: str) -> TableUnknown:
     )
 
 
-_DUMPS = (
-    select(func.count())
-    .where(Dump.source_id == Source.id, Dump.state == DumpEnd.RUNNING)
-    .correlate(Source)
-    .scalar_subquery()
-)
-_STATE: ColumnElement[str] = func.coalesce(Sync.state, State.NOT_SYNCED.value)
-#: a table that is gone interests nobody unless something of it has been synced
-_SHOWN = or_(SourceTable.gone.is_(False), Sync.table_id.is_not(None))
-
-
 def _table_select() -> Select[*tuple[Any, ...]]:
     return (
         select(
             SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.engine, SourceTable.estimated_rows,
-            SourceTable.size_bytes, SourceTable.denied, SourceTable.gone, _STATE.label("state"),
+            SourceTable.size_bytes, SourceTable.denied, SourceTable.gone, STATE.label("state"),
             Sync.desired, Sync.start, Sync.failed, Sync.position, Sync.problem, Sync.earlier_rows_missing,
+            Sync.unlogged,
             Sync.ignored_columns, Sync.rows, Sync.bytes, Sync.last_commit_timestamp_us, Sync.landed_at_us,
             CommittedPosition.position.label("committed"), CommittedPosition.ahead,
         )
@@ -252,20 +198,34 @@ def _table_select() -> Select[*tuple[Any, ...]]:
     )  # fmt: skip
 
 
-def _table_fields(row: AnyRow, dump: DumpView | None, now: int) -> dict[str, Any]:
+def _in_lakes(connection: Connection, held: Situation, rows: Sequence[AnyRow], now: int) -> dict[int, LakeTableView]:
+    """Of tables with a sync, by id."""
+    synced = {(row.database, row.name): row.id for row in rows if row.desired is not None}
+    found = lake_queries.of_tables(connection, held.row.tenant, held.row.name, synced, held.lakes, now)
+    return {synced[name]: view for name, view in found.items()}
+
+
+def _table_fields(
+    row: AnyRow, dump: DumpView | None, held: Standing, lake: LakeTableView | None, now: int
+) -> dict[str, Any]:
+    stage, problem = _held_up(row, held, lake)
     return {
         "database": row.database,
         "table": row.name,
-        "state": row.state,
+        "state": held.of(State(row.state)),
+        "stage": stage,
         "desired": row.desired,
+        "runs": is_syncing(row),
         "start": row.start,
         "position": position_text(_table_position(row)),
-        "problem": row.problem,
+        "problem": problem,
+        "lake": lake,
         "earlier_rows_missing": row.earlier_rows_missing or "",
+        "unlogged": row.unlogged,
         "ignored_columns": row.ignored_columns or [],
         "rows": row.rows or 0,
         "bytes": row.bytes or 0,
-        "freshness_us": _age(row.last_commit_timestamp_us, now),
+        "freshness_us": age(row.last_commit_timestamp_us, now),
         "last_commit_timestamp_us": row.last_commit_timestamp_us,
         "landed_at_us": row.landed_at_us,
         "engine": row.engine,
@@ -277,9 +237,26 @@ def _table_fields(row: AnyRow, dump: DumpView | None, now: int) -> dict[str, Any
     }
 
 
+def _held_up(
+    row: AnyRow, held: Standing, lake: LakeTableView | None
+) -> tuple[Stage | None, ProblemView | dict[str, Any] | None]:
+    """Where a table is held up, and why."""
+    if not is_syncing(row):
+        return (Stage.SOURCE if row.failed else None), row.problem
+    if held.state is State.FAILED:
+        return held.stage, held.problem
+    if row.state == State.FAILED and lake is not None and lake.state is LakeState.FAILED:
+        return Stage.LAKE, lake.problem
+    if row.state in MOVING and held.state is not None:
+        # What the agent says of the table itself is nearer to it.
+        own = row.problem if held.stage is Stage.SOURCE and row.state == State.WAITING else None
+        return held.stage, own or held.problem
+    return (Stage.SOURCE if row.problem is not None else None), row.problem
+
+
 def _table_position(row: AnyRow) -> dict[str, Any] | None:
     """A table that flows is where its source is, unless it is ahead of it; any other is where it stopped."""
-    if row.desired != Desired.SYNCING or row.failed or row.start is not None:
+    if not is_syncing(row) or row.start is not None:
         position: dict[str, Any] | None = row.position
         return position
     for part in row.ahead or []:
@@ -288,46 +265,6 @@ def _table_position(row: AnyRow) -> dict[str, Any] | None:
             return ahead
     committed: dict[str, Any] | None = row.committed
     return committed
-
-
-def _source_view(row: AnyRow, tables_by_state: Counter[State], now: int) -> SourceView:
-    connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
-    is_current = connected and _is_current(row.health_at_us or 0, row.connected_at_us, now)
-    return SourceView(
-        source=row.name,
-        agent=row.agent,
-        connected=connected,
-        gateway=row.gateway if row.gateway and row.expires_at_us > now else None,
-        flavor=row.flavor,
-        server_version=row.server_version,
-        address=row.address,
-        generation=row.generation,
-        problem=row.problem or row.health_problem,
-        cartography_at_us=row.cartography_at_us,
-        tables=dict(tables_by_state),
-        dumps=row.dumps,
-        lag_us=row.lag_us if is_current else None,
-        freshness_us=_age(row.last_commit_timestamp_us, now),
-        read_position=row.read_position or "",
-        source_position=row.source_position or "",
-        committed_position=position_text(row.position),
-        committed_cut=row.cut or 0,
-        last_commit_timestamp_us=row.last_commit_timestamp_us,
-        committed_at_us=row.committed_at_us,
-        rows=row.rows or 0,
-        bytes=row.bytes or 0,
-        transactions=row.transactions or 0,
-        rows_per_second=row.rows_per_second if is_current else None,
-        read_bytes_per_second=row.read_bytes_per_second if is_current else None,
-    )
-
-
-def _is_current(health_at_us: int, connected_at_us: int, now: int) -> bool:
-    return health_at_us >= connected_at_us and now - health_at_us < HEALTH_SECONDS * 1_000_000
-
-
-def _age(timestamp_us: int | None, now: int) -> int | None:
-    return None if timestamp_us is None else max(0, now - timestamp_us)
 
 
 def _write_cursor(database: str, name: str) -> str:

@@ -1,13 +1,12 @@
 """What the API answers, as JSON: one class per thing a caller sees. Times in microseconds since the epoch, UTC."""
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.dump_lives import MAX_PER_SECOND, MAX_PRIORITY, MAX_WORKERS
-from controlplane_api.states import Desired, DumpState, StartKind, State
+from controlplane_api.states import Desired, DumpState, LakeState, Stage, StartKind, State
 
-MAX_NAMED_TABLES = 100_000
+#: of a dump: what the columns take, menura.v1.DumpLimits, and an SQL integer
+MAX_WORKERS = 64
+MAX_PER_SECOND = 2**53 - 1
 
 
 class View(BaseModel):
@@ -35,6 +34,61 @@ class AgentView(View):
     sources: list[str]
 
 
+class SinkView(View):
+    """A lake and its sink."""
+
+    lake: str
+    url: str
+    #: the landing that the sink follows
+    landing: str
+    state: LakeState
+    problem: ProblemView | None
+    #: of all tenants
+    stopped_tables: int
+    #: when the sink reported last; null before its first report
+    received_at_us: int | None
+
+
+class Lakes(View):
+    lakes: list[SinkView]
+
+
+class LakeForgotten(View):
+    lake: str
+
+
+class LakeView(View):
+    """How far a source is in a lake."""
+
+    lake: str
+    url: str
+    state: LakeState
+    problem: ProblemView | None
+    #: all of it and of those before is in the lake, but for stopped tables; null while unknown
+    cut: int | None
+    #: cuts that have landed and are not in the lake
+    cuts_behind: int | None
+    #: behind what has landed, and behind the end of the source's log; null while unknown
+    landing_lag_us: int | None
+    lag_us: int | None
+    #: now minus the commit time of the newest transaction in the lake; null while unknown
+    freshness_us: int | None
+    stopped_tables: int
+    received_at_us: int | None
+
+
+class LakeTableView(View):
+    """A table in the lake where it stands worst."""
+
+    lake: str
+    state: LakeState
+    problem: ProblemView | None
+    cut: int | None
+    freshness_us: int | None
+    #: stopped, and its sink was asked to try it again
+    retries: bool
+
+
 class SourceView(View):
     source: str
     agent: str | None
@@ -46,9 +100,16 @@ class SourceView(View):
     server_version: str
     address: str
     generation: int
+    #: of reading it, or of landing what was read
     problem: ProblemView | None
+    #: what somebody should know while it is read on
+    warnings: list[ProblemView]
+    #: which stage holds its tables up, and why; null when nothing does
+    stage: Stage | None
+    stage_problem: ProblemView | None
+    lakes: list[LakeView]
     cartography_at_us: int | None
-    #: tables of the cartography by state of their sync
+    #: tables of the cartography by state
     tables: dict[State, int]
     #: dumps that are not over
     dumps: int
@@ -73,6 +134,32 @@ class SourceView(View):
     read_bytes_per_second: float | None
 
 
+class OtherServerView(View):
+    """A server whose log does not go on where the source's was read. Positions are in the server's own words."""
+
+    #: to be sent with the acceptance
+    identity: str
+    #: UUID where it has one, host, port, server id
+    server: str
+    #: of the server that was read last; empty: not known any more
+    former_server: str
+    lake_position: str
+    oldest_position: str
+    end_position: str
+    #: where the stream goes on once the server is accepted
+    goes_on_at: str
+    #: transactions that the lake has and the server lacks; empty or null: not known
+    lacking: str
+    lacking_transactions: int | None
+    #: these go on behind the gap, and are dumped
+    tables_to_read_again: int
+
+
+class Accepted(View):
+    #: false: it had been accepted before
+    changed: bool
+
+
 class DumpLimits(View):
     """0: no limit of the user's."""
 
@@ -94,6 +181,8 @@ class DumpView(View):
     #: why it waits, or why it ended; empty when there is nothing to say
     reason: str
     problem: ProblemView | None
+    #: "reread": ordered for rows that the server changed without logging them; empty: a user has asked for it
+    cause: str
     priority: int
     limits: DumpLimits
     #: runs although the server may not keep its log long enough
@@ -156,22 +245,54 @@ class DumpChanged(DumpView):
     changed: bool
 
 
+class UnloggedCauseView(View):
+    #: number of the event that told of it
+    gsn: int
+    #: of the transaction, in the server's own words
+    position: str
+    why: str
+    at_us: int
+
+
+class UnloggedView(View):
+    """Rows that the server changed without logging them: those from before the causes may be stale."""
+
+    #: a dump is ordered for it; false: the policy, or who has cancelled the dump, leaves it at this note
+    reread: bool
+    most_per_hour: int
+    #: the oldest first
+    causes: list[UnloggedCauseView]
+    #: causes between these that are not listed
+    more: int
+
+
 class TableView(View):
     database: str
     table: str
+    #: the worst of all stages
     state: State
+    #: where it is held up; null when nothing holds it up
+    stage: Stage | None
     desired: Desired | None
+    #: asked of its agent: started, and not failed on its way to the landing
+    runs: bool
     #: where it shall begin; null once it has begun
     start: StartKind | None
-    #: up to here the lake has all of it, in the server's own words
+    #: up to here all of it has landed, in the server's own words
     position: str
+    #: of `stage`
     problem: ProblemView | None
+    #: null where no sink reports
+    lake: LakeTableView | None
     #: why the lake lacks the table's older rows; empty when it lacks none
     earlier_rows_missing: str
+    #: since when and why rows may be stale; null: the table is what its source is, as far as it is read
+    unlogged: UnloggedView | None
     ignored_columns: list[str]
     #: change events landed
     rows: int
     bytes: int
+    #: now minus the commit time of its last change that landed
     freshness_us: int | None
     last_commit_timestamp_us: int | None
     landed_at_us: int | None
@@ -222,6 +343,8 @@ class TableEventView(View):
     new_name: list[str]
     #: of DUMP_STARTED and DUMPED
     dump: str
+    #: why rows from before may be stale since then; empty: none is
+    unlogged_changes: str
 
 
 class TableEvents(View):
@@ -260,67 +383,6 @@ class TenantView(View):
 
 class Tenants(View):
     tenants: list[TenantView]
-
-
-class NamedTable(View):
-    model_config = ConfigDict(extra="forbid")
-
-    database: str = Field(min_length=1, max_length=256)
-    table: str = Field(min_length=1, max_length=256)
-
-
-class PositionStart(View):
-    model_config = ConfigDict(extra="forbid")
-
-    #: a GTID set, or FILE:OFFSET
-    position: str
-
-
-class DumpRequest(View):
-    """How a dump shall run."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
-    limits: DumpLimits = DumpLimits()
-    #: also when the server may not keep its log long enough
-    force: bool = False
-
-
-class StartRequest(View):
-    """Where to begin: "oldest", "now", {"position": ...}, "resume", which is where it stopped, or "dump".
-
-    "dump": at the log's end, and `dump` says how its earlier rows come.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    start: Literal["oldest", "now", "resume", "dump"] | PositionStart = "resume"
-    dump: DumpRequest = DumpRequest()
-
-
-class StopRequest(View):
-    model_config = ConfigDict(extra="forbid")
-
-
-class StartManyRequest(StartRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
-
-
-class StopManyRequest(StopRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
-
-
-class DumpManyRequest(DumpRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
-
-
-class DumpCommand(View):
-    model_config = ConfigDict(extra="forbid")
-
-
-class DumpPriority(DumpCommand):
-    priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)
 
 
 class RefusalView(View):

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import DumpDetail, Dumps, DumpView
+from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
     DEFAULT_API,
     DEFAULT_TENANT,
@@ -22,7 +23,6 @@ from controlplane_api.commands.options import (
     count,
     duration,
     forced_group,
-    grid,
     moment,
     plain,
     put,
@@ -173,10 +173,11 @@ def _find(client: ApiClient, dump: str) -> DumpView:
     return found[0]
 
 
-def _dumps_table(found: Iterable[DumpView]) -> Table:
-    """What fits into 80 columns; `menura dump show` has the rest."""
+def _dumps_table(found: Iterable[DumpView]) -> Grid:
+    """The most important; `menura dump show` has the rest."""
     right = ["DONE", "ROWS", "ROWS/S", "ENDS IN"]
-    table = grid("DUMP", "SOURCE", "TABLE", "STATE", *right, right=right)
+    gives_way = ["ROWS/S", "ROWS", "SOURCE", "ENDS IN"]
+    table = Grid("DUMP", "SOURCE", "TABLE", "STATE", *right, right=right, gives_way=gives_way)
     for dump in found:
         table.add_row(
             dump.dump[:SHORT_NAME],
@@ -203,6 +204,7 @@ def _detail_table(dump: DumpDetail) -> Table:
         ("dump", dump.dump),
         ("table", f"{dump.source}: {dump.database}.{dump.table}"),
         ("state", f"{dump.state}{': ' if dump.reason else ''}{dump.reason}"),
+        ("ordered", "by Menura: the server changed rows without logging them" if dump.cause else "by a user"),
         ("done", _done(dump)),
         ("in the lake", f"{count(dump.rows)} rows, {size(dump.bytes)}, {count(dump.chunks)} chunks"),
         ("on its way", f"{count(dump.uncommitted_rows)} rows"),

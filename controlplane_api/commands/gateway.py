@@ -1,20 +1,21 @@
 """`menura gateway run`: the gateway over the control plane's database, in one process."""
 
 import asyncio
-import hashlib
-import re
 import signal
-import socket
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from menura.naming import local_name
 
 from controlplane_api.commands.options import DATABASE_HELP, forced_group
 from controlplane_api.database import open_database
 from controlplane_api.errors import ListenRefused
 from controlplane_api.registry.sql_registry import SqlRegistry
+from gateway import memory
 from gateway.config import GatewayConfig, TlsFiles
+from gateway.metrics import GatewayMetrics, serving_metrics
 from gateway.registry import Registry
 from gateway.server import serve
 
@@ -37,6 +38,7 @@ def run(
     ] = 64 << 20,
     dump_credit_window_bytes: Annotated[int, typer.Option(min=1 << 20, help="The same of rows that dumps read.")] = 32
     << 20,
+    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics there.")] = None,
 ) -> None:
     """Serve agents until SIGTERM or Ctrl-C."""
     config = GatewayConfig(
@@ -49,18 +51,20 @@ def run(
         credit_window_bytes=credit_window_bytes,
         dump_credit_window_bytes=dump_credit_window_bytes,
     )
-    opened = open_database(database)
-    try:
-        asyncio.run(_serve(config, SqlRegistry(opened)))
-    finally:
-        opened.close()
+    memory.settle()
+    counted = GatewayMetrics()
+    with ExitStack() as ends:
+        if metrics is not None:
+            typer.echo(f"metrics on http://{ends.enter_context(serving_metrics(metrics, counted))}/metrics")
+        registry = SqlRegistry(ends.enter_context(closing(open_database(database))))
+        asyncio.run(_serve(config, registry, counted))
 
 
-async def _serve(config: GatewayConfig, registry: Registry) -> None:
+async def _serve(config: GatewayConfig, registry: Registry, metrics: GatewayMetrics) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(config, registry, stop, lambda address: typer.echo(f"gateway listens on {address}"))
+    await serve(config, registry, stop, lambda address: typer.echo(f"gateway listens on {address}"), metrics)
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
@@ -77,6 +81,4 @@ def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> 
 
 def _default_name(landing: str) -> str:
     """The same after a restart, so that it takes its own leases up again at once; another for another landing."""
-    host = re.sub(r"[^a-z0-9-]", "-", socket.gethostname().lower())[:48].strip("-") or "gateway"
-    where = str(Path(landing).resolve()) if "://" not in landing else landing
-    return f"{host}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+    return local_name(str(Path(landing).resolve()) if "://" not in landing else landing)

@@ -1,13 +1,10 @@
 """What several commands share: options, the form of a group with one command, how values look in a terminal."""
 
-import time
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
+from menura.instants import instant_text
 from rich.console import Console, RenderableType
-from rich.table import Table
 
 DATABASE_HELP = "sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
 
@@ -29,14 +26,6 @@ def put(*shown: RenderableType) -> None:
     console = Console()
     for each in shown:
         console.print(each, width=None if console.is_terminal else UNWRAPPED_WIDTH)
-
-
-def grid(*columns: str, right: Sequence[str] = ()) -> Table:
-    """An empty table with these headings."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
 
 
 def forced_group(text: str) -> typer.Typer:
@@ -77,7 +66,7 @@ def moment(at_us: int | None) -> str:
     >>> moment(1_700_000_000_000_000), moment(None)
     ('2023-11-14 22:13:20Z', '–')
     """  # noqa: RUF002
-    return UNKNOWN if at_us is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at_us / 1e6))
+    return UNKNOWN if at_us is None else instant_text(at_us)
 
 
 def size(number: float | None) -> str:

@@ -1,14 +1,14 @@
-"""`menura agents | sources | tables | events | status`: what the API says, as tables or as its JSON."""
+"""`menura agents | tables | events | lakes | status`: what the API says, as tables or as its JSON."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
 from menura.instants import now_us
+from menura.naming import dump_anew
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
@@ -17,21 +17,23 @@ from controlplane_api.api.views import (
     AgentView,
     DumpView,
     Fleet,
-    Sources,
+    SinkView,
     SourceView,
     TableEventView,
     Tables,
     TableView,
+    UnloggedView,
 )
+from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
     DEFAULT_API,
     DEFAULT_TENANT,
+    UNKNOWN,
     Api,
     AsJson,
     Tenant,
     count,
     duration,
-    grid,
     moment,
     plain,
     put,
@@ -39,20 +41,24 @@ from controlplane_api.commands.options import (
     size,
 )
 from controlplane_api.commands.tables import parse_table
-from controlplane_api.states import State
+from controlplane_api.states import LakeState, State
 
-agents_app, sources_app, tables_app, events_app, status_app = (single_command() for _ in range(5))
+agents_app, tables_app, events_app, lakes_app, status_app = (single_command() for _ in range(5))
 
 STATE_STYLES = {
     State.STREAMING: "green",
     State.CATCHING_UP: "cyan",
     State.DUMPING: "cyan",
     State.PENDING: "yellow",
+    State.WAITING: "bold yellow",
     State.DENIED: "magenta",
     State.FAILED: "bold red",
 }
 _WITHOUT_SYNC = (State.NOT_SYNCED, State.STOPPED, State.DENIED, State.FAILED)
+LAKE_STYLES = {LakeState.FOLLOWING: "green", LakeState.UNKNOWN: "yellow", LakeState.FAILED: "bold red"}
 WATCH_SECONDS = 1.0
+#: tables that one line names before their problem
+NAMED_TABLES = 3
 #: in a status; `menura tables` shows all
 STATUS_TABLES = 50
 
@@ -68,15 +74,8 @@ def agents(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJ
         put(_agents_table(fleet.agents))
 
 
-@sources_app.command()
-def sources(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
-    """The tenant's sources, with their lag and what has landed."""
-    with ApiClient(api, tenant) as client:
-        fleet = client.fleet()
-    if as_json:
-        typer.echo(Sources(sources=fleet.sources).model_dump_json(indent=2))
-    else:
-        put(_sources_table(fleet.sources), *_problems(fleet.sources, []))
+def show_sources(found: Sequence[SourceView]) -> None:
+    put(_sources_table(found), *_problems(found, []))
 
 
 @tables_app.command()
@@ -114,6 +113,25 @@ def events(
         put(_events_table(found.events))
 
 
+@lakes_app.command()
+def lakes(
+    forget: Annotated[str, typer.Option("--forget", metavar="LAKE", help="One whose sink is no more.")] = "",
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """The lakes whose sinks report, of all tenants."""
+    with ApiClient(api, tenant) as client:
+        if forget:
+            client.forget_lake(forget)
+        found = client.lakes()
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+    else:
+        notes = [(lake.lake, lake.problem.message) for lake in found.lakes if lake.problem is not None]
+        put(_lakes_table(found.lakes), *[Text(plain(f"{name}: {words}"), style="red") for name, words in notes])
+
+
 @status_app.command()
 def status(
     watch: Annotated[bool, typer.Option("--watch", help="Keep showing it until Ctrl-C.")] = False,
@@ -121,7 +139,7 @@ def status(
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,
 ) -> None:
-    """Sources and the tables that are synced: state, lag, freshness, rows."""
+    """Sources and the tables that are synced: state, and how far they are on their way from source to lake."""
     with ApiClient(api, tenant) as client:
         if as_json:
             typer.echo(client.fleet().model_dump_json(indent=2))
@@ -141,7 +159,7 @@ def status(
 def _status(client: ApiClient) -> Group:
     fleet: Fleet = client.fleet()
     synced = [(each.source, table) for each in fleet.sources for table in client.tables(each.source, synced=True)]
-    synced.sort(key=lambda named: named[1].state != State.FAILED)
+    synced.sort(key=lambda named: (named[1].state != State.FAILED, named[1].state != State.WAITING))
     more = len(synced) - STATUS_TABLES
     parts: list[RenderableType] = [
         _sources_table(fleet.sources),
@@ -153,8 +171,10 @@ def _status(client: ApiClient) -> Group:
     return Group(*parts)
 
 
-def _agents_table(found: Iterable[AgentView]) -> Table:
-    table = grid("AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES", right=["SEEN", "MEMORY"])
+def _agents_table(found: Iterable[AgentView]) -> Grid:
+    columns = ["AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES"]
+    gives_way = ["MEMORY", "VERSION", "HOST"]
+    table = Grid(*columns, right=["SEEN", "MEMORY"], folds=["SOURCES"], gives_way=gives_way)
     now = now_us()
     for agent in found:
         table.add_row(
@@ -169,9 +189,12 @@ def _agents_table(found: Iterable[AgentView]) -> Table:
     return table
 
 
-def _sources_table(found: Iterable[SourceView]) -> Table:
-    right = ["SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S"]
-    table = grid("SOURCE", "AGENT", "SERVER", "SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S", "POSITION", right=right)
+def _sources_table(found: Iterable[SourceView]) -> Grid:
+    right = ["SYNCED", "LAG", "FRESHNESS", "ROWS", "ROWS/S", "LANDED", "IN LAKE"]
+    columns = ["SOURCE", "AGENT", "SERVER", "SYNCED", "LAG", "ROWS", "ROWS/S", "LANDED", "FRESHNESS", "LAKE", "IN LAKE"]
+    gives_way = ["POSITION", "SERVER", "ROWS", "LANDED", "ROWS/S", "IN LAKE", "SYNCED", "LAG"]
+    table = Grid(*columns, "POSITION", right=right, folds=["AGENT", "SERVER", "LAKE", "IN LAKE"], gives_way=gives_way)
+    now = now_us()
     for source in found:
         total = sum(source.tables.values())
         synced = total - sum(source.tables.get(state, 0) for state in _WITHOUT_SYNC)
@@ -182,17 +205,22 @@ def _sources_table(found: Iterable[SourceView]) -> Table:
             Text(plain(f"{source.flavor} {source.server_version}")),
             f"{synced}/{total}",
             duration(source.lag_us),
-            duration(source.freshness_us),
             count(source.rows),
             count(source.rows_per_second),
+            UNKNOWN if source.committed_at_us is None else f"{duration(max(0, now - source.committed_at_us))} ago",
+            duration(source.freshness_us),
+            _cuts(source),
+            ", ".join(duration(lake.freshness_us) for lake in source.lakes) or UNKNOWN,
             Text(plain(source.committed_position[-48:])),
         )
     return table
 
 
-def _tables_table(found: Iterable[tuple[str, TableView]]) -> Table:
-    right = ["ROWS", "FRESHNESS", "ABOUT", "SIZE"]
-    table = grid("SOURCE", "TABLE", "STATE", "ROWS", "FRESHNESS", "ABOUT", "SIZE", "NOTE", right=right)
+def _tables_table(found: Iterable[tuple[str, TableView]]) -> Grid:
+    right = ["ROWS", "FRESHNESS", "IN LAKE", "ABOUT", "SIZE"]
+    columns = ["SOURCE", "TABLE", "STATE", "ROWS", "FRESHNESS", "LAKE", "IN LAKE", "ABOUT", "SIZE", "NOTE"]
+    gives_way = ["SIZE", "ABOUT", "IN LAKE", "LAKE", "ROWS", "FRESHNESS", "SOURCE"]
+    table = Grid(*columns, right=right, folds=["LAKE"], gives_way=gives_way, below="NOTE", name="TABLE")
     for source, row in found:
         table.add_row(
             Text(source),
@@ -200,17 +228,22 @@ def _tables_table(found: Iterable[tuple[str, TableView]]) -> Table:
             Text(row.state.replace("_", " "), style=STATE_STYLES.get(row.state, "dim")),
             count(row.rows),
             duration(row.freshness_us),
+            _table_cut(row),
+            UNKNOWN if row.lake is None else duration(row.lake.freshness_us),
             count(row.estimated_rows),
             size(row.size_bytes),
-            Text(plain(_note(row))),
+            Text(plain(_note(source, row))),
         )
     return table
 
 
-def _events_table(found: Iterable[TableEventView]) -> Table:
-    table = grid("COMMITTED", "EVENT", "NUMBER", "STATEMENT", "POSITION", right=["NUMBER"])
+def _events_table(found: Iterable[TableEventView]) -> Grid:
+    columns = ["COMMITTED", "EVENT", "NUMBER", "STATEMENT", "POSITION"]
+    table = Grid(*columns, right=["NUMBER"], folds=["STATEMENT"], gives_way=["POSITION", "NUMBER"])
     for event in found:
         words = event.statement or event.dump
+        if event.unlogged_changes:
+            words = f"{words} ({event.unlogged_changes})" if words else event.unlogged_changes
         table.add_row(
             moment(event.commit_timestamp_us),
             Text(event.kind.replace("_", " ").lower(), style="bold"),
@@ -221,11 +254,50 @@ def _events_table(found: Iterable[TableEventView]) -> Table:
     return table
 
 
-def _note(row: TableView) -> str:
+def _lakes_table(found: Iterable[SinkView]) -> Grid:
+    columns = ["LAKE", "SINK", "STOPPED TABLES", "HEARD", "ADDRESS", "LANDING"]
+    table = Grid(*columns, right=["STOPPED TABLES", "HEARD"], gives_way=["LANDING", "ADDRESS"])
+    now = now_us()
+    for lake in found:
+        heard = UNKNOWN if lake.received_at_us is None else f"{duration(max(0, now - lake.received_at_us))} ago"
+        table.add_row(
+            Text(lake.lake, style="bold"),
+            Text(lake.state, style=LAKE_STYLES[lake.state]),
+            count(lake.stopped_tables),
+            heard,
+            Text(plain(lake.url)),
+            Text(plain(lake.landing)),
+        )
+    return table
+
+
+def _cuts(source: SourceView) -> Text:
+    """How far the source is in each lake."""
+    words = [
+        (f"cut {count(lake.cut)} of {count(source.committed_cut)}", LAKE_STYLES[lake.state])
+        if lake.state is LakeState.FOLLOWING
+        else (lake.state, LAKE_STYLES[lake.state])
+        for lake in source.lakes
+    ]
+    return Text(", ").join(Text(word, style=style) for word, style in words) if words else Text(UNKNOWN)
+
+
+def _table_cut(row: TableView) -> Text:
+    if row.lake is None:
+        return Text(UNKNOWN)
+    stands = f" at cut {count(row.lake.cut)}" if row.lake.cut is not None else ""
+    return Text(f"{row.lake.state}{stands}", style=LAKE_STYLES[row.lake.state])
+
+
+def _note(source: str, row: TableView) -> str:
+    dump = dump_anew(source, row.database, row.table)
     notes = [
+        f"held up in stage {row.stage}" if row.stage else "",
+        "its sink was asked to try it again" if row.lake is not None and row.lake.retries else "",
         "refused by the agent's policy" if row.denied else "",
         "gone from the server" if row.gone else "",
         f"earlier rows missing: {row.earlier_rows_missing}" if row.earlier_rows_missing else "",
+        _unlogged_note(row.unlogged, dump) if row.unlogged is not None else "",
         f"without {', '.join(row.ignored_columns)}" if row.ignored_columns else "",
         f"begins: {row.start}" if row.start else "",
         _dump_note(row.dump) if row.dump is not None else "",
@@ -233,15 +305,34 @@ def _note(row: TableView) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def _problems(of_sources: Iterable[SourceView], of_tables: Iterable[TableView]) -> list[Text]:
-    told: list[tuple[str, str]] = []
+def _unlogged_note(note: UnloggedView, dump: str) -> str:
+    """`dump`: the command that brings the rows."""
+    first = note.causes[0]
+    others = len(note.causes) + note.more - 1
+    more = f", and {others} more" if others else ""
+    healed = "a dump brings them" if note.reread else f"no dump is ordered; run: {dump}"
+    return f"rows may be stale since {first.position}: {first.why}{more}; {healed}"
+
+
+def _problems(of_sources: Sequence[SourceView], of_tables: Iterable[TableView]) -> list[Text]:
+    """Each problem once, with whom it concerns."""
+    told: dict[str, list[str]] = {}
     for source in of_sources:
-        if not source.connected:
-            told.append((source.source, f"its agent {source.agent or ''} is not connected: nothing of it is read."))
-        if source.problem is not None:
-            told.append((source.source, source.problem.message))
-    told += [(f"{table.database}.{table.table}", table.problem.message) for table in of_tables if table.problem]
-    return [Text(plain(f"{name}: {words}"), style="red") for name, words in told]
+        for problem in (source.stage_problem, source.problem):
+            if problem is not None:
+                told.setdefault(problem.message, [source.source])
+    of_stages = set(told)
+    for table in of_tables:
+        if table.problem is not None and table.problem.message not in of_stages:
+            told.setdefault(table.problem.message, []).append(f"{table.database}.{table.table}")
+    red = [Text(plain(f"{_named(names)}: {words}"), style="red") for words, names in told.items()]
+    warnings = [(source.source, warning.message) for source in of_sources for warning in source.warnings]
+    return red + [Text(plain(f"{source}: {words}"), style="yellow") for source, words in warnings if words not in told]
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - NAMED_TABLES
+    return ", ".join(names[:NAMED_TABLES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _dump_note(dump: DumpView) -> str:

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+from menura.naming import TableName
 from rich.console import Console
 from rich.text import Text
 
@@ -15,7 +16,7 @@ TablesArgument = Annotated[
 ]
 
 
-def parse_table(word: str) -> tuple[str, str]:
+def parse_table(word: str) -> TableName:
     """DATABASE.TABLE, each bare or in backticks (doubled inside).
 
     >>> parse_table("shop.orders"), parse_table("`a.b`.`c``d`")
@@ -33,7 +34,7 @@ def parse_table(word: str) -> tuple[str, str]:
     return database, table
 
 
-def _name(text: str) -> tuple[str, str]:
+def _name(text: str) -> TableName:
     """The name that `text` begins with, and what follows it."""
     if not text.startswith("`"):
         name, dot, rest = text.partition(".")
@@ -48,7 +49,7 @@ def _name(text: str) -> tuple[str, str]:
     return "", text
 
 
-def named_tables(tables: list[str] | None, *, every: bool) -> list[tuple[str, str]] | None:
+def named_tables(tables: list[str] | None, *, every: bool) -> list[TableName] | None:
     if every == bool(tables):
         raise RequestInvalid("reading the command", "it takes either tables or --all", data="Nothing was changed.")
     return None if every else [parse_table(word) for word in tables or []]

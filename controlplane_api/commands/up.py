@@ -14,17 +14,21 @@ from typing import Annotated
 
 import httpx
 import typer
+from menura.landing import landing_name
+from menura.naming import local_name
 from menura.signals import set_at_signal
 
 from controlplane_api.api.app import parse_listen
 from controlplane_api.commands.options import single_command
 from controlplane_api.database import open_database
 from controlplane_api.errors import ComponentFailed, ListenRefused
+from controlplane_api.lakes import expect_lake
 from controlplane_api.supervisor import Component, Supervisor
 
 app = single_command()
 
 PROBE_SECONDS = 1.0
+METRICS_HELP = "Serve its Prometheus metrics there; the API's are at /metrics."
 
 
 @app.command()
@@ -33,6 +37,8 @@ def up(
     gateway_listen: Annotated[str, typer.Option(help="HOST:PORT for agents.")] = "127.0.0.1:7070",
     api_listen: Annotated[str, typer.Option(help="HOST:PORT of API and dashboard.")] = "127.0.0.1:7080",
     sink: Annotated[bool, typer.Option("--sink/--no-sink", help="Also run the Spark sink.")] = True,
+    gateway_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
+    sink_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
 ) -> None:
     """Run gateway, API and sink until SIGTERM or Ctrl-C; one that dies is restarted."""
     folder = data.absolute()
@@ -43,8 +49,16 @@ def up(
         for listen in (gateway_listen, api_listen):
             _check_free(listen)
         # Once, before two processes would: a failure is then said here.
-        open_database(_database_url(folder)).close()
-        supervisor = Supervisor(_components(folder, gateway_listen, api_listen, with_sink=sink), stop)
+        _prepare_database(folder, with_sink=sink)
+        components = _components(
+            folder,
+            gateway_listen,
+            api_listen,
+            gateway_metrics=gateway_metrics,
+            sink_metrics=sink_metrics,
+            with_sink=sink,
+        )
+        supervisor = Supervisor(components, stop)
         try:
             if supervisor.start():
                 typer.echo(f"gateway    {gateway_listen}   (agents dial this)")
@@ -56,23 +70,49 @@ def up(
             supervisor.stop()
 
 
+def _prepare_database(folder: Path, *, with_sink: bool) -> None:
+    """The database is there, and expects what the sink will say of its lake: until then nothing is known of it."""
+    lake, landing = str(folder / "lake"), str(folder / "landing")
+    opened = open_database(_database_url(folder))
+    try:
+        if with_sink:
+            with opened.write() as connection:
+                expect_lake(connection, local_name(lake), lake, landing_name(landing))
+    finally:
+        opened.close()
+
+
 def _database_url(folder: Path) -> str:
     return f"sqlite:///{folder}/control.db"
 
 
-def _components(folder: Path, gateway_listen: str, api_listen: str, *, with_sink: bool) -> list[Component]:
+def _components(
+    folder: Path,
+    gateway_listen: str,
+    api_listen: str,
+    *,
+    gateway_metrics: str | None = None,
+    sink_metrics: str | None = None,
+    with_sink: bool,
+) -> list[Component]:
     database, landing, lake, log = _database_url(folder), folder / "landing", folder / "lake", folder / "log"
     for made in (landing, lake, log):
         made.mkdir(exist_ok=True)
     gateway = ["gateway", "run", "--database", database, "--landing", str(landing), "--listen", gateway_listen]
+    gateway += _metrics(gateway_metrics)
     api = ["api", "run", "--database", database, "--listen", api_listen]
-    sink = ["sink", "run", "--landing", str(landing), "--lake", str(lake)]
+    sink = ["sink", "run", "--landing", str(landing), "--lake", str(lake), "--name", local_name(str(lake))]
+    sink += ["--api", f"http://{api_listen}", *_metrics(sink_metrics)]
     components = [
         Component("gateway", gateway, log / "gateway.log", lambda: _accepts(gateway_listen)),
         Component("API", api, log / "api.log", lambda: _answers(api_listen)),
     ]
     # Spark takes its time and has no port: the sink counts as up as long as it lives.
     return [*components, Component("sink", sink, log / "sink.log", lambda: True)] if with_sink else components
+
+
+def _metrics(listen: str | None) -> list[str]:
+    return [] if listen is None else ["--metrics", listen]
 
 
 def _accepts(listen: str) -> bool:

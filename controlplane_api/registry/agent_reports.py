@@ -5,18 +5,18 @@ is stored, since a source may have tens of thousands of tables and says all of t
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, bindparam, select, update
+from menura.bounds import clean_int64, clean_text
+from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
-from controlplane_api.documents import clean_int64, clean_text, insert_into, problem_document
-from controlplane_api.models import Agent, Source, SourceHealth, SourceTable, Sync, Tenant
+from controlplane_api.documents import insert_into, problem_document
+from controlplane_api.models import Agent, AnyRow, Source, SourceHealth, SourceTable, Sync, Tenant
 from controlplane_api.registry import cut_log
 from controlplane_api.states import Desired, State
-from gateway.registry import AgentSeen, Problem, TableEffective
+from gateway.registry import AgentSeen, OtherServerSeen, Problem, TableEffective
 from gateway.registry import SourceHealth as SourceHealthSeen
-
-AnyRow = Row[*tuple[Any, ...]]
 
 #: syncs that the agent is told of
 ASKED_OF_AGENT = (Sync.desired == Desired.SYNCING, Sync.failed.is_(False))
@@ -29,6 +29,7 @@ _STATES = {
     "DENIED": State.DENIED,
     "FAILED": State.FAILED,
     "DUMPING": State.DUMPING,
+    "WAITING": State.WAITING,
 }
 
 
@@ -111,10 +112,21 @@ def record_heartbeat(
 
 
 def record_effective(
-    connection: Connection, source_id: int, tables: Sequence[TableEffective], problem: Problem | None
+    connection: Connection,
+    source_id: int,
+    tables: Sequence[TableEffective],
+    problem: Problem | None,
+    other_server: OtherServerSeen | None = None,
+    warnings: Sequence[Problem] = (),
 ) -> None:
     """What the agent does about the desired tables. The source's row is locked."""
-    connection.execute(update(Source).where(Source.id == source_id).values(problem=problem_document(problem)))
+    offered = None if other_server is None else asdict(other_server)
+    told = [problem_document(warning) for warning in warnings]
+    connection.execute(
+        update(Source)
+        .where(Source.id == source_id)
+        .values(problem=problem_document(problem), other_server=offered, warnings=told)
+    )
     stored = {
         (row.database, row.name): row
         for row in connection.execute(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from menura.bounds import clean_int64, clean_text
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from controlplane_api.documents import clean_int64, clean_text
 from controlplane_api.models import SourceTable
 from gateway.registry import TableSeen
 

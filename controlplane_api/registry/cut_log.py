@@ -4,7 +4,7 @@ Comes in: one entry, in order. Goes out: one transaction that holds all of it wi
 that a kill leaves the entry either applied or to be applied again. The log alone decides about positions:
 replayed into an empty database it gives the same positions, counts and failures. What only commands know,
 which tables shall be syncing, it can't give back: tables it brings are 'stopped' at a place from which
-a resume loses and repeats nothing.
+a resume loses and repeats nothing, and say so (`lost_state`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +14,8 @@ from typing import Any
 from menura.landing import LandedCut, LandedStart, LandedStop, LogEntry
 from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
+from controlplane_api import lost_state, rereads
+from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document
 from controlplane_api.dump_lives import NOT_YET
 from controlplane_api.errors import EntryOutOfOrder
@@ -23,10 +25,9 @@ from controlplane_api.registry.dump_ledger import Ledger, Mention
 from controlplane_api.states import Desired, StartKind, State
 from gateway.registry import Problem, SourceKey
 
-#: tables looked up in one statement; SQLite takes 32,766 parameters
-LOOKUP_TABLES = 5_000
-
 TableKey = tuple[int, str, str]
+
+FOREIGN_KEYS = "FOREIGN_KEYS"
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ class _Sync:
     problem: Document | None = None
     position: Document | None = None
     earlier_rows_missing: str = ""
+    unlogged: Document | None = None
+    lake_rereads_per_hour: int = 0
     ignored_columns: list[Any] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
@@ -88,11 +91,11 @@ def apply_entry(connection: Connection, landing: str, entry: LogEntry) -> None:
             data="Nothing of it was applied.",
             remedy="Apply the entries between first.",
         )
-    _apply_cuts(connection, entry)
+    _apply_cuts(connection, landing, entry)
     connection.execute(update(Landing).where(Landing.url == landing).values(applied_entry=entry.entry))
 
 
-def _apply_cuts(connection: Connection, entry: LogEntry) -> None:
+def _apply_cuts(connection: Connection, landing: str, entry: LogEntry) -> None:
     sources = _lock_sources(connection, {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}, entry)
     cuts: list[tuple[_Source, LandedCut]] = []
     for cut in entry.cuts:
@@ -113,7 +116,8 @@ def _apply_cuts(connection: Connection, entry: LogEntry) -> None:
         connection.execute(insert(Sync), new)
     if old:
         connection.execute(_UPDATE_SYNC, [{f"new_{name}": value for name, value in row.items()} for row in old])
-    _store_sources(connection, sources, entry)
+    _store_sources(connection, sources, landing, entry)
+    rereads.order_due(connection, [sync.table_id for sync in syncs.values() if sync.unlogged], entry.committed_at_us)
 
 
 _UPDATE_SYNC = (
@@ -145,12 +149,19 @@ def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], le
     here = position_document(cut.position)
     source.generation = max(source.generation, cut.generation)
     for start in cut.started:
-        _begin(syncs[source.id, start.database, start.table], start, cut.generation, ledger)
+        sync = syncs[source.id, start.database, start.table]
+        _begin(sync, start, cut.generation, ledger)
+        if sync.desired == Desired.STOPPED and cut.generation >= sync.changed_generation:
+            # A command has started it that the database never heard of.
+            sync.problem = asdict(lost_state.table_problem(cut.source, start.database, start.table, at_us))
     for chunk in cut.chunks:
         ledger.chunk(source.id, syncs[source.id, chunk.database, chunk.table].table_id, chunk)
     for event in cut.events:  # the lake has it: a resume before it would bring it once more
         sync = syncs[source.id, event.database, event.table]
         sync.position = ahead.get((event.database, event.table), here)
+        sync.unlogged = rereads.noted(sync.unlogged, event)
+        if event.kind == FOREIGN_KEYS:
+            sync.lake_rereads_per_hour = event.most_rereads_per_hour
         if event.dump:
             _follow_dump(sync, ledger.event(source.id, sync.table_id, event))
     for file in cut.files:
@@ -287,7 +298,7 @@ def _select_syncs(connection: Connection, tables: Sequence[TableKey]) -> tuple[d
     syncs: dict[TableKey, _Sync] = {}
     known: set[int] = set()
     columns = [getattr(Sync, name) for name in _SYNC_COLUMNS if name not in ("table_id", "source_id")]
-    for begin in range(0, len(tables), LOOKUP_TABLES):
+    for begin in range(0, len(tables), LOOKUP_ROWS):
         rows = connection.execute(
             select(
                 SourceTable.id, SourceTable.source_id, SourceTable.database, SourceTable.name, Sync.table_id, *columns
@@ -295,7 +306,7 @@ def _select_syncs(connection: Connection, tables: Sequence[TableKey]) -> tuple[d
             .outerjoin(Sync, Sync.table_id == SourceTable.id)
             .where(
                 tuple_(SourceTable.source_id, SourceTable.database, SourceTable.name).in_(
-                    tables[begin : begin + LOOKUP_TABLES]
+                    tables[begin : begin + LOOKUP_ROWS]
                 )
             )
         )
@@ -308,7 +319,7 @@ def _select_syncs(connection: Connection, tables: Sequence[TableKey]) -> tuple[d
     return syncs, known
 
 
-def _store_sources(connection: Connection, sources: dict[SourceKey, _Source], entry: LogEntry) -> None:
+def _store_sources(connection: Connection, sources: dict[SourceKey, _Source], landing: str, entry: LogEntry) -> None:
     moved = {key: source for key, source in sources.items() if source.last is not None}
     if not moved:
         return
@@ -320,7 +331,7 @@ def _store_sources(connection: Connection, sources: dict[SourceKey, _Source], en
         )
     leases.raise_epoch(connection, {key: source.epoch for key, source in moved.items()})
     statement = insert_into(connection, CommittedPosition)
-    values = [_committed(source, source.last, entry) for source in moved.values() if source.last is not None]
+    values = [_committed(source, source.last, landing, entry) for source in moved.values() if source.last is not None]
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=[CommittedPosition.source_id],
@@ -330,7 +341,7 @@ def _store_sources(connection: Connection, sources: dict[SourceKey, _Source], en
     )
 
 
-def _committed(source: _Source, last: LandedCut, entry: LogEntry) -> Document:
+def _committed(source: _Source, last: LandedCut, landing: str, entry: LogEntry) -> Document:
     return {
         "source_id": source.id,
         "epoch": source.epoch,
@@ -344,6 +355,8 @@ def _committed(source: _Source, last: LandedCut, entry: LogEntry) -> Document:
         "transactions": source.transactions,
         "last_commit_timestamp_us": source.last_commit_timestamp_us,
         "committed_at_us": entry.committed_at_us,
+        "landing": landing,
+        "entry": entry.entry,
     }
 
 

@@ -18,10 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from menura.bounds import clean_int64, clean_text
 from menura.landing import LandedChunk, LandedEvent, LandedStop
 from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, update
 
-from controlplane_api.documents import Document, clean_int64, clean_text, insert_into
+from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.documents import Document, insert_into
 from controlplane_api.dump_lives import missing_rows
 from controlplane_api.models import Dump, DumpRange, Source
 from controlplane_api.states import DumpEnd
@@ -29,8 +31,6 @@ from gateway.registry import Problem
 
 logger = logging.getLogger(__name__)
 
-#: of dumps looked up in one statement
-LOOKUP_DUMPS = 5_000
 
 LOST = Problem("DUMP_LOST", "The database was built anew from the cut log, which has no plans.", terminal=True, at_us=0)
 
@@ -198,17 +198,17 @@ class Ledger:
             )
 
     def _load(self, names: Sequence[tuple[int, str]], stopped_tables: Sequence[int]) -> None:
-        for begin in range(0, len(names), LOOKUP_DUMPS):
-            some = names[begin : begin + LOOKUP_DUMPS]
+        for begin in range(0, len(names), LOOKUP_ROWS):
+            some = names[begin : begin + LOOKUP_ROWS]
             sources, uuids = {source_id for source_id, _ in some}, [uuid for _, uuid in some]
             self._select(Dump.source_id.in_(sources), Dump.uuid.in_(uuids))
-        for begin in range(0, len(stopped_tables), LOOKUP_DUMPS):
-            of_tables = Dump.table_id.in_(stopped_tables[begin : begin + LOOKUP_DUMPS])
+        for begin in range(0, len(stopped_tables), LOOKUP_ROWS):
+            of_tables = Dump.table_id.in_(stopped_tables[begin : begin + LOOKUP_ROWS])
             self._select(of_tables, Dump.state == DumpEnd.RUNNING)
         by_id = {dump.id: dump for dump in self._dumps.values()}
         ids = sorted(by_id)
-        for begin in range(0, len(ids), LOOKUP_DUMPS):
-            of_dumps = DumpRange.dump_id.in_(ids[begin : begin + LOOKUP_DUMPS])
+        for begin in range(0, len(ids), LOOKUP_ROWS):
+            of_dumps = DumpRange.dump_id.in_(ids[begin : begin + LOOKUP_ROWS])
             for row in self._connection.execute(select(DumpRange).where(of_dumps)):
                 at = _Counted(row.reached, row.rows, row.bytes, row.chunks)
                 former = _Counted(**row.former) if row.former else None

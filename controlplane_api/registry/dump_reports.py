@@ -7,18 +7,21 @@ the dumps that are not over with what the ledger says is left of each (`dump_led
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from menura.bounds import clean_int64, clean_text
+from menura.naming import dump_anew
+from sqlalchemy import Connection, insert, select, update
 
-from controlplane_api.documents import clean_int64, clean_text, insert_into
+from controlplane_api import rereads
+from controlplane_api.documents import insert_into
 from controlplane_api.dump_lives import end_dumps, grow_dump_generation
-from controlplane_api.models import Dump, DumpRange, DumpStatus, Source, SourceTable, Sync, Tenant
+from controlplane_api.models import AnyRow, Dump, DumpRange, DumpStatus, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import DumpEnd, StartKind
 from controlplane_api.syncs import begin_anew
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange, Problem, SourceKey
 
-AnyRow = Row[*tuple[Any, ...]]
+#: a server that keeps its log for at least so long
+KEPT_SECONDS = 604_800
 
 
 def desired(connection: Connection, key: SourceKey) -> DumpsDesired:
@@ -52,12 +55,6 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
     found = _running(connection, source_id, dump)
     if found is None or found.planned_at_us is not None:
         return
-    unusable = _unusable(plan)
-    if unusable:
-        message = f"The agent's plan of it can't be used: {unusable}. Start the dump again; if it stays, report it."
-        problem = Problem("DUMP_PLAN_INVALID", message, terminal=True, at_us=at_us)
-        end_dumps(connection, source_id, [found.id], DumpEnd.FAILED, problem, at_us)
-        return
     values = {
         "planned_at_us": at_us,
         "key": [clean_text(column) for column in plan.key],
@@ -73,10 +70,10 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
     if plan.ranges:
         rows = [{"dump_id": found.id, "reached": each.lower, **asdict(each)} for each in plan.ranges]
         connection.execute(insert(DumpRange), rows)
-    short = _shortage(plan)
+    short = _shortage(connection, found, plan)
     if short and not found.forced:
         problem = Problem("DUMP_RUNWAY_SHORT", short, terminal=True, at_us=at_us)
-        end_dumps(connection, source_id, [found.id], DumpEnd.REFUSED, problem, at_us)
+        _failed(connection, source_id, found, DumpEnd.REFUSED, problem, at_us)
         return
     if not plan.key:
         _begin_sync_with(connection, source_id, found)
@@ -121,7 +118,13 @@ def record_failed(connection: Connection, source_id: int, dump: str, problem: Pr
     """Ignored when it is over."""
     found = _running(connection, source_id, dump)
     if found is not None:
-        end_dumps(connection, source_id, [found.id], DumpEnd.FAILED, problem, at_us)
+        _failed(connection, source_id, found, DumpEnd.FAILED, problem, at_us)
+
+
+def _failed(connection: Connection, source_id: int, dump: AnyRow, end: DumpEnd, problem: Problem, at_us: int) -> None:
+    """A table that needs a re-read gets another one, as far as its bound allows."""
+    end_dumps(connection, source_id, [dump.id], end, problem, at_us)
+    rereads.order_due(connection, [dump.table_id], at_us)
 
 
 def _begin_sync_with(connection: Connection, source_id: int, dump: AnyRow) -> None:
@@ -141,25 +144,28 @@ def _running(connection: Connection, source_id: int, dump: str) -> AnyRow | None
     ).first()
 
 
-def _unusable(plan: DumpPlanned) -> str:
-    """Why the ledger can't follow this plan; empty when it can."""
-    if bool(plan.key) != bool(plan.ranges):
-        return "it has a key without ranges, or ranges without a key"
-    if len({each.number for each in plan.ranges}) != len(plan.ranges):
-        return "two of its ranges have one number"
-    if any("\x00" in each.lower + each.upper for each in plan.ranges):
-        return "a bound of its ranges is no text"
-    return ""
-
-
-def _shortage(plan: DumpPlanned) -> str:
+def _shortage(connection: Connection, dump: AnyRow, plan: DumpPlanned) -> str:
+    """Why the dump is refused; empty: it is not."""
     if plan.runway_seconds is None or plan.needed_seconds is None or plan.needed_seconds <= plan.runway_seconds:
         return ""
+    row = connection.execute(
+        select(Source.name.label("source"), SourceTable.database, SourceTable.name)
+        .join_from(SourceTable, Source)
+        .where(SourceTable.id == dump.table_id)
+    ).one()
+    kept = max(2 * plan.needed_seconds, KEPT_SECONDS)
+    command = dump_anew(row.source, row.database, row.name)
     return (
-        f"It needs the server's log for about {plan.needed_seconds} s, and the server keeps it for about "
-        f"{plan.runway_seconds} s: changes would be lost before they are read. Let the server keep its log longer "
-        "(binlog_expire_logs_seconds) and start the dump again, or force it: menura dump start --force."
+        f"Planning the dump of {row.database}.{row.name}: it needs the server's log for about {plan.needed_seconds} s,"
+        f" and the server keeps it for about {plan.runway_seconds} s: changes would be lost before they are read."
+        f" {_sentence(plan.warning)}Nothing of it was dumped; its stream goes on as it was. Let the server keep its log"
+        f" longer, e.g. SET GLOBAL binlog_expire_logs_seconds = {kept}; then run: {command}; or begin it all the same:"
+        f" {command} --force"
     )
+
+
+def _sentence(text: str) -> str:
+    return f"{clean_text(text).rstrip('.')}. " if text else ""
 
 
 def _clean_optional(number: int | None) -> int | None:

@@ -9,16 +9,17 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
+from menura.bounds import clean_text
 from menura.landing import LogEntry
-from sqlalchemy import Connection, Row, and_, select, tuple_, update
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import Connection, Row, and_, func, select, tuple_, update
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
+from controlplane_api import lost_state
 from controlplane_api.database import Database
-from controlplane_api.documents import ahead_from, clean_text, position_from, problem_document
+from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.errors import DatabaseUnavailable
-from controlplane_api.models import CommittedPosition, Dump, Source, SourceTable, Sync, Tenant
+from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync, Tenant
 from controlplane_api.registry import agent_reports, cut_log, dump_reports, leases
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.registry.cartography import store_cartography
@@ -28,6 +29,7 @@ from gateway.registry import (
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    OtherServerSeen,
     Problem,
     RegistryUnavailable,
     SourceCommitted,
@@ -38,8 +40,6 @@ from gateway.registry import (
     TableSeen,
 )
 from gateway.registry import SourceHealth as SourceHealthSeen
-
-AnyRow = Row[*tuple[Any, ...]]
 
 
 class SqlRegistry:
@@ -94,12 +94,19 @@ class SqlRegistry:
             )
 
     def record_effective(
-        self, key: SourceKey, generation: int, tables: Sequence[TableEffective], problem: Problem | None, at_us: int
+        self,
+        key: SourceKey,
+        generation: int,
+        tables: Sequence[TableEffective],
+        problem: Problem | None,
+        at_us: int,
+        other_server: OtherServerSeen | None = None,
+        warnings: Sequence[Problem] = (),
     ) -> None:
         with self._write() as connection:
             source = _lock_source(connection, key)
             if source is not None and source.generation == generation:
-                agent_reports.record_effective(connection, source.id, tables, problem)
+                agent_reports.record_effective(connection, source.id, tables, problem, other_server, warnings)
 
     def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None:
         with self._write() as connection:
@@ -115,11 +122,15 @@ class SqlRegistry:
             rows = connection.execute(
                 select(
                     Source.generation,
+                    Source.accepted_server,
                     SourceTable.database,
                     SourceTable.name,
                     Sync.start,
                     Sync.start_text,
                     Sync.position,
+                    Sync.unlogged,
+                    Sync.earlier_rows_missing,
+                    _DUMP_GSN.label("dump_gsn"),
                     Dump.state.label("dump_state"),
                 )
                 .select_from(Source)
@@ -134,6 +145,8 @@ class SqlRegistry:
                 source=key.source,
                 generation=rows[0].generation if rows else 0,
                 tables=tuple(_desired_table(row) for row in rows if row.name is not None),
+                accepted_server=rows[0].accepted_server if rows else "",
+                notice=_notice(connection, key) if rows else "",
             )
 
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
@@ -229,7 +242,29 @@ class SqlRegistry:
             raise RegistryUnavailable(str(unavailable)) from unavailable
 
 
+def _notice(connection: Connection, key: SourceKey) -> str:
+    """Where the database does not know what is wanted of the source's tables."""
+    lost = connection.execute(
+        select(func.count())
+        .select_from(Sync)
+        .join(Source, Source.id == Sync.source_id)
+        .join(Tenant)
+        .where(
+            Tenant.name == key.tenant, Source.name == key.source, Sync.problem["code"].as_string() == lost_state.CODE
+        )
+    ).scalar_one()
+    return lost_state.source_problem(key.source, lost, 0).message if lost else ""
+
+
 _BEGINS_WITH = and_(Sync.start == StartKind.DUMP, Dump.table_id == Sync.table_id, Dump.uuid == Sync.start_text)
+
+#: of a dump that runs
+_RUNNING = aliased(Dump)
+_DUMP_GSN = (
+    select(func.min(_RUNNING.started_gsn))
+    .where(_RUNNING.table_id == Sync.table_id, _RUNNING.state == DumpEnd.RUNNING, _RUNNING.started_gsn > 0)
+    .scalar_subquery()
+)
 
 
 def _lock_source(connection: Connection, key: SourceKey) -> Row[int, int] | None:
@@ -254,4 +289,7 @@ def _desired_table(row: AnyRow) -> TableDesired:
         # Its dump has failed: the changes come all the same, and the sync says what is missing.
         start_now=row.start == StartKind.NOW or (row.start == StartKind.DUMP and not by_dump),
         start_dump=row.start_text if by_dump else "",
+        unlogged_gsn=max((cause["gsn"] for cause in row.unlogged["causes"]), default=0) if row.unlogged else 0,
+        dump_gsn=row.dump_gsn or 0,
+        earlier_rows_missing=row.start in (None, StartKind.RESUME) and row.earlier_rows_missing != "",
     )

@@ -41,4 +41,5 @@ def _row(table_id: int, event: LandedEvent) -> dict[str, Any]:
         "removes_rows": event.removes_rows,
         "new_name": list(event.new_name),
         "dump": event.dump,
+        "unlogged_changes": event.unlogged_changes,
     }

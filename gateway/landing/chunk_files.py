@@ -49,7 +49,7 @@ class _Chunk:
 
 
 class ChunkFiles:
-    """Of one stream's chunks, each from its first batch until it is parked."""
+    """Of one stream's chunks, each from its first batch until it is pending."""
 
     def __init__(self, storage: Storage, key: SourceKey, max_credit_bytes: int) -> None:
         """`max_credit_bytes` of the sender's credit may be held by what is in memory."""

@@ -1,20 +1,20 @@
 """Chunks of dumps between their landing and the cut that names them: who has which files, and in what order.
 
-A chunk is *open* while its batches come, *parked* when its files are durable, *named* when a complete cut has it, and
+A chunk is *open* while its batches come, *pending* when its files are durable, *named* when a complete cut has it, and
 then committed or lost with that cut. Open ones are `chunk_files`'s; everything from there on is here, in the process
 and nowhere else: the ledger of committed chunks is the cut log's.
 
-Two streams of a source meet here: the client stream parks, the binlog stream names and settles. All calls come from
+Two streams of a source meet here: the client stream adds, the binlog stream names and settles. All calls come from
 the event loop and none waits, so each of these steps is whole:
 
-- `park` puts a chunk at the end of its range. A chunk of a range begins where the last one ended; one that begins
-  where a parked one began is a reading anew, and what was parked from there on is handed back to be deleted. Named
+- `add` puts a chunk at the end of its range. A chunk of a range begins where the last one ended; one that begins
+  where a pending one began is a reading anew, and what was pending from there on is handed back to be deleted. Named
   ones are not read anew: the ledger would go on from where they end.
-- `name` takes the first parked chunk of its range out of the client stream's hands, so that nobody else can delete it.
+- `name` takes the first pending chunk of its range out of the client stream's hands, so that nobody else can delete it.
   Named ones so follow each other without a hole, which the ledger relies on: it keeps how far a range is.
 - `settle` says what became of a named one. When it is lost, the chunks after it have a hole before them: none of the
   client stream is found any more, it ends, and both sides begin again at the ledger.
-- `close` hands back what is parked when the client stream ends; named ones are their cuts'.
+- `close` hands back what is pending when the client stream ends; named ones are their cuts'.
 
 A client stream opens only when no named chunk of its source is unsettled (`settled`): what the registry says is left
 of a dump is final then. A cut of another session of the agent names nothing: numbers mean something within one.
@@ -31,7 +31,7 @@ from gateway.errors import NOTHING_LOST, DumpNotDesired, OutOfSequence, PayloadI
 from gateway.registry import DumpDesired, SourceKey
 
 #: of one source; its sender gets no new credit when half as many wait for a cut
-MAX_PARKED_CHUNKS = 2048
+MAX_PENDING_CHUNKS = 2048
 #: numbers of a dump that were passed over and may still come
 MAX_SKIPPED_NUMBERS = 4096
 #: the range of a dump without a key: its one chunk is the whole table
@@ -39,7 +39,7 @@ WHOLE = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ParkedChunk:
+class PendingChunk:
     #: its gsn is 0 before a cut names it
     landed: LandedChunk
     files: tuple[LandedFile, ...]
@@ -54,13 +54,13 @@ class _Range:
     lower: str
     is_read: bool = False
     #: in order; the ledger, or the last named one, ends where the first begins
-    parked: list[ParkedChunk] = field(default_factory=list)
+    pending: list[PendingChunk] = field(default_factory=list)
 
-    def replaced_by(self, lower: str) -> list[ParkedChunk] | None:
+    def replaced_by(self, lower: str) -> list[PendingChunk] | None:
         """What a chunk that begins there takes the place of; None when it can't begin there."""
-        for place, chunk in enumerate(self.parked):
+        for place, chunk in enumerate(self.pending):
             if chunk.landed.lower == lower:
-                return self.parked[place:]
+                return self.pending[place:]
         return [] if lower == self.lower and not self.is_read else None
 
 
@@ -100,26 +100,26 @@ class ClientChunks:
         self.session = session
         #: set when the stream has to say or do something
         self.changed = asyncio.Event()
-        self.committed: list[ParkedChunk] = []
+        self.committed: list[PendingChunk] = []
         self.is_lost = False
         self._key = key
         self._next_numbers = next_numbers
         self._dumps: dict[str, _Dump] = {}
         self._over: set[str] = set()
         self._open: set[tuple[str, int]] = set()
-        self._parked: dict[tuple[str, int], ParkedChunk] = {}
+        self._pending: dict[tuple[str, int], PendingChunk] = {}
 
     def __len__(self) -> int:
-        """Parked ones."""
-        return len(self._parked)
+        """Pending ones."""
+        return len(self._pending)
 
     @property
     def open(self) -> int:
         """How many chunks' batches come side by side."""
         return len(self._open)
 
-    def desire(self, orders: Sequence[DumpDesired]) -> list[ParkedChunk]:
-        """From now on these are all dumps; returns the parked chunks of those that are over."""
+    def desire(self, orders: Sequence[DumpDesired]) -> list[PendingChunk]:
+        """From now on these are all dumps; returns the pending chunks of those that are over."""
         wanted = {order.dump: order for order in orders}
         self._over |= self._dumps.keys() - wanted.keys()
         self._dumps = {dump: known for dump, known in self._dumps.items() if dump in wanted}
@@ -129,7 +129,7 @@ class ClientChunks:
             if known.ranges is None and order.plan is not None:
                 known.ranges = {part.number: _Range(part.lower) for part in order.remaining}
         self._open = {chunk for chunk in self._open if chunk[0] in wanted}
-        return self._hand_back([chunk for chunk in self._parked.values() if chunk.landed.dump not in wanted])
+        return self._hand_back([chunk for chunk in self._pending.values() if chunk.landed.dump not in wanted])
 
     def read_whole(self, dump: str) -> None:
         """The agent's plan is to read the table in one chunk. Orders do not tell: nothing of it can be gone on with."""
@@ -171,56 +171,56 @@ class ClientChunks:
         else:  # an empty one
             self._use(*key)
         self._replaced(landed)
-        if len(self._parked) >= MAX_PARKED_CHUNKS:
+        if len(self._pending) >= MAX_PENDING_CHUNKS:
             raise PayloadInvalid(
                 "landing a chunk of a dump",
-                f"more than {MAX_PARKED_CHUNKS} chunks that no cut names",
+                f"more than {MAX_PENDING_CHUNKS} chunks that no cut names",
                 data=NOTHING_LOST,
                 source=str(self._key),
             )
 
-    def park(self, landed: LandedChunk, files: tuple[LandedFile, ...]) -> list[ParkedChunk]:
+    def add(self, landed: LandedChunk, files: tuple[LandedFile, ...]) -> list[PendingChunk]:
         """Its files are durable; returns the chunks that it replaces."""
         replaced = self._replaced(landed)
         known = self._dumps[landed.dump]
         assert known.ranges is not None
-        chunk = ParkedChunk(landed, files, known.order.plan is None, self)
+        chunk = PendingChunk(landed, files, known.order.plan is None, self)
         self._hand_back(replaced)
         range_ = known.ranges[landed.range]
-        range_.parked.append(chunk)
+        range_.pending.append(chunk)
         range_.lower, range_.is_read = landed.upper, landed.last_of_range
-        self._parked[landed.dump, landed.chunk] = chunk
+        self._pending[landed.dump, landed.chunk] = chunk
         return replaced
 
-    def drop(self, dump: str, chunk: int) -> list[ParkedChunk]:
-        """The agent has given it up; returns what is parked of it and of the later ones of its range."""
+    def drop(self, dump: str, chunk: int) -> list[PendingChunk]:
+        """The agent has given it up; returns what is pending of it and of the later ones of its range."""
         self._open.discard((dump, chunk))
-        parked = self._parked.get((dump, chunk))
-        if parked is None:
+        pending = self._pending.get((dump, chunk))
+        if pending is None:
             return []
-        return self._hand_back(self._replaced(parked.landed))
+        return self._hand_back(self._replaced(pending.landed))
 
-    def find(self, dump: str, chunk: int) -> ParkedChunk | None:
+    def find(self, dump: str, chunk: int) -> PendingChunk | None:
         """None also once a named one was lost: those after it have a hole before them."""
-        return None if self.is_lost else self._parked.get((dump, chunk))
+        return None if self.is_lost else self._pending.get((dump, chunk))
 
-    def name(self, chunk: ParkedChunk) -> bool:
-        """Take it out; False where it is not parked, or not the first of its range."""
+    def name(self, chunk: PendingChunk) -> bool:
+        """Take it out; False where it is not pending, or not the first of its range."""
         landed = chunk.landed
         known = self._dumps.get(landed.dump)
         if known is None or known.ranges is None:
             return False
         range_ = known.ranges[landed.range]
-        if not range_.parked or range_.parked[0] is not chunk:
+        if not range_.pending or range_.pending[0] is not chunk:
             return False
-        del range_.parked[0]
-        del self._parked[landed.dump, landed.chunk]
+        del range_.pending[0]
+        del self._pending[landed.dump, landed.chunk]
         self.changed.set()
         return True
 
-    def close(self) -> list[ParkedChunk]:
-        """Nothing can be named any more; returns what was parked."""
-        return self._hand_back(list(self._parked.values()))
+    def close(self) -> list[PendingChunk]:
+        """Nothing can be named any more; returns what was pending."""
+        return self._hand_back(list(self._pending.values()))
 
     def _use(self, dump: str, chunk: int) -> None:
         numbers = self._dumps[dump].numbers
@@ -233,7 +233,7 @@ class ClientChunks:
             )
         self._next_numbers[dump] = numbers.next
 
-    def _replaced(self, landed: LandedChunk) -> list[ParkedChunk]:
+    def _replaced(self, landed: LandedChunk) -> list[PendingChunk]:
         known = self._dumps[landed.dump]
         if known.ranges is None:
             raise self._out_of_sequence(landed, "of a dump that has no plan yet")
@@ -245,15 +245,15 @@ class ClientChunks:
             raise self._out_of_sequence(landed, f"of range {landed.range} that does not begin where one before it ends")
         return replaced
 
-    def _hand_back(self, chunks: Sequence[ParkedChunk]) -> list[ParkedChunk]:
-        """They are parked no more; those of a range are its last ones, in order."""
+    def _hand_back(self, chunks: Sequence[PendingChunk]) -> list[PendingChunk]:
+        """They are pending no more; those of a range are its last ones, in order."""
         for chunk in reversed(chunks):
             landed = chunk.landed
-            del self._parked[landed.dump, landed.chunk]
+            del self._pending[landed.dump, landed.chunk]
             known = self._dumps.get(landed.dump)
             if known is not None and known.ranges is not None:
                 range_ = known.ranges[landed.range]
-                range_.parked.remove(chunk)
+                range_.pending.remove(chunk)
                 range_.lower, range_.is_read = landed.lower, False
         return list(chunks)
 
@@ -268,7 +268,7 @@ class ClientChunks:
         )
 
 
-class ParkedChunks:
+class PendingChunks:
     """Of all sources of a gateway."""
 
     def __init__(self) -> None:
@@ -289,17 +289,17 @@ class ParkedChunks:
         self._streams[key] = stream
         return stream
 
-    def close(self, key: SourceKey, stream: ClientChunks) -> list[ParkedChunk]:
+    def close(self, key: SourceKey, stream: ClientChunks) -> list[PendingChunk]:
         """It ends; returns the chunks that no cut has named."""
         del self._streams[key]
         return stream.close()
 
-    def find(self, key: SourceKey, session: str, dump: str, chunk: int) -> ParkedChunk | None:
-        """A parked chunk as a cut of that session would name it."""
+    def find(self, key: SourceKey, session: str, dump: str, chunk: int) -> PendingChunk | None:
+        """A pending chunk as a cut of that session would name it."""
         stream = self._streams.get(key)
         return stream.find(dump, chunk) if stream is not None and stream.session == session else None
 
-    def name(self, key: SourceKey, chunk: ParkedChunk) -> bool:
+    def name(self, key: SourceKey, chunk: PendingChunk) -> bool:
         """A cut takes it, if it is the next of its range; from then on `settle` is owed."""
         if not chunk.stream.name(chunk):
             return False
@@ -313,7 +313,7 @@ class ParkedChunks:
             stream.is_lost = True
             stream.changed.set()
 
-    def settle(self, key: SourceKey, chunks: Sequence[ParkedChunk], *, is_committed: bool) -> None:
+    def settle(self, key: SourceKey, chunks: Sequence[PendingChunk], *, is_committed: bool) -> None:
         """A cut that named them is committed, or is not."""
         for chunk in chunks:
             if is_committed:

@@ -178,7 +178,7 @@ class Committer:
         for cut in cuts:
             self.metrics.menura_landing_cuts_total += 1
             self.metrics.menura_landing_files_total += len(cut.landed.files)
-            self.metrics.menura_landing_rows_total += sum(file.rows for file in cut.landed.files)
+            self.metrics.menura_landing_committed_rows_total += sum(file.rows for file in cut.landed.files)
             self.metrics.menura_landing_file_bytes_total += sum(file.bytes for file in cut.landed.files)
             cut.outcome.set_result(entry.entry)
 

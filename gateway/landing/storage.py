@@ -65,14 +65,6 @@ def open_storage(url: str) -> Storage:
     return FsspecStorage(file_system, root)
 
 
-def landing_name(url: str) -> str:
-    """One name for a landing, however it was written: what the registry keeps its applied entry under."""
-    parts = urlsplit(url)
-    if not parts.scheme or parts.scheme == "file":
-        return str(Path(parts.path if parts.scheme else url).absolute())
-    return url.rstrip("/")
-
-
 class LocalStorage:
     """A folder of this machine."""
 

@@ -6,6 +6,7 @@ memory until the last has come, and are forgotten with the stream.
 
 import asyncio
 
+from menura.bounds import MAX_NAME_CHARS
 from menura.v1.mysql_client_pb2 import Cartography, CartographyRequest
 from menura.v1.stream_pb2 import StreamRequest
 
@@ -15,7 +16,7 @@ from gateway.presence import AgentSession
 from gateway.registry import SourceKey, TableSeen
 from gateway.stream import AgentStream
 from gateway.tasks import report
-from gateway.wire.translation import MAX_NAME_CHARS, tables_seen
+from gateway.wire.translation import tables_seen
 
 MAX_TABLES = 500_000
 

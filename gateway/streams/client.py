@@ -28,14 +28,24 @@ class Client:
         await run_until_first(self._receive(), self._cartographer.ask(), self._dumps.serve())
 
     async def _receive(self) -> None:
-        while (message := await self._stream.read()) is not None:
-            payload = message.WhichOneof("payload")
-            if payload == "cartography":
-                await self._cartographer.take(message.cartography, now_us())
-            elif payload == "error":
-                await self._record_problem(problem_from(message.error, now_us()))
-            else:
-                await self._dumps.receive(message)
+        while await self._receive_next():
+            continue
+
+    async def _receive_next(self) -> bool:
+        """False when the agent has ended the stream."""
+        await self._parts.backlog.room()
+        received = await self._stream.receive()
+        if received is None:
+            return False
+        message = received.message
+        payload = message.WhichOneof("payload")
+        if payload == "cartography":
+            await self._cartographer.take(message.cartography, now_us())
+        elif payload == "error":
+            await self._record_problem(problem_from(message.error, now_us()))
+        else:
+            await self._dumps.receive(received)
+        return True
 
     async def _record_problem(self, problem: Problem) -> None:
         await report(

@@ -8,18 +8,27 @@ begins anew with the next stream.
 import logging
 from contextlib import ExitStack
 
+from menura.bounds import MAX_NAME_CHARS
+from menura.error_message import as_message
 from menura.instants import now_us
 from menura.naming import is_identity
 from menura.v1.config_pb2 import DesiredState, EffectiveState, Hello, TableName
 from menura.v1.stream_pb2 import StreamRequest
 
-from gateway.errors import PayloadInvalid, SourceHeld, as_message
+from gateway.errors import PayloadInvalid, SourceHeld
 from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession, Presence
 from gateway.registry import AgentSeen, Problem, SourceKey
 from gateway.stream import AgentStream
 from gateway.tasks import ask_registry, report, run_until_first
-from gateway.wire.translation import MAX_NAME_CHARS, optional_problem, problem_from, source_seen, tables_effective
+from gateway.wire.translation import (
+    optional_problem,
+    other_server,
+    problem_from,
+    source_seen,
+    tables_effective,
+    warnings_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +101,11 @@ class Control:
         desired = await ask_registry(self._parts.registry.desired, self._key(name))
         tables = [TableName(database=table.database, table=table.table) for table in desired.tables]
         await self._stream.send(
-            StreamRequest(desired_state=DesiredState(source=name, generation=desired.generation, tables=tables))
+            StreamRequest(
+                desired_state=DesiredState(
+                    source=name, generation=desired.generation, tables=tables, notice=desired.notice
+                )
+            )
         )
         self._sent[name] = desired.generation
 
@@ -120,7 +133,13 @@ class Control:
         await report(
             self._parts.metrics,
             lambda: self._parts.registry.record_effective(
-                self._key(state.source), state.generation, tables, problem, at_us
+                self._key(state.source),
+                state.generation,
+                tables,
+                problem,
+                at_us,
+                other_server(state),
+                warnings_of(state, at_us),
             ),
         )
 

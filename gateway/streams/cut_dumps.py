@@ -1,11 +1,11 @@
 """What a source's cuts say of its dumps: their beginning, the chunks that become visible, their end.
 
 Comes in: a CutEnd's events and chunk references. Goes out: the events that count, and the chunks with their number.
-What a cut may say is checked against the registry and against what is parked, since the lake believes it:
+What a cut may say is checked against the registry and against what is pending, since the lake believes it:
 
 - A dump begins once, and only one that is desired; else its DUMP_STARTED is left out.
 - A chunk's number is not below its dump's start, nor above what was committed before: a chunk that claimed a later
-  number would hide changes. One that is not parked, or out of turn in its range, is left out: the ledger then does
+  number would hide changes. One that is not pending, or out of turn in its range, is left out: the ledger then does
   not move, and its range is read again.
 - A dump ends (DUMPED) when the ledger has all its ranges. So the cuts before are committed first, then the ledger is
   asked. An end that comes too early would remove rows that were not read.
@@ -17,10 +17,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from menura.landing import LandedChunk, LandedEvent, LandedFile
+from menura.naming import TableName
 from menura.v1.mysql_binlog_pb2 import ChunkRef, CutEnd
 
 from gateway.errors import NOTHING_LOST, ChunksLost, GatewayError, OutOfSequence, PayloadInvalid, TableNotDesired
-from gateway.landing.chunks import ParkedChunk
+from gateway.landing.chunks import PendingChunk
 from gateway.landing_parts import LandingParts
 from gateway.registry import DumpDesired, SourceKey
 from gateway.tasks import ask_registry
@@ -29,7 +30,7 @@ from gateway.wire.translation import table_name
 logger = logging.getLogger(__name__)
 
 DUMP_STARTED, DUMPED = "DUMP_STARTED", "DUMPED"
-#: of one cut; more than can be parked
+#: of one cut; more than can be pending
 MAX_REFS = 4096
 DOING = "reading a cut's dumps"
 
@@ -38,7 +39,7 @@ DOING = "reading a cut's dumps"
 class NamedChunks:
     """Of one cut; `settle` is owed to `landing.chunks` for them."""
 
-    parked: tuple[ParkedChunk, ...] = ()
+    pending: tuple[PendingChunk, ...] = ()
     landed: tuple[LandedChunk, ...] = ()
     files: tuple[LandedFile, ...] = ()
 
@@ -55,7 +56,7 @@ class CutDumps:
     key: SourceKey
     session: str
     parts: LandingParts
-    tables: Collection[tuple[str, str]]
+    tables: Collection[TableName]
     #: as the registry said last
     _desired: dict[str, DumpDesired] = field(default_factory=dict)
     #: by dump, of events that passed here
@@ -88,19 +89,19 @@ class CutDumps:
         here = {chunk.landed.dump for _, chunk in found if chunk is not None and chunk.is_whole}
         for dump, event in wholes.items():
             if dump not in here:
-                self.parts.parked.begin_again(self.key)
+                self.parts.pending_chunks.begin_again(self.key)
                 raise self._at(
                     (event.database, event.table),
                     ChunksLost(DOING, "a table's whole dump ends, and its rows are not here", data=NOTHING_LOST),
                 )
-        named: list[ParkedChunk] = []
+        named: list[PendingChunk] = []
         landed: list[LandedChunk] = []
         files: list[LandedFile] = []
         for ref, chunk in found:
-            if chunk is None or not self.parts.parked.name(self.key, chunk):
+            if chunk is None or not self.parts.pending_chunks.name(self.key, chunk):
                 self.parts.metrics.menura_dump_unknown_chunks_total += 1
                 logger.warning(
-                    "chunk ignored, it is not parked: source=%s dump=%s chunk=%d", self.key, ref.dump, ref.chunk
+                    "chunk ignored, it is not pending: source=%s dump=%s chunk=%d", self.key, ref.dump, ref.chunk
                 )
                 continue
             named.append(chunk)
@@ -125,15 +126,15 @@ class CutDumps:
         if order.plan is None or order.remaining or not 0 < order.started_gsn == event.removes_rows_before_gsn:
             found = f"a dump that ends with {len(order.remaining)} ranges left, rows before"
             found += f" {event.removes_rows_before_gsn} gone, begun at {order.started_gsn}"
-            self.parts.parked.begin_again(self.key)
+            self.parts.pending_chunks.begin_again(self.key)
             raise self._at(table, OutOfSequence(DOING, found, data=NOTHING_LOST))
         return True
 
-    def _find(self, ref: ChunkRef, whole: LandedEvent | None, after_gsn: int, last_gsn: int) -> ParkedChunk | None:
+    def _find(self, ref: ChunkRef, whole: LandedEvent | None, after_gsn: int, last_gsn: int) -> PendingChunk | None:
         table = table_name(ref.table)
         if table not in self.tables:
             raise self._at(table, TableNotDesired(DOING, f"a table that is not among the {len(self.tables)}"))
-        chunk = self.parts.parked.find(self.key, self.session, ref.dump, ref.chunk)
+        chunk = self.parts.pending_chunks.find(self.key, self.session, ref.dump, ref.chunk)
         if chunk is None:
             return None
         if (chunk.landed.database, chunk.landed.table) != table:
@@ -152,6 +153,6 @@ class CutDumps:
         order = self._desired.get(dump)
         return order.started_gsn if order is not None and order.started_gsn else self._started.get(dump, 0)
 
-    def _at(self, table: tuple[str, str], error: GatewayError) -> GatewayError:
+    def _at(self, table: TableName, error: GatewayError) -> GatewayError:
         error.source, error.database, error.table = str(self.key), *table
         return error

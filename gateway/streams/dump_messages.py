@@ -6,6 +6,7 @@ Pure: messages in, values out. Bounds of ranges are values of rows: they stand i
 import math
 from collections.abc import Callable
 
+from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_TEXT_CHARS, clean_int64, clean_text
 from menura.landing import LandedChunk
 from menura.v1.config_pb2 import TableName
 from menura.v1.mysql_client_pb2 import (
@@ -21,14 +22,11 @@ from menura.v1.mysql_client_pb2 import (
 from gateway.errors import NOTHING_LOST, PayloadInvalid
 from gateway.landing.chunks import WHOLE
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange
-from gateway.wire.translation import MAX_INT64, MAX_NAME_CHARS, clean_text, int64, table_name
+from gateway.wire.translation import table_name
 
 #: a key has at most 3,072 bytes, and a text of it several characters a byte
 MAX_BOUND_CHARS = 32 << 10
 MAX_RANGES = 4096
-#: more columns than a key of any server has
-MAX_KEY_COLUMNS = 64
-MAX_POSITION_CHARS = 64 << 10
 
 
 def desired_dumps(desired: DumpsDesired, next_chunk: Callable[[DumpDesired], int]) -> DesiredDumps:
@@ -68,13 +66,15 @@ def dump_planned(plan: DumpPlan) -> DumpPlanned:
         if part.lower != before or (not part.upper and place < len(plan.ranges) - 1):
             raise _invalid("a dump's plan", f"a hole before range {part.number}, or a range after the last")
         before = _bound(part.upper)
+    if before:
+        raise _invalid("a dump's plan", "no range for the keys behind the last one")
     return DumpPlanned(
         key=tuple(clean_text(column, MAX_NAME_CHARS) for column in plan.key),
         ranges=tuple(KeyRange(part.number, part.lower, part.upper) for part in plan.ranges),
-        estimated_rows=int64(plan.estimated_rows) if plan.HasField("estimated_rows") else None,
-        estimated_bytes=int64(plan.estimated_bytes) if plan.HasField("estimated_bytes") else None,
-        runway_seconds=int64(plan.runway_seconds) if plan.HasField("runway_seconds") else None,
-        needed_seconds=int64(plan.needed_seconds) if plan.HasField("needed_seconds") else None,
+        estimated_rows=clean_int64(plan.estimated_rows) if plan.HasField("estimated_rows") else None,
+        estimated_bytes=clean_int64(plan.estimated_bytes) if plan.HasField("estimated_bytes") else None,
+        runway_seconds=clean_int64(plan.runway_seconds) if plan.HasField("runway_seconds") else None,
+        needed_seconds=clean_int64(plan.needed_seconds) if plan.HasField("needed_seconds") else None,
         warning=clean_text(plan.warning),
         least_key=_finite(plan.least_key) if plan.HasField("least_key") else None,
         greatest_key=_finite(plan.greatest_key) if plan.HasField("greatest_key") else None,
@@ -87,9 +87,9 @@ def dump_seen(status: DumpStatus) -> DumpSeen:
         dump=status.dump,
         state=known[status.state].name if status.state in known else "STATE_UNSPECIFIED",
         reason=clean_text(status.reason),
-        rows_per_second=int64(status.rows_per_second),
-        bytes_per_second=int64(status.bytes_per_second),
-        uncommitted_rows=int64(status.uncommitted_rows),
+        rows_per_second=clean_int64(status.rows_per_second),
+        bytes_per_second=clean_int64(status.bytes_per_second),
+        uncommitted_rows=clean_int64(status.uncommitted_rows),
     )
 
 
@@ -106,8 +106,8 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
             raise _invalid("the end of a dump's chunk", "a part of a table that has no plan of parts")
     elif not end.last_of_range and upper in ("", lower):
         raise _invalid("the end of a dump's chunk", "a chunk that ends where it begins")
-    if len(end.position) > MAX_POSITION_CHARS:
-        raise _invalid("the end of a dump's chunk", f"a position of more than {MAX_POSITION_CHARS} characters")
+    if len(end.position) > MAX_TEXT_CHARS:
+        raise _invalid("the end of a dump's chunk", f"a position of more than {MAX_TEXT_CHARS} characters")
     return LandedChunk(
         database=order.database,
         table=order.table,
@@ -122,7 +122,7 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
         source_bytes=end.source_bytes,
         read_at_us=end.read_at_us,
         read_us=end.read_us,
-        position=clean_text(end.position, MAX_POSITION_CHARS),
+        position=clean_text(end.position),
     )
 
 

@@ -5,10 +5,10 @@ a dump's plan, its chunks' batches and ends, its state, its failure. What is rec
 registry before anything after it is read; a state is told anew and may be dropped.
 
 Every message passes one queue and one task, `_land`, which alone changes what is open; blocking work goes to threads,
-one call at a time. The credit that a sender was not granted bounds the queue and what is in memory; while too many
-chunks wait for a cut, none comes back.
+one call at a time. The credit that a sender was not granted bounds the queue and what is in memory, `gateway.backlog`
+that of all streams; while too many chunks wait for a cut, no credit comes back.
 
-A chunk whose files are durable is *parked* (`landing.chunks`), where the source's binlog stream finds it when a cut
+A chunk whose files are durable is *pending* (`landing.chunks`), where the source's binlog stream finds it when a cut
 names it. Durable is what such a cut has committed. Everything else of this stream is deleted: when it ends, when its
 dump is over, when the agent gives it up or reads it anew. A kill leaves files that no entry names. Whatever happens,
 the agent reads again what the ledger does not have: where both sides no longer agree (a chunk out of turn, a cut that
@@ -19,8 +19,10 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
+from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedChunk
+from menura.naming import dump_anew
 from menura.v1.mysql_binlog_pb2 import Credit
 from menura.v1.mysql_client_pb2 import (
     ChunkDropped,
@@ -32,35 +34,28 @@ from menura.v1.mysql_client_pb2 import (
     DumpStatus,
     SnapshotBatch,
 )
-from menura.v1.stream_pb2 import StreamRequest, StreamResponse
+from menura.v1.stream_pb2 import StreamRequest
 
-from gateway.errors import (
-    NOTHING_LOST,
-    ChunksLost,
-    CreditOverdrawn,
-    DumpPlanChanged,
-    LandingFailed,
-    PayloadInvalid,
-    as_message,
-)
+from gateway.backlog import StreamQueue
+from gateway.errors import NOTHING_LOST, ChunksLost, DumpPlanChanged, LandingFailed, PayloadInvalid
 from gateway.landing.chunk_files import ChunkFiles, discard_files
-from gateway.landing.chunks import MAX_PARKED_CHUNKS, ClientChunks, ParkedChunk
+from gateway.landing.chunks import MAX_PENDING_CHUNKS, ClientChunks, PendingChunk
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.registry import DumpSeen, Problem, SourceKey
-from gateway.slots import superseded
 from gateway.stream import AgentStream
+from gateway.stream_fence import superseded
 from gateway.streams.dump_messages import desired_dumps, dump_planned, dump_seen, landed_chunk
 from gateway.tasks import ask_registry, finish, report, run_until_first
+from gateway.wire.message import Frames, Received
 from gateway.wire.snapshot_batch import check_sizes, read_rows
 from gateway.wire.translation import problem_from, table_name
 
 logger = logging.getLogger(__name__)
 
-MAX_QUEUED_MESSAGES = 256
 #: chunks whose batches come side by side
 MAX_OPEN_CHUNKS = 64
 STATUS_SECONDS = 0.5
-TROUBLE = "dump"
+HEALTH_PART = "dump"
 
 
 @dataclass(slots=True)
@@ -73,50 +68,43 @@ class Dumps:
     _jobs: LandingJobs = field(init=False)
     _files: ChunkFiles = field(init=False)
     _chunks: ClientChunks = field(init=False)
-    #: messages, and generations of desired dumps that were noticed
-    _queue: "asyncio.Queue[StreamResponse | int]" = field(
-        default_factory=lambda: asyncio.Queue(maxsize=MAX_QUEUED_MESSAGES)
-    )
+    _queue: StreamQueue = field(init=False)
     _generation: int = 0
-    _credit_bytes: int = 0
     _withheld_bytes: int = 0
     #: states that the registry does not have yet
     _states: dict[str, DumpSeen] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         parts = self.parts
+        self._queue = StreamQueue(parts.backlog, self.key, "receiving rows of a dump")
         self._jobs = LandingJobs(parts.threads, parts.metrics, self.key, "writing a dump's files")
         self._files = ChunkFiles(parts.storage, self.key, parts.config.dump_credit_window_bytes // 2)
 
     async def serve(self) -> None:
         """Land until the stream ends, a newer one comes, or something fails."""
-        await self.parts.client_slots.enter(self.key, self)
+        await self.parts.client_fence.enter(self.key, self)
         try:
             await run_until_first(self._serve_alone(), self._leave_when_superseded())
         except LandingFailed as failed:
-            self.parts.troubles.began(self.key, TROUBLE)
+            self.parts.health.fails(self.key, HEALTH_PART)
             await self._record_problem(problem_from(as_message(failed), now_us()))
             raise
         finally:
-            self.parts.client_slots.leave(self.key, self)
+            self._queue.close()
+            self.parts.client_fence.leave(self.key, self)
 
-    async def receive(self, message: StreamResponse) -> None:
-        """Of this source's dumps; waits while the queue is full."""
-        if message.WhichOneof("payload") == "snapshot_batch":
-            if self._credit_bytes <= 0:
-                raise CreditOverdrawn(
-                    "receiving rows of a dump",
-                    "a batch while no credit was left",
-                    data=NOTHING_LOST,
-                    source=str(self.key),
-                )
-            check_sizes(message.snapshot_batch)
-            self._credit_bytes -= len(message.snapshot_batch.rows)
-        await self._queue.put(message)
+    async def receive(self, received: Received) -> None:
+        """A message of this source's dumps; waits as the queue does."""
+        message = received.message
+        if message.WhichOneof("payload") != "snapshot_batch":
+            await self._queue.put(received)
+            return
+        check_sizes(message.snapshot_batch)
+        await self._queue.put_batch(received)
 
     async def _serve_alone(self) -> None:
-        await self.parts.parked.settled(self.key)
-        self._chunks = self.parts.parked.open(self.key, self.session)
+        await self.parts.pending_chunks.settled(self.key)
+        self._chunks = self.parts.pending_chunks.open(self.key, self.session)
         try:
             with self.parts.dump_generations.following(self.key):
                 await run_until_first(self._land(), self._answer(), self._follow_desired(), self._report_states())
@@ -127,24 +115,28 @@ class Dumps:
         await self._send_desired()
         await self._grant(self.parts.config.dump_credit_window_bytes)
         while True:
-            message = await self._queue.get()
-            if isinstance(message, int):
-                if message != self._generation:
-                    await self._send_desired()
-                continue
-            match message.WhichOneof("payload"):
-                case "snapshot_batch":
-                    await self._grant(await self._land_batch(message.snapshot_batch))
-                case "chunk_end":
-                    await self._end_chunk(message.chunk_end)
-                case "chunk_dropped":
-                    await self._drop_chunk(message.chunk_dropped)
-                case "dump_plan":
-                    await self._record_plan(message.dump_plan)
-                case "dump_status":
-                    self._take_state(message.dump_status)
-                case "dump_failed":
-                    await self._record_failed(message.dump_failed)
+            await self._land_next(await self._queue.get())
+
+    async def _land_next(self, received: Received | int) -> None:
+        if isinstance(received, int):
+            if received != self._generation:
+                await self._send_desired()
+            return
+        message = received.message
+        match message.WhichOneof("payload"):
+            case "snapshot_batch":
+                await self._grant(await self._land_batch(message.snapshot_batch, received.frames))
+                self._queue.landed(received.frames.size_bytes)
+            case "chunk_end":
+                await self._end_chunk(message.chunk_end)
+            case "chunk_dropped":
+                await self._drop_chunk(message.chunk_dropped)
+            case "dump_plan":
+                await self._record_plan(message.dump_plan)
+            case "dump_status":
+                self._take_state(message.dump_status)
+            case "dump_failed":
+                await self._record_failed(message.dump_failed)
 
     async def _send_desired(self) -> None:
         desired = await ask_registry(self.parts.registry.dumps, self.key)
@@ -155,11 +147,11 @@ class Dumps:
         await self._grant(await self._jobs.run(lambda: self._files.discard_others(wanted)))
         await self.stream.send(StreamRequest(desired_dumps=desired_dumps(desired, self._chunks.next_chunk)))
         if not desired.dumps:
-            await self._end_trouble()
+            await self._lands_again()
 
-    async def _land_batch(self, batch: SnapshotBatch) -> int:
+    async def _land_batch(self, batch: SnapshotBatch, frames: Frames) -> int:
         """Returns the credit that is free again."""
-        credit_bytes = len(batch.rows)
+        credit_bytes = frames.size_bytes
         self.parts.metrics.menura_dump_batches_total += 1
         self.parts.metrics.menura_dump_received_bytes_total += credit_bytes
         order = self._chunks.order(batch.dump)
@@ -177,7 +169,11 @@ class Dumps:
                 data=NOTHING_LOST,
                 source=str(self.key),
             )
-        return await self._jobs.run(lambda: self._files.add(read_rows(batch), credit_bytes))
+
+        def land() -> int:
+            return self._files.add(read_rows(batch, frames), credit_bytes)
+
+        return await self._jobs.run_batch(self.parts.backlog.turn, frames, land)
 
     async def _end_chunk(self, end: ChunkEnd) -> None:
         order = self._chunks.order(end.dump)
@@ -194,13 +190,13 @@ class Dumps:
                 database=landed.database,
                 table=landed.table,
             )
-        await self._park(landed)
+        await self._add(landed)
         await self.stream.send(StreamRequest(chunk_landed=ChunkLanded(dump=end.dump, chunk=end.chunk)))
-        await self._end_trouble()
+        await self._lands_again()
 
-    async def _park(self, landed: LandedChunk) -> None:
+    async def _add(self, landed: LandedChunk) -> None:
         files, released = await self._jobs.run(lambda: self._files.finish(landed.dump, landed.chunk))
-        replaced = self._chunks.park(landed, files)
+        replaced = self._chunks.add(landed, files)
         self._files.release(landed.dump, landed.chunk)
         await self._discard(replaced)
         await self._grant(released)
@@ -211,7 +207,7 @@ class Dumps:
         await self._discard(self._chunks.drop(dropped.dump, dropped.chunk))
         await self._grant(await self._jobs.run(lambda: self._files.discard(dropped.dump, dropped.chunk)))
 
-    async def _discard(self, chunks: list[ParkedChunk]) -> None:
+    async def _discard(self, chunks: list[PendingChunk]) -> None:
         """Delete the files of chunks that nobody can name any more."""
         if chunks:
             self.parts.metrics.menura_dump_discarded_chunks_total += len(chunks)
@@ -235,7 +231,7 @@ class Dumps:
             "reading a table by its key",
             "it had no key when the dump was planned",
             data="Nothing of it was committed",
-            remedy="Start the dump again: menura dump start",
+            remedy=f"Start the dump again: {dump_anew(self.key.source, order.database, order.table)}",
             source=str(self.key),
             database=order.database,
             table=order.table,
@@ -298,13 +294,13 @@ class Dumps:
     async def _grant(self, credit_bytes: int) -> None:
         """Give credit back, unless so many chunks wait for their cut that the agent had better wait too."""
         self._withheld_bytes += credit_bytes
-        if self._withheld_bytes and len(self._chunks) < MAX_PARKED_CHUNKS // 2:
+        if self._withheld_bytes and len(self._chunks) < MAX_PENDING_CHUNKS // 2:
             granted, self._withheld_bytes = self._withheld_bytes, 0
-            self._credit_bytes += granted
+            self._queue.granted(granted)
             await self.stream.send(StreamRequest(credit=Credit(bytes=granted)))
 
-    async def _end_trouble(self) -> None:
-        if self.parts.troubles.ended(self.key, TROUBLE):
+    async def _lands_again(self) -> None:
+        if self.parts.health.recovered(self.key, HEALTH_PART):
             await self._record_problem(None)
 
     async def _record_problem(self, problem: Problem | None) -> None:
@@ -313,10 +309,10 @@ class Dumps:
 
     async def _close(self) -> None:
         """Leave nothing behind but what cuts have named: the thread ends, dropped files go."""
-        parked = self.parts.parked.close(self.key, self._chunks)
+        pending = self.parts.pending_chunks.close(self.key, self._chunks)
         try:
             await self._jobs.settle()
-            await self._discard(parked)
+            await self._discard(pending)
             await self._jobs.run(lambda: self._files.discard_others(()))
         except LandingFailed as failed:  # orphans are harmless
             logger.warning("dumps not left tidily: source=%s: %s", self.key, failed.found)

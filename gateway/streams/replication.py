@@ -8,7 +8,8 @@ stream. Messages of an older run are dropped. What a run has not committed is dr
 again. Durable is only what `Committer` has committed; a kill at any place leaves files that no log entry names.
 
 Every message passes one queue and one task, `_land`, which alone changes the run; blocking work goes to threads,
-one call at a time. The credit that a sender was not granted bounds the queue and what is in memory.
+one call at a time. The credit that a sender was not granted bounds the queue and what is in memory; what all streams
+hold together is bounded by `gateway.backlog`, and nothing is read behind a large batch before that has landed.
 """
 
 import asyncio
@@ -18,35 +19,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from menura.bounds import MAX_INT64
+from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedCut
+from menura.naming import TableName
 from menura.v1.error_pb2 import Error
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
-from menura.v1.stream_pb2 import StreamRequest, StreamResponse
+from menura.v1.stream_pb2 import StreamRequest
 
-from gateway.errors import (
-    NOTHING_LOST,
-    CreditOverdrawn,
-    GatewayStopping,
-    LandingFailed,
-    OutOfSequence,
-    TableNotDesired,
-    as_message,
-)
+from gateway.backlog import StreamQueue
+from gateway.errors import NOTHING_LOST, GatewayStopping, LandingFailed, OutOfSequence, TableNotDesired
 from gateway.landing.chunk_files import discard_files
 from gateway.landing.committer import CompleteCut
 from gateway.landing.parquet import CutFiles
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.lease import Lease
 from gateway.registry import RegistryUnavailable, SourceKey
-from gateway.slots import superseded
 from gateway.stream import AgentStream
+from gateway.stream_fence import superseded
 from gateway.streams.cut_dumps import CutDumps, NamedChunks
 from gateway.tasks import ask_registry, finish, report, run_until_first
 from gateway.wire.change_batch import check_sizes, read_batch
+from gateway.wire.message import Frames, Received
 from gateway.wire.table_events import encoded_bytes, landed_events
 from gateway.wire.translation import (
-    MAX_INT64,
     landed_ahead,
     landed_position,
     landed_starts,
@@ -59,19 +56,18 @@ logger = logging.getLogger(__name__)
 
 #: complete cuts of one source that may wait for their commit; CutEnd costs no credit
 MAX_UNCOMMITTED_CUTS = 64
-MAX_QUEUED_MESSAGES = 256
 #: committed cuts whose log entry is remembered for an agent that ends one again
 MAX_REMEMBERED_CUTS = 1024
 
-#: of `Troubles`
-TROUBLE = "cut"
+#: of `LandingHealth`
+HEALTH_PART = "cut"
 
 
 @dataclass(slots=True)
 class _Run:
     generation: int
     epoch: int
-    tables: frozenset[tuple[str, str]]
+    tables: frozenset[TableName]
     #: the cut that batches belong to now
     cut: int
     last_gsn: int
@@ -101,11 +97,7 @@ class Replication:
     _lease: Lease = field(init=False)
     _jobs: LandingJobs = field(init=False)
     _run: _Run | None = None
-    #: messages, and desired generations that were noticed
-    _queue: "asyncio.Queue[StreamResponse | int]" = field(
-        default_factory=lambda: asyncio.Queue(maxsize=MAX_QUEUED_MESSAGES)
-    )
-    _credit_bytes: int = 0
+    _queue: StreamQueue = field(init=False)
     _uncommitted: "deque[_Submitted]" = field(default_factory=deque)
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
@@ -113,12 +105,13 @@ class Replication:
 
     def __post_init__(self) -> None:
         config = self.parts.config
+        self._queue = StreamQueue(self.parts.backlog, self.key, "receiving a change batch")
         self._lease = Lease(self.parts.registry, self.key, config.name, config.lease_seconds)
         self._jobs = LandingJobs(self.parts.threads, self.parts.metrics, self.key, "writing a cut's files")
 
     async def serve(self) -> None:
         """Land until the agent leaves, a newer stream comes, or something fails."""
-        await self.parts.slots.enter(self.key, self)
+        await self.parts.fence.enter(self.key, self)
         try:
             with self.parts.generations.following(self.key):
                 await run_until_first(
@@ -130,43 +123,50 @@ class Replication:
                     self._leave_when_superseded(),
                 )
         except LandingFailed as failed:
-            self.parts.troubles.began(self.key, TROUBLE)
+            self.parts.health.fails(self.key, HEALTH_PART)
             await self._record_problem(as_message(failed))
             raise
         finally:
             await finish(self._close())
 
     async def _receive(self) -> None:
-        """From the network into the queue, as far as credit reaches."""
-        while (message := await self.stream.read()) is not None:
-            if message.WhichOneof("payload") == "change_batch":
-                if self._credit_bytes <= 0:
-                    raise CreditOverdrawn(
-                        "receiving a change batch",
-                        "a batch while no credit was left",
-                        data=NOTHING_LOST,
-                        source=str(self.key),
-                    )
-                check_sizes(message.change_batch)
-                self._credit_bytes -= _credit_of(message.change_batch)
-            await self._queue.put(message)
+        """From the network into the queue, as far as credit and the process's memory reach."""
+        while await self._receive_next():
+            continue
+
+    async def _receive_next(self) -> bool:
+        """False when the agent has ended the stream."""
+        await self.parts.backlog.room()
+        received = await self.stream.receive()
+        if received is None:
+            return False
+        if received.message.WhichOneof("payload") != "change_batch":
+            await self._queue.put(received)
+            return True
+        check_sizes(received.message.change_batch)
+        await self._queue.put_batch(received)
+        return True
 
     async def _land(self) -> None:
         await self._begin_run()
         await self._grant(self.parts.config.credit_window_bytes)
         while True:
-            message = await self._queue.get()
-            if isinstance(message, int):
-                if message > self._current().generation:
-                    await self._begin_run()
-                continue
-            payload = message.WhichOneof("payload")
-            if payload == "change_batch":
-                await self._grant(await self._land_batch(message.change_batch))
-            elif payload == "cut_end":
-                await self._end_cut(message.cut_end)
-            else:
-                await self._record_problem(message.error)
+            await self._land_next(await self._queue.get())
+
+    async def _land_next(self, received: Received | int) -> None:
+        if isinstance(received, int):
+            if received > self._current().generation:
+                await self._begin_run()
+            return
+        message = received.message
+        payload = message.WhichOneof("payload")
+        if payload == "change_batch":
+            await self._grant(await self._land_batch(message.change_batch, received.frames))
+            self._queue.landed(received.frames.size_bytes)
+        elif payload == "cut_end":
+            await self._end_cut(message.cut_end)
+        else:
+            await self._record_problem(message.error)
 
     async def _begin_run(self) -> None:
         """Settle the run before, then tell the agent where to go on."""
@@ -199,10 +199,10 @@ class Replication:
             StreamRequest(replicate=replicate(desired, committed, epoch, config.cut_interval_ms, config.cut_bytes))
         )
 
-    async def _land_batch(self, batch: ChangeBatch) -> int:
+    async def _land_batch(self, batch: ChangeBatch, frames: Frames) -> int:
         """Returns the credit that is free again."""
         run, metrics = self._current(), self.parts.metrics
-        credit_bytes = _credit_of(batch)
+        credit_bytes = frames.size_bytes
         metrics.menura_landing_batches_total += 1
         metrics.menura_landing_received_bytes_total += credit_bytes
         if (batch.generation, batch.lease_epoch) != (run.generation, run.epoch) or batch.cut < run.cut:
@@ -220,7 +220,8 @@ class Replication:
                 database=table[0],
                 table=table[1],
             )
-        resent_rows, released = await self._jobs.run(lambda: _land_in_files(batch, run.last_gsn, run.files))
+        work = partial(_land_in_files, batch, frames, run.last_gsn, run.files)
+        resent_rows, released = await self._jobs.run_batch(self.parts.backlog.turn, frames, work)
         metrics.menura_landing_resent_rows_total += resent_rows
         return released
 
@@ -303,7 +304,7 @@ class Replication:
             async with self._moved:
                 self._settle(self._uncommitted.popleft(), is_committed=True)
                 self._moved.notify_all()
-            if self.parts.troubles.ended(self.key, TROUBLE):
+            if self.parts.health.recovered(self.key, HEALTH_PART):
                 await self._record_problem(None)
 
     async def _acknowledge_again(self, cut: int) -> None:
@@ -341,7 +342,7 @@ class Replication:
 
     async def _grant(self, credit_bytes: int) -> None:
         if credit_bytes:
-            self._credit_bytes += credit_bytes
+            self._queue.granted(credit_bytes)
             await self.stream.send(StreamRequest(credit=Credit(bytes=credit_bytes)))
 
     async def _record_problem(self, error: Error | None) -> None:
@@ -371,12 +372,13 @@ class Replication:
             # Orphans are harmless and the lease ends by itself.
             logger.warning("source not left tidily: source=%s: %s", self.key, type(failed).__name__)
         finally:
-            self.parts.slots.leave(self.key, self)
+            self._queue.close()
+            self.parts.fence.leave(self.key, self)
 
     def _settle(self, submitted: _Submitted, *, is_committed: bool) -> None:
         """What became of the chunks that a cut named."""
         chunks = submitted.chunks
-        self.parts.parked.settle(self.key, chunks.parked, is_committed=is_committed)
+        self.parts.pending_chunks.settle(self.key, chunks.pending, is_committed=is_committed)
         if is_committed:
             self.parts.metrics.menura_dump_chunks_total += len(chunks.landed)
             self.parts.metrics.menura_dump_rows_total += sum(chunk.rows for chunk in chunks.landed)
@@ -392,13 +394,9 @@ class Replication:
         return OutOfSequence(doing, found, data=NOTHING_LOST, source=str(self.key))
 
 
-def _land_in_files(batch: ChangeBatch, after_gsn: int, files: CutFiles) -> tuple[int, int]:
+def _land_in_files(batch: ChangeBatch, frames: Frames, after_gsn: int, files: CutFiles) -> tuple[int, int]:
     """In a worker thread: rows left out as resent, bytes of credit that are free again."""
-    landed = read_batch(batch, after_gsn)
+    landed = read_batch(batch, frames, after_gsn)
     if landed is None:
-        return batch.row_count, _credit_of(batch)
-    return landed.resent_rows, files.add(landed, _credit_of(batch))
-
-
-def _credit_of(batch: ChangeBatch) -> int:
-    return len(batch.rows) + len(batch.transactions)
+        return batch.row_count, frames.size_bytes
+    return landed.resent_rows, files.add(landed, frames.size_bytes)

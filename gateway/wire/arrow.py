@@ -16,18 +16,20 @@ from menura.byte_stream_split import WIDTHS, join
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 
 from gateway.errors import BatchInvalid
+from gateway.wire.message import Frame
 
 _LAYOUT = METADATA_LAYOUT.encode()
 _OFFSET_BYTES = 4
 
 
-def read_stream(frame: bytes, size_bytes: int, check_columns: Callable[[pa.Schema], None]) -> pa.RecordBatch:
+def read_stream(frame: Frame, size_bytes: int, check_columns: Callable[[pa.Schema], None]) -> pa.RecordBatch:
     """One Arrow IPC stream of exactly one record batch without buffer compression, validated in full.
 
     Raises BatchInvalid, what `check_columns` raises, and what Arrow raises for bytes that it can't read:
     ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError, struct.error.
     """
     data = pa.decompress(frame, decompressed_size=size_bytes, codec="zstd")
+    del frame  # of many MiB: nobody else has it, where the caller has taken it out of its `Frames`
     # A list, since a StopIteration must not leave a worker thread: its future would never be done.
     messages = list(islice(pa.ipc.MessageReader.open_stream(data), 3))
     if [message.type for message in messages] != ["schema", "record batch"]:

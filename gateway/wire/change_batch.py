@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from menura.bounds import MAX_NAME_CHARS
 from menura.change_batch import (
     ABSENT,
     CHANGE_TYPE,
@@ -20,36 +21,39 @@ from menura.change_batch import (
     MAX_TABLE_COLUMNS,
     METADATA_DEFAULT,
     METADATA_KEY,
+    METADATA_ROW_END,
     METADATA_SOURCE_TYPE,
     POSITION,
     TRANSACTION,
     TRANSACTION_ID,
     UNREPRESENTABLE,
+    WIRE_ROW_COLUMNS,
+    WIRE_TRANSACTION_COLUMNS,
     ChangeType,
     is_reserved,
 )
+from menura.row_versions import ROW_END_FORMATS
+from menura.types import ARROW_TYPES
 from menura.v1.mysql_binlog_pb2 import ChangeBatch
 
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError, OutOfSequence
 from gateway.wire.arrow import read_stream
+from gateway.wire.message import Frames
 
 SCHEMA_ID = re.compile(r"[0-9a-f]{16}")
-MAX_NAME_CHARS = 256
 
-_ROW_HEAD = ((CHANGE_TYPE, pa.int8()), (GSN, pa.int64()), (TRANSACTION, pa.int32()))
-_TRANSACTIONS = ((TRANSACTION_ID, pa.int64()), (COMMIT_TIMESTAMP_US, pa.int64()), (POSITION, pa.string()))
+#: what a table's column can have, beside decimal128
+_TYPES = {format_: getattr(pa, name)(*takes) for format_, (name, *takes) in ARROW_TYPES.items()}
+_COLUMN_TYPES = frozenset(_TYPES.values())
+_ROW_HEAD = tuple((name, _TYPES[format_]) for name, format_ in WIRE_ROW_COLUMNS)
+_TRANSACTIONS = tuple((name, _TYPES[format_]) for name, format_ in WIRE_TRANSACTION_COLUMNS)
 _ROW_TAIL = ((UNREPRESENTABLE, pa.string()), (ABSENT, pa.binary()))
-_COLUMN_METADATA = frozenset(name.encode() for name in (METADATA_SOURCE_TYPE, METADATA_KEY, METADATA_DEFAULT))
+_COLUMN_METADATA = frozenset(
+    name.encode() for name in (METADATA_SOURCE_TYPE, METADATA_KEY, METADATA_DEFAULT, METADATA_ROW_END)
+)
+_ROW_END_TYPES = tuple(_TYPES[format_] for format_ in ROW_END_FORMATS)
 _NO_MASKS = pa.array([], pa.binary())
 _CHANGE_TYPES = pa.array([kind.name for kind in ChangeType])
-#: what `menura.types.arrow_format` can give, beside decimal128
-_COLUMN_TYPES = frozenset(
-    {
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32()),
-        *(pa.timestamp("us"), pa.timestamp("us", "UTC")),
-    }
-)
 #: what hostile bytes make Arrow and the reading of its messages raise
 BROKEN_ARROW = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError, struct.error)
 
@@ -88,15 +92,16 @@ def check_sizes(message: ChangeBatch) -> None:
         )
 
 
-def read_batch(message: ChangeBatch, after_gsn: int) -> LandedBatch | None:
+def read_batch(message: ChangeBatch, frames: Frames, after_gsn: int) -> LandedBatch | None:
     """The rows of a batch above `after_gsn`, as they land; None when there is none.
 
-    Runs in a worker thread. `check_sizes` has passed. Raises a `StreamError`, whatever the bytes are.
+    Runs in a worker thread. `check_sizes` has passed. Takes the frames. Raises a `StreamError`, whatever the bytes are.
     """
     where = {"database": message.table.database, "table": message.table.table}
     try:
-        rows = read_stream(message.rows, message.rows_bytes, _check_row_columns)
-        transactions = read_stream(message.transactions, message.transactions_bytes, _check_transaction_columns)
+        # Rows last: both frames may be views of one message, which goes with the last of them.
+        transactions = read_stream(frames.take_transactions(), message.transactions_bytes, _check_transaction_columns)
+        rows = read_stream(frames.take_rows(), message.rows_bytes, _check_row_columns)
         _check_numbers(message, rows, transactions)
         landed = _land(rows, transactions)
     except GatewayError as refused:
@@ -151,6 +156,9 @@ def check_table_columns(fields: Sequence[pa.Field]) -> None:
             raise BatchColumns("reading a change batch", f"a column of type {field.type}, which no source type has")
         if set(field.metadata or ()) - _COLUMN_METADATA:
             raise BatchColumns("reading a change batch", "a column with metadata that is not the contract's")
+    row_ends = [field for field in fields if METADATA_ROW_END.encode() in (field.metadata or {})]
+    if len(row_ends) > 1 or any(field.type not in _ROW_END_TYPES for field in row_ends):
+        raise BatchColumns("reading a change batch", "two columns that end a row, or one that can't")
 
 
 def _check_transaction_columns(schema: pa.Schema) -> None:

@@ -22,6 +22,7 @@ from menura.v1.mysql_client_pb2 import SnapshotBatch
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError
 from gateway.wire.arrow import read_stream
 from gateway.wire.change_batch import BROKEN_ARROW, SCHEMA_ID, check_table_columns
+from gateway.wire.message import Frames
 
 DOING = "reading rows of a dump"
 
@@ -47,15 +48,15 @@ def check_sizes(message: SnapshotBatch) -> None:
         raise BatchInvalid(DOING, "a batch without rows")
 
 
-def read_rows(message: SnapshotBatch) -> SnapshotRows:
+def read_rows(message: SnapshotBatch, frames: Frames) -> SnapshotRows:
     """The rows of a batch as they land.
 
-    Runs in a worker thread. `check_sizes` and the check of the table's name have passed. Raises a `StreamError`,
-    whatever the bytes are.
+    Runs in a worker thread. `check_sizes` and the check of the table's name have passed. Takes the frame. Raises a
+    `StreamError`, whatever the bytes are.
     """
     database, table = message.table.database, message.table.table
     try:
-        rows = read_stream(message.rows, message.rows_bytes, _check_columns)
+        rows = read_stream(frames.take_rows(), message.rows_bytes, _check_columns)
         if rows.num_rows != message.row_count:
             raise BatchInvalid(DOING, f"{rows.num_rows} rows, announced {message.row_count}")
         if _schema_id(rows.schema) != message.schema_id:

@@ -8,25 +8,28 @@ import re
 from collections.abc import Collection
 from dataclasses import asdict
 
-from menura.change_batch import MAX_EVENTS_BYTES, MAX_STATEMENT_BYTES, MAX_TABLE_COLUMNS, is_reserved
-from menura.landing import LandedColumn, LandedEvent
-from menura.v1.mysql_binlog_pb2 import ColumnAfter, CutEnd, TableEvent
+from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_TEXT_CHARS, clean_text
+from menura.change_batch import MAX_EVENTS_BYTES, MAX_STATEMENT_BYTES, MAX_TABLE_COLUMNS
+from menura.landing import LandedColumn, LandedEvent, LandedForeignKey
+from menura.naming import TableName
+from menura.row_versions import ROW_END_FORMATS
+from menura.types import ARROW_TYPES, decimal_digits
+from menura.v1.mysql_binlog_pb2 import ColumnAfter, CutEnd, ForeignKey, TableEvent
 
 from gateway.errors import NOTHING_LOST, GatewayError, OutOfSequence, PayloadInvalid, TableNotDesired
-from gateway.wire.translation import MAX_INT64, MAX_NAME_CHARS, MAX_TEXT_CHARS, table_name
+from gateway.wire.translation import table_name
 
-#: of NUL, which PostgreSQL does not store
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 #: a tagged GTID or FILE:OFFSET
 MAX_POSITION_CHARS = 1024
-#: what `menura.types.arrow_format` can give, beside decimal128
-_FORMATS = frozenset(("c", "C", "s", "S", "i", "I", "l", "L", "f", "g", "u", "z", "tdD", "tsu:", "tsu:UTC"))
-_DECIMAL_FORMAT = re.compile(r"d:([1-9]|[12]\d|3[0-8]),(\d|[12]\d|3[0-8])")
+MAX_UNLOGGED_CHARS = 4096
+#: the server's own limit is 64, or none
+MAX_FOREIGN_KEYS = 1000
+_ACTIONS = {ForeignKey.NONE: "", ForeignKey.CASCADE: "cascade", ForeignKey.SET_NULL: "set_null"}
 _DUMP = re.compile(r"[0-9A-Za-z-]{0,64}")
 _EARLIER_ROWS = {None: "", "is_null": "null", "text": "text", "is_unknown": "unknown"}
 
 
-def landed_events(end: CutEnd, tables: Collection[tuple[str, str]], after_gsn: int) -> tuple[LandedEvent, ...]:
+def landed_events(end: CutEnd, tables: Collection[TableName], after_gsn: int) -> tuple[LandedEvent, ...]:
     """The events above `after_gsn`; those at or below it were committed before and are left out."""
     size_bytes = sum(event.ByteSize() for event in end.events)
     if size_bytes > MAX_EVENTS_BYTES:
@@ -53,7 +56,7 @@ def encoded_bytes(events: tuple[LandedEvent, ...]) -> int:
     return len(json.dumps([asdict(event) for event in events], ensure_ascii=False).encode()) if events else 0
 
 
-def _landed_event(table: tuple[str, str], event: TableEvent) -> LandedEvent:
+def _landed_event(table: TableName, event: TableEvent) -> LandedEvent:
     known = TableEvent.Kind.DESCRIPTOR.values_by_number
     if event.kind == TableEvent.KIND_UNSPECIFIED or event.kind not in known:
         raise _invalid(table, f"an event of the unknown kind {event.kind}")
@@ -64,23 +67,32 @@ def _landed_event(table: tuple[str, str], event: TableEvent) -> LandedEvent:
     if event.HasField("new_name") and event.kind != TableEvent.RENAMED:  # the agent's filter may keep a new name back
         raise _invalid(table, "a new name of a table that is not renamed")
     _check_dump(table, event)
+    _check_unlogged(table, event)
+    _check_keys(table, event)
     return LandedEvent(
         *table,
         kind=known[event.kind].name,
         gsn=event.gsn,
         transaction_id=event.transaction_id,
         commit_timestamp_us=event.commit_timestamp_us,
-        position=event.position.replace("\0", REPLACEMENT),
-        statement=event.statement.replace("\0", REPLACEMENT),
+        position=clean_text(event.position),
+        statement=clean_text(event.statement),
         removes_rows=event.removes_rows,
         columns=_landed_columns(table, event),
         new_name=table_name(event.new_name) if event.HasField("new_name") else (),
         dump=event.dump,
         removes_rows_before_gsn=event.removes_rows_before_gsn,
+        unlogged_changes=clean_text(event.unlogged_changes),
+        reread=event.reread,
+        most_rereads_per_hour=event.most_rereads_per_hour,
+        foreign_keys=tuple(_landed_key(table, key) for key in event.foreign_keys),
+        unchecked_from_gsn=event.unchecked_from_gsn,
+        gap_from=clean_text(event.gap_from),
+        gap_to=clean_text(event.gap_to),
     )
 
 
-def _check_dump(table: tuple[str, str], event: TableEvent) -> None:
+def _check_dump(table: TableName, event: TableEvent) -> None:
     if (event.kind in (TableEvent.DUMP_STARTED, TableEvent.DUMPED)) != bool(event.dump):
         raise _invalid(table, "a dump's event without a dump, or another one with a dump")
     if not _DUMP.fullmatch(event.dump):
@@ -94,22 +106,72 @@ def _check_dump(table: tuple[str, str], event: TableEvent) -> None:
         raise _invalid(table, "rows removed by an event that removes none")
 
 
-def _landed_columns(table: tuple[str, str], event: TableEvent) -> tuple[LandedColumn, ...]:
+def _check_unlogged(table: TableName, event: TableEvent) -> None:
+    if len(event.unlogged_changes) > MAX_UNLOGGED_CHARS:
+        raise _invalid(table, f"a reason of more than {MAX_UNLOGGED_CHARS} characters for unlogged changes")
+    if event.unlogged_changes and event.dump:
+        raise _invalid(table, "unlogged changes in a dump's event")
+    has_reason = event.unlogged_changes or event.kind == TableEvent.FOREIGN_KEYS
+    if event.reread != bool(event.most_rereads_per_hour) or (event.reread and not has_reason):
+        raise _invalid(table, "a re-read without a reason or a bound, or a bound without a re-read")
+    if event.kind in (TableEvent.ROWS_UNLOGGED, TableEvent.LOG_GAP) and not event.unlogged_changes:
+        raise _invalid(table, "rows that changed unlogged for no reason")
+    if event.kind != TableEvent.LOG_GAP and (event.gap_from or event.gap_to):
+        raise _invalid(table, "a gap's positions in another event")
+    if max(len(event.gap_from), len(event.gap_to)) > MAX_POSITION_CHARS:
+        raise _invalid(table, f"a gap's position of more than {MAX_POSITION_CHARS} characters")
+
+
+def _check_keys(table: TableName, event: TableEvent) -> None:
+    if event.foreign_keys and event.kind != TableEvent.FOREIGN_KEYS:
+        raise _invalid(table, "foreign keys in an event of another kind")
+    if len(event.foreign_keys) > MAX_FOREIGN_KEYS:
+        raise _invalid(table, f"{len(event.foreign_keys)} foreign keys")
+    is_unchecked = event.kind == TableEvent.FOREIGN_KEYS_UNCHECKED
+    if is_unchecked != bool(event.unchecked_from_gsn) or not 0 <= event.unchecked_from_gsn <= event.gsn:
+        raise _invalid(table, "unchecked rows of no such event, or after it")
+
+
+def _landed_key(table: TableName, key: ForeignKey) -> LandedForeignKey:
+    lists = (key.columns, key.parent_columns, key.collations)
+    if len({len(names) for names in lists}) != 1 or not 0 < len(key.columns) <= MAX_KEY_COLUMNS:
+        raise _invalid(table, "a foreign key whose columns are none, too many, or more on one side")
+    names = [key.name, *key.columns, *key.parent_columns]
+    if any(not 0 < len(name) <= MAX_NAME_CHARS or "\0" in name for name in names):
+        raise _invalid(table, "a foreign key with an impossible name")
+    if any(len(name) > MAX_NAME_CHARS or "\0" in name for name in key.collations):
+        raise _invalid(table, "a foreign key with an impossible collation")
+    if key.on_delete not in _ACTIONS or key.on_update not in _ACTIONS or not (key.on_delete or key.on_update):
+        raise _invalid(table, "a foreign key with no action, or one that is unknown")
+    return LandedForeignKey(
+        name=key.name,
+        columns=tuple(key.columns),
+        parent=table_name(key.parent),
+        parent_columns=tuple(key.parent_columns),
+        on_delete=_ACTIONS[key.on_delete],
+        on_update=_ACTIONS[key.on_update],
+        collations=tuple(key.collations),
+    )
+
+
+def _landed_columns(table: TableName, event: TableEvent) -> tuple[LandedColumn, ...]:
     columns = event.columns
     if len(columns) > MAX_TABLE_COLUMNS or len({column.name for column in columns}) != len(columns):
         raise _invalid(table, f"{len(columns)} columns, each needs a name of its own")
     places = sorted(column.key for column in columns if column.key)
     if len(set(places)) != len(places):  # a part that the agent's filter keeps back leaves a gap
         raise _invalid(table, "a primary key with two columns at one place")
+    row_ends = [column.arrow_format for column in columns if column.row_end]
+    if len(row_ends) > 1 or not set(row_ends) <= set(ROW_END_FORMATS):
+        raise _invalid(table, "two columns that end a row, or one that can't")
     return tuple(_landed_column(table, column) for column in columns)
 
 
-def _landed_column(table: tuple[str, str], column: ColumnAfter) -> LandedColumn:
+def _landed_column(table: TableName, column: ColumnAfter) -> LandedColumn:
     for name in (column.name, column.renamed_from or column.name):
-        if not 0 < len(name) <= MAX_NAME_CHARS or "\0" in name or is_reserved(name):
-            raise _invalid(table, "a column with a reserved or impossible name")
-    decimal = _DECIMAL_FORMAT.fullmatch(column.arrow_format)
-    if column.arrow_format not in _FORMATS and (decimal is None or int(decimal[2]) > int(decimal[1])):
+        if not 0 < len(name) <= MAX_NAME_CHARS or "\0" in name:
+            raise _invalid(table, "a column with an impossible name")
+    if column.arrow_format not in ARROW_TYPES and decimal_digits(column.arrow_format) is None:
         raise _invalid(table, "a column of a type that no source type has")
     earlier = column.WhichOneof("earlier_rows")
     if len(column.source_type) > MAX_TEXT_CHARS or len(column.text) > MAX_TEXT_CHARS:
@@ -124,14 +186,15 @@ def _landed_column(table: tuple[str, str], column: ColumnAfter) -> LandedColumn:
         renamed_from=column.renamed_from,
         earlier_rows=_EARLIER_ROWS[earlier],
         earlier_text=column.text,
+        row_end=column.row_end,
     )
 
 
-def _invalid(table: tuple[str, str], found: str) -> GatewayError:
+def _invalid(table: TableName, found: str) -> GatewayError:
     return _at(table, PayloadInvalid("reading a cut's events", found))
 
 
-def _at(table: tuple[str, str], error: GatewayError) -> GatewayError:
+def _at(table: TableName, error: GatewayError) -> GatewayError:
     error.data = NOTHING_LOST
     error.database, error.table = table
     return error

@@ -5,6 +5,7 @@ Pure: messages in, values out.
 
 from collections.abc import Iterable
 
+from menura.bounds import MAX_INT64, MAX_NAME_CHARS, clean_int64, clean_text
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.v1.config_pb2 import EffectiveState, Heartbeat, Hello, TableName, TableState
@@ -16,6 +17,7 @@ from gateway.errors import PayloadInvalid
 from gateway.registry import (
     ColumnSeen,
     KeySeen,
+    OtherServerSeen,
     Problem,
     SourceCommitted,
     SourceDesired,
@@ -26,29 +28,24 @@ from gateway.registry import (
     TableSeen,
 )
 
-MAX_INT64 = (1 << 63) - 1
-MAX_NAME_CHARS = 256
-#: an error's field, a column's type with its labels
-MAX_TEXT_CHARS = 64 << 10
+#: of a source
+MOST_WARNINGS = 20
 FLAVORS = ("", "mysql", "mariadb")
-
-
-def clean_text(value: str, limit: int = MAX_TEXT_CHARS) -> str:
-    return value[:limit].replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def problem_from(error: Error, at_us: int) -> Problem:
     """As an operator reads it."""
     code, message = clean_text(error.code, MAX_NAME_CHARS), clean_text(one_line(error))
-    return Problem(code, message, error.terminal, int64(error.at_us) or at_us)
+    return Problem(code, message, error.terminal, clean_int64(error.at_us) or at_us)
 
 
 def optional_problem(holder: EffectiveState | TableState, at_us: int) -> Problem | None:
     return problem_from(holder.error, at_us) if holder.HasField("error") else None
 
 
-def int64(value: int) -> int:
-    return max(0, min(value, MAX_INT64))
+def warnings_of(state: EffectiveState, at_us: int) -> tuple[Problem, ...]:
+    """The first ones of what does not keep the source from being read."""
+    return tuple(problem_from(warning, at_us) for warning in state.warnings[:MOST_WARNINGS])
 
 
 def source_seen(hello: Hello) -> dict[str, SourceSeen]:
@@ -77,12 +74,12 @@ def source_health(heartbeat: Heartbeat, at_us: int) -> list[SourceHealth]:
             source=status.source,
             read_position=clean_text(status.read_position),
             source_position=clean_text(status.source_position),
-            lag_us=int64(status.lag_us) if status.HasField("lag_us") else None,
-            rows=int64(status.rows),
-            transactions=int64(status.transactions),
-            read_bytes=int64(status.read_bytes),
-            sent_bytes=int64(status.sent_bytes),
-            credit_wait_us=int64(status.credit_wait_us),
+            lag_us=clean_int64(status.lag_us) if status.HasField("lag_us") else None,
+            rows=clean_int64(status.rows),
+            transactions=clean_int64(status.transactions),
+            read_bytes=clean_int64(status.read_bytes),
+            sent_bytes=clean_int64(status.sent_bytes),
+            credit_wait_us=clean_int64(status.credit_wait_us),
             problem=problem_from(status.error, at_us) if status.HasField("error") else None,
         )
         for status in heartbeat.sources
@@ -102,6 +99,24 @@ def tables_effective(state: EffectiveState, at_us: int) -> list[TableEffective]:
     ]
 
 
+def other_server(state: EffectiveState) -> OtherServerSeen | None:
+    """What is there in place of the server that was read."""
+    if not state.HasField("other_server"):
+        return None
+    seen = state.other_server
+    return OtherServerSeen(
+        identity=clean_text(seen.identity, MAX_NAME_CHARS),
+        server=clean_text(seen.server, MAX_NAME_CHARS),
+        former_server=clean_text(seen.former_server, MAX_NAME_CHARS),
+        lake_position=clean_text(seen.lake_position),
+        oldest_position=clean_text(seen.oldest_position),
+        end_position=clean_text(seen.end_position),
+        goes_on_at=clean_text(seen.goes_on_at),
+        lacking=clean_text(seen.lacking),
+        lacking_transactions=clean_int64(seen.lacking_transactions) if seen.HasField("lacking_transactions") else None,
+    )
+
+
 def tables_seen(part: Cartography) -> list[TableSeen]:
     _flavor(part.flavor)
     return [_table_seen(card) for card in part.tables]
@@ -112,8 +127,8 @@ def _table_seen(card: TableCard) -> TableSeen:
         *table_name(card.table),
         engine=clean_text(card.engine, MAX_NAME_CHARS),
         collation=clean_text(card.collation, MAX_NAME_CHARS),
-        estimated_rows=int64(card.estimated_rows) if card.HasField("estimated_rows") else None,
-        size_bytes=int64(card.size_bytes) if card.HasField("size_bytes") else None,
+        estimated_rows=clean_int64(card.estimated_rows) if card.HasField("estimated_rows") else None,
+        size_bytes=clean_int64(card.size_bytes) if card.HasField("size_bytes") else None,
         columns=tuple(
             ColumnSeen(
                 clean_text(column.name, MAX_NAME_CHARS),
@@ -200,11 +215,17 @@ def replicate(
         tables=[_table_sync(table) for table in desired.tables],
         cut_interval_ms=cut_interval_ms,
         cut_bytes=cut_bytes,
+        accepted_server=desired.accepted_server,
     )
 
 
 def _table_sync(table: TableDesired) -> TableSync:
-    sync = TableSync(table=TableName(database=table.database, table=table.table))
+    sync = TableSync(
+        table=TableName(database=table.database, table=table.table),
+        unlogged_gsn=table.unlogged_gsn,
+        dump_gsn=table.dump_gsn,
+        earlier_rows_missing=table.earlier_rows_missing,
+    )
     if table.start_position is not None:
         sync.position.CopyFrom(wire_position(table.start_position))
     elif table.start_text:

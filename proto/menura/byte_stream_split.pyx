@@ -1,6 +1,6 @@
 """Values whose bytes travel apart become whole again: byte_stream_split.h draws the layout.
 
-Both sides of the wire share that header: the agent's core splits (agent.native.ipc), whoever reads joins with this.
+Both sides of the wire share that header: the agent's core splits (agent.columnar.ipc), whoever reads joins with this.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer

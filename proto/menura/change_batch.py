@@ -24,8 +24,9 @@ since such a column has not changed.
 
 An insert's absent column holds its default, which the field's metadata tells where it is the same for all rows.
 
-A table's own column keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE`, in a primary key
-`METADATA_KEY`, and `METADATA_DEFAULT` where the agent knows it.
+A table's own column is called `landed_column` of its name; ``_unrepresentable`` calls it by its name in the source. It
+keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE`, in a primary key `METADATA_KEY`, of a table with
+system versioning `METADATA_ROW_END`, and `METADATA_DEFAULT` where the agent knows it.
 """
 
 from enum import IntEnum
@@ -44,8 +45,8 @@ WIRE_ROW_COLUMNS = ((CHANGE_TYPE, "c"), (GSN, "l"), (TRANSACTION, "i"))
 WIRE_TRANSACTION_COLUMNS = ((TRANSACTION_ID, "l"), (COMMIT_TIMESTAMP_US, "l"), (POSITION, "u"))
 LANDED_COLUMNS = (CHANGE_TYPE, GSN, TRANSACTION_ID, COMMIT_TIMESTAMP_US, POSITION)
 
-#: a table with a column of one of these names (compared without case), or of a name that begins with
-#: `RESERVED_PREFIX`, can't be synced and says so: see `is_reserved`
+#: no column of a table has one of these names on the way, compared without case, nor one with `RESERVED_PREFIX`: see
+#: `landed_column`
 RESERVED_NAMES = frozenset(
     {CHANGE_TYPE, GSN, TRANSACTION, TRANSACTION_ID, COMMIT_TIMESTAMP_US, POSITION, UNREPRESENTABLE, ABSENT}
 )
@@ -56,6 +57,8 @@ RESERVED_PREFIX = "_menura_"
 METADATA_SOURCE_TYPE = "menura.source_type"
 #: its place in the primary key, from "1"; absent outside of it
 METADATA_KEY = "menura.key"
+#: "1" of the column that says until when a row was current; absent of all others; see `menura.row_versions`
+METADATA_ROW_END = "menura.row_end"
 #: what an insert that does not name the column stores: `NULL_DEFAULT`, or TEXT_DEFAULT and the server's text (of binary
 #: kinds in hex, of BIT in decimal digits)
 METADATA_DEFAULT = "menura.default"
@@ -76,6 +79,10 @@ MAX_STATEMENT_BYTES = 64 << 10
 MAX_TABLE_COLUMNS = 4096
 
 
+#: what `landed_column` gives in place of a first sign
+_ESCAPED = ("%5F", "%25")
+
+
 class ChangeType(IntEnum):
     """What a row is; the names are those of Delta's change feed."""
 
@@ -86,8 +93,26 @@ class ChangeType(IntEnum):
     snapshot = 4
 
 
+def landed_column(name: str) -> str:
+    """What a table's column is called on the wire and in landing: its name, but for what could be a column of ours.
+
+    >>> landed_column("price"), landed_column("_gsn"), landed_column("%5Fgsn")
+    ('price', '%5Fgsn', '%255Fgsn')
+    """
+    return f"%{ord(name[0]):02X}{name[1:]}" if is_reserved(name) or name.startswith("%") else name
+
+
+def source_column(landed: str) -> str:
+    """The name that `landed_column` was given.
+
+    >>> source_column("price"), source_column("%5Fgsn"), source_column("%255Fgsn")
+    ('price', '_gsn', '%5Fgsn')
+    """
+    return chr(int(landed[1:3], 16)) + landed[3:] if landed[:3] in _ESCAPED else landed
+
+
 def is_reserved(column: str) -> bool:
-    """Whether a table's column can't have this name.
+    """Whether the name is one of ours.
 
     >>> is_reserved("_GSN"), is_reserved("_Menura_row"), is_reserved("gsn")
     (True, True, False)

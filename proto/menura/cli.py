@@ -1,51 +1,65 @@
-"""`menura WORD ...`: hands over to the component that registered WORD as an entry point.
+"""`menura WORD ...`: hands over to the component whose word it is, which has registered itself as an entry point.
 
-So a database host with the agent alone has `menura agent`, and no word that can't work there.
+A component whose packages are not installed says which extra has them.
 """
 
 import os
 import sys
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 
-GROUP = "menura.commands"
+GROUP = "menura.components"
 
-#: word: the extra that it needs, and what it is for
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    #: name of an entry point
+    component: str
+    #: of the distribution, with the packages that the word needs
+    extra: str
+    purpose: str
+
+
 WORDS = {
-    "up": ("api", "the receiving side on one machine: gateway, API with dashboard, sink"),
-    "agent": ("agent", "beside the database: check what is configured, stream changes to the gateway"),
-    "gateway": ("gateway", "take agents' changes in and land them as Parquet"),
-    "api": ("api", "REST and the dashboard"),
-    "sink": ("spark", "from what has landed into the lake's tables"),
-    "status": ("api", "sources and their tables: state, lag, freshness, rows"),
-    "agents": ("api", "which agents there are"),
-    "sources": ("api", "which databases they have"),
-    "tables": ("api", "which tables a source has"),
-    "events": ("api", "what happened to a table beside changes of rows"),
-    "sync": ("api", "start and stop the sync of tables"),
-    "dump": ("api", "copy what tables held before their sync began"),
+    "up": Word("controlplane_api", "api", "the receiving side on one machine: gateway, API with dashboard, sink"),
+    "agent": Word("agent", "agent", "beside the database: check what is configured, stream changes to the gateway"),
+    "gateway": Word("controlplane_api", "gateway", "take agents' changes in and land them as Parquet"),
+    "api": Word("controlplane_api", "api", "REST and the dashboard"),
+    "sink": Word("spark_sink", "spark", "from what has landed into the lake's tables"),
+    "status": Word("controlplane_api", "api", "sources and their tables: state, lag, freshness, rows"),
+    "agents": Word("controlplane_api", "api", "which agents there are"),
+    "sources": Word("controlplane_api", "api", "which databases they have"),
+    "tables": Word("controlplane_api", "api", "which tables a source has"),
+    "events": Word("controlplane_api", "api", "what happened to a table beside changes of rows"),
+    "lakes": Word("controlplane_api", "api", "lakes and their sinks"),
+    "sync": Word(
+        "controlplane_api", "api", "start and stop the sync of tables, and bring back those that have stopped"
+    ),
+    "dump": Word("controlplane_api", "api", "copy what tables held before their sync began"),
 }
 
 
 def main() -> int:
     """Run the command named by the first argument; returns its exit code."""
-    commands = {point.name: point for point in entry_points(group=GROUP)}
+    components = {point.name: point for point in entry_points(group=GROUP)}
+    words = {name: word for name, word in WORDS.items() if word.component in components}
     arguments = sys.argv[1:]
-    if not arguments or arguments[0] not in commands:
+    if not arguments or arguments[0] not in words:
         wanted = arguments[0] if arguments else ""
         asked_for_help = wanted in ("", "-h", "--help", "help")
-        lines = [f"  {word:<9}{WORDS[word][1]}" for word in WORDS if word in commands]
+        lines = [f"  {name:<9}{word.purpose}" for name, word in words.items()]
         usage = "\n".join(("usage: menura WORD ..., and menura WORD --help", *lines))
         print(usage, file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2
-    word = arguments[0]
-    sys.argv = [f"menura {word}", *arguments[1:]]
+    name, word = arguments[0], words[arguments[0]]
+    sys.argv = [f"menura {name}", *arguments[1:]]
     # gRPC tells of each broken connection on standard error beside our log, which says the same in its own form
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        command = commands[word].load()
+        command = components[word.component].load()
     except ModuleNotFoundError as missing:
-        extra = WORDS[word][0]
-        print(f"menura {word}: the package {missing.name} is not installed; install menura[{extra}]", file=sys.stderr)
+        found = f"the package {missing.name} is not installed; install menura[{word.extra}]"
+        print(f"menura {name}: {found}", file=sys.stderr)
         return 2
     return int(command() or 0)
 

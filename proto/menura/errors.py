@@ -1,21 +1,33 @@
 """What every error of Menura says, whoever raises it.
 
-Each component draws its own tree under `MenuraError` in its `errors` module. A class is one failure
-that an operator can see; its `code` is stable, its `terminal` says whether it waits for somebody.
+Each component has its own classes under `MenuraError` in its `errors` module. A class is one failure that an operator
+can see; its `code` is stable, its `terminal` says whether it waits for somebody.
 """
 
+import re
 from typing import ClassVar, Protocol
+
+_WORD_BEGINS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class MenuraError(Exception):
     """One line: where it was, what was being done, what was found, what happened to the data, what to do.
 
-    Fields hold no row value and no secret.
+    Fields hold no row value and no secret. A class that sets no `code` has its name in upper snake case:
+
+    >>> class LeaseLost(MenuraError): ...
+    >>> LeaseLost.code
+    'LEASE_LOST'
     """
 
     code: ClassVar[str] = "INTERNAL"
     exit_code: ClassVar[int] = 1
     terminal: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "code" not in vars(cls):
+            cls.code = _WORD_BEGINS.sub("_", cls.__name__).upper()
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 3 (times in microseconds since the epoch, UTC)::
+An entry, format 4 (times in microseconds since the epoch, UTC)::
 
     {"format": 3, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
@@ -26,7 +26,9 @@ An entry, format 3 (times in microseconds since the epoch, UTC)::
                    "statement": "ALTER TABLE orders ADD note TEXT", "removes_rows": false,
                    "columns": [{"name": "note", "source_type": "text charset utf8mb4", "arrow_format": "u", "key": 0,
                                 "renamed_from": "", "earlier_rows": "null", "earlier_text": ""}],
-                   "new_name": [], "dump": "", "removes_rows_before_gsn": 0}],
+                   "new_name": [], "dump": "", "removes_rows_before_gsn": 0, "unlogged_changes": "", "reread": false,
+                   "most_rereads_per_hour": 0, "foreign_keys": [], "unchecked_from_gsn": 0,
+                   "gap_from": "", "gap_to": ""}],
        "chunks": [{"database": "shop", "table": "orders", "dump": "0f8e...", "chunk": 12, "gsn": 871, "range": 2,
                    "lower": "[\\"500\\"]", "upper": "[\\"900\\"]", "last_of_range": false, "rows": 400,
                    "source_bytes": 51200, "read_at_us": 1699999999000000, "read_us": 930000,
@@ -43,7 +45,8 @@ the other columns before and after them hold is the same for all its rows and st
 (also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
 are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
 over them, wherever in the log those stand.
-Format 2 is the same without dumps. Format 1 is format 2 without `events`; its files have no `_absent`.
+Format 3 is the same without what an event has from `unlogged_changes` on. Format 2 is format 3 without dumps.
+Format 1 is format 2 without `events`; its files have no `_absent`.
 
 Within a source cuts are numbered from 1 without gaps; `epoch` is that of the gateway's lease and never falls.
 A reader MUST refuse a `format` above its own.
@@ -51,12 +54,14 @@ A reader MUST refuse a `format` above its own.
 
 import json
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from menura.naming import path_segment
+from menura.naming import TableName, path_segment
 
-FORMAT = 3
-READABLE_FORMATS = (1, 2, 3)
+FORMAT = 4
+READABLE_FORMATS = (1, 2, 3, 4)
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -79,7 +84,7 @@ class LandedPosition:
 class LandedAhead:
     position: LandedPosition
     #: (database, table)
-    tables: tuple[tuple[str, str], ...]
+    tables: tuple[TableName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,24 @@ class LandedColumn:
     #: of an added column: "null", "text" or "unknown"; "" for one that was there
     earlier_rows: str = ""
     earlier_text: str = ""
+    #: see `menura.row_versions`
+    row_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LandedForeignKey:
+    """A key of a child whose actions the server does not log; the lake carries them out."""
+
+    name: str
+    columns: tuple[str, ...]
+    #: (database, table)
+    parent: TableName
+    parent_columns: tuple[str, ...]
+    #: "cascade", "set_null"; "": the child's rows stay
+    on_delete: str
+    on_update: str
+    #: of each column; "" where it holds no text
+    collations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +155,18 @@ class LandedEvent:
     dump: str = ""
     #: rows with a lower number do not exist any more
     removes_rows_before_gsn: int = 0
+    #: why rows with a lower number may differ from the source's, which changed them without logging it; "": none did
+    unlogged_changes: str = ""
+    #: a dump shall bring them; more than so many an hour stop the table. Of a FOREIGN_KEYS event: where a lake asks
+    reread: bool = False
+    most_rereads_per_hour: int = 0
+    #: of a FOREIGN_KEYS event
+    foreign_keys: tuple[LandedForeignKey, ...] = ()
+    #: of a FOREIGN_KEYS_UNCHECKED event
+    unchecked_from_gsn: int = 0
+    #: of LOG_GAP: up to where the table was read, and from where it goes on; cut off where they are long
+    gap_from: str = ""
+    gap_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +236,18 @@ class LogEntry:
     gateway: str
     committed_at_us: int
     cuts: tuple[LandedCut, ...]
+
+
+def landing_name(url: str) -> str:
+    """One name for a landing, however its address was written.
+
+    >>> landing_name("file:///data/landing"), landing_name("s3://bucket/landing/")
+    ('/data/landing', 's3://bucket/landing')
+    """
+    parts = urlsplit(url)
+    if not parts.scheme or parts.scheme == "file":
+        return str(Path(parts.path if parts.scheme else url).absolute())
+    return url.rstrip("/")
 
 
 def entry_path(entry: int) -> str:
@@ -275,8 +322,16 @@ def decode_event(facts: dict[str, Any]) -> LandedEvent:
     nested = {
         "columns": tuple(LandedColumn(**column) for column in facts["columns"]),
         "new_name": tuple(str(part) for part in facts["new_name"]),
+        "foreign_keys": tuple(map(decode_foreign_key, facts.get("foreign_keys", ()))),
     }
     return LandedEvent(**{**facts, **nested})
+
+
+def decode_foreign_key(facts: dict[str, Any]) -> LandedForeignKey:
+    """A key from its `asdict`; raises KeyError or TypeError for another document."""
+    database, table = facts["parent"]
+    lists = {name: tuple(map(str, facts[name])) for name in ("columns", "parent_columns", "collations")}
+    return LandedForeignKey(**{**facts, **lists, "parent": (str(database), str(table))})
 
 
 def _with_position(facts: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from menura.change_batch import landed_column
 from menura.types import ColumnType
 
 
@@ -21,6 +22,8 @@ class Column:
     key: int = 0
     #: as `menura.change_batch.METADATA_DEFAULT`; '' where it is not known or not the same for all rows
     default: str = ""
+    #: MariaDB: says until when a row was current; see `menura.row_versions`
+    row_end: bool = False
 
 
 def schema_id(columns: tuple[Column, ...]) -> str:
@@ -30,9 +33,9 @@ def schema_id(columns: tuple[Column, ...]) -> str:
     >>> len(schema_id((Column("id", ColumnType(Kind.INT), nullable=False, key=1),)))
     16
     """
-    return digest((c.name, str(c.type), c.key, c.default) for c in columns)
+    return digest((landed_column(c.name), str(c.type), c.key, c.default) for c in columns)
 
 
 def digest(facts: Iterable[tuple[str, str, int, str]]) -> str:
-    """`schema_id` from each column's name, its type's text, key and default."""
+    """`schema_id` from each column's name as it lands, its type's text, key and default."""
     return hashlib.sha256(json.dumps(list(facts), ensure_ascii=False).encode()).hexdigest()[:16]

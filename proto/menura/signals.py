@@ -1,28 +1,33 @@
 """Being told to stop: a signal sets an event.
 
-A Python signal handler runs in the main thread, between any two of its steps. `threading.Event.set` takes the event's
-lock, which the main thread holds for moments in each `wait`: a handler that calls it then waits for itself for ever.
-`queue.SimpleQueue.put` is made to be called there.
+Python runs a signal's handler in the main thread, between two of its steps. Two things follow. A handler must not set
+the event: the main thread may hold the event's lock. And it may come late or never: the system can give the signal to
+another thread, or to the main thread just before it begins to wait, and neither ends the wait. So the byte that Python
+writes at once, from whichever thread was interrupted, to the descriptor of `signal.set_wakeup_fd` is what counts. A
+thread reads it.
 """
 
 import signal
+import socket
 import threading
-from queue import SimpleQueue
 from types import FrameType
 
 
 def set_at_signal(event: threading.Event, *numbers: signal.Signals) -> None:
-    """From now on each of the signals sets `event`; to be called in the main thread."""
-    arrived: SimpleQueue[int] = SimpleQueue()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        arrived.put(number)
+    """From now on each of the signals sets `event`; to be called in the main thread. A later call replaces this one."""
+    told, arrived = socket.socketpair()
+    told.setblocking(False)  # as `set_wakeup_fd` asks
 
     def pass_on() -> None:
-        while True:
-            arrived.get()
-            event.set()
+        with told, arrived:
+            while numbers_arrived := arrived.recv(64):
+                if any(number in numbers for number in numbers_arrived):
+                    event.set()
 
+    def handled(number: int, frame: FrameType | None) -> None:
+        """Python's part, which has nothing left to do."""
+
+    signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=pass_on, name="signals", daemon=True).start()
     for number in numbers:
-        signal.signal(number, note)
+        signal.signal(number, handled)

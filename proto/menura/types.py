@@ -12,6 +12,7 @@ and no real value stands for another:
   as the server holds them, ``{"note":"0xE4F6"}``.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -54,6 +55,7 @@ BINARY_KINDS = frozenset({Kind.BINARY, Kind.VARBINARY, Kind.BLOB, Kind.GEOMETRY,
 FRACTIONAL_TIME_KINDS = frozenset({Kind.TIME, Kind.DATETIME, Kind.TIMESTAMP})
 
 MAX_DECIMAL128_PRECISION = 38
+_LONG_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,27 @@ def _printed_label(label: str) -> str:
     return "'" + label.replace("'", "''") + "'" if raw is None else f"0x{raw.hex().upper()}"
 
 
+#: the types that a column can have beside decimal128: the Arrow C data interface's format string, and Arrow's name with
+#: what it takes
+ARROW_TYPES: dict[str, tuple[str, ...]] = {
+    "c": ("int8",),
+    "C": ("uint8",),
+    "s": ("int16",),
+    "S": ("uint16",),
+    "i": ("int32",),
+    "I": ("uint32",),
+    "l": ("int64",),
+    "L": ("uint64",),
+    "f": ("float32",),
+    "g": ("float64",),
+    "u": ("utf8",),
+    "z": ("binary",),
+    "tdD": ("date32",),
+    "tsu:": ("timestamp", "us"),
+    "tsu:UTC": ("timestamp", "us", "UTC"),
+}
+_DECIMAL_FORMAT = re.compile(r"d:([1-9]|[12]\d|3[0-8]),(\d|[12]\d|3[0-8])")
+
 _FIXED_FORMATS = {
     Kind.FLOAT: "f",
     Kind.DOUBLE: "g",
@@ -169,6 +192,18 @@ def arrow_format(column_type: ColumnType) -> str:
     return _FIXED_FORMATS[kind]
 
 
+def decimal_digits(format_: str) -> tuple[int, int] | None:
+    """Precision and scale of decimal128's format string; None: it is none.
+
+    >>> decimal_digits("d:10,2"), decimal_digits("d:10,12"), decimal_digits("l")
+    ((10, 2), None, None)
+    """
+    found = _DECIMAL_FORMAT.fullmatch(format_)
+    if found is None or int(found[2]) > int(found[1]):
+        return None
+    return int(found[1]), int(found[2])
+
+
 def lake_format(format_: str) -> str:
     """The lake's type of a landed column, both as Arrow C format strings.
 
@@ -178,6 +213,39 @@ def lake_format(format_: str) -> str:
     if format_ in ("c", "C", "s", "S", "i", "I"):
         return "l"
     return "d:20,0" if format_ == "L" else format_
+
+
+def wider_format(lake: str, other: str) -> str | None:
+    """The smallest of the lake's types that holds the values of both without loss, all as Arrow C format strings.
+
+    `lake` itself where it does; None: there is none.
+
+    >>> wider_format("l", "d:20,0"), wider_format("u", "l"), wider_format("l", "g")
+    ('d:20,0', 'u', None)
+    """
+    if lake == other:
+        return lake
+    if {lake, other} == {"f", "g"}:
+        return "g"
+    digits = [_digits(lake), _digits(other)]
+    if "u" in (lake, other) and any(digits):
+        return "u"
+    if digits[0] is None or digits[1] is None:
+        return None
+    scale = max(digits[0][1], digits[1][1])
+    precision = max(digits[0][0], digits[1][0]) + scale
+    return f"d:{precision},{scale}" if precision <= MAX_DECIMAL128_PRECISION else "u"
+
+
+def _digits(format_: str) -> tuple[int, int] | None:
+    """Digits before and after the point."""
+    if format_ == "l":
+        return _LONG_DIGITS, 0
+    digits = decimal_digits(format_)
+    if digits is None:
+        return None
+    precision, scale = digits
+    return precision - scale, scale
 
 
 @dataclass(frozen=True, slots=True)

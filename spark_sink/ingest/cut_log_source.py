@@ -4,14 +4,15 @@ An offset is an entry's number: `{"entry": 7}` means that entries up to 7 are be
 until one is missing, so a batch costs as many small reads as it has entries, however old the log is.
 A batch ends before the entry with which it would exceed a limit in cuts, files or bytes; one entry always fits.
 
-All rows of one table stand in one partition, in the order of the log, so that the partition's task can apply
-them. An entry that can't be read is delivered alone, as a row with `problem`: the batch that holds it then
-fails in the driver with the reason, and again after a restart, until the entry can be read.
+All rows of one table, and of those that foreign keys join it with (`families`), stand in one partition, each table's
+in the order of the log, so that the partition's task can apply them. An entry that can't be read is delivered alone, as
+a row with `problem`: the batch that holds it then fails in the driver with the reason, and again after a restart, until
+the entry can be read.
 Nothing here is durable; Spark's checkpoint holds the offset.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,12 +22,15 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from spark_sink.errors import LogEntryUnreadable
+from spark_sink.ingest.families import Families
+from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
 
 FORMAT_NAME = "menura_cut_log"
 #: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut;
-#: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump
+#: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump; a row with `parents`, one of
+#: `ParentsChanged`, says that a table's foreign keys may have changed it
 ROW_SCHEMA = pa.schema(
     [
         ("entry", pa.int64()),
@@ -47,6 +51,7 @@ ROW_SCHEMA = pa.schema(
         ("last_gsn", pa.int64()),
         ("chunk", pa.string()),
         ("event", pa.string()),
+        ("parents", pa.string()),
         ("problem", pa.string()),
     ]
 )
@@ -78,7 +83,7 @@ class RowsPartition(InputPartition):
 
 
 class CutLogSource(DataSource):
-    """Options: landing, partitions (how many tasks a batch may have), maxCuts, maxFiles, maxBytes."""
+    """Options: landing, lake, partitions (how many tasks a batch may have), maxCuts, maxFiles, maxBytes."""
 
     @classmethod
     def name(cls) -> str:
@@ -95,11 +100,12 @@ class CutLogSource(DataSource):
             bytes=int(self.options.get("maxBytes", default.bytes)),
         )
         log = LandingLog(str(self.options["landing"]))
-        return CutLogReader(log, int(self.options.get("partitions", 1)), limits)
+        events = Records(str(self.options["lake"])).events_folder if "lake" in self.options else ""
+        return CutLogReader(log, int(self.options.get("partitions", 1)), limits, events)
 
 
 class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, log: LandingLog, partitions: int, limits: Limits) -> None:
+    def __init__(self, log: LandingLog, partitions: int, limits: Limits, events_folder: str = "") -> None:
         self.log = log
         self.partition_count = partitions
         self.limits = limits
@@ -109,6 +115,8 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: epoch and number of each source's last cut, as far as this reader has come
         self._last_cuts: dict[tuple[str, str], tuple[int, int]] = {}
         self._checked_entry = 0
+        self._events_folder = events_folder
+        self._families: Families | None = None
 
     def initialOffset(self) -> dict[str, int]:
         return {"entry": 0}
@@ -142,12 +150,26 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
         first, last = int(start["entry"]) + 1, int(end["entry"])
+        families = self._known_families()
         rows: list[Row] = []
+        problems: list[Row] = []
         for number in range(first, last + 1):
             entry = self._entry(number)
-            rows.extend(problem_row(number, entry) if isinstance(entry, str | None) else entry_rows(entry))
+            if isinstance(entry, str | None):
+                problems.extend(problem_row(number, entry))
+            else:
+                families.note(entry)
+                rows.extend(entry_rows(entry))
         self._read = {number: entry for number, entry in self._read.items() if number > last}
-        return [RowsPartition(part) for part in divide(rows, self.partition_count)]
+        rows = [*problems, *families.arranged(rows)]
+        return [RowsPartition(part) for part in divide(rows, self.partition_count, families.family)]
+
+    def _known_families(self) -> Families:
+        if self._families is None:
+            self._families = Families()
+            if self._events_folder:
+                self._families.read(self._events_folder)
+        return self._families
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RowsPartition)
@@ -258,21 +280,30 @@ def _cut_facts(entry: LogEntry, cut: LandedCut) -> Row:
 TABLE_COST_BYTES = 256 << 10
 
 
-def divide(rows: Sequence[Row], parts: int) -> list[list[Row]]:
-    """Rows in at most `parts` lists of about equal work: a table's rows stay together and in order.
+def divide(
+    rows: Sequence[Row], parts: int, family: Callable[[TableId], TableId] = lambda table: table
+) -> list[list[Row]]:
+    """Rows in at most `parts` lists of about equal work: those of a family's tables stay together and in order.
 
-    The heaviest table first, each to the lightest list. Rows of cuts stand in the first list.
+    The heaviest first, each to the lightest list. Rows of cuts stand in the first list.
     """
     cuts = [row for row in rows if is_cut(row)]
-    tables: dict[TableId, list[Row]] = {}
+    families: dict[TableId, list[Row]] = {}
+    costs: dict[TableId, int] = {}
+    of_table: dict[TableId, TableId] = {}
     for row in rows:
         if not is_cut(row):
-            tables.setdefault(row_table(row), []).append(row)
-    lists: list[list[Row]] = [[] for _ in range(max(1, min(parts, len(tables))))]
+            table = row_table(row)
+            if table not in of_table:
+                of_table[table] = family(table)
+                costs[of_table[table]] = costs.get(of_table[table], 0) + TABLE_COST_BYTES
+            families.setdefault(of_table[table], []).append(row)
+            costs[of_table[table]] += row["bytes"]
+    lists: list[list[Row]] = [[] for _ in range(max(1, min(parts, len(families))))]
     lists[0].extend(cuts)
     loads = [0] * len(lists)
-    for work in sorted(tables.values(), key=lambda work: -sum(row["bytes"] for row in work)):
+    for found in sorted(families, key=lambda found: -costs[found]):
         lightest = loads.index(min(loads))
-        lists[lightest].extend(work)
-        loads[lightest] += TABLE_COST_BYTES + sum(row["bytes"] for row in work)
+        lists[lightest].extend(families[found])
+        loads[lightest] += costs[found]
     return [part for part in lists if part]

@@ -6,7 +6,8 @@ Parquet files under LAKE/_menura/staging; Spark then computes the net effect and
 it must. The rules are those of `net_effect`, said in SQL, and the same Delta `txn` make it exactly once.
 
 Rows that lack values owe them to the row's earlier life, which may have had another key: SQL has no good words for
-that. They are merged by the worker's way, `CHUNK_ROWS` at a time, each with the `txn` of its last number.
+that. They are merged by the worker's way, `CHUNK_ROWS` at a time, each with the `txn` of its last number; and so are
+rows of a table without a key of which some rows are known in part.
 
 Deletion vectors stay off. Measured, delta-rs's MERGE and its SQL read them right, but its pyarrow dataset refuses
 the whole table, and so would shut out who reads the lake without Spark.
@@ -27,10 +28,11 @@ from pyspark.sql import functions as F
 
 from spark_sink.ingest.table_task import apply_table
 from spark_sink.ingest.table_writer import apply_once
-from spark_sink.lake.current_rows import match_columns
+from spark_sink.lake.current_rows import match_columns, unknown_texts
 from spark_sink.lake.delta_table import Transactions, is_empty, progress_transactions, schema_of
 from spark_sink.lake.merge import merge_tables
 from spark_sink.lake.net_effect import COPY, DELETED, ROW_HASH
+from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import FOLDER
 from spark_sink.lake.steps import Segment, segment_tables
 from spark_sink.landed.landed_file import open_landed
@@ -50,11 +52,13 @@ class LargeMerger:
         self.log = log
         self.lake = lake
 
-    def apply(self, outcome: Outcome) -> Outcome:
+    def apply(self, outcome: Outcome, recorded: Recorded = NOTHING) -> Outcome:
         """The table's outcome once Spark has merged it."""
         table, work = outcome.table, outcome.work
         merge_rows = partial(self._merge_rows, table)
-        return apply_table(table, work, lambda: apply_once(self.log, self.lake, table, work, open_landed, merge_rows))
+        return apply_table(
+            table, work, lambda: apply_once(self.log, self.lake, table, work, recorded, open_landed, merge_rows)
+        )
 
     def _merge_rows(
         self, table: TableId, current: DeltaTable, segment: Segment, merged_gsn: int, transactions: Transactions
@@ -62,7 +66,7 @@ class LargeMerger:
         """`MergeRows` on Spark."""
         held = schema_of(current)
         tables = segment_tables(table, segment, held, merged_gsn)
-        if segment.may_be_partial:
+        if segment.may_be_partial or segment.keeps_numbers or (not segment.layout.key and unknown_texts(current)):
             for rows, carried in chunks(tables, segment, table.application, merged_gsn, transactions):
                 merge_tables(table, current, segment.layout, rows, carried)
             return
@@ -129,8 +133,9 @@ def chunks(
     for rows in tables:
         gathered.append(rows)
         if is_in_order and sum(map(len, gathered)) >= CHUNK_ROWS:
-            whole = pa.concat_tables(gathered)
-            open_rows = int(whole[CHANGE_TYPE][-1].as_py() == ChangeType.update_preimage.name)
+            whole = pa.concat_tables(gathered, promote_options="default")
+            kinds = whole[CHANGE_TYPE] if CHANGE_TYPE in whole.column_names else None  # in none of these does it matter
+            open_rows = int(kinds is not None and kinds[-1].as_py() == ChangeType.update_preimage.name)
             done = whole.slice(0, len(whole) - open_rows)
             gathered = [whole.slice(len(done))]
             if len(done):

@@ -6,15 +6,17 @@ logged. Durable are the tables, the records, and Spark's checkpoint, in this ord
 has the batch replayed, and its tables skip what they hold.
 
 A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is
-tried again from there when the sink starts and, where the failure was transient, each minute; what it missed is
-read from the cut log, so nothing of it is lost.
+tried again from there when the sink starts, when somebody asks for it and, where the failure was transient, each
+minute; what it missed is read from the cut log, so nothing of it is lost. Where a dump of it begins later in the log
+and it can't go on from where it stopped, it begins anew with that dump: see `new_beginning`. A table whose
+folder does not hold what was recorded of it (`recorded`) is given all of its rows from the log's first entry on.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from menura.instants import now_us
 from py4j.protocol import Py4JJavaError
@@ -22,10 +24,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import QueryFailed, SinkError
+from spark_sink.errors import LakeTableLost, QueryFailed, SinkError
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, entry_rows
+from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.large_merge import LargeMerger
-from spark_sink.ingest.table_task import TaskSettings, TaskSize, table_task, warm_up
+from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
+from spark_sink.ingest.status import SinkStatus, checkpointed_entry
+from spark_sink.ingest.table_task import TaskSettings, TaskSize, parent_stopped, table_task, warm_up
+from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.landed.landing_log import LandingLog, log_entry_unreadable
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode, is_cut, row_table
@@ -57,29 +64,41 @@ def condition(error: PySparkException | Py4JJavaError) -> str:
 class Sink:
     """One running sink. `failure` is what ended a batch, for whoever awaits the query."""
 
-    def __init__(self, session: SparkSession, settings: SinkSettings) -> None:
+    def __init__(self, session: SparkSession, settings: SinkSettings, status: SinkStatus) -> None:
         self.session = session
         self.settings = settings
         self.log = LandingLog(settings.landing)
         self.records = Records(settings.lake)
         self.large = LargeMerger(session, self.log, settings.lake)
         self.failure: SinkError | None = None
+        #: how many were applied
+        self.batches = 0
         self.partitions = session.sparkContext.defaultParallelism * PARTITIONS_PER_CORE
         self._stopped: dict[TableId, StoppedTable] = {}
+        self._recorded: dict[TableId, Recorded] = {}
         #: held while tables are written: a stop waits for them, a retry does not run beside a batch
         self._writing = threading.Lock()
         self._stopping = False
         self._next_retry = 0.0
+        self.status = status
+        #: tables to be tried again soon; another thread asks
+        self._asked: set[TableId] = set()
+        self._asking = threading.Lock()
 
     def start(self) -> StreamingQuery:
-        """Warm the workers up, try stopped tables again, and start the query."""
+        """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
+        self._stopping = False
         self._warm_up()
         self._stopped = self.records.stopped_tables()
+        self.status.began(checkpointed_entry(self.settings.checkpoint), self._stopped)
+        self._recorded = recorded_tables(open_table(self.records.cuts_folder))
+        self._stop_lost()
         self.retry_stopped(list(self._stopped))
         limits = self.settings.limits
         frame = (
             self.session.readStream.format(FORMAT_NAME)
             .option("landing", self.settings.landing)
+            .option("lake", self.settings.lake)
             .option("partitions", self.partitions)
             .option("maxCuts", limits.cuts)
             .option("maxFiles", limits.files)
@@ -107,41 +126,96 @@ class Sink:
         if self._writing.acquire(timeout=seconds):
             self._writing.release()
 
+    def ask_retry(self, tables: Iterable[TableId]) -> None:
+        """Let `retry_due` try these tables again, those of them that are stopped; from any thread."""
+        with self._asking:
+            self._asked.update(tables)
+
     def retry_due(self) -> None:
-        """Try transiently stopped tables again, each `RETRY_SECONDS`."""
-        waiting = [table for table, stop in self._stopped.items() if not stop.terminal]
-        if waiting and time.monotonic() >= self._next_retry:
-            self.retry_stopped(waiting)
+        """Try tables again that somebody asks for, and transiently stopped ones, each `RETRY_SECONDS`."""
+        with self._asking:
+            asked, self._asked = self._asked, set()
+        is_time = time.monotonic() >= self._next_retry
+        self.retry_stopped(
+            [table for table, stop in self._stopped.items() if table in asked or (is_time and not stop.terminal)]
+        )
 
     def retry_stopped(self, tables: Sequence[TableId]) -> None:
-        """Give tables what they missed, from the entry that they stopped at to the log's end."""
+        """Give tables what they missed, from the entry that they stopped at to the log's end.
+
+        One that can't go on from there begins anew where the log has a dump of it.
+        """
         if not tables:
             return
         with self._writing:
             self._next_retry = time.monotonic() + RETRY_SECONDS
-            cuts, rows = self._missed_rows({table: self._stopped[table].entry for table in tables})
-            frame = self.session.createDataFrame(rows, ROW_DDL).coalesce(1)
-            _, _, outcomes = self._run(frame, frozenset())  # the events were recorded when their batch was
-            self._record(cuts, outcomes)
-            # Only what was really done goes on: a table whose entries are gone must not skip them.
-            resumed = [outcome for outcome in outcomes if outcome.result is not Result.STOPPED]
-            self.records.record_resumed(resumed)
-            for outcome in resumed:
-                del self._stopped[outcome.table]
-                logger.info("table resumed table=%s cut=%d", outcome.table, outcome.cut)
+            rows = self._retry(tables)
+            anew = [
+                begins
+                for table in tables
+                if (stop := self._stopped.get(table)) is not None and (begins := new_beginning(stop, rows)) is not None
+            ]
+            if anew:
+                anew = [replace(begins, at_us=now_us()) for begins in anew]
+                self.records.record_stops(anew)  # before anything is left out
+                self._stopped.update({begins.table: begins for begins in anew})
+                self._retry([begins.table for begins in anew])
+            self.status.stopped_are(self._stopped)
+
+    def _retry(self, tables: Collection[TableId]) -> list[Row]:
+        """Once; gives the rows that the tables missed."""
+        self._leave_bereft(tables)
+        stops = {table: self._stopped[table] for table in tables}
+        cuts, rows = self._missed_rows({table: stop.entry for table, stop in stops.items()})
+        followed = rows_to_follow(rows, stops)
+        frame = self.session.createDataFrame(followed, ROW_DDL).coalesce(1)
+        going = {table for table, stop in stops.items() if not stop.is_bereft}
+        anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
+        recorded = {table: held for table, held in self._recorded.items() if table not in anew}
+        left_alone = frozenset(self._stopped) - going
+        _, _, outcomes = self._run(frame, left_alone, recorded)  # events were recorded with their batch
+        self._record(cuts, outcomes)
+        # Only what was really done goes on: a table whose entries are gone must not skip them.
+        done = [outcome for outcome in outcomes if outcome.result is not Result.STOPPED]
+        resumed = [outcome for outcome in done if outcome.table in self._stopped]
+        self.records.record_resumed((outcome, lacking(stops[outcome.table])) for outcome in resumed)
+        for outcome in resumed:
+            del self._stopped[outcome.table]
+            begun_anew = stops[outcome.table].begins_at_gsn > 0
+            logger.info("table resumed table=%s cut=%d begun_anew=%s", outcome.table, outcome.cut, begun_anew)
+        return rows
+
+    def _leave_bereft(self, tables: Collection[TableId]) -> None:
+        """Before any of these begins anew: what its foreign keys did to others meanwhile nobody carries out."""
+        if any(self._stopped[table].begins_at_gsn for table in tables):
+            families = Families()
+            families.read(self.records.events_folder)
+            begins = [stop for table in tables if (stop := self._stopped[table]).begins_at_gsn and not stop.is_bereft]
+            stops = bereft(self._stopped, begins, lambda table: families.above([table]), now_us())
+            self.records.record_stops(stops)
+            self._stopped.update({stop.table: stop for stop in stops})
 
     def _missed_rows(self, first_entries: dict[TableId, int]) -> tuple[list[CutSeen], list[Row]]:
+        """Rows from these entries on, each table's behind those of the tables that its foreign keys follow."""
+        families = Families()
+        families.read(self.records.events_folder)
         cuts: list[CutSeen] = []
         rows: list[Row] = []
-        number = min(first_entries.values())
+        number = first = min(first_entries.values())
         while (entry := self.log.read_entry(number)) is not None:
+            families.note(entry)
+            # Those must have all that a child takes of them; what they have already is left out.
+            wanted = dict.fromkeys(families.above(first_entries), first) | first_entries
             for row in entry_rows(entry):
                 if is_cut(row):
                     cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
-                elif number >= first_entries.get(row_table(row), number + 1):
+                    rows.append(row)
+                elif number >= wanted.get(row_table(row), number + 1):
                     rows.append(row)
             number += 1
-        return cuts, rows
+        arranged = [row for row in families.arranged(rows) if not is_cut(row)]
+        wanted = dict.fromkeys(families.above(first_entries), first) | first_entries
+        return cuts, [row for row in arranged if row["entry"] >= wanted.get(row_table(row), number)]
 
     def _guarded(self, frame: DataFrame, batch: int) -> None:
         """Spark keeps of a batch's failure its text alone; this keeps the error itself."""
@@ -156,9 +230,14 @@ class Sink:
 
     def _apply_batch(self, frame: DataFrame, batch: int) -> None:
         began = time.monotonic()
-        cuts, events, outcomes = self._run(frame, frozenset(self._stopped))
+        cuts, events, outcomes = self._run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
         stopped = self._record(cuts, outcomes)
+        self.batches += 1
+        seconds = time.monotonic() - began
+        self.status.applied(cuts, sum(outcome.rows for outcome in outcomes), seconds)
+        self.status.stopped_are(self._stopped)
+        self.ask_retry(seen.table for seen in events if seen.table in self._stopped and begins_anew(seen.seen.event))
         now = now_us()
         committed_us = [cut.last_commit_timestamp_us for cut in cuts if cut.last_commit_timestamp_us]
         logger.info(
@@ -170,17 +249,17 @@ class Sink:
             len(outcomes) - len(stopped),
             len(stopped),
             sum(outcome.rows for outcome in outcomes),
-            time.monotonic() - began,
+            seconds,
             (now - min((cut.committed_at_us for cut in cuts), default=now)) / 1e6,
             # Of the newest transaction in the lake; a batch without one says nothing of it.
             f"{(now - max(committed_us)) / 1e6:.3f}" if committed_us else "unknown",
         )
 
     def _run(
-        self, frame: DataFrame, left_alone: frozenset[TableId]
+        self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
-        settings = TaskSettings(self.settings.landing, self.settings.lake, left_alone, self.settings.size)
+        settings = TaskSettings(self.settings.landing, self.settings.lake, left_alone, self.settings.size, recorded)
         done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
         for message in done:
             if isinstance(message, EntryProblem):
@@ -188,20 +267,69 @@ class Sink:
         cuts = [message for message in done if isinstance(message, CutSeen)]
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
-        return cuts, events, [self.large.apply(o) if o.result is Result.LARGE else o for o in outcomes]
+        return cuts, events, self._with_large(outcomes, recorded)
+
+    def _with_large(self, outcomes: Sequence[Outcome], recorded: Mapping[TableId, Recorded]) -> list[Outcome]:
+        """Tables that are too large for a task, each after its parents."""
+        stopped = {outcome.table for outcome in outcomes if outcome.result is Result.STOPPED}
+        found = []
+        for outcome in outcomes:
+            done = outcome
+            if outcome.result is Result.LARGE:
+                parents = parents_of(outcome.table, outcome.work) & stopped
+                if parents:
+                    done = parent_stopped(outcome.table, outcome.work[0], min(parents))
+                else:
+                    applied = self.large.apply(outcome, recorded.get(outcome.table, NOTHING))
+                    done = replace(applied, has_own=outcome.has_own)
+                if done.result is Result.STOPPED:
+                    stopped.add(done.table)
+            found.append(done)
+        return found
 
     def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write the batch's records; gives the outcomes of tables that stopped."""
         stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
-        self.records.record_batch(cuts, outcomes)
-        self.records.record_stops(stopped)
-        at_us = now_us()
-        for stop in stopped:
-            self._stopped[stop.table] = StoppedTable(
-                stop.table, stop.entry, stop.cut, stop.code, stop.message, stop.terminal, at_us
-            )
-            logger.error("table stopped table=%s cut=%d error=%s", stop.table, stop.cut, stop.message)
+        self.records.record_batch(cuts, [outcome for outcome in outcomes if not outcome.says_nothing])
+        for outcome in outcomes:
+            if outcome.result is not Result.STOPPED:
+                before = self._recorded.get(outcome.table, NOTHING)
+                self._recorded[outcome.table] = before.followed_by(outcome.changelog_version, outcome.current_version)
+        self._stop(stopped)
         return stopped
+
+    def _stop_lost(self) -> None:
+        """Tables whose folders do not hold what was recorded when the sink last ran."""
+        lost = lost_tables(self.settings.lake, self._recorded)
+        new = {table: stop for table, stop in lost.items() if table not in self._stopped}
+        self._stop(
+            Outcome(
+                table, Result.STOPPED, stop.from_entry, 0, code=stop.code, message=str(stop), terminal=stop.terminal
+            )
+            for table, stop in new.items()
+        )
+
+    def _stop(self, outcomes: Iterable[Outcome]) -> None:
+        stops = [self._stop_of(outcome) for outcome in outcomes]
+        self.records.record_stops(stops)
+        for stop in stops:
+            self._stopped[stop.table] = stop
+            logger.error("table stopped table=%s cut=%d error=%s", stop.table, stop.cut, stop.message)
+
+    def _stop_of(self, outcome: Outcome) -> StoppedTable:
+        """A table that was stopped already keeps what is known of its first stop."""
+        held = self._stopped.get(outcome.table)
+        return StoppedTable(
+            outcome.table,
+            outcome.entry,
+            outcome.cut,
+            outcome.code,
+            outcome.message,
+            outcome.terminal,
+            now_us(),
+            held.last_commit_timestamp_us if held is not None else self.status.last_commit_us(outcome.table),
+            held.begins_at_gsn if held is not None else 0,
+        )
 
     def _warm_up(self) -> None:
         """Start the Python workers and import what they need, before the first change waits for it."""

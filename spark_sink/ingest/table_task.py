@@ -5,8 +5,8 @@ A fault of one table is its outcome, never the task's end, so that other tables 
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -17,13 +17,15 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import Row
 
-from spark_sink.errors import LakeStorageFailed, TableStopped, TableUnexpected
+from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
+from spark_sink.ingest.families import parents_of
 from spark_sink.ingest.table_writer import Versions, apply_work
 from spark_sink.lake.current_rows import merge_effect
 from spark_sink.lake.delta_table import Layout, create_table
 from spark_sink.lake.net_effect import DELETED, keyed_effect
+from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.work import CutEvent, Outcome, Result, TableId, Work, encode, split_rows
+from spark_sink.work import Outcome, ParentsChanged, Result, TableFile, TableId, Work, encode, split_rows
 
 STORAGE_ATTEMPTS = 3
 STORAGE_PAUSE_SECONDS = 0.5
@@ -44,7 +46,7 @@ class TaskSize:
 
     def holds(self, work: Sequence[Work]) -> bool:
         """Chunks of ranges do not count: they are merged piece by piece."""
-        counted = [each for each in work if isinstance(each, CutEvent) or not each.is_range]
+        counted = [each for each in work if not isinstance(each, TableFile) or not each.is_range]
         return sum(each.rows for each in counted) <= self.rows and sum(each.bytes for each in counted) <= self.bytes
 
     def groups(self, work: Sequence[Work]) -> list[list[Work]]:
@@ -66,6 +68,8 @@ class TaskSettings:
     #: tables that wait for somebody; their files and events are left alone
     stopped: frozenset[TableId]
     size: TaskSize
+    #: what tables' folders must hold
+    recorded: Mapping[TableId, Recorded] = field(default_factory=dict)
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -86,20 +90,45 @@ def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str
 
 def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[Work]]]) -> Iterator[Outcome]:
     log = LandingLog(settings.landing)
+    stopped_now, large = set(settings.stopped), set[TableId]()
     for table, work in tables:
         if table in settings.stopped:
             continue
         groups = settings.size.groups(work)
-        if all(settings.size.holds(group) for group in groups):
-            yield apply_table(table, work, partial(apply_groups, log, settings.lake, table, groups))
+        parents = parents_of(table, work)
+        recorded = settings.recorded.get(table, NOTHING)
+        if stopping := parents & stopped_now:
+            outcome = parent_stopped(table, work[0], min(stopping))
+        elif all(settings.size.holds(group) for group in groups) and not parents & large:
+            outcome = apply_table(table, work, partial(apply_groups, log, settings.lake, table, groups, recorded))
         else:
             rows = sum(each.rows for each in work)
-            yield Outcome(table, Result.LARGE, work[0].entry, work[-1].cut, rows, work=tuple(work))
+            outcome = Outcome(table, Result.LARGE, work[0].entry, work[-1].cut, rows, work=tuple(work))
+        if outcome.result is Result.STOPPED:
+            stopped_now.add(table)
+        elif outcome.result is Result.LARGE:
+            large.add(table)
+        has_own = not all(isinstance(each, ParentsChanged) for each in work)
+        yield replace(outcome, has_own=has_own)
 
 
-def apply_groups(log: LandingLog, lake: str, table: TableId, groups: Sequence[Sequence[Work]]) -> Versions:
+def parent_stopped(table: TableId, first: Work, parent: TableId) -> Outcome:
+    """A child can't go on without the changes of a table that its foreign keys follow."""
+    stop = ParentStopped(
+        "carrying out a foreign key's actions",
+        f"{parent.database}.{parent.table}, to which the table refers, has stopped",
+        data="The table stays at its last version; other tables go on",
+        remedy="It goes on by itself once that table does",
+        **table.where(first.cut),
+    )
+    return stopped(table, first, stop)
+
+
+def apply_groups(
+    log: LandingLog, lake: str, table: TableId, groups: Sequence[Sequence[Work]], recorded: Recorded
+) -> Versions:
     """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
-    done = [apply_work(log, lake, table, group) for group in groups]
+    done = [apply_work(log, lake, table, group, recorded) for group in groups]
     return replace(done[-1], changed=any(versions.changed for versions in done))
 
 
@@ -153,14 +182,20 @@ def unexpected_stop(table: TableId, cut: int, unexpected: Exception) -> TableUne
         "writing the table in the lake",
         f"{type(unexpected).__name__} in {place}",
         data="The table stays at its last version; other tables go on",
-        remedy="Report this as a bug; the table is tried again when the sink starts",
+        remedy=f"Report this as a bug; the table is tried again when the sink starts, or at once by: {table.retry}",
         **table.where(cut),
     )
 
 
 def stopped(table: TableId, first: Work, stop: TableStopped) -> Outcome:
     return Outcome(
-        table, Result.STOPPED, first.entry, first.cut, code=stop.code, message=str(stop), terminal=stop.terminal
+        table,
+        Result.STOPPED,
+        stop.from_entry or first.entry,
+        first.cut,
+        code=stop.code,
+        message=str(stop),
+        terminal=stop.terminal,
     )
 
 

@@ -1,6 +1,7 @@
 """One changed table's part of a batch: append to its changelog, merge into its current state.
 
-Comes in: the table's landed files and events, in cut order. Goes out: two Delta commits (more only where the batch
+Comes in: the table's landed files and events, in cut order, and what `cascades` derives from its parents' changes. Goes
+out: two Delta commits (more only where the batch
 has events or dumps, or the columns or the key changed). Both tables carry Delta's `txn` {TENANT/SOURCE: cut} and
 {TENANT/SOURCE/gsn: number}; what is of a cut, or has a number, at or below it is skipped. So a kill leaves each table
 between two commits, and the replay, also one from a lost checkpoint with other batch bounds, completes what is
@@ -18,14 +19,16 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from spark_sink.lake import merge
+from spark_sink.lake.cascades import Child
 from spark_sink.lake.changelog import Changelog
 from spark_sink.lake.delta_table import open_table, read_progress
 from spark_sink.lake.merge import MergeRows, merge_segment
+from spark_sink.lake.recorded import Recorded, check_held
 from spark_sink.lake.steps import check_change_types, check_steps, steps
 from spark_sink.landed.landed_file import LandedPart, open_landed, read_landed
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.landed.stages import Stage, stages
-from spark_sink.work import CHANGELOG, CURRENT, CutEvent, TableFile, TableId, Work
+from spark_sink.work import CHANGELOG, CURRENT, CutEvent, ParentsChanged, TableFile, TableId, Work
 
 COMMIT_ATTEMPTS = 5
 
@@ -41,11 +44,11 @@ class Versions:
     changed: bool
 
 
-def apply_work(log: LandingLog, lake: str, table: TableId, work: Sequence[Work]) -> Versions:
+def apply_work(log: LandingLog, lake: str, table: TableId, work: Sequence[Work], recorded: Recorded) -> Versions:
     """Bring both tables to the last of `work`. Raises `TableStopped`; OSError when the lake's storage fails."""
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            return apply_once(log, lake, table, work, _read_checked, partial(merge_segment, table))
+            return apply_once(log, lake, table, work, recorded, _read_checked, partial(merge_segment, table))
         except CommitFailedError:
             if attempt == COMMIT_ATTEMPTS:
                 raise
@@ -61,17 +64,28 @@ def _read_checked(log: LandingLog, table: TableId, file: TableFile) -> LandedPar
 
 
 def apply_once(
-    log: LandingLog, lake: str, table: TableId, work: Sequence[Work], read: ReadFile, merge_rows: MergeRows
+    log: LandingLog,
+    lake: str,
+    table: TableId,
+    work: Sequence[Work],
+    recorded: Recorded,
+    read: ReadFile,
+    merge_rows: MergeRows,
 ) -> Versions:
     """`apply_work` with other ways to read a file and to merge rows. Raises CommitFailedError where another wrote."""
     changelog_folder, current_folder = (f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
     log_table, current = open_table(changelog_folder), open_table(current_folder)
+    check_held(table, work[0].cut, recorded, log_table, current)
     logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
+    held_cut = min(logged.cut, merged.cut)
     pending = [
         (each.cut, each if isinstance(each, CutEvent) else read(log, table, each))
         for each in work
-        if each.cut > min(logged.cut, merged.cut)
+        if each.cut > held_cut and not isinstance(each, ParentsChanged)
     ]
+    marks = [each for each in work if isinstance(each, ParentsChanged) and each.cut > held_cut]
+    if marks:
+        pending = Child(lake, table, current, log_table, merged, logged, pending, marks).followed()
 
     def after(cut: int) -> list[Stage]:
         return stages([each for found, each in pending if found > cut])

@@ -7,9 +7,9 @@ rows from before. Whoever replays the rows by `_gsn` gets the current state: ins
 row, delete and update_preimage take one away, truncate takes all. Of one number a snapshot comes last, since it shows
 what is up to that number; an event DUMPED (`records`) takes away what then still has a number below the dump's first.
 
-Where another column comes under a name (an ALTER says that it is another, or all rows of before were removed) and has a
-type that the one so far can't take, the older values move to a column NAME~1 (NAME~2, ...): the table is then written
-anew once, and the rows before are appended first.
+Where a column comes under a name with a type that the one so far can't take (an ALTER changed its type, or the column
+is another), the older values move to a column NAME~1 (NAME~2, ...), which no column of the source can be called: the
+table is then written anew once, and the rows before are appended first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,6 +26,7 @@ from menura.change_batch import (
     POSITION,
     TRANSACTION_ID,
 )
+from menura.naming import set_aside
 
 from spark_sink.lake.delta_table import (
     Layout,
@@ -35,17 +36,16 @@ from spark_sink.lake.delta_table import (
     append,
     compact_when_due,
     create_table,
+    layout_of,
     progress_transactions,
-    quoted,
     read_layout,
     rewrite,
-    scan,
     schema_of,
     write_layout,
 )
+from spark_sink.lake.derived_rows import FollowedRange
 from spark_sink.lake.logged_changes import TRUNCATE
-from spark_sink.lake.schema_change import column_type_changed
-from spark_sink.lake.steps import layout_of
+from spark_sink.lake.steps import part_layout
 from spark_sink.landed.event_columns import event_columns
 from spark_sink.landed.lake_schema import fit, grown
 from spark_sink.landed.landed_file import LandedPart
@@ -83,9 +83,7 @@ class Changelog:
             if stage.removes_rows:
                 self._pending.append(logged)
             if columns is not None:
-                layout = Layout("", columns.shape.columns, columns.shape.key)
-                new = frozenset({*columns.added, *columns.renamed})
-                self._grow(columns.shape.schema, layout, stage.event.cut, new)
+                self._grow(columns.shape.schema, layout_of("", columns.shape))
             if not stage.removes_rows:  # only once its columns are there, so that a replay makes them
                 self._pending.append(logged)
         for chunk_cut, run in groupby(stage.parts, key=lambda part: part.file.cut if part.file.is_range else None):
@@ -93,47 +91,32 @@ class Changelog:
             # A cut's chunks are appended together: its number says that they are there.
             for together in [parts] if chunk_cut is not None else [[part] for part in parts]:
                 for part in together:
-                    self._grow(part.shape.schema, layout_of(part), part.file.cut)
+                    self._grow(part.shape.schema, part_layout(part))
                 self._pending.extend(Stage(None, (part,), part.file.last_gsn) for part in together)
 
     def _is_new_chunk(self, part: LandedPart) -> bool:
         return part.file.is_range and part.file.cut > self._logged.chunk_cut
 
-    def _grow(self, wanted: pa.Schema, layout: Layout, cut: int, new: frozenset[str] = frozenset()) -> None:
-        """Take columns in; those in `new` (casefolded) are others than the ones of that name so far."""
+    def _grow(self, wanted: pa.Schema, layout: Layout) -> None:
+        """Take columns in; where one so far can't take a column's type, its values get another name."""
         if layout == self._layout and ABSENT in self._schema.names:
             return
         schema, refused = grown(self._schema, wanted)
         while refused is not None:
-            if refused.casefold() not in new and not self._has_ended():
-                raise column_type_changed(self._table, cut, refused, self._schema, wanted)
             self._flush(None)
             self._set_aside(refused)
             schema, refused = grown(self._schema, wanted)
         self._schema, self._layout = schema, layout
 
-    def _has_ended(self) -> bool:
-        """Whether all rows so far were removed by an event."""
-        for stage in reversed(self._pending):
-            if stage.parts:
-                return False
-            if stage.removes_rows:
-                return True
-        if self.delta is None:
-            return True
-        is_removal = f"{quoted(CHANGE_TYPE)} = '{TRUNCATE}'"
-        newest = f"SELECT {quoted(CHANGE_TYPE)} AS kind FROM t ORDER BY {quoted(GSN)} DESC, {is_removal} LIMIT 1"  # noqa: S608
-        return scan(self.delta, newest).read_all()["kind"].to_pylist() in ([], [TRUNCATE])
-
     def _set_aside(self, name: str) -> None:
         """Give the column's values from before another name."""
         assert self.delta is not None
         held = schema_of(self.delta)
-        names = {found.casefold(): found for found in held.names}
-        before, number = names[name.casefold()], 1
-        while f"{name}~{number}".casefold() in names:
+        names = {found.lower(): found for found in held.names}
+        before, number = names[name.lower()], 1
+        while set_aside(name, number).lower() in names:
             number += 1
-        after = [f"{name}~{number}" if found == before else found for found in held.names]
+        after = [set_aside(name, number) if found == before else found for found in held.names]
         schema = pa.schema([pa.field(new, found.type) for new, found in zip(after, held, strict=True)])
         rewrite(self.delta, schema, lambda rows: rows.rename_columns(after))
         self._schema = schema
@@ -181,6 +164,8 @@ class Changelog:
                     is_new = part.file.is_range or part.file.first_gsn > self._logged.gsn
                     new = rows if is_new else rows.filter(pc.field(GSN) > self._logged.gsn)
                     yield from fit(new, schema).to_batches()
+                if isinstance(part, FollowedRange):
+                    yield from fit(part.changes, schema).to_batches()
 
 
 def _truncate_row(seen: CutEvent) -> pa.Table:

@@ -3,13 +3,14 @@
 Comes in: the Delta table and rows or keys in its columns. Goes out: rows, or a commit that carries Delta's `txn`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from menura.change_batch import GSN
+from menura.change_batch import ABSENT, GSN
 
 from spark_sink.lake.delta_table import WRITER, Transactions, append, commit_properties, quoted, scan, schema_of
 from spark_sink.lake.key_bounds import KeyBounds, key_bounds
@@ -25,8 +26,8 @@ def match_columns(held: pa.Schema, key: tuple[str, ...]) -> list[str]:
     """The columns that tell rows apart, by the names that the lake's table gave them first."""
     if not key:
         return [ROW_HASH, COPY]
-    names = {name.casefold(): name for name in held.names}
-    return [*(names[name.casefold()] for name in key), *([KEY_TEXT] if KEY_TEXT in held.names else [])]
+    names = {name.lower(): name for name in held.names}
+    return [*(names[name.lower()] for name in key), *([KEY_TEXT] if KEY_TEXT in held.names else [])]
 
 
 def read_rows(current: DeltaTable, match: Sequence[str], keys: set[Key], from_gsn: int) -> pa.Table:
@@ -51,6 +52,14 @@ def copies_held(current: DeltaTable, hashes: pa.ChunkedArray) -> Counter[bytes]:
         column = batch.column(0)
         held.update(column.filter(pc.is_in(column, wanted)).to_pylist())
     return held
+
+
+def unknown_texts(current: DeltaTable) -> list[str]:
+    """What rows of the table have in `_absent`, those with the fewest columns first."""
+    if ABSENT not in schema_of(current).names:
+        return []
+    query = f"SELECT DISTINCT {quoted(ABSENT)} FROM t WHERE {quoted(ABSENT)} IS NOT NULL"  # noqa: S608  (a constant)
+    return sorted(scan(current, query).read_all()[ABSENT].to_pylist(), key=lambda text: (len(json.loads(text)), text))
 
 
 def merge_effect(

@@ -24,6 +24,9 @@ from deltalake import (
 from deltalake.exceptions import TableNotFoundError
 from menura.change_batch import GSN
 
+from spark_sink.landed.lake_schema import format_of, format_type
+from spark_sink.landed.landed_file import LandedShape
+
 LAYOUT_PROPERTY = "menura.layout"
 STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 MAX_STATISTICS_COLUMNS = 32
@@ -58,6 +61,20 @@ class Layout:
     #: the source's columns and key by their lake names
     columns: tuple[str, ...]
     key: tuple[str, ...]
+    #: of a table with system versioning: the column that says until when a row was current
+    row_end: str = ""
+    #: of each column as it lands, in `format_type`'s words: the lake's column may hold others too; empty: not known
+    types: tuple[str, ...] = ()
+
+    @property
+    def landed_types(self) -> dict[str, pa.DataType]:
+        """By lower-case name."""
+        return {name.lower(): format_type(type_) for name, type_ in zip(self.columns, self.types, strict=False)}
+
+
+def layout_of(schema_id: str, shape: LandedShape) -> Layout:
+    types = tuple(format_of(shape.schema.field(name).type) for name in shape.columns)
+    return Layout(schema_id, shape.columns, shape.key, shape.row_end, types)
 
 
 def open_table(folder: str) -> DeltaTable | None:
@@ -91,7 +108,9 @@ def _statistics_columns(schema: pa.Schema, key: tuple[str, ...]) -> list[str]:
 
 def read_layout(table: DeltaTable) -> Layout:
     facts = json.loads(table.metadata().configuration[LAYOUT_PROPERTY])
-    return Layout(facts["schema_id"], tuple(facts["columns"]), tuple(facts["key"]))
+    names = (facts["columns"], facts["key"], facts.get("types", ()))
+    columns, key, types = map(tuple, names)
+    return Layout(facts["schema_id"], columns, key, facts.get("row_end", ""), types)
 
 
 def write_layout(table: DeltaTable, layout: Layout) -> None:

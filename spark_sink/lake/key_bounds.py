@@ -26,12 +26,16 @@ class KeyBounds:
     columns: tuple[tuple[str, pa.DataType, str, str, bool], ...]
 
     def condition(self, fields: Mapping[str, pa.Field], prefix: str = "") -> str:
-        """For a table that has these columns as `fields`, by our names; a column of another type bounds nothing."""
+        """For a table that has these columns as `fields`, by our names.
+
+        A column that it lacks (a changelog has no key's text) or has with another type bounds nothing.
+        """
         terms = ["TRUE"]
         for name, type_, least, greatest, has_null in self.columns:
-            if fields[name].type != type_:
+            found = fields.get(name)
+            if found is None or found.type != type_:
                 break
-            place = prefix + quoted(fields[name].name)
+            place = prefix + quoted(found.name)
             between = f"{place} BETWEEN {least} AND {greatest}"
             terms.append(f"({between} OR {place} IS NULL)" if has_null else between)
         return " AND ".join(terms[1:] or terms)

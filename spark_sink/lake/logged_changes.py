@@ -1,7 +1,8 @@
 """A table's changes above a number, read back from its changelog for the keys of a dump's chunk.
 
 Comes in: the changelog, and the current state's columns. Goes out: rows with those columns' names and types. Whole
-files are left out by their numbers and keys; rows of chunks, which have the transaction 0, are no changes.
+files are left out by their numbers and keys; rows of chunks, which have the transaction 0, and former versions of rows
+(`row_versions`) are no changes.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,15 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, UNREPRESENTABLE, ChangeType
+from menura.naming import name_before
 
 from spark_sink.lake.delta_table import Layout, quoted, scan, schema_of
 from spark_sink.lake.key_bounds import KeyBounds
 from spark_sink.lake.net_effect import KEY_TEXT, key_text
+from spark_sink.lake.row_versions import current_versions
 from spark_sink.lake.steps import fit_current
+from spark_sink.landed.lake_schema import wider
 
 #: the change type of an event that removes all rows
 TRUNCATE = "truncate"
 GATHERED_ROWS = 1_000_000
+
+_ROW_END = "_menura_row_end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,8 @@ class LoggedChanges:
         query = f"SELECT * FROM t WHERE {self._above(low - 1)} AND {quoted(GSN)} <= {high}"  # noqa: S608  (numbers)
         found = [pa.table(batch).filter(pc.is_in(batch.column(GSN), gsns)) for batch in scan(self.changelog, query)]
         whole = pa.concat_tables([schema_of(self.changelog).empty_table(), *found])
-        return fit_current(whole, self.layout, self.held)
+        own = {name: self._column(whole, name) for name in self._sources()}
+        return fit_current(pa.table({**own, CHANGE_TYPE: whole[CHANGE_TYPE]}), self.layout, self.held)
 
     def _above(self, gsn: int) -> str:
         return (
@@ -60,28 +67,49 @@ class LoggedChanges:
             f" AND {quoted(CHANGE_TYPE)} <> '{ChangeType.snapshot.name}'"
         )
 
+    def _sources(self) -> dict[str, list[pa.Field]]:
+        """By the current state's names the changelog's columns that may hold their values.
+
+        More than one where a column's type has changed (`changelog`): of one row at most one of them has a value. Those
+        that could not hold the current state's type were not written under its definition.
+        """
+        sources: dict[str, list[pa.Field]] = {found.name: [] for found in self.held}
+        names = {name.lower(): name for name in sources}
+        for logged in schema_of(self.changelog):
+            name = names.get(name_before(logged.name).lower())
+            if name is not None and wider(logged.type, self.held.field(name).type) is not None:
+                sources[name].append(logged)
+        return {name: found for name, found in sources.items() if found}
+
     def _fields(self) -> dict[str, pa.Field]:
-        """The changelog's columns by the current state's names."""
-        logged = {found.name.casefold(): found for found in schema_of(self.changelog)}
-        return {name: logged[name.casefold()] for name in self.held.names if name.casefold() in logged}
+        """Of those the ones that certainly hold all values."""
+        return {name: found[0] for name, found in self._sources().items() if len(found) == 1}
+
+    def _column(self, rows: pa.Table, name: str) -> pa.ChunkedArray:
+        type_ = self.held.field(name).type
+        return pc.coalesce(*(rows[found.name].cast(type_) for found in self._sources()[name]))
 
     def _read(self, match: Sequence[str], above_gsn: int, condition: str) -> Iterator[pa.Table]:
-        fields = self._fields()
-        names = [fields[name].name for name in match if name != KEY_TEXT]
+        sources = self._sources()
+        row_end = [name for name in sources if name.lower() == self.layout.row_end.lower()]
+        names = [found.name for name in (*match, *row_end) if name != KEY_TEXT for found in sources[name]]
         wanted = [*names, CHANGE_TYPE, GSN, ABSENT, *([UNREPRESENTABLE] if KEY_TEXT in match else [])]
         chosen = ", ".join(map(quoted, wanted))
         query = f"SELECT {chosen} FROM t WHERE {self._above(above_gsn)} AND {condition}"  # noqa: S608  (quoted names)
         yield self._named(schema_of(self.changelog).empty_table().select(wanted), match)
         for batch in scan(self.changelog, query):
-            yield self._named(pa.table(batch), match)
+            rows = pa.table(batch)
+            if row_end:
+                rows = current_versions(rows.append_column(_ROW_END, self._column(rows, row_end[0])), _ROW_END)
+            yield self._named(rows, match)
 
     def _named(self, rows: pa.Table, match: Sequence[str]) -> pa.Table:
         columns = {}
-        for place, name in enumerate(match):
+        for name in match:
             if name == KEY_TEXT:
                 columns[name] = pa.chunked_array([key_text(rows[UNREPRESENTABLE], list(self.layout.key))])
             else:
-                columns[name] = rows.column(place).cast(self.held.field(name).type)
+                columns[name] = self._column(rows, name)
         return pa.table({**columns, **{name: rows[name] for name in (CHANGE_TYPE, GSN, ABSENT)}})
 
 

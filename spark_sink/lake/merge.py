@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from menura.change_batch import ABSENT, CHANGE_TYPE, UNREPRESENTABLE
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE
 
 from spark_sink.lake.chunk_merge import merge_chunks
-from spark_sink.lake.current_rows import copies_held, match_columns, merge_effect, read_rows
+from spark_sink.lake.current_rows import copies_held, match_columns, merge_effect, read_rows, unknown_texts
 from spark_sink.lake.delta_table import (
     Layout,
     Progress,
@@ -32,10 +32,22 @@ from spark_sink.lake.delta_table import (
     schema_of,
     write_layout,
 )
-from spark_sink.lake.net_effect import KEY_TEXT, ROW_HASH, in_order, key_text, keyed_effect, keyless_effect
-from spark_sink.lake.partial_rows import completed
-from spark_sink.lake.schema_change import Definition, add_key_text, change_schema, column_type_changed, current_schema
-from spark_sink.lake.steps import ChunkStep, EventStep, Segment, Step, segment_tables
+from spark_sink.lake.derived_rows import FollowedRange
+from spark_sink.lake.key_bounds import key_bounds
+from spark_sink.lake.logged_changes import LoggedChanges
+from spark_sink.lake.net_effect import (
+    KEY_TEXT,
+    ROW_HASH,
+    in_order,
+    key_text,
+    keyed_effect,
+    keyless_effect,
+    unknown_hashes,
+    with_kept_numbers,
+)
+from spark_sink.lake.partial_rows import completed, row_keys
+from spark_sink.lake.schema_change import Definition, add_key_text, change_schema, current_schema, own_columns
+from spark_sink.lake.steps import ChunkStep, EventStep, Segment, Step, fit_current, segment_tables
 from spark_sink.landed.lake_schema import grown
 from spark_sink.work import TableId
 
@@ -63,11 +75,18 @@ def follow(
         end_gsn = max(merged.gsn, step.last_gsn)
         if isinstance(step, ChunkStep):
             assert changelog is not None  # it has the chunks' own rows
-            current = prepare_current(current, folder, table, step.segment)
+            current = prepare_current(current, folder, step.segment)
             transactions = progress_transactions(table.application, cut, end_gsn, step.segment.cut)
-            merge_chunks(table, current, changelog, step.segment, end_gsn, transactions)
+            changes = [part.changes for part in step.segment.parts if isinstance(part, FollowedRange)]
+            carried = transactions[:1] if changes else transactions
+            merge_chunks(table, current, changelog, step.segment, end_gsn, carried)
+            if changes:  # their rows are left to what their parents have done to them since
+                held, layout = schema_of(current), step.segment.layout
+                fitted = pa.concat_tables(fit_current(rows, layout, held) for rows in changes)
+                newest = _undecided(fitted, LoggedChanges(changelog, layout, held, end_gsn))
+                merge_tables(table, current, layout, [newest], transactions)
         elif isinstance(step, Segment):
-            current = prepare_current(current, folder, table, step)
+            current = prepare_current(current, folder, step)
             merge_rows(current, step, merged.gsn, progress_transactions(table.application, cut, end_gsn))
         else:
             # Those of its own cut come after it.
@@ -76,6 +95,19 @@ def follow(
         if current is not None:
             compact_when_due(current)
     return current
+
+
+def _undecided(derived: pa.Table, changes: LoggedChanges) -> pa.Table:
+    """Without what is derived of rows that a later change stands over: that is in the current state already."""
+    match = match_columns(derived.schema, changes.layout.key)
+    found = changes.of_keys(derived, match, pc.min(derived[GSN]).as_py() - 1, key_bounds(derived, match))
+    last: dict[tuple[object, ...], int] = {}
+    for key, gsn in zip(row_keys(derived, match), derived[GSN].to_pylist(), strict=True):
+        last[key] = max(last.get(key, 0), gsn)
+    over = {
+        key for key, gsn in zip(row_keys(found, match), found[GSN].to_pylist(), strict=True) if gsn > last.get(key, gsn)
+    }
+    return derived.filter(pa.array([key not in over for key in row_keys(derived, match)], pa.bool_()))
 
 
 def _apply_event(
@@ -95,7 +127,7 @@ def _apply_event(
         if definition is not None:
             write_layout(current, definition.layout)
     elif definition is not None:
-        change_schema(current, table, step.seen.cut, definition, transactions)
+        change_schema(current, definition, transactions)
     elif event.removes_rows_before_gsn:
         remove_below(current, event.removes_rows_before_gsn, transactions)
     else:
@@ -103,18 +135,16 @@ def _apply_event(
     return current
 
 
-def prepare_current(current: DeltaTable | None, folder: str, table: TableId, segment: Segment) -> DeltaTable:
+def prepare_current(current: DeltaTable | None, folder: str, segment: Segment) -> DeltaTable:
     """The current state with the columns that the segment needs. Raises `TableStopped`."""
     wanted = pa.schema([])
     for part in segment.parts:
-        before = wanted
-        wanted, refused = grown(before, current_schema(part.shape))
-        if refused is not None:
-            raise column_type_changed(table, part.file.cut, refused, before, part.shape.schema)
+        wanted, refused = grown(wanted, current_schema(part.shape))
+        assert refused is None  # `steps` takes files apart that have no types in common
     if current is None:
         current = create_table(folder, wanted, segment.layout)
     elif read_layout(current) != segment.layout:
-        change_schema(current, table, segment.cut, Definition(segment.layout, wanted))
+        change_schema(current, Definition(segment.layout, wanted))
     if ABSENT not in schema_of(current).names:
         add_columns(current, pa.schema([pa.field(ABSENT, pa.string())]))
     if KEY_TEXT not in schema_of(current).names and _needs_key_text(segment):
@@ -147,7 +177,7 @@ def merge_tables(
 ) -> None:
     """Merge rows as `segment_tables` gives them."""
     match = match_columns(schema_of(current), layout.key)
-    rows = in_order(pa.concat_tables(tables))
+    rows = with_kept_numbers(in_order(pa.concat_tables(tables, promote_options="default")))
     if layout.key:
         if CHANGE_TYPE in rows.column_names:
             began_gsn = dump_began_gsn(current, table.application)
@@ -155,5 +185,8 @@ def merge_tables(
         effect = keyed_effect(rows, match)
     else:  # `check_steps` has seen that its rows are whole
         rows = rows.select([name for name in rows.column_names if name != CHANGE_TYPE])
-        effect = keyless_effect(rows, copies_held(current, rows[ROW_HASH]))
+        columns = own_columns(rows, layout)
+        less_known = unknown_hashes(rows, columns, unknown_texts(current))
+        hashes = pa.chunked_array([*rows[ROW_HASH].chunks, *less_known], pa.binary())
+        effect = keyless_effect(rows, copies_held(current, hashes), less_known)
     merge_effect(current, effect, match, transactions)

@@ -7,15 +7,20 @@ Keyless tables are multisets. A row is known by the hash of its values and by it
 are copies 0 to n-1, an insert adds the next number, a delete takes the highest away. So equal rows never
 need to be told apart, and the same MERGE serves both kinds. Nulls do not enter the hash: a column added
 later, null in the rows before it, changes no row's hash.
+
+A row of which some columns are unknown (its `_absent` names them, and is in its hash) is known by the others. A delete
+takes an equal row away; where there is none, one that is equal in all that is known of it. So the lake's rows stay
+those of the source: had an equal row been there as well, it would be the other one that is left.
 """
 
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from menura.change_batch import CHANGE_TYPE, GSN, UNREPRESENTABLE, ChangeType
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE, ChangeType
 from menura.naming import lake_column
 
 #: of keyed tables with a date or time in the key: the key's unrepresentable part, '' where it has none
@@ -25,6 +30,8 @@ ROW_HASH = "_menura_row"
 COPY = "_menura_copy"
 #: of the merge's source only
 DELETED = "_menura_deleted"
+#: likewise: the number that the row keeps in the current state, where that is not its change's
+KEPT_NUMBER = "_menura_kept_gsn"
 
 _PUTS = pa.array([ChangeType.insert.name, ChangeType.update_postimage.name, ChangeType.snapshot.name])
 #: of a change; a snapshot's rows come in chunks
@@ -48,6 +55,14 @@ def in_order(rows: pa.Table) -> pa.Table:
     return rows.sort_by([(GSN, "ascending"), (DELETED, "descending")])
 
 
+def with_kept_numbers(ordered: pa.Table) -> pa.Table:
+    """Rows by `in_order`, with the numbers that they keep."""
+    if KEPT_NUMBER not in ordered.column_names:
+        return ordered
+    kept = pc.coalesce(ordered[KEPT_NUMBER], ordered[GSN])
+    return ordered.set_column(ordered.column_names.index(GSN), GSN, kept).drop_columns([KEPT_NUMBER])
+
+
 def keyed_effect(ordered: pa.Table, key: list[str]) -> pa.Table:
     """The last change of each key; `ordered` comes from `in_order`."""
     numbered = ordered.select(key).append_column(_ORDER, pa.arange(0, ordered.num_rows, 1))
@@ -55,28 +70,64 @@ def keyed_effect(ordered: pa.Table, key: list[str]) -> pa.Table:
     return ordered.take(last)
 
 
-def keyless_effect(ordered: pa.Table, held: Counter[bytes]) -> pa.Table:
+def keyless_effect(ordered: pa.Table, held: Counter[bytes], less_known: Sequence[pa.Array] = ()) -> pa.Table:
     """Copies to add and to take away.
 
     `ordered` has `_menura_row`, and a `_menura_copy` that is filled here; `held` counts the copies in the lake.
+    `less_known` are the rows' hashes with columns unknown, fewest first (`unknown_hashes`).
     A delete of a row that the lake does not hold (a sync that began after the row) changes nothing.
     """
     hashes = ordered[ROW_HASH].to_pylist()
-    after = Counter({row: held[row] for row in set(hashes)})
+    others = [found.to_pylist() for found in less_known]
+    after = Counter({row: held[row] for row in {*hashes, *(row for found in others for row in found)}})
     last: dict[bytes, int] = {}
     for place, (row, deleted) in enumerate(zip(hashes, ordered[DELETED].to_pylist(), strict=True)):
-        after[row] = max(0, after[row] - 1) if deleted else after[row] + 1
-        last[row] = place
-    places: list[int] = []
+        taken = row
+        if deleted and not after[row]:
+            taken = next((found[place] for found in others if after[found[place]]), row)
+        after[taken] = max(0, after[taken] - 1) if deleted else after[taken] + 1
+        if taken == row:
+            last[row] = place
+        else:
+            last.setdefault(taken, place)  # its values are of no matter: it only goes
+    rows: list[bytes] = []
     copies: list[int] = []
     for row, count in after.items():
         changed = range(min(count, held[row]), max(count, held[row]))
-        places.extend(last[row] for _ in changed)
+        rows.extend(row for _ in changed)
         copies.extend(changed)
-    effect = ordered.take(pa.array(places, pa.int64()))
-    deleted = pa.array([copy >= after[row] for row, copy in zip(effect[ROW_HASH].to_pylist(), copies, strict=True)])
-    effect = effect.set_column(effect.schema.get_field_index(DELETED), DELETED, deleted.cast(pa.bool_()))
-    return effect.set_column(effect.schema.get_field_index(COPY), COPY, pa.array(copies, pa.int64()))
+    effect = ordered.take(pa.array([last[row] for row in rows], pa.int64()))
+    deleted = pa.array([copy >= after[row] for row, copy in zip(rows, copies, strict=True)], pa.bool_())
+    columns = {DELETED: deleted, COPY: pa.array(copies, pa.int64()), ROW_HASH: pa.array(rows, pa.binary())}
+    for name, values in columns.items():
+        effect = effect.set_column(effect.schema.get_field_index(name), name, values)
+    return effect
+
+
+def unknown_hashes(rows: pa.Table, columns: list[str], absent: Sequence[str]) -> list[pa.Array]:
+    """Of whole rows their hashes were the columns unknown that one of these texts names, for each of them."""
+    return [row_hash(_without(rows, text), columns) for text in absent]
+
+
+def _without(rows: pa.Table, absent: str) -> pa.Table:
+    gone = {name.lower() for name in json.loads(absent)}
+
+    def kept(text: str | None) -> str | None:
+        values: dict[str, str] = json.loads(text) if text is not None else {}
+        left = {name: value for name, value in values.items() if lake_column(name).lower() not in gone}
+        return json.dumps(left, ensure_ascii=False, separators=(",", ":")) if left else None
+
+    columns = []
+    for name in rows.column_names:
+        if name == ABSENT:
+            columns.append(pa.repeat(pa.scalar(absent), rows.num_rows))
+        elif name == UNREPRESENTABLE:
+            columns.append(pa.array([kept(text) for text in rows[name].to_pylist()], pa.string()))
+        elif name.lower() in gone:
+            columns.append(pa.nulls(rows.num_rows, rows.schema.field(name).type))
+        else:
+            columns.append(rows[name])
+    return pa.table(columns, schema=rows.schema)
 
 
 def key_text(unrepresentable: pa.ChunkedArray, key: list[str]) -> pa.Array:
@@ -84,12 +135,12 @@ def key_text(unrepresentable: pa.ChunkedArray, key: list[str]) -> pa.Array:
 
     Two rows with the keys 0000-00-00 and 2024-00-00 are both null in the typed column, and differ here.
     """
-    folded = {name.casefold() for name in key}
+    folded = {name.lower() for name in key}
 
     def of_key(text: str | None) -> str:
         if text is None:
             return ""
-        values = {lake_column(name).casefold(): value for name, value in json.loads(text).items()}
+        values = {lake_column(name).lower(): value for name, value in json.loads(text).items()}
         of_key = {name: value for name, value in values.items() if name in folded}
         return json.dumps(of_key, sort_keys=True) if of_key else ""
 
@@ -99,8 +150,9 @@ def key_text(unrepresentable: pa.ChunkedArray, key: list[str]) -> pa.Array:
 
 
 def row_hash(rows: pa.Table, columns: list[str]) -> pa.Array:
-    """BLAKE2b-128 of each row's values in `columns` and of its `_unrepresentable`; names enter without case."""
-    pieces = [_piece(name.casefold(), rows[name]) for name in sorted([*columns, UNREPRESENTABLE], key=str.casefold)]
+    """BLAKE2b-128 of each row's values in `columns`, its `_unrepresentable` and `_absent`; names enter without case."""
+    own = [name for name in (UNREPRESENTABLE, ABSENT) if name in rows.column_names]
+    pieces = [_piece(name.lower(), rows[name]) for name in sorted([*columns, *own], key=str.lower)]
     texts = pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.large_binary()))
     digests = (hashlib.blake2b(text, digest_size=HASH_BYTES).digest() for text in texts.to_pylist())
     return pa.array(digests, pa.binary())

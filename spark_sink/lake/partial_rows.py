@@ -52,8 +52,8 @@ def has_partial(rows: pa.Table) -> bool:
 
 
 def absent_columns(rows: pa.Table) -> set[str]:
-    """Casefolded names of the columns that some row lacks."""
-    return {name.casefold() for text in rows[ABSENT].unique().to_pylist() if text for name in json.loads(text)}
+    """Lower-case names of the columns that some row lacks."""
+    return {name.lower() for text in rows[ABSENT].unique().to_pylist() if text for name in json.loads(text)}
 
 
 def completed(ordered: pa.Table, key: Sequence[str], read_rows: ReadRows) -> pa.Table:
@@ -125,7 +125,7 @@ def filled_in(timeline: pa.Table) -> pa.Table:
     """The timeline with the values that its rows lack."""
     columns = [name for name in timeline.column_names if not is_own(name)]
     starts = _starts(timeline[LIFE])
-    absent = _AbsentColumns(timeline[ABSENT])
+    absent = AbsentColumns(timeline[ABSENT])
     rows = pa.arange(0, timeline.num_rows, 1)
     #: of each column the places in the timeline that its values come from; None where each row has its own
     places: dict[str, pa.Array | None] = dict.fromkeys(columns)
@@ -155,17 +155,17 @@ def _starts(lives: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays([pa.array([True]), later])
 
 
-class _AbsentColumns:
+class AbsentColumns:
     """Which rows lack a column."""
 
     def __init__(self, absent: pa.ChunkedArray) -> None:
         coded = absent.combine_chunks().dictionary_encode()
         self._of_row = coded.indices
-        self._names = [{name.casefold() for name in json.loads(text)} for text in coded.dictionary.to_pylist()]
+        self._names = [{name.lower() for name in json.loads(text)} for text in coded.dictionary.to_pylist()]
 
     def lacks(self, column: str) -> pa.Array | None:
         """None where all rows have it."""
-        of_text = [column.casefold() in names for names in self._names]
+        of_text = [column.lower() in names for names in self._names]
         return pa.array(of_text, pa.bool_()).take(self._of_row).fill_null(False) if any(of_text) else None
 
 
@@ -184,7 +184,7 @@ def _unrepresentable(texts: pa.ChunkedArray, places: dict[str, pa.Array | None])
     if texts.null_count == len(texts) or all(place is None for place in places.values()):
         return texts
     entries = [_entries(text) for text in texts.to_pylist()]
-    sources = {name.casefold(): place.to_pylist() if place is not None else None for name, place in places.items()}
+    sources = {name.lower(): place.to_pylist() if place is not None else None for name, place in places.items()}
     filled: list[str | None] = []
     for row in range(len(entries)):
         values: dict[str, str] = {}
@@ -197,6 +197,6 @@ def _unrepresentable(texts: pa.ChunkedArray, places: dict[str, pa.Array | None])
 
 
 def _entries(text: str | None) -> dict[str, tuple[str, str]]:
-    """A row's unrepresentable values, each with the source's name, by the casefolded lake name."""
+    """A row's unrepresentable values, each with the source's name, by the lower-case lake name."""
     found: dict[str, str] = json.loads(text) if text is not None else {}
-    return {lake_column(name).casefold(): (name, value) for name, value in found.items()}
+    return {lake_column(name).lower(): (name, value) for name, value in found.items()}

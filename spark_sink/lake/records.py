@@ -4,11 +4,15 @@
             last cut of a source in a micro-batch: the only cuts at which every table has a version. A table's
             versions at boundary B are those of its last row with `cut` <= B; null there means that the table is
             not readable at B (it had stopped, or an earlier run had brought it further).
-``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on.
+``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
+            which changes its changelog lacks, if any). `begins_at_gsn`: its lake table begins anew with the event of
+            that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
+            gets this column and `last_commit_timestamp_us` with the next row; they are null in its rows.
 ``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, ...), in order
-            with rows by `_gsn`; `columns` is a JSON array of `menura.landing.LandedColumn`. Its commits carry Delta's
-            `txn` {TENANT/SOURCE: cut}, so each event is there once. A lake of a version without dumps gets the columns
-            `dump` and `removes_rows_before_gsn` with the next event; they are null in its rows.
+            with rows by `_gsn`; `columns` is a JSON array of `menura.landing.LandedColumn`, `foreign_keys` one of
+            `LandedForeignKey`. Its commits carry Delta's `txn` {TENANT/SOURCE: cut}, so each event is there once. A
+            lake of an earlier version gets the columns that it lacks (from `dump` on) with the next event; its rows
+            have null.
 
 The batch's events are written before its `cuts`: who reads tables at a boundary finds all events up to it. A table's
 last version shows them a moment earlier. All are written after the batch's tables and before Spark's checkpoint moves.
@@ -28,9 +32,9 @@ from deltalake.exceptions import DeltaError
 from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
 from menura.instants import now_us
 
-from spark_sink.errors import LakeRecordsUnwritable
+from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
 from spark_sink.lake.delta_table import add_columns, commit_properties, open_table, scan
-from spark_sink.work import CutSeen, EventSeen, Outcome, Result, TableId
+from spark_sink.work import CutSeen, EventSeen, Outcome, TableId
 
 FOLDER = "_menura"
 CUTS_SCHEMA = pa.schema(
@@ -66,6 +70,11 @@ EVENTS_SCHEMA = pa.schema(
         ("columns", pa.string()),
         ("dump", pa.string()),
         ("removes_rows_before_gsn", pa.int64()),
+        ("unlogged_changes", pa.string()),
+        ("foreign_keys", pa.string()),
+        ("unchecked_from_gsn", pa.int64()),
+        ("gap_from", pa.string()),
+        ("gap_to", pa.string()),
     ]
 )
 ERRORS_SCHEMA = pa.schema(
@@ -80,6 +89,8 @@ ERRORS_SCHEMA = pa.schema(
         ("message", pa.string()),
         ("terminal", pa.bool_()),
         ("at_us", pa.int64()),
+        ("last_commit_timestamp_us", pa.int64()),
+        ("begins_at_gsn", pa.int64()),
     ]
 )
 COMPACT_EVERY_VERSIONS = 64
@@ -96,6 +107,20 @@ class StoppedTable:
     message: str
     terminal: bool
     at_us: int
+    #: of the newest transaction of its source that the lake had when it stopped; 0: not known
+    last_commit_timestamp_us: int = 0
+    #: number of the event with which it begins anew; 0: it goes on where it stopped
+    begins_at_gsn: int = 0
+
+    @property
+    def is_bereft(self) -> bool:
+        """A table above it has begun anew: it can only begin anew itself, above `begins_at_gsn`."""
+        return self.code == ParentBegunAnew.code
+
+    @property
+    def is_healed_by_dump(self) -> bool:
+        """A machine may order it: what a key did is not known, and nothing else is wrong."""
+        return self.code in (ParentBegunAnew.code, CascadeUncertain.code)
 
 
 class Records:
@@ -139,27 +164,30 @@ class Records:
         rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
         _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()), recorded)
 
-    def record_stops(self, outcomes: Iterable[Outcome]) -> None:
-        """Rows of `errors` for tables that stopped."""
-        at_us = now_us()
+    def record_stops(self, stops: Iterable[StoppedTable]) -> None:
+        """Rows of `errors` for tables that stopped, or that begin anew elsewhere than where they stopped."""
         rows = [
             {
-                **_table_facts(outcome.table),
-                "entry": outcome.entry,
-                "cut": outcome.cut,
-                "code": outcome.code,
-                "message": outcome.message,
-                "terminal": outcome.terminal,
-                "at_us": at_us,
+                **_table_facts(stop.table),
+                "entry": stop.entry,
+                "cut": stop.cut,
+                "code": stop.code,
+                "message": stop.message,
+                "terminal": stop.terminal,
+                "at_us": stop.at_us,
+                "last_commit_timestamp_us": stop.last_commit_timestamp_us or None,
+                "begins_at_gsn": stop.begins_at_gsn or None,
             }
-            for outcome in outcomes
+            for stop in stops
         ]
-        _append(self.errors_folder, rows, ERRORS_SCHEMA)
+        _append(self.errors_folder, rows, ERRORS_SCHEMA, held=open_table(self.errors_folder) if rows else None)
 
-    def record_resumed(self, outcomes: Iterable[Outcome]) -> None:
-        """Rows of `errors` for tables that go on."""
+    def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
+        """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing)."""
+        at_us = now_us()
         self.record_stops(
-            Outcome(outcome.table, Result.APPLIED, outcome.entry, outcome.cut, terminal=False) for outcome in outcomes
+            StoppedTable(outcome.table, outcome.entry, outcome.cut, "", lacking, terminal=False, at_us=at_us)
+            for outcome, lacking in resumed
         )
 
     def stopped_tables(self) -> dict[TableId, StoppedTable]:
@@ -174,7 +202,15 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
     for row in scan(errors, "SELECT * FROM t ORDER BY at_us").read_all().to_pylist():
         table = TableId(row["tenant"], row["source"], row["database"], row["table"])
         found[table] = StoppedTable(
-            table, row["entry"], row["cut"], row["code"], row["message"], row["terminal"], row["at_us"]
+            table,
+            row["entry"],
+            row["cut"],
+            row["code"],
+            row["message"],
+            row["terminal"],
+            row["at_us"],
+            row.get("last_commit_timestamp_us") or 0,
+            row.get("begins_at_gsn") or 0,
         )
     return {table: stop for table, stop in found.items() if stop.code}
 
@@ -211,6 +247,11 @@ def _event_row(seen: EventSeen) -> dict[str, Any]:
         "columns": json.dumps([asdict(column) for column in event.columns], ensure_ascii=False),
         "dump": event.dump or None,
         "removes_rows_before_gsn": event.removes_rows_before_gsn or None,
+        "unlogged_changes": event.unlogged_changes or None,
+        "foreign_keys": json.dumps([asdict(key) for key in event.foreign_keys], ensure_ascii=False),
+        "unchecked_from_gsn": event.unchecked_from_gsn or None,
+        "gap_from": event.gap_from or None,
+        "gap_to": event.gap_to or None,
     }
 
 

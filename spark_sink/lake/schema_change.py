@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from menura.change_batch import ABSENT, GSN, UNREPRESENTABLE
 from menura.naming import lake_column
 
-from spark_sink.errors import ColumnTypeChanged, RowsPartial
 from spark_sink.lake.delta_table import (
     Layout,
     Transactions,
@@ -23,6 +22,7 @@ from spark_sink.lake.delta_table import (
     commit_nothing,
     empty,
     is_empty,
+    layout_of,
     read_layout,
     rewrite,
     schema_of,
@@ -33,7 +33,6 @@ from spark_sink.landed.event_columns import EventColumns
 from spark_sink.landed.lake_schema import wider
 from spark_sink.landed.landed_file import OWN_PREFIX, LandedShape
 from spark_sink.landed.server_text import Fill
-from spark_sink.work import TableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +42,16 @@ class Definition:
     layout: Layout
     #: the current state's columns
     schema: pa.Schema
-    #: the lake's name before, by the casefolded name after
+    #: the lake's name before, by the lower-case name after
     renamed: Mapping[str, str] = field(default_factory=dict)
     added: Mapping[str, Fill] = field(default_factory=dict)
-    #: the source's names, by the casefolded lake name; only of an event
+    #: the source's names, by the lower-case lake name; only of an event
     source_names: Mapping[str, str] = field(default_factory=dict)
 
 
 def event_definition(columns: EventColumns) -> Definition:
     # The schema_id is the agent's digest; the next file brings it.
-    layout = Layout("", columns.shape.columns, columns.shape.key)
+    layout = layout_of("", columns.shape)
     return Definition(layout, current_schema(columns.shape), columns.renamed, columns.added, columns.source_names)
 
 
@@ -66,21 +65,23 @@ def current_schema(shape: LandedShape) -> pa.Schema:
     return pa.schema([*own, pa.field(KEY_TEXT, pa.string())] if has_dates else own)
 
 
-def change_schema(
-    current: DeltaTable, table: TableId, cut: int, definition: Definition, transactions: Transactions = ()
-) -> None:
-    """Follow a definition; commits `transactions`, if there are any. Raises `TableStopped`."""
+def change_schema(current: DeltaTable, definition: Definition, transactions: Transactions = ()) -> None:
+    """Follow a definition; commits `transactions`, if there are any.
+
+    A column of a type that can't hold its earlier values is another column under that name: what rows of before hold
+    there is unknown, and named in their `_absent`. Where it is in the key, no later change finds these rows any more:
+    they stay until a dump ends, which removes what it has not brought.
+    """
     before, held = read_layout(current), schema_of(current)
-    definition = _resolved(definition, held)
-    schema, refused = _changed_schema(held, definition)
-    if is_empty(current) and (refused is not None or transactions):
+    definition = _resolved(definition, before, held)
+    retyped = _retyped(held, definition)
+    definition = replace(definition, added={**definition.added, **retyped})
+    schema = _changed_schema(held, definition)
+    if is_empty(current) and (retyped or transactions):
         # Without rows nothing binds it to what it was, be it a table of that name that was dropped.
         empty(current, definition.schema, transactions)
-    elif refused is not None:
-        raise column_type_changed(table, cut, refused, held, definition.schema)
     elif _changes_rows(before, held, schema, definition):
-        _check_known(table, cut, definition)
-        change = _Change(schema, definition, Counter())
+        change = _Change(schema, definition, before.landed_types, Counter())
         rewrite(current, schema, change.rows, transactions)
     else:
         add_columns(current, schema)
@@ -99,24 +100,17 @@ def derive(rows: pa.Table, layout: Layout) -> pa.Table:
     """Fill the sink's own columns, as far as the table has them."""
     names = rows.column_names
     if not layout.key:
-        live = {name.casefold() for name in layout.columns}
-        columns = [name for name in names if name.casefold() in live]
-        rows = rows.set_column(names.index(ROW_HASH), ROW_HASH, row_hash(rows, columns))
+        rows = rows.set_column(names.index(ROW_HASH), ROW_HASH, row_hash(rows, own_columns(rows, layout)))
     elif KEY_TEXT in names:
         text = key_text(rows[UNREPRESENTABLE], list(layout.key))
         rows = rows.set_column(names.index(KEY_TEXT), KEY_TEXT, text)
     return rows
 
 
-def column_type_changed(table: TableId, cut: int, name: str, held: pa.Schema, wanted: pa.Schema) -> ColumnTypeChanged:
-    in_lake = held.field(name).type if name in held.names else "of another type"
-    return ColumnTypeChanged(
-        "following a changed column",
-        f"{name} is {in_lake} in the lake and {wanted.field(name).type} now, which it can't hold",
-        data="The table stays at its last version; other tables go on",
-        remedy="Change the column back, or move the table's folder in the lake away and sync it anew",
-        **table.where(cut),
-    )
+def own_columns(rows: pa.Table, layout: Layout) -> list[str]:
+    """The columns that are the source's, and still there."""
+    live = {name.lower() for name in layout.columns}
+    return [name for name in rows.column_names if name.lower() in live]
 
 
 def is_own(name: str) -> bool:
@@ -128,56 +122,83 @@ def _no_text(rows: pa.Table) -> pa.Array:
     return pa.nulls(rows.num_rows, pa.string())
 
 
-def _resolved(definition: Definition, held: pa.Schema) -> Definition:
-    """A column that was renamed from one that the lake lacks holds what nobody knows."""
-    names = {name.casefold() for name in held.names}
-    lacking = {name for name, before in definition.renamed.items() if before.casefold() not in names}
+def _resolved(definition: Definition, before: Layout, held: pa.Schema) -> Definition:
+    """A column that was renamed from one that the lake lacks holds what nobody knows.
+
+    So does one that an event takes for an old one and the lake lacks: what MariaDB hides no statement adds by name.
+    """
+    names = {name.lower() for name in held.names}
+    lacking = {name for name, old in definition.renamed.items() if old.lower() not in names}
+    told = {*definition.added, *definition.renamed, *(name.lower() for name in before.columns)}
+    lacking |= definition.source_names.keys() - told
     if not lacking:
         return definition
-    types = {name.casefold(): definition.schema.field(name).type for name in definition.layout.columns}
+    types = {name.lower(): definition.schema.field(name).type for name in definition.layout.columns}
     unknown = {name: Fill(pa.scalar(None, types[name]), is_unknown=True) for name in lacking}
-    renamed = {name: before for name, before in definition.renamed.items() if name not in lacking}
+    renamed = {name: old for name, old in definition.renamed.items() if name not in lacking}
     return replace(definition, renamed=renamed, added={**definition.added, **unknown})
 
 
-def _changed_schema(held: pa.Schema, definition: Definition) -> tuple[pa.Schema, str | None]:
-    """The columns held and wanted, and the first that can't take its earlier rows' values (None: all can)."""
-    earlier = {name.casefold(): found for name, found in zip(held.names, held, strict=True)}
+def _retyped(held: pa.Schema, definition: Definition) -> dict[str, Fill]:
+    """The columns that can't take their earlier rows' values, as added ones, of which nobody knows what those hold."""
+    earlier = {found.name.lower(): found for found in held}
+    retyped = {}
+    for wanted in definition.schema:
+        name = wanted.name.lower()
+        source = earlier.get(definition.renamed.get(name, name).lower())
+        if source is not None and name not in definition.added and wider(source.type, wanted.type) is None:
+            retyped[name] = Fill(pa.scalar(None, wanted.type), is_unknown=True)
+    return retyped
+
+
+def _changed_schema(held: pa.Schema, definition: Definition) -> pa.Schema:
+    """The columns held and wanted; of those that stay, a type that holds both's values."""
+    earlier = {found.name.lower(): found for found in held}
     fields = dict(earlier)
     for wanted in definition.schema:
-        name = wanted.name.casefold()
-        source = earlier.get(definition.renamed.get(name, name).casefold())
+        name = wanted.name.lower()
+        source = earlier.get(definition.renamed.get(name, name).lower())
         type_: pa.DataType | None = wanted.type
         if source is not None and name not in definition.added:
             type_ = wider(source.type, wanted.type)
-        if type_ is None:
-            return held, wanted.name
+            assert type_ is not None  # else it is among the added ones
         fields[name] = pa.field(earlier[name].name if name in earlier else wanted.name, type_)
-    return pa.schema(list(fields.values())), None
+    return pa.schema(list(fields.values()))
 
 
 def _changes_rows(before: Layout, held: pa.Schema, schema: pa.Schema, definition: Definition) -> bool:
-    earlier = {name.casefold() for name in before.columns}
-    live = {name.casefold() for name in definition.layout.columns}
+    earlier = {name.lower() for name in before.columns}
+    live = {name.lower() for name in definition.layout.columns}
     is_filled = any(
         fill.value.is_valid or fill.unrepresentable is not None or fill.is_unknown or name in earlier
         for name, fill in definition.added.items()
     )
     is_widened = any(schema.field(found.name).type != found.type for found in held)
     is_rekeyed = before.key != definition.layout.key
-    return bool(earlier - live or definition.renamed or is_filled or is_widened or is_rekeyed)
+    is_respelt = _respells(before, held, definition.layout)
+    return bool(earlier - live or definition.renamed or is_filled or is_widened or is_rekeyed or is_respelt)
 
 
-def _check_known(table: TableId, cut: int, definition: Definition) -> None:
-    unknown = [name for name, fill in definition.added.items() if fill.is_unknown]
-    if unknown and not definition.layout.key:
-        raise RowsPartial(
-            "following an added column",
-            f"what earlier rows hold in {unknown[0]} is not known, and the table has no primary key to find them by",
-            data="The table stays at its last version; other tables go on",
-            remedy="Move the table's folder in the lake away and sync it anew",
-            **table.where(cut),
-        )
+def _respells(before: Layout, held: pa.Schema, after: Layout) -> bool:
+    """Whether numbers that are text here are written otherwise now: with other digits behind the point."""
+    texts = {found.name.lower() for found in held if pa.types.is_string(found.type)}
+    types = before.landed_types
+    return any(
+        name in texts and _is_number(landed) and types.get(name, landed) != landed
+        for name, landed in after.landed_types.items()
+    )
+
+
+def _is_number(type_: pa.DataType | None) -> bool:
+    return type_ is not None and (pa.types.is_decimal(type_) or pa.types.is_integer(type_))
+
+
+def _as_text(column: pa.ChunkedArray, number: pa.DataType) -> pa.ChunkedArray:
+    """Numbers as they are written in this type; as they are where one is none of it, which a dump brings anew."""
+    try:
+        return column.cast(number).cast(pa.string())
+    except pa.ArrowInvalid:
+        return column.cast(pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +207,23 @@ class _Change:
 
     schema: pa.Schema
     definition: Definition
+    #: as values landed until then, by the lower-case name
+    landed_types: Mapping[str, pa.DataType]
     #: of each row hash, over the whole table
     copies: "Counter[bytes]"
 
     def rows(self, rows: pa.Table) -> pa.Table:
         """Rows of an earlier definition in the columns of the later one."""
-        places = {name.casefold(): place for place, name in enumerate(rows.column_names)}
-        live = {name.casefold() for name in self.definition.layout.columns}
+        places = {name.lower(): place for place, name in enumerate(rows.column_names)}
+        live = {name.lower() for name in self.definition.layout.columns}
         columns = []
         for wanted in self.schema:
-            name = wanted.name.casefold()
-            place = places.get(self.definition.renamed.get(name, name).casefold())
+            name = wanted.name.lower()
+            place = places.get(self.definition.renamed.get(name, name).lower())
             if name in self.definition.added and name in live:
                 columns.append(pa.repeat(self.definition.added[name].value.cast(wanted.type), rows.num_rows))
             elif place is not None and (name in live or is_own(wanted.name)):
-                columns.append(rows.column(place).cast(wanted.type))
+                columns.append(self._cast(rows.column(place), rows.column_names[place].lower(), wanted))
             else:
                 columns.append(pa.nulls(rows.num_rows, wanted.type))
         changed = pa.Table.from_arrays(columns, schema=self.schema)
@@ -209,6 +232,19 @@ class _Change:
                 changed = changed.set_column(changed.column_names.index(name), name, _changed(changed[name], change))
         changed = derive(changed, self.definition.layout)
         return changed if self.definition.layout.key else self._counted(changed)
+
+    def _cast(self, column: pa.ChunkedArray, was: str, wanted: pa.Field) -> pa.ChunkedArray:
+        """To a type that holds all of its values; the lake's type of a number may have more digits than the source's.
+
+        What becomes text in the source is the text of the number's type there, and what was text here and is a number
+        there is the text that later rows have.
+        """
+        if pa.types.is_string(wanted.type):
+            landed = self.definition.layout.landed_types.get(wanted.name.lower())
+            number = landed if _is_number(landed) else self.landed_types.get(was)
+            if number is not None and _is_number(number) and (_is_number(landed) or _is_number(column.type)):
+                return _as_text(column, number)
+        return column.cast(wanted.type)
 
     def _unrepresentable(self, text: str | None) -> str | None:
         values: dict[str, str] = json.loads(text) if text is not None else {}
@@ -224,17 +260,17 @@ class _Change:
         before: list[str] = json.loads(text) if text is not None else []
         after = {place for name in before if (place := self._name_after(name)) is not None}
         after |= {place for place, fill in self.definition.added.items() if fill.is_unknown}
-        names = [found.name for found in self.schema if found.name.casefold() in after]
+        names = [found.name for found in self.schema if found.name.lower() in after]
         return json.dumps(names, ensure_ascii=False) if names else None
 
     def _name_after(self, name: str) -> str | None:
-        """The casefolded name that a column of earlier rows has now; None where its values are gone."""
-        folded = name.casefold()
+        """The lower-case name that a column of earlier rows has now; None where its values are gone."""
+        folded = name.lower()
         for after, before in self.definition.renamed.items():
-            if before.casefold() == folded:
+            if before.lower() == folded:
                 return after
         taken = folded in self.definition.added or folded in self.definition.renamed
-        live = {name.casefold() for name in self.definition.layout.columns}
+        live = {name.lower() for name in self.definition.layout.columns}
         return None if taken or folded not in live else folded
 
     def _counted(self, rows: pa.Table) -> pa.Table:

@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE
 
 from spark_sink.errors import ChangeTypeUnknown, ChunkWithoutKey, RowsPartial
-from spark_sink.lake.delta_table import Layout, Progress
-from spark_sink.lake.net_effect import unknown_change_type, with_deleted
+from spark_sink.lake.delta_table import Layout, Progress, layout_of
+from spark_sink.lake.net_effect import KEPT_NUMBER, unknown_change_type, with_deleted
 from spark_sink.lake.partial_rows import absent_columns, has_partial
+from spark_sink.lake.row_versions import current_versions
 from spark_sink.lake.schema_change import Definition, current_schema, derive, event_definition
 from spark_sink.landed.event_columns import event_columns
-from spark_sink.landed.lake_schema import METADATA_TYPES, fit
+from spark_sink.landed.lake_schema import METADATA_TYPES, fit, grown
 from spark_sink.landed.landed_file import LandedPart
 from spark_sink.landed.stages import Stage
 from spark_sink.work import CutEvent, TableFile, TableId
@@ -42,6 +43,11 @@ class Segment:
     def may_be_partial(self) -> bool:
         """Whether rows may lack values; False is certain."""
         return any(part.may_have(ABSENT) for part in self.parts)
+
+    @property
+    def keeps_numbers(self) -> bool:
+        """Whether rows stay below a running dump, which has not confirmed them."""
+        return any(part.may_have(KEPT_NUMBER) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +87,29 @@ def steps(table: TableId, found: Sequence[Stage], merged: Progress) -> list[Step
             # What is not merged before a removal still says which columns the table has.
             until = pending[: place + 1] if removals and place == first else [stage]
             todo.append(EventStep(stage.event, _last_definition(table, until)))
-        todo.extend(segment for segment in segments(_changes(stage)) if segment.last_gsn > merged.gsn)
-        todo.extend(map(ChunkStep, segments(Stage(None, _new_chunks(stage, merged), stage.last_gsn))))
+        for run in by_definition(stage):
+            todo.extend(segment for segment in segments(_changes(run)) if segment.last_gsn > merged.gsn)
+            todo.extend(map(ChunkStep, segments(Stage(None, _new_chunks(run, merged), run.last_gsn))))
     return todo
+
+
+def by_definition(stage: Stage) -> list[Stage]:
+    """The stage in runs of files whose columns have types in common.
+
+    An event parts them, but where a table's sync ended and began anew after an ALTER.
+    """
+    if not stage.parts:
+        return []
+    runs: list[list[LandedPart]] = []
+    schema = pa.schema([])
+    for part in stage.parts:
+        schema, refused = grown(schema, current_schema(part.shape))
+        if refused is not None or not runs:
+            runs.append([])
+            schema = current_schema(part.shape)
+        runs[-1].append(part)
+    lasts = [max(part.file.last_gsn for part in run) for run in runs[:-1]]
+    return [Stage(None, tuple(run), last) for run, last in zip(runs, [*lasts, stage.last_gsn], strict=True)]
 
 
 def _is_new(stage: Stage, merged: Progress) -> bool:
@@ -103,7 +129,7 @@ def _last_definition(table: TableId, found: Sequence[Stage]) -> Definition | Non
     for place, stage in enumerate(reversed(found)):
         if place and stage.parts:
             last = stage.parts[-1]
-            return Definition(layout_of(last), current_schema(last.shape))
+            return Definition(part_layout(last), current_schema(last.shape))
         if stage.event is not None and (columns := event_columns(table, stage.event)) is not None:
             return event_definition(columns)
     return None
@@ -114,13 +140,13 @@ def segments(stage: Stage) -> list[Segment]:
     runs = [tuple(run) for _, run in groupby(stage.parts, key=lambda part: (part.shape.key, part.file.chunk is None))]
     lasts = [max(part.file.last_gsn for part in run) for run in runs]
     return [
-        Segment(run, layout_of(run[-1]), stage.last_gsn if place == len(runs) else last)
+        Segment(run, part_layout(run[-1]), stage.last_gsn if place == len(runs) else last)
         for place, (run, last) in enumerate(zip(runs, lasts, strict=True), 1)
     ]
 
 
-def layout_of(part: LandedPart) -> Layout:
-    return Layout(part.file.schema_id, part.shape.columns, part.shape.key)
+def part_layout(part: LandedPart) -> Layout:
+    return layout_of(part.file.schema_id, part.shape)
 
 
 def check_steps(table: TableId, todo: Sequence[Step]) -> None:
@@ -131,7 +157,7 @@ def check_steps(table: TableId, todo: Sequence[Step]) -> None:
                 "merging a dump's chunk",
                 f"{step.segment.parts[0].file.path} holds a range of the table, which has no primary key in its rows",
                 data="The table stays at its last version; other tables go on",
-                remedy="Cancel the dump and start another one, which reads the table whole",
+                remedy=f"Have the table read whole: {table.resync}",
                 **table.where(step.segment.parts[0].file.cut),
             )
         if isinstance(step, Segment):
@@ -145,14 +171,14 @@ def check_partial(table: TableId, file: TableFile, layout: Layout, rows: pa.Tabl
     """A row that lacks values must have a key, and the key."""
     if not has_partial(rows):
         return
-    if not layout.key or absent_columns(rows) & {name.casefold() for name in layout.key}:
+    if not layout.key or absent_columns(rows) & {name.lower() for name in layout.key}:
         raise RowsPartial(
             "merging a landed file",
             f"{file.path} has rows without all of their values, and "
             + ("without the primary key's" if layout.key else "the table has no primary key to find them by"),
             data="The table stays at its last version; other tables go on",
-            remedy="Set binlog_row_image to FULL on the server, then move the table's folder in the lake away and sync"
-            " it anew",
+            remedy="Run on the server: SET GLOBAL binlog_row_image = 'FULL', change my.cnf likewise and reconnect its"
+            f" clients; then run: {table.resync}",
             **table.where(file.cut),
         )
 
@@ -171,7 +197,7 @@ def check_change_types(table: TableId, file: TableFile, rows: pa.Table) -> None:
 def segment_tables(table: TableId, segment: Segment, held: pa.Schema, merged_gsn: int = 0) -> Iterator[pa.Table]:
     """Rows above `merged_gsn` with the current state's columns and `_menura_deleted`, `_change_type` if any is partial.
 
-    Raises `TableStopped`.
+    With `_menura_kept_gsn` where they have it. Raises `TableStopped`.
     """
     may_be_partial = segment.may_be_partial
     for part in segment.parts:
@@ -180,12 +206,15 @@ def segment_tables(table: TableId, segment: Segment, held: pa.Schema, merged_gsn
             # A range's rows are new whatever their number.
             new = rows if part.file.is_range else rows.filter(pc.field(GSN) > merged_gsn)
             fitted = fit_current(new, segment.layout, held)
+            if KEPT_NUMBER in new.column_names:
+                fitted = fitted.append_column(KEPT_NUMBER, new[KEPT_NUMBER])
             yield fitted if may_be_partial else fitted.drop_columns([CHANGE_TYPE])
 
 
 def fit_current(rows: pa.Table, layout: Layout, held: pa.Schema) -> pa.Table:
-    """Landed or logged rows with the current state's columns, `_change_type` and `_menura_deleted`."""
-    live = {name.casefold() for name in (*layout.columns, *METADATA_TYPES, UNREPRESENTABLE, ABSENT)}
-    dropped = frozenset(name.casefold() for name in held.names) - live
+    """Landed or logged rows with the current state's columns, `_change_type`, `_menura_deleted`; no former versions."""
+    live = {name.lower() for name in (*layout.columns, *METADATA_TYPES, UNREPRESENTABLE, ABSENT)}
+    dropped = frozenset(name.lower() for name in held.names) - live
     schema = pa.schema([*held, pa.field(CHANGE_TYPE, pa.string())])
-    return derive(with_deleted(fit(rows, schema, dropped)), layout)
+    current = current_versions(rows, layout.row_end) if layout.row_end else rows
+    return derive(with_deleted(fit(current, schema, dropped)), layout)

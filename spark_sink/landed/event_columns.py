@@ -22,11 +22,11 @@ from spark_sink.work import CutEvent, TableId
 @dataclass(frozen=True, slots=True)
 class EventColumns:
     shape: LandedShape
-    #: the lake's name before, by the casefolded name after
+    #: the lake's name before, by the lower-case name after
     renamed: Mapping[str, str]
-    #: by the casefolded name
+    #: by the lower-case name
     added: Mapping[str, Fill]
-    #: the source's names, by the casefolded lake name
+    #: the source's names, by the lower-case lake name
     source_names: Mapping[str, str]
 
 
@@ -40,15 +40,16 @@ def event_columns(table: TableId, seen: CutEvent) -> EventColumns | None:
     tail = [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
     schema = pa.schema([*(pa.field(name, type_) for name, type_ in METADATA_TYPES.items()), *own, *tail])
     check_names(table, seen.cut, schema.names)
+    row_end = next((name for name, column in zip(names, columns, strict=True) if column.row_end), "")
     keys = sorted((column.key, name) for name, column in zip(names, columns, strict=True) if column.key)
-    shape = LandedShape(schema, names, tuple(name for _, name in keys), {})
-    folded = [name.casefold() for name in names]
+    shape = LandedShape(schema, names, tuple(name for _, name in keys if name != row_end), {}, row_end)
+    folded = [name.lower() for name in names]
     return EventColumns(
         shape,
         {
             name: lake_column(column.renamed_from)
             for name, column in zip(folded, columns, strict=True)
-            if column.renamed_from and lake_column(column.renamed_from).casefold() != name
+            if column.renamed_from and lake_column(column.renamed_from).lower() != name
         },
         {name: _fill(table, seen, column) for name, column in zip(folded, columns, strict=True) if column.earlier_rows},
         {name: column.name for name, column in zip(folded, columns, strict=True)},
@@ -68,6 +69,6 @@ def _fill(table: TableId, seen: CutEvent, column: LandedColumn) -> Fill:
             "following a change of the table's definition",
             f"what rows from before hold in column {column.name} is no {column.source_type}",
             data="The table stays at its last version; other tables go on",
-            remedy="Report this as a bug; to go on now, move the table's folder in the lake away and sync it anew",
+            remedy=f"Report this as a bug; to go on now, run: {table.resync}",
             **table.where(seen.cut),
         ) from unreadable

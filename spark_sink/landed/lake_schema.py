@@ -7,32 +7,15 @@ The types of `menura.types` are wide from the start, so most ALTERs change nothi
   new rows of the changelog and in every row of the current state; when it comes again it is used again.
 * A type that the lake's column holds without loss (decimal(10,2) into decimal(20,4), an integer into text) is cast.
 * A type that needs a wider column (see `wider`) has the table rewritten once; versions before keep the old type.
-* Any other change of type stops the table.
+* Any other type is another column under that name: see `schema_change` and `changelog`.
 """
 
 import pyarrow as pa
 from menura.change_batch import CHANGE_TYPE, COMMIT_TIMESTAMP_US, GSN, LANDED_COLUMNS, POSITION, TRANSACTION_ID
-from menura.types import MAX_DECIMAL128_PRECISION, lake_format
+from menura.types import ARROW_TYPES, decimal_digits, lake_format, wider_format
 
-_TYPES = {
-    "c": pa.int8(),
-    "C": pa.uint8(),
-    "s": pa.int16(),
-    "S": pa.uint16(),
-    "i": pa.int32(),
-    "I": pa.uint32(),
-    "l": pa.int64(),
-    "L": pa.uint64(),
-    "f": pa.float32(),
-    "g": pa.float64(),
-    "u": pa.string(),
-    "z": pa.binary(),
-    "tdD": pa.date32(),
-    "tsu:": pa.timestamp("us"),
-    "tsu:UTC": pa.timestamp("us", "UTC"),
-}
+_TYPES = {format_: getattr(pa, name)(*takes) for format_, (name, *takes) in ARROW_TYPES.items()}
 _FORMATS = {type_: format_ for format_, type_ in _TYPES.items()}
-_LONG_DIGITS = 19
 
 METADATA_TYPES = {
     CHANGE_TYPE: pa.string(),
@@ -63,10 +46,8 @@ def format_type(format_: str) -> pa.DataType:
     (Decimal128Type(decimal128(10, 2)), DataType(int64))
     """
     wide = lake_format(format_)
-    if wide.startswith("d:"):
-        precision, scale = wide[2:].split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return _TYPES[wide]
+    digits = decimal_digits(wide)
+    return _TYPES[wide] if digits is None else pa.decimal128(*digits)
 
 
 def wider(lake: pa.DataType, landed: pa.DataType) -> pa.DataType | None:
@@ -79,25 +60,19 @@ def wider(lake: pa.DataType, landed: pa.DataType) -> pa.DataType | None:
     """
     if lake == landed:
         return lake
-    if {lake, landed} == {pa.float32(), pa.float64()}:
-        return pa.float64()
-    digits = [_digits(lake), _digits(landed)]
-    if pa.types.is_string(lake) and digits[1]:
-        return lake
-    if pa.types.is_string(landed) and digits[0]:
-        return landed
-    if digits[0] is None or digits[1] is None:
-        return None
-    scale = max(digits[0][1], digits[1][1])
-    precision = max(digits[0][0], digits[1][0]) + scale
-    return pa.decimal128(precision, scale) if precision <= MAX_DECIMAL128_PRECISION else pa.string()
+    format_ = wider_format(format_of(lake), format_of(landed))
+    return None if format_ is None else format_type(format_)
 
 
-def _digits(type_: pa.DataType) -> tuple[int, int] | None:
-    """Digits before and after the point."""
-    if pa.types.is_int64(type_):
-        return _LONG_DIGITS, 0
-    return (type_.precision - type_.scale, type_.scale) if pa.types.is_decimal128(type_) else None
+def format_of(type_: pa.DataType) -> str:
+    """The Arrow C format string of a lake type, which `format_type` makes it of.
+
+    >>> format_of(pa.decimal128(12, 2)), format_of(pa.string())
+    ('d:12,2', 'u')
+    """
+    if pa.types.is_decimal128(type_):
+        return f"d:{type_.precision},{type_.scale}"
+    return _FORMATS[type_]
 
 
 def grown(lake: pa.Schema, wanted: pa.Schema) -> tuple[pa.Schema, str | None]:
@@ -105,9 +80,9 @@ def grown(lake: pa.Schema, wanted: pa.Schema) -> tuple[pa.Schema, str | None]:
 
     Names are compared without case, as the source's server and Spark do.
     """
-    fields = {field.name.casefold(): field for field in lake}
+    fields = {field.name.lower(): field for field in lake}
     for field in wanted:
-        key = field.name.casefold()
+        key = field.name.lower()
         if key not in fields:
             fields[key] = pa.field(field.name, field.type)
             continue
@@ -119,12 +94,12 @@ def grown(lake: pa.Schema, wanted: pa.Schema) -> tuple[pa.Schema, str | None]:
 
 
 def fit(rows: pa.Table, schema: pa.Schema, dropped: frozenset[str] = frozenset()) -> pa.Table:
-    """`rows` with the columns of `schema`: cast, and null where they have none or (casefolded) it is `dropped`."""
-    places = {name.casefold(): place for place, name in enumerate(rows.column_names)}
+    """`rows` with the columns of `schema`: cast, and null where they have none or (lower-case) it is `dropped`."""
+    places = {name.lower(): place for place, name in enumerate(rows.column_names)}
     columns = []
     for field in schema:
-        place = places.get(field.name.casefold())
-        if place is None or field.name.casefold() in dropped:
+        place = places.get(field.name.lower())
+        if place is None or field.name.lower() in dropped:
             columns.append(pa.nulls(rows.num_rows, field.type))
         else:
             columns.append(rows.column(place).cast(field.type))

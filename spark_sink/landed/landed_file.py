@@ -20,14 +20,16 @@ from menura.change_batch import (
     LANDED_COLUMNS,
     METADATA_DEFAULT,
     METADATA_KEY,
+    METADATA_ROW_END,
     METADATA_SOURCE_TYPE,
     NULL_DEFAULT,
     RESERVED_PREFIX,
     TEXT_DEFAULT,
     UNREPRESENTABLE,
     ChangeType,
+    source_column,
 )
-from menura.naming import lake_column
+from menura.naming import lake_column, sync_resync, sync_retry
 
 from spark_sink.errors import ColumnNameTaken, DataFileUnreadable, LakeStorageFailed, TableStopped
 from spark_sink.landed.absent_masks import absent_masks, with_defaults
@@ -40,6 +42,8 @@ from spark_sink.work import ChunkFacts, TableFile, TableId
 OWN_PREFIX = RESERVED_PREFIX
 #: after the table's own columns; the first also in chunks' files
 _TAILS = ([UNREPRESENTABLE], [UNREPRESENTABLE, ABSENT])
+#: in the lake, of a column that ends a row
+ROW_END_TYPES = (pa.timestamp("us", "UTC"), pa.decimal128(20, 0))
 _MASK_TYPES = (pa.binary(), pa.dictionary(pa.int32(), pa.binary()))
 
 
@@ -52,6 +56,8 @@ class LandedShape:
     key: tuple[str, ...]
     #: what an insert's absent column holds, where it is known
     defaults: Mapping[str, Fill]
+    #: of a table with system versioning: until when a row was current; it is in no key, which tells current rows apart
+    row_end: str = ""
 
 
 class LandedPart(Protocol):
@@ -82,7 +88,7 @@ class LandedRows:
         yield self.rows
 
     def may_have(self, column: str) -> bool:
-        return bool(self.rows[column].null_count < self.rows.num_rows)
+        return column in self.rows.column_names and bool(self.rows[column].null_count < self.rows.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ def open_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedStrea
             "reading a landed file",
             f"{file.path} has {rows} rows, its entry says {file.rows}",
             data="The table stays at its last version; other tables go on",
-            remedy="Restore the file, then start the sink again",
+            remedy=restored_or_anew(table),
             **table.where(file.cut),
         )
     return LandedStream(log, table, file, shape)
@@ -187,6 +193,12 @@ def _with_constants(rows: pa.Table, chunk: ChunkFacts) -> pa.Table:
     return pa.Table.from_arrays([*constants, *rows.columns], names=[*LANDED_COLUMNS, *rows.column_names])
 
 
+def restored_or_anew(table: TableId) -> str:
+    """What to do about a file that can't be read."""
+    named = (table.source, table.database, table.table)
+    return f"Restore the file, then run: {sync_retry(*named)}; or, where it is lost, run: {sync_resync(*named)}"
+
+
 def unreadable(table: TableId, file: TableFile, broken: Exception) -> TableStopped:
     where = table.where(file.cut)
     if isinstance(broken, OSError) and not isinstance(broken, FileNotFoundError) and broken.errno is not None:
@@ -202,7 +214,7 @@ def unreadable(table: TableId, file: TableFile, broken: Exception) -> TableStopp
         "reading a landed file",
         f"{file.path} {'is missing' if missing else f'is no readable Parquet file ({type(broken).__name__})'}",
         data="The table stays at its last version; other tables go on",
-        remedy="Restore the file, then start the sink again",
+        remedy=restored_or_anew(table),
         **where,
     )
 
@@ -218,23 +230,28 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
     fields = [pa.field(name, type_) for name, type_ in METADATA_TYPES.items()]
     keys: dict[int, str] = {}
     defaults: dict[str, Fill] = {}
+    row_end = ""
     if tail[-1] == ABSENT and landed.field(ABSENT).type not in _MASK_TYPES:
         raise _not_in_layout(table, file, f"column {ABSENT} has the type {landed.field(ABSENT).type}")
     for field in list(landed)[len(head) : len(head) + len(own)]:
         type_ = lake_type(field.type)
         if type_ is None:
             raise _not_in_layout(table, file, f"column {field.name} has the type {field.type}")
-        name = lake_column(field.name)
+        name = lake_column(source_column(field.name))
         fields.append(pa.field(name, type_))
         metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
-        if METADATA_KEY in metadata:
+        if METADATA_ROW_END in metadata:
+            if type_ not in ROW_END_TYPES:
+                raise _not_in_layout(table, file, f"column {field.name} of type {field.type} ends no row")
+            row_end = name
+        elif METADATA_KEY in metadata:
             keys[int(metadata[METADATA_KEY])] = name
         if METADATA_DEFAULT in metadata:
             defaults[name] = _default(table, file, field.name, type_, metadata)
     columns = tuple(field.name for field in fields[len(LANDED_COLUMNS) :])
     fields += [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
     check_names(table, file.cut, [field.name for field in fields])
-    return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)), defaults)
+    return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)), defaults, row_end)
 
 
 def _default(table: TableId, file: TableFile, name: str, type_: pa.DataType, metadata: Mapping[str, str]) -> Fill:
@@ -251,13 +268,13 @@ def check_names(table: TableId, cut: int, names: Sequence[str]) -> None:
     """Raises `ColumnNameTaken`."""
     seen: set[str] = set()
     for name in names:
-        folded = name.casefold()
-        if folded in seen or folded.startswith(OWN_PREFIX):
+        folded = name.lower()
+        if folded in seen:
             raise ColumnNameTaken(
                 "giving the columns their names in the lake",
-                f"{name} is there twice (case does not count) or begins with {OWN_PREFIX}",
+                f"{name} is there twice (case does not count), which no server's table has",
                 data="The table stays at its last version; other tables go on",
-                remedy="Rename the column at the source, or leave it out with ignored_columns",
+                remedy="Report this as a bug; to go on now, leave the column out with ignored_columns",
                 **table.where(cut),
             )
         seen.add(folded)

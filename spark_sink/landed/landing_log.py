@@ -54,6 +54,14 @@ class LandingLog:
                     raise log_entry_unreadable(entry, found)
         return decoded
 
+    def written_us(self, entry: int) -> int | None:
+        """When an entry was written, by the storage's clock; None when it is not written yet. Raises OSError."""
+        filesystem, root = self._opened
+        found = filesystem.get_file_info(f"{root}/{entry_path(entry)}")
+        if found.type is fs.FileType.NotFound:
+            return None
+        return found.mtime_ns // 1000 if found.mtime_ns is not None else None
+
     def last_entry(self) -> int:
         """Number of the log's last entry, 0 for none; a few look-ups, since there are no gaps."""
         low, high = 0, 1

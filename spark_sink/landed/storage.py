@@ -44,6 +44,11 @@ class Folder:
     def child(self, name: str) -> str:
         return f"{self.url}/{name}"
 
+    def has(self, path: str) -> bool:
+        """Whether there is such a file in the folder."""
+        filesystem, root = self._opened
+        return bool(filesystem.get_file_info(f"{root}/{path}").type is not fs.FileType.NotFound)
+
     def remove(self) -> None:
         """Remove the folder with all that is in it, if it is there."""
         filesystem, root = self._opened

@@ -1,4 +1,4 @@
-"""What the gateway double knows of a source's dumps: orders, ranges, parked chunks, and what cuts have committed.
+"""What the gateway double knows of a source's dumps: orders, ranges, pending chunks, and what cuts have committed.
 
 It checks what the real ledger relies on: chunks of a range follow each other, a whole table's chunk comes with its
 DUMPED, a dump ends when nothing is left of it.
@@ -17,7 +17,7 @@ Event = mysql_binlog_pb2.TableEvent
 
 
 @dataclass
-class Parked:
+class Pending:
     """A chunk that no cut has named."""
 
     table: Table
@@ -88,9 +88,9 @@ class DumpLedger:
 
     generation: int = 1
     dumps: dict[str, Dump] = field(default_factory=dict)
-    parked: dict[tuple[str, int], Parked] = field(default_factory=dict)
+    pending: dict[tuple[str, int], Pending] = field(default_factory=dict)
     chunks: list[Committed] = field(default_factory=list)
-    #: references to chunks that were not parked
+    #: references to chunks that were not pending
     ignored: list[mysql_binlog_pb2.ChunkRef] = field(default_factory=list)
     dropped: list[mysql_client_pb2.ChunkDropped] = field(default_factory=list)
     #: of all SnapshotBatches that came
@@ -116,25 +116,25 @@ class DumpLedger:
         assert rows.num_rows == message.row_count
         self.received_rows += message.row_count
         table = (message.table.database, message.table.table)
-        parked = self.parked.setdefault((message.dump, message.chunk), Parked(table))
-        assert parked.end is None and parked.table == table
-        parked.batches.append(rows)
-        parked.schema_ids.add(message.schema_id)
+        pending = self.pending.setdefault((message.dump, message.chunk), Pending(table))
+        assert pending.end is None and pending.table == table
+        pending.batches.append(rows)
+        pending.schema_ids.add(message.schema_id)
 
     def ended(self, end: mysql_client_pb2.ChunkEnd) -> None:
         table = (end.table.database, end.table.table)
-        parked = self.parked.setdefault((end.dump, end.chunk), Parked(table))
-        assert parked.end is None
-        assert sum(batch.num_rows for batch in parked.batches) == end.row_count
-        parked.end = end
+        pending = self.pending.setdefault((end.dump, end.chunk), Pending(table))
+        assert pending.end is None
+        assert sum(batch.num_rows for batch in pending.batches) == end.row_count
+        pending.end = end
 
     def drop(self, message: mysql_client_pb2.ChunkDropped) -> None:
         self.dropped.append(message)
-        self.parked.pop((message.dump, message.chunk), None)
+        self.pending.pop((message.dump, message.chunk), None)
 
     def forget(self) -> None:
         """The client's stream is over."""
-        self.parked.clear()
+        self.pending.clear()
 
     def commit(self, end: mysql_binlog_pb2.CutEnd) -> list[mysql_client_pb2.ChunkLanded]:
         """What a cut says of dumps; returns the chunks that are committed with it."""
@@ -145,22 +145,22 @@ class DumpLedger:
         return committed
 
     def _chunk(self, ref: mysql_binlog_pb2.ChunkRef, cut: int) -> mysql_client_pb2.ChunkLanded | None:
-        parked = self.parked.pop((ref.dump, ref.chunk), None)
+        pending = self.pending.pop((ref.dump, ref.chunk), None)
         dump = self.dumps[ref.dump]
-        if parked is None or parked.end is None or dump.is_over:
+        if pending is None or pending.end is None or dump.is_over:
             self.ignored.append(ref)
             return None
         assert ref.chunk not in {chunk.number for chunk in self.chunks if chunk.dump == ref.dump}, "a number twice"
         dump.next_chunk = max(dump.next_chunk, ref.chunk + 1)
         if dump.plan is not None and dump.plan.key:
             assert ref.gsn >= dump.started_gsn > 0
-            assert dump.remaining[parked.end.range] == parked.end.lower, "a gap in a range"
-            dump.remaining[parked.end.range] = parked.end.upper
-            if parked.end.last_of_range:
-                del dump.remaining[parked.end.range]
-        rows = [row for batch in parked.batches for row in batch.to_pylist()]
+            assert dump.remaining[pending.end.range] == pending.end.lower, "a gap in a range"
+            dump.remaining[pending.end.range] = pending.end.upper
+            if pending.end.last_of_range:
+                del dump.remaining[pending.end.range]
+        rows = [row for batch in pending.batches for row in batch.to_pylist()]
         self.chunks.append(
-            Committed(ref.dump, ref.chunk, parked.table, cut, ref.gsn, parked.end, parked.schema_ids, rows)
+            Committed(ref.dump, ref.chunk, pending.table, cut, ref.gsn, pending.end, pending.schema_ids, rows)
         )
         return mysql_client_pb2.ChunkLanded(dump=ref.dump, chunk=ref.chunk)
 

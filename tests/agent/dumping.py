@@ -13,17 +13,20 @@ import pytest
 from menura.v1 import mysql_client_pb2
 
 from agent.config import load
-from agent.mysql.dump import chunk_size, ranges
 from agent.pipeline import Agent, default_registry
+from agent.snapshot import chunk_size
+from agent.sources.mysql.snapshot import ranges
 from tests.agent.dump_ledger import Dump, merged
 from tests.agent.gateway_double import GatewayDouble, Table
-from tests.servers import Server
+from tests.agent.running import client, write_config
+from tests.servers import FLAVORS, Server, server
 
-END_SECONDS = 90
-#: a dump of 2,000 rows takes ten seconds: it is in its middle whenever a test acts upon it, which then lifts the limit
-SLOW = mysql_client_pb2.DumpLimits(rows_per_second=200)
+END_SECONDS = 300
+#: a dump of 2,000 rows takes a minute: it is in its middle whenever a test acts upon it, which then lifts the limit
+SLOW = mysql_client_pb2.DumpLimits(rows_per_second=30)
 #: the server may find a deadlock or a duplicate, which is then no change
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.OperationalError)
+COLUMNS = "id INT NOT NULL, name VARCHAR(50) NOT NULL, note VARCHAR(50)"
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int = 100, range_rows: int = 600) -> None:
@@ -46,6 +49,34 @@ def agent_inside(config: Path) -> Iterator[Agent]:
         stopping.set()
         thread.join(END_SECONDS)
         assert not thread.is_alive(), "the agent does not end"
+
+
+@pytest.fixture(scope="module", params=FLAVORS)
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server(request.param, tmp_path_factory.mktemp("server"), innodb_flush_log_at_trx_commit="0") as found:
+        found.create_replication_user()
+        yield found
+
+
+@pytest.fixture
+def database(running: Server) -> Server:
+    """Empty, and so is its log."""
+    running.roll_back_prepared()
+    forget = "RESET BINARY LOGS AND GTIDS" if running.flavor == "mysql" else "RESET MASTER"
+    running.run("DROP DATABASE IF EXISTS shop", forget, "CREATE DATABASE shop CHARACTER SET utf8mb4")
+    return running
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayDouble]:
+    small_chunks(monkeypatch)
+    double = GatewayDouble()
+    yield double
+    double.stop()
+
+
+def config(folder: Path, gateway: GatewayDouble, database: Server, **source: object) -> Path:
+    return write_config(folder, gateway.address, {"shop": {"client": client(database), **source}})
 
 
 class Writers:
@@ -121,6 +152,12 @@ def fill(database: Server, table: str, rows: int) -> None:
     database.run(f"INSERT INTO {table} (id, name, note) VALUES {values}")
 
 
+def create(database: Server, key: str = "PRIMARY KEY (id)", rows: int = 1000, table: str = "orders") -> Table:
+    database.run(f"CREATE TABLE shop.{table} ({', '.join(filter(None, (COLUMNS, key)))})")
+    fill(database, f"shop.{table}", rows)
+    return ("shop", table)
+
+
 def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> mysql_client_pb2.DumpStatus:
     """The newest status that names what the dump waits for, as soon as there is one: another may follow it at once."""
 
@@ -135,7 +172,7 @@ def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> mysql_client
     return told()[-1]
 
 
-def wait_dumped(gateway: GatewayDouble, dump: Dump, seconds: float = 240.0) -> None:
+def wait_dumped(gateway: GatewayDouble, dump: Dump, seconds: float = 600.0) -> None:
     try:
         gateway.wait(lambda: dump.dumped_cut or dump.failed, seconds)
     except AssertionError as late:
@@ -208,7 +245,7 @@ def wait_rows(gateway: GatewayDouble, database: Server, dump: Dump, key: tuple[s
     assert is_equal()
 
 
-def poll(condition: Callable[[], bool], seconds: float = 180.0, every: float = 0.2) -> None:
+def poll(condition: Callable[[], bool], seconds: float = 300.0, every: float = 0.2) -> None:
     """For what reads the whole lake each time: not at each message, and not while the gateway waits for it."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:

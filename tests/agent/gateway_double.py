@@ -39,16 +39,19 @@ class SourceRecord:
 
     hello: config_pb2.SourceHello | None = None
     effective: list[config_pb2.EffectiveState] = field(default_factory=list)
-    status: config_pb2.SourceStatus | None = None
+    #: before the first one it says nothing
+    status: config_pb2.SourceStatus = field(default_factory=config_pb2.SourceStatus)
     cartography: list[mysql_client_pb2.Cartography] = field(default_factory=list)
     errors: list[stream_pb2.StreamResponse] = field(default_factory=list)
     committed: list[mysql_binlog_pb2.CutEnd] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
-    parked: list[Batch] = field(default_factory=list)
+    pending: list[Batch] = field(default_factory=list)
     tables: dict[Table, mysql_binlog_pb2.TableSync] = field(default_factory=dict)
     generation: int = 1
     streams: dict[int, "_Stream"] = field(default_factory=dict)
     replicates: int = 0
+    #: identity of another server that somebody has accepted
+    accepted_server: str = ""
     ledger: DumpLedger = field(default_factory=DumpLedger)
 
 
@@ -74,6 +77,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self.heartbeats: list[config_pb2.Heartbeat] = []
         self.messages: list[bytes] = []
         self.changed = threading.Condition()
+        #: those without a source, by agent and the request's type
+        self._control: dict[tuple[str, int], _Stream] = {}
         self._server = grpc.server(
             futures.ThreadPoolExecutor(64),
             options=[("grpc.max_receive_message_length", 300 << 20), ("grpc.max_send_message_length", 300 << 20)],
@@ -116,6 +121,14 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 del record.tables[table]
             self._push(source)
 
+    def accept(self, source: str, identity: str) -> None:
+        """Somebody accepts the server that is there in place of the one that was read."""
+        record = self.source(source)
+        with self.changed:
+            record.generation += 1
+            record.accepted_server = identity
+            self._push(source)
+
     def dump(self, source: str, dump: str, table: Table, **order: object) -> Dump:
         """Order a dump, e.g. with priority=2."""
         ledger = self.source(source).ledger
@@ -144,14 +157,15 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
 
     def wait_gone(self, source: str) -> None:
         """The agent is not running any more: what it sent last has been heard, or never will be."""
-        self.wait(lambda: all(stream.is_over for stream in self.source(source).streams.values()))
+        streams = self.source(source).streams
+        self.wait(lambda: all(stream.is_over for stream in (*self._control.values(), *streams.values())))
 
     def _open_stream(self, source: str, request_type: int) -> _Stream:
         streams = self.source(source).streams
         self.wait(lambda: request_type in streams and not streams[request_type].is_over)
         return streams[request_type]
 
-    def wait(self, condition: Callable[[], object], seconds: float = 180.0) -> None:
+    def wait(self, condition: Callable[[], object], seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds
         with self.changed:
             while not condition():
@@ -164,6 +178,11 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         """Committed rows in the order of their numbers."""
         rows = [row for batch in self.source(source).batches if batch.table == table for row in batch.rows.to_pylist()]
         return sorted(rows, key=lambda row: row["_gsn"])
+
+    def events(self, source: str, table: Table | None = None) -> list[mysql_binlog_pb2.TableEvent]:
+        """Committed events, of one table or of all, in the order of their numbers."""
+        found = [event for cut in self.source(source).committed for event in cut.events]
+        return [event for event in found if table in (None, (event.table.database, event.table.table))]
 
     # --- the protocol
 
@@ -179,10 +198,14 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         reader = threading.Thread(target=self._read, args=(request_iterator, stream, key), daemon=True)
         with self.changed:  # nobody else sends on it before its first words, or commits what these leave out
             record = self.sources.setdefault(key.source, SourceRecord()) if key.source else None
-            if record is not None:
-                if key.request_type in record.streams:
-                    record.streams[key.request_type].is_over = True
+            if record is None:
+                former = self._control.get((key.agent, key.request_type))
+                self._control[key.agent, key.request_type] = stream
+            else:
+                former = record.streams.get(key.request_type)
                 record.streams[key.request_type] = stream
+            if former is not None:
+                former.is_over = True
             ack = config_pb2.HelloAck(gateway="double", heartbeat_interval_ms=200)
             stream.out.put(stream_pb2.StreamRequest(hello_ack=ack))
             self._opened(first, stream, record)
@@ -220,7 +243,6 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             for hello in first.hello.sources:
                 self.source(hello.source).hello = hello
                 stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(hello.source)))
-            self._config_stream = stream
         elif kind == stream_pb2.MySQLClient:
             assert record is not None
             record.ledger.forget()
@@ -243,7 +265,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
     def _replicate(self, source: str) -> mysql_binlog_pb2.Replicate:
         record = self.source(source)
         last = record.committed[-1] if record.committed else None
-        record.parked.clear()
+        record.pending.clear()
         record.replicates += 1
         return mysql_binlog_pb2.Replicate(
             generation=record.generation,
@@ -256,6 +278,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             tables=record.tables.values(),
             cut_interval_ms=self.cut_interval_ms,
             cut_bytes=self.cut_bytes,
+            accepted_server=record.accepted_server,
         )
 
     def _push_dumps(self, source: str) -> None:
@@ -266,8 +289,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
 
     def _push(self, source: str) -> None:
         record = self.source(source)
-        stream = getattr(self, "_config_stream", None)
-        if stream is not None:
+        for stream in [found for (_, kind), found in self._control.items() if kind == stream_pb2.Control_Config]:
             stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(source)))
         if stream_pb2.MySQLBinlog in record.streams:
             self._send(source, stream_pb2.MySQLBinlog, stream_pb2.StreamRequest(replicate=self._replicate(source)))
@@ -370,7 +392,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             message,
         )
         assert batch.rows.num_rows == message.row_count
-        record.parked.append(batch)
+        record.pending.append(batch)
 
     def _cut(self, response: stream_pb2.StreamResponse, stream: _Stream) -> None:
         record = self.source(response.header.source)
@@ -379,9 +401,10 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             return
         expected = record.committed[-1].cut + 1 if record.committed else 1
         assert end.cut == expected, (end.cut, expected)
-        assert all(batch.cut == end.cut for batch in record.parked)
-        record.batches += record.parked
-        record.parked = []
+        assert all(batch.cut == end.cut for batch in record.pending)
+        assert all(event.transaction_id <= end.last_transaction_id for event in end.events)
+        record.batches += record.pending
+        record.pending = []
         record.committed.append(end)
         for started in end.started:
             sync = record.tables.get((started.table.database, started.table.table))

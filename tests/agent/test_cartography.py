@@ -10,16 +10,14 @@ from pymysql.connections import Connection
 
 from agent.config import Secret, ServerConfig, SourceConfig
 from agent.filter import Filter, Policy
-from agent.mysql import client as client_plugin
-from agent.mysql.server import cartography
-from agent.mysql.server.cartography import names_digest, read_cartography
-from agent.mysql.server.connection import connect, facts_of
+from agent.sources.mysql import client as client_plugin
+from agent.sources.mysql.server import cartography
+from agent.sources.mysql.server.cartography import names_digest, read_cartography
+from agent.sources.mysql.server.connection import connect, facts_of
 from tests.agent.dumping import agent_inside
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, write_config
-from tests.servers import Flavor, Server, server
-
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
+from tests.servers import FLAVORS, Server, server
 
 
 @pytest.fixture(scope="module", params=FLAVORS)

@@ -11,14 +11,20 @@ import pymysql
 import pytest
 from menura.v1 import mysql_client_pb2
 
-from agent import session
-from agent.mysql import replicator
-from agent.mysql.dump import governor, results
-from agent.mysql.server import connection
+from agent.runtime import session
+from agent.snapshot import throttle
+from agent.sources.mysql import replicator
+from agent.sources.mysql.server import connection
+from agent.sources.mysql.snapshot import results
 from tests.agent.dumping import (
     Writers,
     agent_inside,
+    config,
+    create,
+    database,
     dumped,
+    gateway,
+    running,
     selected,
     wait_dumped,
     wait_equal,
@@ -26,7 +32,6 @@ from tests.agent.dumping import (
 )
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, write_config
-from tests.agent.test_dumps import config, create, database, gateway, running
 from tests.servers import Server
 from tests.silent_network import SilentNetwork
 
@@ -107,7 +112,7 @@ def test_dump_when_the_user_may_only_replicate_and_read_its_tables_then_it_is_do
 
 
 class Wall(datetime):
-    """The governor's clock: what the test says."""
+    """The throttle's clock: what the test says."""
 
     at = datetime(2026, 3, 28, 21, 59, 59, tzinfo=UTC)
 
@@ -119,12 +124,12 @@ class Wall(datetime):
 def test_dump_when_its_window_is_closed_the_server_is_busy_and_bytes_are_limited_then_it_waits_for_each_and_says_so(
     database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(governor, "datetime", Wall)
+    monkeypatch.setattr(throttle, "datetime", Wall)
     limit = 12_000
     settings = {"windows": ["22:00-06:00 UTC"], "max_threads_running": 12, "max_bytes_per_second": limit}
     table = create(database, rows=2000)
     gateway.sync("shop", table, now=True)
-    dump = gateway.dump("shop", "governed", table)
+    dump = gateway.dump("shop", "throttled", table)
     ledger = gateway.source("shop").ledger
     with agent_inside(config(tmp_path, gateway, database, dump=settings)), sleepers(database, 16) as wake:
         told = wait_status(gateway, dump, "sources.shop.dump.windows: the next one opens at 2026-03-28 22:00 UTC")
@@ -141,7 +146,7 @@ def test_dump_when_its_window_is_closed_the_server_is_busy_and_bytes_are_limited
         seconds = time.monotonic() - began
     read = sum(chunk.end.source_bytes for chunk in ledger.chunks)
     assert read > 2 * limit
-    assert read <= limit * (seconds + governor.BURST_SECONDS)
+    assert read <= limit * (seconds + throttle.BURST_SECONDS)
     assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
 
 

@@ -7,13 +7,15 @@ from pathlib import Path
 import psutil
 import pymysql
 import pytest
-from menura.v1 import mysql_client_pb2, stream_pb2
+from menura.v1 import config_pb2, mysql_client_pb2, stream_pb2
 
-from agent.mysql.dump import reading, statuses
+from agent.snapshot import statuses
+from agent.sources.mysql.snapshot import reading
 from tests.agent.dump_ledger import Dump
 from tests.agent.dumping import (
     Writers,
     agent_inside,
+    create,
     dumped,
     selected,
     small_chunks,
@@ -23,15 +25,16 @@ from tests.agent.dumping import (
 )
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
-from tests.agent.test_dumps import create
-from tests.servers import Flavor, Server, replica_of, server
+from tests.agent.test_replication import last_state
+from tests.remedies import commands
+from tests.servers import FLAVORS, Server, replica_of, server
 
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
 WIDE: Table = ("shop", "wide")
 
 
 @pytest.fixture(params=FLAVORS)
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """Without tables: each test makes its own."""
     with server(request.param, tmp_path / "server") as running:
         prepare(running)
         yield running
@@ -40,13 +43,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]
 def prepare(running: Server) -> None:
     running.create_replication_user()
     running.run("CREATE DATABASE shop CHARACTER SET utf8mb4")
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 def config(folder: Path, gateway: GatewayDouble, database: Server, **source: object) -> Path:
@@ -71,7 +67,7 @@ def test_dump_when_the_agent_is_killed_then_it_goes_on_at_the_chunk(
     gateway.sync("shop", WIDE, now=True)
     path, log = config(tmp_path, gateway, database), tmp_path / "log"
     ledger = gateway.source("shop").ledger
-    dump = gateway.dump("shop", "killed", WIDE, limits=mysql_client_pb2.DumpLimits(rows_per_second=10_000))
+    dump = gateway.dump("shop", "killed", WIDE, limits=mysql_client_pb2.DumpLimits(rows_per_second=1_000))
     with running_agent(path, log) as process:
         gateway.wait(lambda: len(ledger.chunks) > 1)
         process.kill()
@@ -105,6 +101,40 @@ def test_dump_when_credit_runs_out_then_reading_stops_and_memory_is_bounded(
         gateway.grants_credit = True
         gateway.grant("shop", 64 << 20, stream_pb2.MySQLClient)
         wait_dumped(gateway, dump)
+
+
+def test_dump_when_its_server_is_away_then_its_table_says_why_and_the_others_stream(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create_wide(database)
+    database.run("CREATE TABLE shop.small (id INT PRIMARY KEY)")
+    small: Table = ("shop", "small")
+    with replica_of(database, tmp_path / "replica") as replica:
+        path = config(tmp_path, gateway, database, client=client(replica), binlog=client(database))
+        gateway.sync("shop", WIDE, small, now=True)
+        dump = gateway.dump("shop", "away", WIDE, limits=mysql_client_pb2.DumpLimits(rows_per_second=200))
+        record = gateway.source("shop")
+        with running_agent(path, tmp_path / "log"):
+            gateway.wait(lambda: record.ledger.chunks)
+            replica.stop()
+            gateway.wait(lambda: said(gateway, WIDE) == (config_pb2.TableState.DUMPING, "SOURCE_UNREACHABLE"))
+            gateway.wait(lambda: "SOURCE_UNREACHABLE" in [told.code for told in record.effective[-1].warnings])
+            gateway.wait(lambda: said(gateway, small) == (config_pb2.TableState.STREAMING, ""))
+            assert not record.effective[-1].HasField("error")
+            database.run("INSERT INTO shop.small VALUES (1)")
+            gateway.wait(lambda: gateway.rows("shop", small))
+            gateway.wait(lambda: record.status.HasField("lag_us") and not record.status.HasField("error"))
+            replica.start()
+            gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+            wait_dumped(gateway, dump)
+            gateway.wait(lambda: said(gateway, WIDE) == (config_pb2.TableState.STREAMING, ""))
+            gateway.wait(lambda: not record.effective[-1].warnings)
+
+
+def said(gateway: GatewayDouble, table: Table) -> tuple[int, str]:
+    """A table's state and its error's code."""
+    state = last_state(gateway, table)
+    return (0, "") if state is None else (state.state, state.error.code)
 
 
 def test_dump_when_it_is_read_from_a_replica_then_it_waits_for_it_and_ignores_what_only_the_replica_has(
@@ -149,9 +179,10 @@ def test_dump_when_mysql_has_no_gtids_then_asks_for_lock_tables_and_snapshots_gi
         gateway.sync("shop", whole, dump="whole")
         with agent_inside(config(tmp_path, gateway, database)), Writers(database, "shop.orders", 7, 8000) as writers:
             first, second = gateway.dump("shop", "files", table), gateway.dump("shop", "whole", whole)
+            statement = "GRANT LOCK TABLES ON `shop`.* TO 'menura'@'%'"
             for dump in (first, second):
-                wait_status(gateway, dump, "GRANT LOCK TABLES ON `shop`.* TO 'menura'@'%'")
-            database.run("GRANT LOCK TABLES ON shop.* TO 'menura'@'%'")
+                wait_status(gateway, dump, statement)
+            database.run(statement)
             wait_dumped(gateway, first)
             wait_dumped(gateway, second)
             writers.stop()
@@ -172,8 +203,18 @@ def test_dump_when_the_replica_has_no_gtids_then_it_fails_and_says_why(gateway: 
         dump = gateway.dump("shop", "unrelated", table)
         with agent_inside(config(tmp_path, gateway, other, binlog=client(database))):
             gateway.wait(lambda: dump.failed)
-    assert dump.failed is not None
-    assert dump.failed.code == "DUMP_SERVER_UNRELATED"
+        gateway.wait_gone("shop")
+        assert dump.failed is not None
+        assert dump.failed.code == "DUMP_SERVER_UNRELATED"
+        assert (
+            "the server of sources.shop.binlog in sources.shop.client too and restart the agent" in dump.failed.remedy
+        )
+        assert commands(dump.failed.remedy) == [["sync", "retry", "shop", "--all"]]
+        database.run("GRANT LOCK TABLES ON `shop`.* TO 'menura'@'%'")
+        with agent_inside(config(tmp_path, gateway, database, binlog=client(database))):
+            dump = gateway.dump("shop", "again", table)
+            wait_dumped(gateway, dump)
+            wait_equal(gateway, database, dump, ("id",))
 
 
 def test_dump_when_a_row_cannot_be_read_then_it_fails_at_that_row_and_others_go_on(
@@ -225,6 +266,12 @@ def test_dump_when_the_server_ends_whenever_a_row_is_read_then_it_fails_and_leav
         dump = gateway.dump("shop", "damaged", table)
         with agent_inside(config(tmp_path, gateway, database)):
             ends = ends_until_failed(gateway, database, dump)
+            assert dump.failed is not None
+            assert commands(dump.failed.remedy) == [["dump", "start", "shop", "shop.orders"]]
+            database.run("DROP TABLE shop.orders")
+            again = gateway.dump("shop", "again", create(database, rows=100))
+            wait_dumped(gateway, again)
+            wait_equal(gateway, database, again, ("id",))
     assert dump.plan is not None and len(dump.plan.ranges) == 1
     assert dump.failed is not None and dump.failed.code == "DUMP_RESULT_INVALID"
     assert re.match(r"range 0, rows .* by \(id\): the server ended while they were read", dump.failed.found)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.errors import FilterColumnIsKey, FilterColumnUnknown, FilterTableUnknown
+from agent.errors import FilterColumnIsKey, FilterColumnUnknown, FilterTableUnknown, TableError
 from agent.filter import Filter, KnownTable, Policy
 
 RULES = {"orders": None, "customers": ("Email",), "otherdb.items": None, "items": ("note",), "kept": ()}
@@ -43,8 +43,32 @@ def test_ignored_column_when_written_in_another_case_then_is_the_same() -> None:
     assert Filter(Policy.ACCEPT, RULES).verdict("shop", "customers").ignores("eMail")
 
 
+@pytest.mark.parametrize("helper", ["_orders_gho", "_orders_del", "_orders_20260101000000_del", "__orders_new"])
+def test_verdict_of_an_online_schema_changes_tables_then_is_that_of_the_table_that_they_are_of(helper: str) -> None:
+    rules = {"orders": None, "customers": ("email",), "_customers_del": ()}
+    accept, drop = (Filter(policy, rules) for policy in (Policy.ACCEPT, Policy.DROP))
+    assert not accept.verdict("shop", helper).allowed
+    assert not drop.verdict("shop", helper).allowed
+    assert accept.verdict("shop", helper.replace("orders", "items")).allowed
+    assert accept.verdict("shop", helper.replace("orders", "customers")).ignores("email") != (helper == "_orders_del")
+
+
+@pytest.mark.parametrize(("renamed_from", "allowed"), [((), False), (("orders",), True), (("shop.orders",), True)])
+def test_verdict_of_a_renamed_table_then_is_that_of_both_names_until_the_rule_names_the_former(
+    renamed_from: tuple[str, ...], allowed: bool
+) -> None:
+    rules = {"orders": None, "customers": ("email",), "fresh": ()}
+    filter_ = Filter(Policy.ACCEPT, rules, {"fresh": renamed_from} if renamed_from else {})
+    filter_.origins.are({("shop", "fresh"): ("shop", "orders"), ("shop", "away"): ("shop", "customers")})
+    assert filter_.verdict("shop", "fresh").allowed is allowed
+    assert filter_.verdict("shop", "away").ignores("email")
+    assert filter_.verdict("other", "fresh").allowed
+    said = filter_.denial("src", "shop", "fresh")
+    assert allowed or "sources.src.filter.shop.fresh.renamed_from: [shop.orders]" in said.remedy
+
+
 def test_check_when_all_names_exist_then_is_silent() -> None:
-    Filter(Policy.DROP, RULES).check(TABLES, "shop")
+    assert Filter(Policy.DROP, RULES).check(TABLES, "shop") == []
 
 
 @pytest.mark.parametrize(
@@ -53,13 +77,17 @@ def test_check_when_all_names_exist_then_is_silent() -> None:
         ({"ordres": None}, FilterTableUnknown, "'ordres'"),
         ({"nodb.orders": None}, FilterTableUnknown, "'nodb.orders'"),
         ({"orders": ("emial",)}, FilterColumnUnknown, "'emial'"),
-        ({"shop.orders": ("ID",)}, FilterColumnIsKey, "'ID'"),
+        ({"shop.orders": ("ID",)}, FilterColumnIsKey, "'id'"),
     ],
 )
 def test_check_when_a_name_is_wrong_then_names_it(rules: dict, error: type[Exception], named: str) -> None:
-    with pytest.raises(error, match=named) as caught:
-        Filter(Policy.ACCEPT, rules).check(TABLES, "shop")
-    assert "\n" not in str(caught.value)
+    filter_ = Filter(Policy.ACCEPT, rules)
+    (found,) = filter_.check(TABLES, "shop")
+    assert isinstance(found, error) and named in str(found)
+    assert "\n" not in str(found)
+    is_of_table = isinstance(found, TableError)
+    assert filter_.verdict("shop", "orders").allowed is (rules.get("orders", ()) is not None and not is_of_table)
+    assert filter_.verdict("shop", "kept").allowed
 
 
 def test_digest_when_the_policy_changes_then_changes() -> None:

@@ -1,13 +1,16 @@
 """Rows that change without rows in the log: by a foreign key's action on MariaDB, through a MERGE table on both."""
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+from menura.change_batch import ChangeType
+from menura.v1 import mysql_binlog_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import running_agent
-from tests.agent.test_replication import ITEMS, ORDERS, config, database, gateway, stops, wait_equal
-from tests.servers import Server
-
-__all__ = ["database", "gateway"]
+from tests.agent.test_replication import ORDERS, config, stops, wait_equal
+from tests.servers import Server, server
 
 LINES: Table = ("shop", "lines")
 PLAIN: Table = ("shop", "plain")
@@ -17,88 +20,143 @@ PARTS: Table = ("shop", "parts")
 CHILD = "id INT PRIMARY KEY, parent INT, FOREIGN KEY (parent) REFERENCES orders (id)"
 
 
-def test_child_when_a_parent_is_deleted_then_equals_its_table_or_stops_before(
+def keys_told(gateway: GatewayDouble, table: Table) -> list[list[tuple[str, str]]]:
+    """Of each event about the table's keys: the columns and the parent of each."""
+    events = [event for event in gateway.events("shop", table) if event.kind == event.FOREIGN_KEYS]
+    return [[(" ".join(key.columns), key.parent.table) for key in event.foreign_keys] for event in events]
+
+
+def unlogged(gateway: GatewayDouble, table: Table) -> list[str]:
+    return [event.unlogged_changes for event in gateway.events("shop", table) if event.unlogged_changes]
+
+
+def test_child_when_its_parent_is_synced_then_its_keys_are_told_before_the_parents_rows(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
+    """A key without an action is none to tell of; a tree, and a key on two columns, are."""
+    both = "FOREIGN KEY (a, b) REFERENCES pairs (id, y) ON DELETE CASCADE ON UPDATE CASCADE"
     database.run(
-        "INSERT INTO orders (id, note) VALUES (1, 'a'), (2, 'b'), (3, 'c')",
-        f"CREATE TABLE `lines` ({CHILD} ON DELETE CASCADE)",
+        f"CREATE TABLE `lines` ({CHILD} ON DELETE CASCADE ON UPDATE SET NULL)",
         f"CREATE TABLE plain ({CHILD})",
-        "INSERT INTO `lines` VALUES (10, 1), (11, 2)",
-        "INSERT INTO plain VALUES (20, 3)",
-        database="shop",
-    )
-    gateway.sync("shop", ORDERS, ITEMS, PLAIN, LINES, oldest=True)
-    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
-        wait_equal(gateway, database, ORDERS, PLAIN, LINES)
-        database.run("UPDATE orders SET note = 'x' WHERE id = 1", "DELETE FROM orders WHERE id = 1", database="shop")
-        if database.flavor == "mysql":
-            wait_equal(gateway, database, ORDERS, PLAIN, LINES)
-            return
-        gateway.wait(lambda: stops(gateway, LINES))
-        (stopped,) = stops(gateway, LINES)
-        assert stopped.error.code == "TABLE_ROWS_UNCERTAIN"
-        assert "CASCADE" in stopped.error.found
-        assert "foreign keys" in stopped.error.remedy
-        assert {row["id"] for row in gateway.rows("shop", LINES)} == {10, 11}
-        database.run("INSERT INTO orders (id, note) VALUES (4, 'd')", database="shop")
-        wait_equal(gateway, database, ORDERS, PLAIN)
-
-
-def test_table_when_its_own_rows_and_those_of_keys_change_in_one_statement_then_stops_before_it(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
-) -> None:
-    """A tree, two tables that delete from each other, and a trigger that writes the child of its own table.
-
-    Tables beside them have such keys too, which can't have acted: they go on.
-    """
-    database.run(
         "CREATE TABLE tree (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES tree (id) ON DELETE SET NULL)",
-        "CREATE TABLE ring (id INT PRIMARY KEY, other INT, KEY (other))",
-        "CREATE TABLE ring2 (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES ring (id) ON DELETE CASCADE)",
-        "ALTER TABLE ring ADD FOREIGN KEY (other) REFERENCES ring2 (id) ON DELETE CASCADE",
-        f"CREATE TABLE `lines` ({CHILD} ON DELETE CASCADE)",
-        "CREATE TRIGGER noted AFTER DELETE ON orders FOR EACH ROW INSERT INTO `lines` VALUES (OLD.id + 100, NULL)",
-        "CREATE TABLE plain (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES plain (id))",
-        f"CREATE TABLE parts ({CHILD.replace('orders', 'items')} ON DELETE CASCADE)",
-        "CREATE TRIGGER counted AFTER DELETE ON parts FOR EACH ROW UPDATE items SET note = 'x' WHERE id = 1",
-        "INSERT INTO tree VALUES (1, NULL), (2, 1), (3, NULL)",
-        "INSERT INTO ring VALUES (1, NULL), (2, NULL)",
-        "INSERT INTO ring2 VALUES (1)",
-        "UPDATE ring SET other = 1 WHERE id = 2",
-        "INSERT INTO orders (id) VALUES (1), (2)",
-        "INSERT INTO `lines` VALUES (10, 1), (11, 2)",
-        "INSERT INTO plain VALUES (1, NULL), (2, 1), (3, NULL)",
-        "INSERT INTO items (id) VALUES (1), (2)",
-        "INSERT INTO parts VALUES (10, 1), (11, 2)",
+        "CREATE TABLE pairs (id INT, y VARCHAR(9), PRIMARY KEY (id, y))",
+        f"CREATE TABLE parts (id INT PRIMARY KEY, a INT, b VARCHAR(9), {both})",
+        "INSERT INTO orders (id, note) VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "INSERT INTO tree VALUES (1, NULL), (2, NULL)",
+        "INSERT INTO pairs VALUES (1, 'x'), (2, 'x')",
         database="shop",
     )
-    kept = (ORDERS, ITEMS, PLAIN, PARTS)
-    tables = (*kept, TREE, RING, LINES)
+    tables = (ORDERS, PLAIN, LINES, TREE, ("shop", "pairs"), PARTS)
     gateway.sync("shop", *tables, oldest=True)
     with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
         wait_equal(gateway, database, *tables)
-        counts = {table: len(gateway.rows("shop", table)) for table in (TREE, RING, LINES)}
-        for table in ("tree", "ring", "orders"):
-            database.run(
-                f"UPDATE {table} SET id = 50 WHERE id = 99", f"DELETE FROM {table} WHERE id = 1", database="shop"
-            )
+        database.run("DELETE FROM orders WHERE id = 1", "DELETE FROM tree WHERE id = 1", database="shop")
+        database.run("UPDATE pairs SET y = 'y' WHERE id = 1", "DELETE FROM orders WHERE id = 2", database="shop")
+        wait_equal(gateway, database, *tables)
+        assert not any(stops(gateway, table) for table in tables)
+        assert not any(unlogged(gateway, table) for table in tables)
+        if database.flavor == "mysql":
+            assert not any(keys_told(gateway, table) for table in tables)
+            return
+        assert keys_told(gateway, LINES) == [[("parent", "orders")]]
+        assert keys_told(gateway, TREE) == [[("up", "tree")]]
+        assert keys_told(gateway, PARTS) == [[("a b", "pairs")]]
+        assert keys_told(gateway, PLAIN) == []
+        (event,) = [event for event in gateway.events("shop", LINES) if event.foreign_keys]
+        assert (event.reread, event.most_rereads_per_hour > 0) == (True, True)  # where a lake asks for a dump
+        (key,) = event.foreign_keys
+        assert (key.on_delete, key.on_update) == (key.CASCADE, key.SET_NULL)
+        deleted = [row for row in gateway.rows("shop", ORDERS) if row["_change_type"] == ChangeType.delete]
+        assert event.gsn < min(row["_gsn"] for row in deleted)
+
+
+def test_child_when_a_key_can_not_be_followed_then_its_rows_are_told_unlogged_with_the_key(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """A parent that is not synced, a ring of tables, a child without a key, and columns of two types."""
+    database.run(
+        "CREATE TABLE outside (id INT PRIMARY KEY)",
+        f"CREATE TABLE `lines` ({CHILD.replace('orders', 'outside')} ON DELETE CASCADE)",
+        "CREATE TABLE ring (id INT PRIMARY KEY, other INT, KEY (other))",
+        "CREATE TABLE ring2 (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES ring (id) ON DELETE CASCADE)",
+        "ALTER TABLE ring ADD FOREIGN KEY (other) REFERENCES ring2 (id) ON DELETE CASCADE",
+        "CREATE TABLE parts (id INT, parent INT, FOREIGN KEY (parent) REFERENCES orders (id) ON DELETE CASCADE)",
+        "INSERT INTO outside VALUES (1), (2)",
+        "INSERT INTO ring VALUES (1, NULL), (2, NULL)",
+        "INSERT INTO orders (id) VALUES (1), (2)",
+        database="shop",
+    )
+    tables = (ORDERS, LINES, RING, ("shop", "ring2"), PARTS)
+    gateway.sync("shop", *tables, oldest=True)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        wait_equal(gateway, database, *tables)
+        for table in ("outside", "ring", "orders"):
+            database.run(f"DELETE FROM {table} WHERE id = 1", database="shop")
+        wait_equal(gateway, database, *tables)
+        assert not any(stops(gateway, table) for table in tables)
+        found = {table[1]: unlogged(gateway, table) for table in tables}
+        if database.flavor == "mysql":
+            assert not any(found.values())
+            return
+        gateway.wait(lambda: unlogged(gateway, PARTS))
+        found = {table[1]: " ".join(unlogged(gateway, table)) for table in tables}
+        assert "lines_ibfk_1 (parent) REFERENCES shop.outside: shop.outside is not synced here" in found["lines"]
+        assert "in a ring" in found["ring2"]
+        assert "has no primary key" in found["parts"]
+        assert all(not any(told) for table in tables for told in keys_told(gateway, table))
+
+
+def test_parents_rows_when_foreign_key_checks_are_off_then_the_cut_says_which(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    database.run(
+        f"CREATE TABLE `lines` ({CHILD} ON DELETE CASCADE)",
+        "INSERT INTO orders (id, note) VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e')",
+        database="shop",
+    )
+    gateway.sync("shop", ORDERS, LINES, oldest=True)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        wait_equal(gateway, database, ORDERS, LINES)
         database.run(
-            "DELETE FROM plain WHERE id = 3",
-            "DELETE FROM parts WHERE id = 10",
-            "DELETE FROM items WHERE id = 50",
-            "UPDATE parts SET parent = NULL WHERE id = 11",
+            "DELETE FROM orders WHERE id = 1",
+            "SET foreign_key_checks = 0",
+            "DELETE FROM orders WHERE id = 2",
+            "UPDATE orders SET id = 7 WHERE id = 3",
+            "SET foreign_key_checks = 1",
+            "DELETE FROM orders WHERE id = 4",
             database="shop",
         )
+        wait_equal(gateway, database, ORDERS, LINES)
         if database.flavor == "mysql":
-            wait_equal(gateway, database, *tables)
             return
-        wait_equal(gateway, database, *kept)
-        for table, count in counts.items():
-            (stopped,) = stops(gateway, table)
-            assert stopped.error.code == "TABLE_ROWS_UNCERTAIN"
-            assert "CASCADE" in stopped.error.found
-            assert len(gateway.rows("shop", table)) == count
+        rows = [row for row in gateway.rows("shop", ORDERS) if row["_change_type"] != ChangeType.insert]
+        ranges = [
+            (event.unchecked_from_gsn, event.gsn)
+            for event in gateway.events("shop", ORDERS)
+            if event.unchecked_from_gsn
+        ]
+        free = [row["id"] for row in rows if any(first <= row["_gsn"] <= last for first, last in ranges)]
+        assert free == [2, 3, 7]
+
+
+def test_child_when_its_table_maps_have_other_flags_for_a_delete_then_its_rows_stay_in_order(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """MySQL flags a table map by what the statement has to check: an INSERT the parent, a DELETE nothing."""
+    database.run("INSERT INTO orders (id) VALUES (1)", f"CREATE TABLE plain ({CHILD})", database="shop")
+    gateway.sync("shop", PLAIN, oldest=True)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        gateway.wait(lambda: gateway.source("shop").committed)
+        with database.connect(database="shop", autocommit=False) as connection, connection.cursor() as cursor:
+            for number in range(3):
+                cursor.execute("INSERT INTO plain VALUES (%s, 1), (%s, 1)", (number, number + 100))
+                cursor.execute("DELETE FROM plain WHERE id = %s", (number,))
+            connection.commit()
+        wait_equal(gateway, database, PLAIN)
+    batches = [batch.rows for batch in gateway.source("shop").batches if batch.table == PLAIN]
+    numbers = [number for rows in batches for number in rows["_gsn"].to_pylist()]
+    assert len(numbers) == 9
+    assert numbers == sorted(numbers)
 
 
 def test_table_when_it_is_written_through_a_merge_table_then_stops_before_it(
@@ -134,5 +192,167 @@ def test_table_when_it_is_written_through_a_merge_table_then_stops_before_it(
         )
         wait_equal(gateway, database, *alone)
         codes = {table: [stop.error.code for stop in stops(gateway, table)] for table in before}
-        assert codes == {table: ["TABLE_ROWS_UNCERTAIN"] for table in before} | {emptied: ["TABLE_ROWS_REMOVED"]}
+        assert codes == {table: ["TABLE_ROWS_UNCERTAIN"] for table in before} | {emptied: []}
+        told = [(event.kind, event.reread) for event in gateway.events("shop", emptied) if event.unlogged_changes]
+        assert told == [(mysql_binlog_pb2.TableEvent.ROWS_UNLOGGED, True)]
         assert {table: gateway.rows("shop", table) for table in before} == before
+
+
+def test_rows_below_a_table_when_a_dump_is_to_bring_its_rows_then_they_are_told_unlogged(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """Once, until their own dump has begun; and the table itself is followed all the same."""
+    middle, below = ("shop", "middle"), ("shop", "below")
+    database.run(
+        f"CREATE TABLE middle ({CHILD} ON DELETE CASCADE)",
+        f"CREATE TABLE below ({CHILD.replace('orders', 'middle')} ON DELETE CASCADE)",
+        "INSERT INTO orders (id) VALUES (1), (2), (3), (4)",
+        database="shop",
+    )
+    tables = (ORDERS, middle, below)
+    gateway.sync("shop", *tables, oldest=True)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        wait_equal(gateway, database, ORDERS)
+        database.run("DELETE FROM orders WHERE id = 1", database="shop")
+        wait_equal(gateway, database, ORDERS)
+        assert not any(unlogged(gateway, table) for table in tables)
+        gateway.sync("shop", middle, unlogged_gsn=1)
+        for number in (2, 3, 4):
+            database.run(f"DELETE FROM orders WHERE id = {number}", database="shop")
+            wait_equal(gateway, database, ORDERS)
+        if database.flavor == "mysql":
+            assert not any(unlogged(gateway, table) for table in tables)
+            return
+        gateway.wait(lambda: unlogged(gateway, below))
+        (why,) = unlogged(gateway, below)
+        assert "shop.middle has rows that a dump is to bring" in why
+        assert not unlogged(gateway, middle)
+        assert keys_told(gateway, below)[-1] == [("parent", "middle")]
+
+
+@pytest.mark.parametrize("is_known_to", ["agent", "gateway"])
+def test_rows_below_a_table_when_the_lake_lacks_rows_of_it_then_it_and_they_are_told_unlogged(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, is_known_to: str
+) -> None:
+    """The table began without its earlier rows, in this stream or in one before: once, and only where rows may go."""
+    middle, below = ("shop", "middle"), ("shop", "below")
+    database.run(
+        f"CREATE TABLE middle ({CHILD} ON DELETE CASCADE)",
+        f"CREATE TABLE below ({CHILD.replace('orders', 'middle')} ON DELETE CASCADE)",
+        "INSERT INTO orders (id) VALUES (1), (2), (3)",
+        "INSERT INTO middle VALUES (1, 1), (2, 2)",
+        "INSERT INTO below VALUES (1, 1), (2, 2)",
+        database="shop",
+    )
+    gateway.sync("shop", ORDERS, below, oldest=True)
+    gateway.sync("shop", middle, **({"now": True} if is_known_to == "agent" else {"oldest": True}))
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        wait_equal(gateway, database, ORDERS)
+        gateway.wait(lambda: {start.table.table for start in starts(gateway)} >= {"orders", "middle", "below"})
+        if is_known_to == "gateway":
+            gateway.sync("shop", middle, earlier_rows_missing=True)
+        database.run("INSERT INTO middle VALUES (3, 3)", database="shop")
+        wait_equal(gateway, database, ORDERS)
+        assert not any(unlogged(gateway, table) for table in (ORDERS, middle, below))
+        for number in (1, 2):
+            database.run(f"DELETE FROM orders WHERE id = {number}", database="shop")
+            wait_equal(gateway, database, ORDERS)
+        if database.flavor == "mysql":
+            assert not any(unlogged(gateway, table) for table in (ORDERS, middle, below))
+            return
+        gateway.wait(lambda: unlogged(gateway, below))
+        (why,), (of_middle,) = unlogged(gateway, below), unlogged(gateway, middle)
+        assert "the lake lacks rows that shop.middle had before its sync began" in why
+        assert of_middle == "shop.below follows rows of it that the lake lacks"
+        assert all(event.reread for event in gateway.events("shop", middle) if event.unlogged_changes)
+
+
+def starts(gateway: GatewayDouble) -> list[mysql_binlog_pb2.TableStarted]:
+    return [start for cut in gateway.source("shop").committed for start in cut.started]
+
+
+@pytest.fixture
+def unannounced(tmp_path: Path) -> Iterator[Server]:
+    """A MySQL that announces a parent alone, as each does up to 9.5."""
+    with server("mysql", tmp_path / "server", innodb_native_foreign_keys="ON") as running:
+        running.create_replication_user()
+        running.run("CREATE DATABASE shop CHARACTER SET utf8mb4")
+        running.run(
+            "CREATE TABLE orders (id INT PRIMARY KEY)",
+            f"CREATE TABLE middle ({CHILD} ON DELETE CASCADE)",
+            f"CREATE TABLE below ({CHILD.replace('orders', 'middle')} ON DELETE SET NULL)",
+            "INSERT INTO orders VALUES (1), (2), (3), (4), (5), (6)",
+            "INSERT INTO middle VALUES (1, 1), (2, 2)",
+            "INSERT INTO below VALUES (1, 1), (2, 2)",
+            database="shop",
+        )
+        yield running
+
+
+def test_children_when_the_log_announces_their_parents_alone_then_their_keys_are_told_before_the_parents_rows(
+    unannounced: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """No statement writes to the children since their stream began; one gets its key from an ALTER meanwhile."""
+    middle, below, later = ("shop", "middle"), ("shop", "below"), ("shop", "later")
+    unannounced.run("CREATE TABLE later (id INT PRIMARY KEY, parent INT)", database="shop")
+    tables = (ORDERS, middle, below, later)
+    gateway.sync("shop", *tables, oldest=True)
+    with running_agent(config(tmp_path, gateway, unannounced), tmp_path / "log"):
+        wait_equal(gateway, unannounced, *tables)
+        told_before = len(gateway.events("shop", middle))
+    with running_agent(config(tmp_path, gateway, unannounced), tmp_path / "log"):
+        unannounced.run("DELETE FROM orders WHERE id = 1", database="shop")
+        wait_equal(gateway, unannounced, ORDERS)
+        unannounced.run(
+            "ALTER TABLE later ADD FOREIGN KEY (parent) REFERENCES orders (id) ON DELETE CASCADE",
+            "DELETE FROM orders WHERE id = 2",
+            database="shop",
+        )
+        wait_equal(gateway, unannounced, ORDERS)
+        assert not any(unlogged(gateway, table) for table in tables)
+        deleted = [row for row in gateway.rows("shop", ORDERS) if row["_change_type"] == ChangeType.delete]
+        numbers = {row["id"]: row["_gsn"] for row in deleted}
+        assert len(gateway.events("shop", middle)) == told_before + 1
+        for table, parent, gone in ((middle, "orders", 1), (below, "middle", 1), (later, "orders", 2)):
+            assert keys_told(gateway, table)[-1] == [("parent", parent)]
+            assert [event for event in gateway.events("shop", table) if event.foreign_keys][-1].gsn < numbers[gone]
+
+
+def test_children_when_the_log_announces_a_parent_that_is_not_synced_then_they_are_told_unlogged_where_it_may_act(
+    unannounced: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """Not where rows come to the parent, or change in a way without an action, or with foreign_key_checks=0."""
+    middle, below, plain = ("shop", "middle"), ("shop", "below"), ("shop", "plain")
+    unannounced.run("CREATE TABLE plain (id INT PRIMARY KEY)", database="shop")
+    gateway.sync("shop", middle, below, plain, oldest=True)
+    with running_agent(config(tmp_path, gateway, unannounced), tmp_path / "log"):
+        wait_equal(gateway, unannounced, middle, below)
+        unannounced.run(
+            "INSERT INTO orders VALUES (9)",
+            "UPDATE orders SET id = 10 WHERE id = 9",
+            "SET foreign_key_checks = 0",
+            "DELETE FROM orders WHERE id = 10",
+            "SET foreign_key_checks = 1",
+            "INSERT INTO plain VALUES (1)",
+            database="shop",
+        )
+        wait_equal(gateway, unannounced, plain)
+        assert not any(unlogged(gateway, table) for table in (middle, below))
+        unannounced.run("DELETE FROM orders WHERE id = 1", "INSERT INTO plain VALUES (2)", database="shop")
+        wait_equal(gateway, unannounced, plain)
+        gateway.wait(lambda: unlogged(gateway, middle) and unlogged(gateway, below))
+        assert "(parent) REFERENCES shop.orders: shop.orders is not synced here" in unlogged(gateway, middle)[0]
+        assert "shop.orders is not synced here" in unlogged(gateway, below)[0]
+
+
+def test_child_when_the_log_announces_its_parent_alone_and_its_policy_is_to_stop_then_it_stops(
+    unannounced: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    middle = ("shop", "middle")
+    gateway.sync("shop", middle, oldest=True)
+    path = config(tmp_path, gateway, unannounced, unlogged_changes="stop")
+    with running_agent(path, tmp_path / "log"):
+        wait_equal(gateway, unannounced, middle)
+        unannounced.run("DELETE FROM orders WHERE id = 1", database="shop")
+        gateway.wait(lambda: stops(gateway, middle))
+        assert [stop.error.code for stop in stops(gateway, middle)] == ["TABLE_ROWS_UNLOGGED"]

@@ -9,18 +9,18 @@ import pytest
 from menura.types import ColumnType, Kind, invalid_label
 
 from agent.errors import StateFolderInUse, StateFolderUnusable
-from agent.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, TableDefinition
-from agent.mysql.positions import MariadbGtids, MysqlGtids, Position
-from agent.mysql.schema.history import SchemaHistory
-from agent.mysql.schema.versions import NEVER_SEEN, Gone, Unknown, Version
+from agent.sources.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, TableDefinition
+from agent.sources.mysql.positions import BinlogPosition, MariadbGtids, MysqlGtids
+from agent.sources.mysql.schema.history import SchemaHistory
+from agent.sources.mysql.schema.versions import NEVER_SEEN, Gone, Unknown, Version
 
 ORDERS = ("shop", "orders")
 ITEMS = ("shop", "items")
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-def at(number: int) -> Position:
-    return Position(MysqlGtids.parse(f"{UUID}:1-{number}"), UUID, "binlog.000001", number * 100)
+def at(number: int) -> BinlogPosition:
+    return BinlogPosition(MysqlGtids.parse(f"{UUID}:1-{number}"), UUID, "binlog.000001", number * 100)
 
 
 def definition(*names: str) -> TableDefinition:
@@ -168,7 +168,7 @@ def test_begin_when_positions_are_of_another_kind_then_the_history_is_made_anew(
 ) -> None:
     begin(history, 1, orders=1)
     history.record(at(1), {ORDERS: definition("a")})
-    elsewhere = Position(MariadbGtids.parse("0-1-9"), "", "binlog.000001", 9)
+    elsewhere = BinlogPosition(MariadbGtids.parse("0-1-9"), "", "binlog.000001", 9)
     assert history.begin(elsewhere, {ORDERS: elsewhere}, ()).versions == {ORDERS: NEVER_SEEN}
     assert len(list(tmp_path.glob("shop.history.sqlite.*"))) == 1
 

@@ -1,145 +1,163 @@
 """Positions that the server can't serve, and replicas that get in each other's way."""
 
-import time
-from collections.abc import Iterator
+import signal
 from pathlib import Path
 
 import pytest
+from menura.v1 import config_pb2
 
-from agent.errors import PositionPurged, ServerIdDuplicate, SourceRebuilt
+from agent.errors import ServerIdDuplicate, SourceDiverged, SourceRebuilt
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.running import client, running_agent, write_config
-from tests.agent.test_replication import ITEMS, ORDERS, change, prepare, wait_equal
-from tests.servers import Flavor, Server, server
-from tests.stack import wait_for
-
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
-
-
-@pytest.fixture(params=FLAVORS)
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    with server(request.param, tmp_path / "server") as running:
-        prepare(running)
-        yield running
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
+from tests.agent.log_changes import (
+    accept,
+    config,
+    gaps,
+    insert,
+    position_now,
+    purge,
+    read_once,
+    reset,
+    seconds_of,
+    wait_for_another_second,
+    wait_for_row,
+    wait_until_it_waits,
+)
+from tests.agent.running import running_agent
+from tests.agent.test_replication import ITEMS, ORDERS, change, last_state, stops, wait_equal
+from tests.servers import Server
 
 
-def config(folder: Path, gateway: GatewayDouble, database: Server, **source: object) -> Path:
-    return write_config(folder, gateway.address, {"shop": {"client": client(database), **source}})
-
-
-def purge(database: Server) -> None:
-    database.run("FLUSH BINARY LOGS")
-    change(database, rounds=1)
-    database.run("FLUSH BINARY LOGS")
-    last = database.run("SHOW BINARY LOGS")[-1][0]
-    deadline = time.monotonic() + 90
-    while database.run("SHOW BINARY LOGS")[0][0] != last:  # a log that a replica still reads stays
-        assert time.monotonic() < deadline
-        database.run(f"PURGE BINARY LOGS TO '{last}'")
-        time.sleep(0.1)
-
-
-def wait_for_another_second(database: Server, before: int) -> None:
-    """The server's log says to the second when a file was begun."""
-    wait_for("the server's next second", lambda: seconds_of(database) > before, 90, every=0.05)
-
-
-def seconds_of(database: Server) -> int:
-    return int(str(database.run("SELECT UNIX_TIMESTAMP()")[0][0]))
-
-
-def test_position_when_its_log_was_purged_then_the_source_says_so_and_reads_nothing(
+def test_log_when_purged_while_the_agent_was_away_then_tables_go_on_behind_the_gap_and_are_read_again(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
-    gateway.sync("shop", ORDERS, oldest=True)
+    gateway.sync("shop", ORDERS, ITEMS, oldest=True)
     path = config(tmp_path, gateway, database)
-    with running_agent(path, tmp_path / "log"):
-        change(database, rounds=1)
-        wait_equal(gateway, database, ORDERS)
+    cuts = read_once(path, gateway, database, tmp_path / "log")
+    before = position_now(database)
     purge(database)
-    cuts = len(gateway.source("shop").committed)
-    with running_agent(path, tmp_path / "log", PositionPurged.exit_code):
-        record = gateway.source("shop")
-        gateway.wait(lambda: record.status and record.status.error.code == "POSITION_PURGED")
-        assert "binlog_expire_logs_seconds" in record.status.error.remedy
-        assert record.status.error.terminal
-        assert len(record.committed) == cuts
-
-
-def test_log_when_it_is_reset_then_its_numbers_are_not_taken_for_those_of_before(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
-) -> None:
-    """While the stream is open, which hears nothing of it; on MySQL while nobody reads, with as many transactions."""
-    reset = "RESET MASTER" if database.flavor == "mariadb" else "RESET BINARY LOGS AND GTIDS"
-    gateway.sync("shop", ORDERS, oldest=True)
-    path = config(tmp_path, gateway, database)
-    record = gateway.source("shop")
-    ends = (0, SourceRebuilt.exit_code)
-    rebuilt = lambda: record.status is not None and record.status.error.code == "SOURCE_REBUILT"  # noqa: E731
-    with running_agent(path, tmp_path / "log", *ends) as process:
-        if database.flavor == "mysql":
-            database.run("FLUSH BINARY LOGS")
-        begun = seconds_of(database)
-        change(database, rounds=1)
-        wait_equal(gateway, database, ORDERS)
-        rows = len(gateway.rows("shop", ORDERS))
-        if database.flavor == "mysql":
-            process.kill()
-            process.wait()
-        else:
-            gateway.wait(lambda: record.status is not None and record.status.HasField("lag_us"))
-            database.run(reset, "INSERT INTO shop.orders (note) VALUES ('after')")
-            gateway.wait(rebuilt)
-    if database.flavor == "mysql":
-        wait_for_another_second(database, begun)
-        database.run(reset)
-        change(database, rounds=9)
-        with running_agent(path, tmp_path / "log", *ends):
-            gateway.wait(rebuilt)
-    assert "reset" in record.status.error.found
-    assert len(gateway.rows("shop", ORDERS)) == rows
-
-
-def test_log_when_it_was_reset_and_is_longer_than_before_then_is_not_taken_for_the_same(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
-) -> None:
-    """While nobody read it; all GTIDs of the committed position are there again."""
-    reset = "RESET MASTER" if database.flavor == "mariadb" else "RESET BINARY LOGS AND GTIDS"
-    gateway.sync("shop", ORDERS, oldest=True)
-    path = config(tmp_path, gateway, database)
-    record = gateway.source("shop")
-    ends = (0, SourceRebuilt.exit_code)
-    begun = seconds_of(database)
-    with running_agent(path, tmp_path / "log") as process:
-        change(database, rounds=1)
-        wait_equal(gateway, database, ORDERS)
-        process.kill()
-        process.wait()
-    rows = len(gateway.rows("shop", ORDERS))
-    wait_for_another_second(database, begun)
-    database.run(reset)
-    change(database, rounds=9)
-    with running_agent(path, tmp_path / "log", *ends):
-        gateway.wait(lambda: record.status is not None and record.status.error.code == "SOURCE_REBUILT")
-    assert "was begun at" in record.status.error.found
-    assert len(gateway.rows("shop", ORDERS)) == rows
-    gateway.unsync("shop", ORDERS)
-    gateway.sync("shop", ITEMS, oldest=True)
-    change(database, rounds=1, table="items")
-    with running_agent(path, tmp_path / "log") as process:
-        wait_equal(gateway, database, ITEMS)
-        process.kill()
-        process.wait()
-    change(database, rounds=1, table="items")
+    if database.flavor == "mariadb":
+        oldest = database.run("SHOW BINARY LOGS")[0][0]
+        first = database.run(f"SELECT BINLOG_GTID_POS('{oldest}', 4)")[0][0]
+    else:
+        first = database.run("SELECT @@gtid_purged")[0][0]
     with running_agent(path, tmp_path / "log"):
-        wait_equal(gateway, database, ITEMS)
+        insert(database, 9000)
+        wait_for_row(gateway, 9000)
+        gateway.wait(lambda: (state := last_state(gateway, ORDERS)) and state.state == config_pb2.TableState.STREAMING)
+        gateway.wait(lambda: gateway.source("shop").status.error.code == "")
+    for table in (ORDERS, ITEMS):
+        (gap,) = gaps(gateway, table)
+        assert (gap.gap_from, gap.gap_to) == (before, str(first))
+        assert gap.reread
+        assert gap.most_rereads_per_hour
+        assert "purged" in gap.unlogged_changes or "begins after" in gap.unlogged_changes
+    start = gateway.source("shop").committed[cuts]
+    assert len(start.events) == 2
+    assert {started.table.table for started in start.started} == {"orders", "items"}
+
+
+@pytest.mark.parametrize("policy", ["stop", "note"])
+def test_log_when_purged_and_the_policy_is_not_to_read_again_then_tables_stop_or_say_so(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, policy: str
+) -> None:
+    gateway.sync("shop", ORDERS, ITEMS, oldest=True)
+    path = config(tmp_path, gateway, database, unlogged_changes=policy)
+    cuts = read_once(path, gateway, database, tmp_path / "log")
+    purge(database)
+    with running_agent(path, tmp_path / "log"):
+        record = gateway.source("shop")
+        gateway.wait(lambda: len(record.committed) > cuts)
+        start = record.committed[cuts]
+        if policy == "note":
+            assert [(gap.reread, gap.most_rereads_per_hour) for gap in gaps(gateway)] == [(False, 0)]
+            insert(database, 9000)
+            wait_for_row(gateway, 9000)
+            return
+        assert not start.events
+        assert {stop.table.table for stop in start.stopped} == {"orders", "items"}
+        (stop,) = stops(gateway, ORDERS)
+        assert stop.error.code == "POSITION_PURGED"
+        assert "menura sync start shop shop.orders --from dump" in stop.error.remedy
+
+
+def test_log_when_it_is_reset_while_it_is_read_then_tables_go_on_in_the_new_log_and_are_read_again(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    gateway.sync("shop", ORDERS, oldest=True)
+    record = gateway.source("shop")
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        database.run("FLUSH BINARY LOGS")
+        change(database, rounds=1)
+        wait_equal(gateway, database, ORDERS)
+        gateway.wait(lambda: record.status.HasField("lag_us"))
+        before = position_now(database)
+        reset(database)
+        insert(database, 9000)
+        wait_for_row(gateway, 9000)
+        (gap,) = gaps(gateway)
+        assert (gap.gap_from, gap.gap_to, gap.reread) == (before, "the log's beginning", True)
+        assert "reset" in gap.unlogged_changes
+
+
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_log_when_it_was_reset_while_nobody_read_it_then_its_numbers_are_not_taken_for_those_of_before(
+    database: Server, gateway: GatewayDouble, tmp_path: Path, rounds: int
+) -> None:
+    """Also when it is longer than before, and has all GTIDs of the committed position again."""
+    gateway.sync("shop", ORDERS, oldest=True)
+    path = config(tmp_path, gateway, database)
+    begun = seconds_of(database)
+    read_once(path, gateway, database, tmp_path / "log")
+    wait_for_another_second(database, begun)
+    reset(database)
+    change(database, rounds=rounds, table="items")
+    with running_agent(path, tmp_path / "log"):
+        insert(database, 9000)
+        wait_for_row(gateway, 9000)
+        (gap,) = gaps(gateway)
+        assert (gap.gap_to, gap.reread) == ("the log's beginning", True)
+        assert "reset" in gap.unlogged_changes
+
+
+def test_log_when_reset_before_a_restart_of_the_server_then_waits_for_its_operator(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """A server whose data folder was put back looks the same."""
+    gateway.sync("shop", ORDERS, oldest=True)
+    path = config(tmp_path, gateway, database)
+    begun = seconds_of(database)
+    cuts = read_once(path, gateway, database, tmp_path / "log")
+    wait_for_another_second(database, begun + 3)
+    reset(database)
+    database.stop()
+    database.start()
+    record = gateway.source("shop")
+    ends = (0, SourceRebuilt.exit_code, SourceDiverged.exit_code)
+    with running_agent(path, tmp_path / "log", *ends):
+        gateway.wait(lambda: record.effective and record.effective[-1].HasField("other_server"))
+        other = wait_until_it_waits(gateway, record.effective[-1].error.code)
+        assert len(record.committed) == cuts
+        accept(gateway, database, other.identity)
+
+
+def test_lag_when_the_server_does_not_answer_then_is_unknown_until_it_does(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    gateway.sync("shop", ORDERS, oldest=True)
+    record = gateway.source("shop")
+    assert database.process is not None
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        change(database, rounds=1)
+        wait_equal(gateway, database, ORDERS)
+        is_at_end = lambda: record.status.HasField("lag_us") and not record.status.lag_us  # noqa: E731
+        gateway.wait(is_at_end)
+        database.process.send_signal(signal.SIGSTOP)
+        try:
+            gateway.wait(lambda: not record.status.HasField("lag_us"))
+        finally:
+            database.process.send_signal(signal.SIGCONT)
+        gateway.wait(is_at_end)
+        gateway.wait(lambda: (state := last_state(gateway, ORDERS)) and state.state == config_pb2.TableState.STREAMING)
 
 
 def test_start_from_oldest_when_the_log_was_purged_then_says_what_is_missing(
@@ -188,7 +206,7 @@ def test_start_at_a_position_when_the_server_does_not_know_it_then_that_table_st
         gateway.wait(lambda: any(cut.stopped for cut in gateway.source("shop").committed))
         (stop,) = [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
         assert stop.table.table == "items"
-        assert stop.error.code in ("POSITION_INVALID", "SOURCE_REBUILT", "POSITION_PURGED")
+        assert stop.error.code in ("POSITION_INVALID", "SOURCE_REBUILT", "POSITION_PURGED", "LOG_RESET")
         change(database, rounds=1)
         wait_equal(gateway, database, ORDERS)
 
@@ -211,7 +229,7 @@ def test_server_id_when_another_replica_has_it_then_both_say_so(
 
             def codes() -> set[str]:
                 found = [double.source("shop").status for double in (gateway, other)]
-                return {status.error.code for status in found if status is not None}
+                return {status.error.code for status in found}
 
             gateway.wait(lambda: "SERVER_ID_DUPLICATE" in codes())
     finally:

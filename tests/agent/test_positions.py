@@ -7,16 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.mysql.positions import (
+from agent.positions import PositionsUnordered, PositionSyntaxError, least
+from agent.sources.mysql.positions import (
+    BinlogPosition,
+    BinlogPositionKind,
     MariadbGtids,
     MysqlGtids,
-    Position,
-    PositionsUnordered,
-    PositionSyntaxError,
-    Scheme,
     from_proto,
     is_file_only,
-    least,
     log_number,
     moved,
     parse_file_offset,
@@ -109,8 +107,8 @@ def test_mariadb_position_when_compared_then_goes_by_domain() -> None:
 
 
 def test_least_when_sets_hold_what_the_other_lacks_then_is_their_intersection() -> None:
-    left = Position(MysqlGtids.parse(f"{UUIDS[0]}:1-9,{UUIDS[1]}:1-2"), UUIDS[0], "binlog.000002", 40)
-    right = Position(MysqlGtids.parse(f"{UUIDS[0]}:1-4,{UUIDS[1]}:1-8"), UUIDS[0], "binlog.000001", 90)
+    left = BinlogPosition(MysqlGtids.parse(f"{UUIDS[0]}:1-9,{UUIDS[1]}:1-2"), UUIDS[0], "binlog.000002", 40)
+    right = BinlogPosition(MysqlGtids.parse(f"{UUIDS[0]}:1-4,{UUIDS[1]}:1-8"), UUIDS[0], "binlog.000001", 90)
     shared = least([left, right])
     assert str(shared) == f"{UUIDS[0]}:1-4,{UUIDS[1]}:1-2"
     assert left.covers(shared)
@@ -119,29 +117,29 @@ def test_least_when_sets_hold_what_the_other_lacks_then_is_their_intersection() 
 
 
 def test_file_position_when_compared_then_goes_by_number_not_by_text() -> None:
-    older, newer = Position(None, "u", "binlog.999999", 900), Position(None, "u", "binlog.1000000", 4)
+    older, newer = BinlogPosition(None, "u", "binlog.999999", 900), BinlogPosition(None, "u", "binlog.1000000", 4)
     assert newer.covers(older)
     assert not older.covers(newer)
     assert newer.has_transaction("", "binlog.999999", 900)
     assert not older.has_transaction("", "binlog.999999", 900)
     assert log_number(newer.file) == 1000000
     with pytest.raises(PositionsUnordered):
-        older.covers(Position(None, "other", "binlog.000001", 4))
+        older.covers(BinlogPosition(None, "other", "binlog.000001", 4))
 
 
 def test_position_when_sent_and_read_then_is_itself() -> None:
-    for scheme, gtids in (
-        (Scheme.MYSQL_GTID, MysqlGtids.parse(f"{UUIDS[0]}:1-9")),
-        (Scheme.MARIADB_GTID, MariadbGtids.parse("0-1-5")),
-        (Scheme.FILE, None),
+    for position_kind, gtids in (
+        (BinlogPositionKind.MYSQL_GTID, MysqlGtids.parse(f"{UUIDS[0]}:1-9")),
+        (BinlogPositionKind.MARIADB_GTID, MariadbGtids.parse("0-1-5")),
+        (BinlogPositionKind.FILE, None),
     ):
-        position = Position(gtids, UUIDS[1], "binlog.000002", 157)
-        assert from_proto(position.to_proto(), scheme) == position
+        position = BinlogPosition(gtids, UUIDS[1], "binlog.000002", 157)
+        assert from_proto(position.to_proto(), position_kind) == position
         assert is_file_only(position.to_proto()) == (gtids is None)
 
 
 def test_moved_when_transactions_finished_then_holds_them() -> None:
-    begin = Position(MysqlGtids({}), "", "binlog.000001", 4)
+    begin = BinlogPosition(MysqlGtids({}), "", "binlog.000001", 4)
     after = moved(begin, [(UUIDS[0], 1, 3), (UUIDS[0], 4, 4)], UUIDS[0], "binlog.000001", 700)
     assert str(after) == f"{UUIDS[0]}:1-4"
     assert after.offset == 700

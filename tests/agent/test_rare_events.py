@@ -9,29 +9,33 @@ import pytest
 from menura.errors import MenuraError
 from menura.v1 import mysql_binlog_pb2
 
+from agent.capture.cuts import CutSettings
+from agent.capture.stale_tables import StaleTables
+from agent.columnar.encode import TableBatch
 from agent.config import ServerConfig, SourceConfig
-from agent.errors import EventUnknown, EventUnreadable, LogIncomplete, SourceConnectionLost
+from agent.errors import EventUnknown, EventUnreadable, SourceConnectionLost
 from agent.filter import Filter, Policy
-from agent.mysql.ddl.model import Server
-from agent.mysql.dump.desk import Desk
-from agent.mysql.log import constants as binlog
-from agent.mysql.positions import Position, Scheme
-from agent.mysql.progress import Progress, Stop
-from agent.mysql.schema.definitions import Definitions
-from agent.mysql.schema.describer import ServerDescriber
-from agent.mysql.schema.history import SchemaHistory
-from agent.mysql.schema.log_files import LogFiles
-from agent.mysql.server.connection import Facts
-from agent.mysql.server.replication import identity_of
-from agent.mysql.stream.binlog import BinlogReader
-from agent.mysql.stream.cuts import CutSettings
-from agent.mysql.stream.prepared import PreparedFile
-from agent.mysql.stream.prepared_log import PreparedLog
-from agent.native.decoder import BinlogDecoder, TableBatch
+from agent.positions import Position
+from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.sources.mysql.ddl.model import Server
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.native.decoder import BinlogDecoder
+from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
+from agent.sources.mysql.schema.definitions import Definitions
+from agent.sources.mysql.schema.history import SchemaHistory
+from agent.sources.mysql.schema.log_files import LogFiles
+from agent.sources.mysql.schema.schema_reader import ServerSchemaReader
+from agent.sources.mysql.server.connection import Facts
+from agent.sources.mysql.server.replication import identity_of
+from agent.sources.mysql.server.server_log import ServerProcess
+from agent.sources.mysql.stream.binlog import BinlogReader
+from agent.sources.mysql.stream.prepared import PreparedFile
+from agent.sources.mysql.stream.prepared_log import PreparedLog
+from agent.table_positions import Stop, TablePositions
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
-from tests.agent.test_replication import FLAVORS, ITEMS, ORDERS, change, config, prepare, wait_equal
-from tests.servers import Flavor, server
+from tests.agent.test_replication import ITEMS, ORDERS, change, config, prepare, wait_equal
+from tests.servers import FLAVORS, Flavor, server
 
 TABLE = ("shop", "orders")
 FIRST_LOG = "binlog.000001"
@@ -58,19 +62,20 @@ class Recorder:
     """A sink that remembers where the stream was."""
 
     def __init__(self) -> None:
-        self.position = Position()
-        self.stopped: list[Stop] = []
+        self.position = BinlogPosition()
+        self.stopped: list[Stop[Position]] = []
 
     def send_batch(self, batch: TableBatch, cut: int) -> None: ...
     def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None: ...
     def received(self, size: int) -> None: ...
     def position_is(self, position: Position, commit_us: int) -> None:
+        assert isinstance(position, BinlogPosition)
         self.position = position
 
     def committed_cut(self) -> int:
         return 0
 
-    def tables_are(self, stopped: Iterable[Stop]) -> None:
+    def tables_are(self, stopped: Iterable[Stop[Position]]) -> None:
         self.stopped += stopped
 
 
@@ -92,18 +97,20 @@ def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
     source = SourceConfig("shop", at, at, 0, Filter(Policy.ACCEPT, {}))
     facts = Facts("mysql", "9.7.0", "uuid", has_gtids=False)
     decoder = BinlogDecoder(mariadb=False, checksum=False, next_gsn=1, next_transaction_id=1)
-    progress = Progress({TABLE: Position(None, "uuid", FIRST_LOG, 4)}, Position())
+    table_positions = TablePositions({TABLE: BinlogPosition(None, "uuid", FIRST_LOG, 4)}, BinlogPosition())
     sink = Recorder()
     prepared = PreparedFile(tmp_path, "shop")
     replica = identity_of("t", "a", "shop", 0)
     server = Server(mariadb=False, version=(9, 7, 0))
     log = PreparedLog("shop", at, facts, replica, server, sink.received)
     history = SchemaHistory(tmp_path, "shop")
-    describer = ServerDescriber("shop", at, facts, Scheme.FILE, replica, server, lambda: None)
-    definitions = Definitions("shop", server, history, describer)
+    schema_reader = ServerSchemaReader("shop", at, facts, BinlogPositionKind.FILE, replica, server, lambda: None)
+    definitions = Definitions("shop", server, history, schema_reader)
+    files = LogFiles(history)
+    files.follows(ServerProcess("server", 1_700_000_000, 1), BinlogPosition(), goes_on=False)
     reader = BinlogReader(
-        source, facts, decoder, definitions, LogFiles(history, "server"), progress, {}, (), prepared, log, Scheme.FILE,
-        sink, Desk(), CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
+        source, facts, decoder, definitions, files, table_positions, {}, (), prepared, log, BinlogPositionKind.FILE,
+        sink, SnapshotCoordinator(), StaleTables(()), CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
     )  # fmt: skip
     try:
         with pytest.raises(MenuraError) as raised:
@@ -159,18 +166,8 @@ def test_event_when_its_type_is_not_known_then_the_source_stops_before_it(tmp_pa
     assert sink.position.offset == 200
 
 
-def test_incident_when_the_server_lost_events_then_the_source_stops_and_names_it(tmp_path: Path) -> None:
-    text = b"error writing to the binary log"
-    body = (1).to_bytes(2, "little") + bytes([len(text)]) + text
-    sink, error = read(tmp_path, event(binlog.STOP_EVENT, end=200), event(binlog.INCIDENT_EVENT, body, end=900))
-    assert isinstance(error, LogIncomplete)
-    assert "incident 1: error writing" in error.found
-    assert "dump" in error.remedy
-    assert sink.position.offset == 200
-
-
 @pytest.mark.parametrize("flavor", FLAVORS)
-def test_incident_when_a_server_writes_one_then_the_source_stops_before_it(flavor: Flavor, tmp_path: Path) -> None:
+def test_incident_when_a_server_writes_one_then_tables_go_on_and_are_read_again(flavor: Flavor, tmp_path: Path) -> None:
     """A statement about a table without transactions that is larger than what a server keeps of it for its log."""
     gateway = GatewayDouble()
     try:
@@ -183,11 +180,15 @@ def test_incident_when_a_server_writes_one_then_the_source_stops_before_it(flavo
             with pytest.raises(pymysql.err.OperationalError):
                 database.run("INSERT INTO shop.plain VALUES (1, REPEAT('x', 9000)), (2, REPEAT('y', 9000))")
             change(database, rounds=1, table="items")
-            with running_agent(config(tmp_path, gateway, database), tmp_path / "log", LogIncomplete.exit_code):
-                record = gateway.source("shop")
-                gateway.wait(lambda: record.status is not None and record.status.error.code == "LOG_INCOMPLETE")
-                wait_equal(gateway, database, ORDERS)
-                assert not gateway.rows("shop", ITEMS)
+            with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+                wait_equal(gateway, database, ORDERS, ITEMS)
+                told = [event for event in gateway.events("shop") if event.unlogged_changes]
+                assert sorted(event.table.table for event in told) == ["items", "orders"]
+                for event in told:
+                    assert (event.kind, event.reread) == (mysql_binlog_pb2.TableEvent.ROWS_UNLOGGED, True)
+                    assert "changes are missing from its log (incident 1" in event.unlogged_changes
+                before, after = (gateway.rows("shop", table) for table in (ORDERS, ITEMS))
+                assert before[-1]["_gsn"] < told[0].gsn < told[1].gsn < after[0]["_gsn"]
     finally:
         gateway.stop()
 

@@ -3,29 +3,20 @@
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
 
-from agent.mysql.server import replication
+from agent.sources.mysql.server import replication
 from tests.agent.dumping import agent_inside, poll
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
-from tests.servers import Flavor, Server, server
+from tests.servers import Server, server
 
 ORDERS: Table = ("shop", "orders")
 ITEMS: Table = ("shop", "items")
-FLAVORS: tuple[Flavor, ...] = ("mariadb", "mysql")
-
-
-@pytest.fixture(params=FLAVORS)
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    with server(request.param, tmp_path / "server") as running:
-        prepare(running)
-        yield running
 
 
 def prepare(running: Server) -> None:
@@ -35,13 +26,6 @@ def prepare(running: Server) -> None:
         "CREATE TABLE shop.orders (id INT PRIMARY KEY AUTO_INCREMENT, note VARCHAR(100), secret VARCHAR(100))",
         "CREATE TABLE shop.items (id INT PRIMARY KEY AUTO_INCREMENT, note VARCHAR(100), secret VARCHAR(100))",
     )
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 def config(folder: Path, gateway: GatewayDouble, database: Server, **source: object) -> Path:
@@ -121,9 +105,7 @@ def test_sync_from_oldest_when_rows_change_then_equals_the_table(
         assert {(s.table.database, s.table.table) for s in start.started} == {ORDERS, ITEMS}
         assert [s.earlier_rows_missing for s in start.started] == ["", ""]
         gateway.wait(lambda: (s := last_state(gateway, ORDERS)) and s.state == config_pb2.TableState.STREAMING)
-        gateway.wait(
-            lambda: record.status is not None and record.status.HasField("lag_us") and record.status.lag_us == 0
-        )
+        gateway.wait(lambda: record.status.HasField("lag_us") and record.status.lag_us == 0)
         assert record.status.read_position == record.status.source_position
         assert record.status.rows > 0
 
@@ -242,10 +224,16 @@ def test_credit_when_it_runs_out_then_reading_stops_and_memory_is_bounded(
     gateway.sync("shop", ORDERS, oldest=True)
     with running_agent(config(tmp_path, gateway, database), tmp_path / "log") as process:
         record = gateway.source("shop")
-        gateway.wait(lambda: record.status is not None and record.status.credit_wait_us > 300_000)
-        read = record.status.read_bytes
-        gateway.wait(lambda: record.status.credit_wait_us > 1_500_000)
-        assert record.status.read_bytes == read
+        stood = [record.status]
+
+        def stands() -> bool:
+            """Nothing was read in more than a second of waiting."""
+            now = record.status
+            if now.read_bytes != stood[0].read_bytes:
+                stood[0] = now
+            return now.credit_wait_us - stood[0].credit_wait_us > 1_200_000
+
+        gateway.wait(stands)
         assert not record.batches
         assert psutil.Process(process.pid).memory_info().rss < 160 << 20
         gateway.grants_credit = True
@@ -269,21 +257,6 @@ def test_sync_when_the_server_restarts_then_goes_on(database: Server, gateway: G
 @pytest.mark.parametrize(
     ("statements", "code"),
     [
-        (
-            ["CREATE TABLE shop.copy LIKE shop.items", "RENAME TABLE shop.items TO shop.old, shop.copy TO shop.items"],
-            "TABLE_ROWS_REMOVED",
-        ),
-        (
-            [
-                "ALTER TABLE shop.items PARTITION BY HASH (id) PARTITIONS 2",
-                "ALTER TABLE shop.items TRUNCATE PARTITION p0",
-            ],
-            "TABLE_ROWS_REMOVED",
-        ),
-        (
-            ["ALTER TABLE shop.items ADD COLUMN _gsn INT", "INSERT INTO shop.items (note) VALUES ('x')"],
-            "TABLE_COLUMN_RESERVED",
-        ),
         (
             [
                 "ALTER TABLE shop.items MODIFY id INT NOT NULL DEFAULT 0",

@@ -8,8 +8,8 @@ import pytest
 
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
-from tests.agent.test_replication import FLAVORS, ITEMS, ORDERS, config, prepare, wait_equal
-from tests.servers import Flavor, Server, server
+from tests.agent.test_replication import ITEMS, ORDERS, config, prepare, wait_equal
+from tests.servers import FLAVORS, Flavor, Server, server
 
 
 @pytest.fixture(scope="module", params=FLAVORS)

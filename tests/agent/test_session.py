@@ -9,8 +9,8 @@ import pytest
 from menura.v1 import config_pb2, error_pb2, stream_pb2, stream_pb2_grpc
 
 from agent.config import AgentConfig, GatewayConfig
-from agent.credit import Credit, CreditCancelled
-from agent.session import QUEUE_MESSAGES, Link, Outlet, Stream, StreamClosed
+from agent.runtime.credit import Credit, CreditCancelled
+from agent.runtime.session import QUEUE_MESSAGES, GatewayChannel, Stream, StreamClosed, StreamWriter
 from tests.stack import wait_for
 
 Script = Callable[[Iterator[stream_pb2.StreamResponse], grpc.ServicerContext], Iterator[stream_pb2.StreamRequest]]
@@ -45,13 +45,13 @@ class Recorder:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.events: list[str] = []
-        self.outlet: Outlet | None = None
+        self.writer: StreamWriter | None = None
 
     def hello(self) -> config_pb2.Hello:
         return config_pb2.Hello(protocol=1)
 
-    def opened(self, outlet: Outlet, ack: config_pb2.HelloAck) -> None:
-        self.outlet = outlet
+    def opened(self, writer: StreamWriter, ack: config_pb2.HelloAck) -> None:
+        self.writer = writer
         self._note(f"opened {ack.gateway}")
 
     def received(self, request: stream_pb2.StreamRequest) -> None:
@@ -67,7 +67,7 @@ class Recorder:
 
     def wait(self, *events: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.events[: len(events)] == list(events), 90), self.events
+            assert self.changed.wait_for(lambda: self.events[: len(events)] == list(events), 300), self.events
 
 
 def header(sequence: int) -> stream_pb2.Header:
@@ -90,18 +90,18 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def start() -> Iterator[Callable[[Recorder, Scripted], None]]:
-    running: list[tuple[Stream, Link, Scripted]] = []
+    running: list[tuple[Stream, GatewayChannel, Scripted]] = []
 
     def run(recorder: Recorder, gateway: Scripted) -> None:
-        link = Link(AgentConfig("acme", "db-1", GatewayConfig(gateway.address, None), ()))
-        stream = Stream(link, recorder)
+        channel = GatewayChannel(AgentConfig("acme", "db-1", GatewayConfig(gateway.address, None), ()))
+        stream = Stream(channel, recorder)
         stream.start()
-        running.append((stream, link, gateway))
+        running.append((stream, channel, gateway))
 
     yield run
-    for stream, link, gateway in running:
+    for stream, channel, gateway in running:
         stream.stop(5)
-        link.close()
+        channel.close()
         gateway.stop()
 
 
@@ -179,32 +179,54 @@ def test_stream_when_messages_are_sent_then_each_has_the_header_and_the_next_num
 
     start(recorder, Scripted(record))
     recorder.wait("opened first")
-    assert recorder.outlet is not None
+    assert recorder.writer is not None
     for _ in range(5):
-        recorder.outlet.send(stream_pb2.StreamResponse(heartbeat=config_pb2.Heartbeat()))
+        recorder.writer.send(stream_pb2.StreamResponse(heartbeat=config_pb2.Heartbeat()))
     recorder.wait("opened first", "heartbeat_ack")
     assert [one.sequence for one in seen] == [1, 2, 3, 4, 5, 6]
     assert {(one.tenant, one.agent, one.source, one.session) for one in seen} == {("acme", "db-1", "", seen[0].session)}
 
 
-def test_outlet_when_nobody_takes_messages_then_send_waits_and_a_close_ends_the_wait() -> None:
-    outlet = Outlet(stream_pb2.Header())
+def test_stream_when_stopped_before_its_first_word_then_ends_without_an_error(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_asked, is_stopped = threading.Event(), threading.Event()
+
+    def hello() -> config_pb2.Hello:
+        is_asked.set()
+        assert is_stopped.wait(300)
+        return config_pb2.Hello(protocol=1)
+
+    monkeypatch.setattr(recorder, "hello", hello)
+    channel = GatewayChannel(AgentConfig("acme", "db-1", GatewayConfig("127.0.0.1:1", None), ()))
+    stream = Stream(channel, recorder)
+    stream.start()
+    assert is_asked.wait(300)
+    stream.stop(0)
+    is_stopped.set()
+    stream.stop(300)
+    channel.close()
+    assert not caplog.records
+
+
+def test_writer_when_nobody_takes_messages_then_send_waits_and_a_close_ends_the_wait() -> None:
+    writer = StreamWriter(stream_pb2.Header())
     sent: list[int] = []
 
     def send() -> None:
         with pytest.raises(StreamClosed):
             for number in range(QUEUE_MESSAGES + 1):
-                outlet.send(stream_pb2.StreamResponse())
+                writer.send(stream_pb2.StreamResponse())
                 sent.append(number)
 
     sender = threading.Thread(target=send)
     sender.start()
-    wait_for("the queue to be full", lambda: len(sent) == QUEUE_MESSAGES, 90, every=0.01)
+    wait_for("the queue to be full", lambda: len(sent) == QUEUE_MESSAGES, every=0.01)
     sender.join(0.3)
     assert sender.is_alive()
     assert len(sent) == QUEUE_MESSAGES
-    outlet.close()
-    sender.join(90)
+    writer.close()
+    sender.join(300)
     assert not sender.is_alive()
 
 
@@ -221,10 +243,10 @@ def test_credit_when_spent_then_waits_for_a_grant_and_counts_the_wait() -> None:
     waiter = threading.Thread(target=wait)
     waiter.start()
     credit.grant(15)
-    wait_for("a wait that is counted while it lasts", lambda: credit.waited_us >= 150_000, 90, every=0.01)
+    wait_for("a wait that is counted while it lasts", lambda: credit.waited_us >= 150_000, every=0.01)
     assert not passed.is_set()
     credit.grant(1)
-    assert passed.wait(90)
+    assert passed.wait(300)
     waiter.join()
     waited_us = credit.waited_us
     assert 150_000 <= waited_us == credit.waited_us

@@ -2,15 +2,15 @@
 
 import pytest
 
-from agent.mysql.ddl.lexer import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
-from agent.mysql.ddl.model import Server, Statement
-from agent.mysql.ddl.statements import Kind, Words, read
+from agent.sources.mysql.ddl.lexer import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
+from agent.sources.mysql.ddl.model import Server, Statement
+from agent.sources.mysql.ddl.statements import Kind, StatementSummary, read
 
 MYSQL = Server(mariadb=False, version=(9, 7, 0))
 MARIADB = Server(mariadb=True, version=(10, 11, 0))
 
 
-def read_on_either(text: str, database: str = "shop") -> Words:
+def read_on_either(text: str, database: str = "shop") -> StatementSummary:
     """Where both servers read it the same."""
     on_mysql, on_mariadb = (read(Statement(text, database), server) for server in (MYSQL, MARIADB))
     assert on_mysql == on_mariadb

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from menura.types import ColumnType, Kind, invalid_label_bytes
 
-from agent.mysql.log import constants as binlog
-from agent.mysql.log.table_map import (
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.log.table_map import (
     MappedColumn,
     TableMap,
     TableMapError,
     parse_table_map,
     table_of,
 )
-from agent.mysql.schema.column_types import ColumnTypeUnknown, column_type, needs_definition
+from agent.sources.mysql.schema.column_types import ColumnTypeUnknown, column_type, needs_definition
 from tests.agent.native.capture import logged
 from tests.agent.native.mutation import payloads
 from tests.servers import TESTED, Flavor, server

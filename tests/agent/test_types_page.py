@@ -1,3 +1,5 @@
+from menura.types import ARROW_TYPES, FORMS, arrow_format, decimal_digits
+
 from tests.types_page import PAGE, missing, page
 
 
@@ -6,3 +8,9 @@ def test_page_of_types_is_what_the_mapping_says() -> None:
 
     assert not missing()
     assert page(text) == text, "run: python -m tests.types_page"
+
+
+def test_a_source_types_form_when_it_is_no_decimal_then_is_an_arrow_type_and_each_of_those_is_some_types_form() -> None:
+    formats = {arrow_format(type_) for form in FORMS for type_ in form.types}
+
+    assert {format_ for format_ in formats if decimal_digits(format_) is None} == set(ARROW_TYPES)

@@ -9,11 +9,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from menura.v1 import mysql_binlog_pb2
 
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
-from tests.agent.test_replication import FLAVORS, ITEMS, ORDERS, config, prepare, wait_equal
-from tests.servers import Server, server
+from tests.agent.test_replication import ITEMS, ORDERS, config, prepare, wait_equal
+from tests.servers import FLAVORS, Server, server
 
 
 @pytest.fixture(scope="module", params=FLAVORS)
@@ -29,13 +30,6 @@ def database(running: Server) -> Server:
     reset = "RESET MASTER" if running.flavor == "mariadb" else "RESET BINARY LOGS AND GTIDS"
     running.run("TRUNCATE shop.orders", "TRUNCATE shop.items", reset)
     return running
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 def prepare_xa(database: Server, xid: str, *statements: str) -> None:
@@ -142,7 +136,7 @@ def test_xa_when_the_state_is_lost_before_the_commit_then_is_found_in_the_log(
         assert [row["id"] for row in gateway.rows("shop", ORDERS)] == [1, 2, 2, 2, 3]
 
 
-def test_xa_when_the_log_lacks_the_prepare_then_tables_stop_before_the_commit(
+def test_xa_when_the_log_lacks_the_prepare_then_tables_go_on_and_are_read_again(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     prepare_xa(database, "'a'", "INSERT INTO orders (id) VALUES (1)")
@@ -154,11 +148,14 @@ def test_xa_when_the_log_lacks_the_prepare_then_tables_stop_before_the_commit(
     gateway.sync("shop", ORDERS, now=True)
     with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
         gateway.wait(lambda: gateway.source("shop").committed)
-        database.run("INSERT INTO shop.orders (id) VALUES (2)", "XA COMMIT 'a'")
-        gateway.wait(lambda: any(cut.stopped for cut in gateway.source("shop").committed))
-        (stop,) = [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
-        assert (stop.error.code, stop.table.table) == ("TABLE_ROWS_UNCERTAIN", "orders")
-        assert [row["id"] for row in gateway.rows("shop", ORDERS)] == [2]
+        insert = "INSERT INTO shop.orders (id) VALUES ({})"
+        database.run(insert.format(2), "XA COMMIT 'a'", insert.format(3))
+        gateway.wait(lambda: [row["id"] for row in gateway.rows("shop", ORDERS)] == [2, 3])
+        before, after = (row["_gsn"] for row in gateway.rows("shop", ORDERS))
+        (event,) = [event for cut in gateway.source("shop").committed for event in cut.events]
+        assert (event.kind, event.reread) == (mysql_binlog_pb2.TableEvent.ROWS_UNLOGGED, True)
+        assert before < event.gsn < after
+        assert "prepared" in event.unlogged_changes
 
 
 def test_xa_when_the_server_restarts_before_the_commit_then_rows_come_once(

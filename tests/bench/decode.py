@@ -10,10 +10,10 @@ from menura.schema import Column
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
-from agent.mysql.log import constants as binlog
-from agent.mysql.log.table_map import parse_table_map
-from agent.mysql.schema.column_types import column_type
-from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TablePlan
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.log.table_map import parse_table_map
+from agent.sources.mysql.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TablePlan
+from agent.sources.mysql.schema.column_types import column_type
 
 
 def read_log(connection: Connection, file: str, server_id: int = 77003) -> int:

@@ -5,15 +5,15 @@
 
 import sys
 
-from agent.batch import encode_snapshot
+from agent.columnar.encode import encode_snapshot
 from agent.config import Secret, ServerConfig, ServerTls, SourceConfig, TlsMode
 from agent.filter import Filter
-from agent.mysql.ddl.model import Server as DefinitionServer
-from agent.mysql.ddl.model import TableDefinition
-from agent.mysql.dump.results import plan_for, read_rows
-from agent.mysql.dump.statements import prepare, whole_statement
-from agent.mysql.server.connection import connect, facts_of
-from agent.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.ddl.model import Server as DefinitionServer
+from agent.sources.mysql.ddl.model import TableDefinition
+from agent.sources.mysql.server.connection import connect, facts_of
+from agent.sources.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.snapshot.results import plan_for, read_rows
+from agent.sources.mysql.snapshot.statements import prepare, unchunked_statement
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     assert isinstance(definition, TableDefinition)
     prepare(connection, facts)
     plan = plan_for(SourceConfig("bench", at, at, 0, Filter()), table, definition, mariadb=False)
-    reading = read_rows(connection, whole_statement(table, plan.expressions), plan)
+    reading = read_rows(connection, unchunked_statement(table, plan.expressions), plan)
     seen = 0
     for batch in reading:
         seen += batch.row_count

@@ -20,6 +20,7 @@ from menura.v1.mysql_binlog_pb2 import ChangeBatch, Replicate
 
 from gateway.registry import SourceKey
 from gateway.wire.change_batch import read_batch
+from gateway.wire.message import frames_of
 from tests.gateway.scripted_agent import (
     OPTIONS,
     ROW_FIELDS,
@@ -86,7 +87,7 @@ def peer(batches: list[ChangeBatch], file: Path) -> float:
     before = time.process_time()
     writer = None
     for batch in batches:
-        landed = read_batch(batch, 0)
+        landed = read_batch(batch, frames_of(batch), 0)
         assert landed is not None
         writer = writer or pq.ParquetWriter(
             file,

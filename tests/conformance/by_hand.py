@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 from agent.errors import SourceConnectionLost
-from agent.mysql.log import constants as binlog
+from agent.sources.mysql.log import constants as binlog
 from tests.agent.native import mutation
 from tests.agent.native.capture import decode_all
 from tests.agent.test_rare_events import anonymous, event, query, read

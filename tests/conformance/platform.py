@@ -18,7 +18,7 @@ from tests.servers import SERVERS, Server, free_port, server
 
 ENCRYPTED = cases.Setting("encrypted log")
 ENCRYPTED_IN_A_GROUP = cases.Setting("encrypted log, group replication")
-_MEMBER_SECONDS = 60
+_MEMBER_SECONDS = 300.0
 _COMMON = {"max_allowed_packet": "64M"}
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Mapping
 
-from agent.mysql.log import constants
+from agent.sources.mysql.log import constants
 from tests.conformance import by_hand
 from tests.conformance.flows import FLOWS
+from tests.conformance.keys import keys_section
 from tests.conformance.run import DECODED, Findings
+from tests.conformance.stops import STOPS
 from tests.servers import ROOT
 
 DOCUMENT = ROOT / "agent" / "CONFORMANCE.md"
@@ -18,6 +20,8 @@ Made by `python -m tests.conformance`; a test fails when what it finds is no lon
 run: statements on the real server, its log read by a real agent, the rows that came out compared with a SELECT.
 
 - **decoded**: the rows are those of the server, value for value.
+- **re-read**: rows changed that the log does not hold. The table goes on, an event says why earlier rows may be stale,
+  and a dump is ordered that brings them (tests/e2e/test_rereads.py shows its end).
 - An error's code: the table (`TABLE_...`), or the source, stopped at that position and said why. Its rows up to there
   are complete, and nothing after them was read.
 - **WRONG**: the rows differ: a defect of ours that is not yet mended, and shown here until it is.
@@ -53,6 +57,14 @@ log of this server held it. The last column says what it was shown with:
 - **holds no row**: read on behind it; what needs it, such as a logged statement, stops where it stands.
 
 """
+_STOPS = """
+## Why a table stops
+
+All reasons that a source can give while the agent's settings are the default ones. Each is told with the table's state,
+the position and what to do; the other tables go on. `make churn` changes sources in every way for as long as one likes
+and takes no other stop than these, and no difference.
+
+"""
 _SERVERS = """
 ## Servers
 
@@ -64,13 +76,21 @@ here, and VIEW_CHANGE in replication groups. What another server writes that is 
 """
 
 
-def document(findings: Mapping[str, Findings]) -> str:
+def document(findings: Mapping[str, Findings], keys: Mapping[str, Mapping[str, str]]) -> str:
+    """`keys`: as `keys.examine_keys` finds them."""
     parts = [_HEAD.format(not_there=NOT_THERE)]
     for name, found in findings.items():
         parts += [_TYPES.format(server=name), _types(found)]
-    parts += [_FLOWS, _flows(findings), _EVENTS.format(not_there=NOT_THERE), _events(findings)]
-    parts += [_SERVERS.format(servers=", ".join(findings))]
+    parts += [_FLOWS, _flows(findings), keys_section(keys), _EVENTS.format(not_there=NOT_THERE), _events(findings)]
+    parts += [_STOPS, stops(), _SERVERS.format(servers=", ".join(findings))]
     return "".join(parts)
+
+
+def stops() -> str:
+    """The reasons, which no run finds: they are listed, and each names a test that shows it."""
+    lines = ["| reason | when | shown by |", "|---|---|---|"]
+    lines += [f"| {stop.code} | {stop.why} | {stop.shown_by} |" for stop in STOPS]
+    return "\n".join(lines) + "\n"
 
 
 def _types(found: Findings) -> str:

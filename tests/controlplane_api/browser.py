@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx
 
+from tests.needs import needs_setup
 from tests.servers import ServerMissing, free_port
-from tests.stack import wait_for
+from tests.stack import http_client, wait_for
 
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
@@ -33,7 +34,7 @@ class Browser:
 
     def click(self, css: str) -> None:
         """A real click in the middle of the element, once it is there; a page that follows changes may draw it anew."""
-        wait_for(f"a click on {css}", lambda: self._is_clicked(css), 90, every=0.05)
+        wait_for(f"a click on {css}", lambda: self._is_clicked(css), every=0.05)
 
     def _is_clicked(self, css: str) -> bool:
         try:
@@ -47,7 +48,7 @@ class Browser:
         return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", css)
 
     def wait_for_text(self, css: str, text: str) -> None:
-        wait_for(f"{text!r} in {css}", lambda: text in self.text(css), 90, every=0.05)
+        wait_for(f"{text!r} in {css}", lambda: text in self.text(css), every=0.05)
 
     def resize(self, width: int, height: int) -> None:
         self._do("POST", "/window/rect", {"width": width, "height": height})
@@ -68,6 +69,7 @@ class Browser:
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
+    needs_setup("a browser")
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium")
     if driver is None or chromium is None:
         raise ServerMissing("no chromium or no chromedriver: run .ci/setup chromium as root")
@@ -83,8 +85,8 @@ def browser(folder: Path) -> Iterator[Browser]:
     with (folder / "chromedriver.log").open("wb") as log:
         process = subprocess.Popen([driver, f"--port={port}"], stdout=log, stderr=log)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
-            wait_for("chromedriver", lambda: _is_ready(http), 90, every=0.05)
+        with http_client(f"http://127.0.0.1:{port}") as http:
+            wait_for("chromedriver", lambda: _is_ready(http), every=0.05)
             made = http.post("/session", json={"capabilities": {"alwaysMatch": capabilities}})
             if not made.is_success:
                 raise ServerMissing(f"chromium does not start: {made.text[:500]}")
@@ -95,7 +97,7 @@ def browser(folder: Path) -> Iterator[Browser]:
                 http.delete(f"/session/{session}")
     finally:
         process.terminate()
-        process.wait(90)
+        process.wait(300)
 
 
 def _is_ready(http: httpx.Client) -> bool:

@@ -39,7 +39,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs_setup)])
 def kind(request: pytest.FixtureRequest) -> str:
     """Of the databases; modules that need no other say so by a fixture of their own."""
     return str(request.param)
@@ -82,13 +82,13 @@ def registry(database: Database) -> SqlRegistry:
 
 
 @contextmanager
-def serving(database: Database) -> Iterator[str]:
-    """The API over this database on a free port; its URL."""
-    server = uvicorn.Server(uvicorn.Config(create_app(database), port=0, log_level="warning"))
+def serving(database: Database, port: int = 0) -> Iterator[str]:
+    """The API over this database on this port, else a free one; its URL."""
+    server = uvicorn.Server(uvicorn.Config(create_app(database), port=port, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        wait_for("the API to listen", lambda: server.started or None, 90, every=0.01)
+        wait_for("the API to listen", lambda: server.started or None, every=0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -57,8 +57,9 @@ def table_seen(table: str, database: str = "shop", *, denied: bool = False, keye
 
 
 def record_shop(registry: SqlRegistry, *tables: str, key: SourceKey = KEY) -> None:
-    """An agent with one source that has these tables."""
+    """An agent with one source that has these tables; it is connected."""
     registry.record_agent(agent_seen(key.tenant, [key.source]))
+    registry.record_heartbeat(key.tenant, "agent-1", 1, 1, [], fresh_us())
     names = tables or ("orders", "items", "notes")
     registry.record_cartography(key, "mysql", "9.7.0", UUID, [table_seen(name) for name in names], T0)
 
@@ -82,6 +83,15 @@ def stopped(table: str, number: int, database: str = "shop") -> LandedStop:
 
 def event(table: str, gsn: int, kind: str = "TRUNCATED", database: str = "shop") -> LandedEvent:
     return LandedEvent(database, table, kind, gsn, gsn, T0 + gsn, f"{UUID}:{gsn}", f"{kind} {table}", kind != "ALTERED")
+
+
+def unlogged(
+    table: str, gsn: int, why: str = "rows were converted", *, kind: str = "ALTERED", most: int = 3, reread: bool = True
+) -> LandedEvent:
+    return LandedEvent(
+        "shop", table, kind, gsn, gsn, T0 + gsn, f"{UUID}:{gsn}", f"{kind} {table}", kind == "TRUNCATED",
+        unlogged_changes=why, reread=reread, most_rereads_per_hour=most if reread else 0,
+    )  # fmt: skip
 
 
 def dump_event(table: str, gsn: int, kind: str, dump: str, before: int = 0) -> LandedEvent:

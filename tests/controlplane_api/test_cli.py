@@ -3,21 +3,28 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from menura.cli import WORDS
+from menura.instants import now_us
 
+from controlplane_api.api import lake_queries
+from controlplane_api.cli import COMMANDS
+from controlplane_api.commands import up as up_module
 from controlplane_api.commands.tables import parse_table
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import RequestInvalid
 from controlplane_api.registry.sql_registry import SqlRegistry
-from gateway.registry import SourceKey
+from gateway.registry import SourceKey, TableEffective
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import Done, menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, cut, entry, file, started, stopped
+from tests.controlplane_api.lake_facts import Sink, lake_source, stop
 from tests.servers import free_port
 from tests.stack import MENURA, Process, wait_for
 
@@ -35,7 +42,7 @@ def api(database: Database) -> Iterator[str]:
 
 def process(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The installed command, as a shell starts it."""
-    return subprocess.run([*MENURA, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*MENURA, *arguments], capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_clients_when_tables_start_and_stop_then_show_it(api: str, registry: SqlRegistry):
@@ -58,12 +65,55 @@ def test_clients_when_tables_start_and_stop_then_show_it(api: str, registry: Sql
     assert json.loads(menura("sources", "--json", "--api", api, "--tenant", "globex").stdout) == {"sources": []}
 
 
+def test_clients_when_a_stage_stands_still_then_status_tables_and_lakes_say_so_and_commands_bring_back(
+    api: str, registry: SqlRegistry, database: Database, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("controlplane_api.api.presence.SILENT_SECONDS", 2 * 3600)
+    facts.record_shop(registry)
+    here = {"MENURA_API": api, "MENURA_TENANT": "acme"}
+    assert menura("sync", "start", "shop", "shop.orders", "shop.items", **here).returncode == 0
+    begun = [started("orders", 0), started("items", 0)]
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 1234), start=begun)))
+    tables = [TableEffective("shop", name, "STREAMING") for name in ("orders", "items")]
+    registry.record_effective(KEY, 1, tables, None, facts.T0)
+    sink = Sink()
+    sink.tell(database, 0, entry=1, sources=(lake_source(1),), stopped=(stop("orders"),))
+    for words in ("status", "tables shop"):
+        shown = menura(*words.split(), **here).stdout
+        for part in (
+            "failed",
+            "held up in stage lake",
+            "failed at cut 1",
+            "following at cut 1",
+            "shop.orders: The file",
+        ):
+            assert part in shown, (words, part, shown)
+    assert "cut 1 of 1" in menura("sources", **here).stdout
+    lakes = menura("lakes", **here).stdout
+    assert "main" in lakes and "/data/lake" in lakes and LANDING in lakes
+    retried = menura("sync", "retry", "shop", "shop.orders", "shop.items", **here)
+    assert "shop.orders: is tried again. Its sink tries it again" in retried.stdout
+    assert "shop.items: not changed. Nothing of it has stopped." in retried.stdout
+    assert "its sink was asked" in menura("tables", "shop", **here).stdout
+    begun_anew = menura("sync", "resync", "shop", "--all", **here)
+    assert begun_anew.stdout.count("begins anew. Dump ") == 2
+    assert len(registry.dumps(KEY).dumps) == 2
+    registry.record_agent_gone("acme", "agent-1", "run-1", facts.T0)
+    shown = menura("status", **here).stdout
+    assert shown.count("its agent agent-1 is not connected") == 1
+    assert "waiting" in shown and "streaming" not in shown
+    forgotten = menura("lakes", "--forget", "main", "--json", **here)
+    assert json.loads(forgotten.stdout) == {"lakes": []}
+    assert menura("lakes", "--forget", "main", **here).returncode == 25
+
+
 def test_clients_when_something_is_wrong_then_one_line_and_distinct_exit_codes(api: str, registry: SqlRegistry):
     facts.record_shop(registry)
     cases = {
         20: ("gateway", "run", "--database", "sqlite:////nowhere/control.db", "--landing", "x"),
         21: ("api", "run", "--database", "oracle://x"),
         23: ("api", "run", "--database", "sqlite:////tmp/x.db", "--listen", "0.0.0.0:7080"),
+        3: ("gateway", "run", "--database", "sqlite://", "--landing", "x", "--metrics", "nonsense"),
         25: ("tables", "nowhere", "--api", api, "--tenant", "acme"),
         2: ("sync", "start", "shop", "orders", "--api", api, "--tenant", "acme"),
     }
@@ -77,6 +127,10 @@ def assert_refused(done: Done | subprocess.CompletedProcess[str], code: int, wor
     assert (done.returncode, done.stdout) == (code, ""), done
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith(f"menura {word}: "), done.stderr
+
+
+def test_words_when_they_are_the_control_planes_then_each_has_an_app():
+    assert {name for name, word in WORDS.items() if word.component == "controlplane_api"} == set(COMMANDS)
 
 
 def test_sync_when_one_table_is_refused_then_others_start_and_exit_code_says_so(api: str, registry: SqlRegistry):
@@ -116,13 +170,14 @@ class Up:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.gateway, self.api = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-        listen = ("--gateway-listen", self.gateway, "--api-listen", self.api)
+        self.metrics = f"127.0.0.1:{free_port()}"
+        listen = ("--gateway-listen", self.gateway, "--api-listen", self.api, "--gateway-metrics", self.metrics)
         self.process = Process(["up", "--data", str(folder / "data"), "--no-sink", *listen], folder / "up.log")
 
     def start(self) -> list[psutil.Process]:
         """Its processes, itself first, once it says that all are up."""
         self.process.start()
-        wait_for("menura up", lambda: self.says("dashboard  http://") or not self.process.is_running(), 90)
+        wait_for("menura up", lambda: self.says("dashboard  http://") or not self.process.is_running())
         assert self.process.is_running(), self.process.tail()
         assert self.process.running is not None
         parent = psutil.Process(self.process.running.pid)
@@ -163,7 +218,7 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
     assert len(processes) == 3
     processes[0].send_signal(number)
     assert up.process.running is not None
-    assert up.process.running.wait(90) == 0
+    assert up.process.running.wait(300) == 0
     assert all_gone(processes)
     database = open_database(f"sqlite:///{up.folder}/data/control.db")
     assert SqlRegistry(database).generations([SourceKey("a", "b")]) == {}
@@ -173,7 +228,7 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
 def test_up_when_killed_then_leaves_no_process(up: Up):
     processes = up.start()
     up.process.kill()
-    wait_for("its processes to end", lambda: all_gone(processes), 90)
+    wait_for("its processes to end", lambda: all_gone(processes))
 
 
 def test_up_when_a_port_is_taken_then_says_which_and_leaves_no_process(
@@ -187,6 +242,11 @@ def test_up_when_a_port_is_taken_then_says_which_and_leaves_no_process(
     assert processes[0].is_running()
 
 
+def test_up_when_it_is_asked_to_then_the_gateways_figures_can_be_scraped(shared: tuple[Up, list[psutil.Process]]):
+    text = httpx.get(f"http://{shared[0].metrics}/metrics").text
+    assert "\nmenura_landing_cuts_total 0.0\n" in text
+
+
 def test_up_when_another_runs_in_the_folder_then_refused(shared: tuple[Up, list[psutil.Process]]):
     done = process("up", "--data", str(shared[0].folder / "data"), "--no-sink")
     assert (done.returncode, done.stderr.count("\n")) == (26, 1)
@@ -197,7 +257,7 @@ def test_up_when_a_component_is_killed_then_it_is_restarted(shared: tuple[Up, li
     up, processes = shared
     api = next(process for process in processes[1:] if "api" in process.cmdline())
     api.kill()
-    wait_for("the restart", lambda: up.says("component restarted: component=API"), 90)
+    wait_for("the restart", lambda: up.says("component restarted: component=API"))
     assert up.says("component died, restarting: component=API exit_code=-9")
 
     def answers() -> bool:
@@ -206,7 +266,23 @@ def test_up_when_a_component_is_killed_then_it_is_restarted(shared: tuple[Up, li
         except httpx.TransportError:
             return False
 
-    wait_for("the API to answer again", answers, 90)
+    wait_for("the API to answer again", answers)
+
+
+def test_up_when_it_runs_a_sink_then_its_lake_is_expected_before_the_sink_says_anything(tmp_path: Path):
+    up_module._prepare_database(tmp_path, with_sink=True)
+    up_module._prepare_database(tmp_path, with_sink=True)  # again, at the next start
+    listen = ("127.0.0.1:7070", "127.0.0.1:7080")
+    *_, sink = up_module._components(tmp_path, *listen, sink_metrics="127.0.0.1:9464", with_sink=True)
+    assert list(sink.arguments[-2:]) == ["--metrics", "127.0.0.1:9464"]
+    arguments = dict(pairwise(sink.arguments))
+    assert arguments["--api"] == "http://127.0.0.1:7080"
+    database = open_database(f"sqlite:///{tmp_path}/control.db")
+    with database.read() as connection:
+        (expected,) = lake_queries.sinks(connection, now_us())
+    database.close()
+    assert (expected.lake, expected.state, expected.received_at_us) == (arguments["--name"], "unknown", None)
+    assert (expected.url, expected.landing) == (arguments["--lake"], arguments["--landing"])
 
 
 def test_up_when_a_component_cannot_start_then_says_its_last_words(tmp_path: Path):

@@ -9,6 +9,7 @@ from tests.controlplane_api import facts
 from tests.controlplane_api.browser import Browser, browser
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, T0, chunk, cut, entry, file, started, stopped
+from tests.controlplane_api.lake_facts import Sink, lake_source, stop, table_of
 from tests.stack import wait_for
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
@@ -26,7 +27,9 @@ def kind() -> str:
 
 
 @pytest.fixture
-def page(chromium: Browser, database: Database) -> Iterator[Browser]:
+def page(chromium: Browser, database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
+    # A sink's report of `facts.fresh_us` stays new, however long the test takes.
+    monkeypatch.setattr("controlplane_api.api.presence.SILENT_SECONDS", 2 * 3600)
     with serving(database) as url:
         chromium.resize(1280, 1000)
         chromium.open(url)
@@ -81,6 +84,47 @@ def test_dashboard_when_a_table_failed_then_says_why(page: Browser, registry: Sq
     page.wait_for_text("#overview", "Failures\n1")
 
 
+def test_dashboard_when_a_sink_stops_a_table_then_every_stage_is_shown_and_it_can_be_retried_and_begun_anew(
+    page: Browser, registry: SqlRegistry, database: Database
+):
+    facts.record_shop(registry)
+    for name in ("orders", "items"):
+        page.wait_for_text("#tables", name)
+        page.click(button("Start", name))
+        page.wait_for_text("#outcome", f"shop.{name}: Started.")
+    beginning = [started("orders", 0), started("items", 0)]
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders"), start=beginning, generation=2)))
+    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
+    tables = [TableEffective("shop", name, "STREAMING") for name in ("orders", "items")]
+    registry.record_effective(KEY, 2, tables, None, T0)
+    page.wait_for_text("#sources", "2 streaming")
+    sink = Sink()
+    sink.tell(database, 0, entry=1, sources=(lake_source(1),), stopped=(stop("orders"),))
+    page.wait_for_text("#sources", "Lake\ncut 1\n1 stopped · freshness")
+    page.wait_for_text("#sources", "1 failed")
+    for words in ("failed\nin stage lake", "The file is gone.", "cut 1"):
+        page.wait_for_text("#tables", words)
+    page.click(button("Retry", "orders"))
+    page.wait_for_text("#outcome", "shop.orders: It is tried again.")
+    page.wait_for_text("#tables", "Its sink was asked to try it again.")
+    assert [each.table for each in sink.tell(database, entry=1).retry] == ["orders"]
+    page.click(button("Resync", "orders"))
+    page.wait_for_text("#confirm", "also in a lake that has stopped it")
+    page.click("#confirm-no")
+    assert registry.dumps(KEY).dumps == ()
+    page.click(button("Resync", "orders"))
+    page.click("#confirm-yes")
+    page.wait_for_text("#outcome", "shop.orders: It begins anew.")
+    assert [each.table for each in registry.dumps(KEY).dumps] == ["orders"]
+    sink.tell(database, entry=1, resumed=(table_of("orders"),))
+    page.wait_for_text("#sources", "1 pending")
+    registry.record_agent_gone("acme", "agent-1", "run-1", T0)
+    page.wait_for_text("#sources", "2 waiting")
+    page.wait_for_text("#tables", "waiting\nin stage source")
+    page.wait_for_text("#tables", "AGENT_AWAY: see the source.")
+    page.wait_for_text("#sources", "its agent agent-1 is not connected")
+
+
 def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page: Browser, registry: SqlRegistry):
     facts.record_shop(registry)
     registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health()], facts.fresh_us())
@@ -103,7 +147,7 @@ def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page
     page.wait_for_text("#tables", "dump paused")
     assert registry.dumps(KEY).dumps[0].paused
     page.click("button[aria-label='Resume the dump of shop.orders']")
-    wait_for("the dump to go on", lambda: not registry.dumps(KEY).dumps[0].paused, 90)
+    wait_for("the dump to go on", lambda: not registry.dumps(KEY).dumps[0].paused)
     registry.record_dump_failed(KEY, dump.dump, Problem("DUMP_ACCESS_DENIED", "Not granted.", True, T0), T0)
     page.wait_for_text(
         "#tables", "Earlier rows are missing: the dump that should have brought them failed: Not granted."
@@ -120,7 +164,7 @@ def test_dashboard_when_a_dump_is_cancelled_or_forced_then_asks_before(page: Bro
     page.wait_for_text("#outcome", "Started")
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0, "purged")])))
     force = "button[aria-label='Force a dump of shop.orders']"
-    wait_for("the way to force it", lambda: page.run("return !!document.querySelector(arguments[0])", force), 90)
+    wait_for("the way to force it", lambda: page.run("return !!document.querySelector(arguments[0])", force))
     page.click(force)
     page.wait_for_text("#confirm", "It runs even if the server may purge its log")
     page.click("#confirm-no")
@@ -150,7 +194,7 @@ def test_dashboard_when_a_command_is_refused_then_shows_all_that_the_error_says(
     page.wait_for_text("#outcome", "Started")
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0, "purged")])))
     again = "button[aria-label='Dump the earlier rows of shop.orders']"
-    wait_for("the button", lambda: page.run("return !!document.querySelector(arguments[0])", again), 90)
+    wait_for("the button", lambda: page.run("return !!document.querySelector(arguments[0])", again))
     registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen("orders", denied=True)], T0)
     page.click(again)
     for words in ("TABLE_DENIED", "policy", "Nothing was changed."):
@@ -167,10 +211,10 @@ def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(pag
     page.wait_for_text("#sources", HOSTILE)
     for number in range(2):
         page.click("#tables button.start")
-        wait_for("the start", lambda number=number: len(registry.desired(KEY).tables) == number + 1, 90)
+        wait_for("the start", lambda number=number: len(registry.desired(KEY).tables) == number + 1)
         page.wait_for_text("#outcome", "Started.")
         left = "return document.querySelectorAll('#tables button.start').length"
-        wait_for("its button to be another", lambda number=number, left=left: page.run(left) == 1 - number, 90)
+        wait_for("its button to be another", lambda number=number, left=left: page.run(left) == 1 - number)
     named = [(table.database, table.table) for table in registry.desired(KEY).tables]
     assert sorted(named) == [("%2F", "a/b"), ("..", HOSTILE)]
     assert page.run("return [window.hacked ?? null, document.querySelectorAll('main img, main script').length]") == [
@@ -197,7 +241,7 @@ def test_dashboard_when_another_tenant_is_chosen_then_shows_only_its_sources(pag
     facts.record_shop(registry, "orders")
     facts.record_shop(registry, "plans", key=SourceKey("globex", "factory"))
     page.wait_for_text("#sources", "shop")
-    wait_for("both tenants", lambda: page.run("return document.querySelector('#tenant').options.length") == 2, 90)
+    wait_for("both tenants", lambda: page.run("return document.querySelector('#tenant').options.length") == 2)
     page.run(
         "const list = document.querySelector('#tenant'); list.value = 'globex'; list.dispatchEvent(new Event('change'))"
     )

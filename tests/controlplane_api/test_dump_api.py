@@ -14,6 +14,7 @@ from tests.controlplane_api import facts
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, T0, chunk, cut, dump_event, entry, file, started
 from tests.controlplane_api.test_api import SHOP, path_of, post, problem
+from tests.stack import http_client
 
 ACME = "/v1/tenants/acme"
 RANGES = tuple(KeyRange(number, f'["{number}"]' if number else "", f'["{number + 1}"]') for number in range(4))
@@ -21,7 +22,7 @@ RANGES = tuple(KeyRange(number, f'["{number}"]' if number else "", f'["{number +
 
 @pytest.fixture
 def client(database: Database) -> Iterator[httpx.Client]:
-    with serving(database) as url, httpx.Client(base_url=url, timeout=90) as client:
+    with serving(database) as url, http_client(url) as client:
         yield client
 
 
@@ -156,7 +157,7 @@ def test_commands_when_refused_then_problems_say_what_to_do(client: httpx.Client
     found = problem(client.post(path_of("shop", "orders", "/dump"), json={}), 409, "DUMP_RUNNING")
     assert uuid in found["remedy"]
     found = problem(client.post(path_of("shop", "items", "/dump"), json={}), 409, "SYNC_NOT_RUNNING")
-    assert "menura sync start --from dump" in found["remedy"]
+    assert "menura sync start shop shop.items --from dump" in found["remedy"]
     problem(client.post(path_of("shop", "nowhere", "/dump"), json={}), 404, "TABLE_UNKNOWN")
     problem(client.get(f"{SHOP}/dumps/nowhere"), 404, "DUMP_UNKNOWN")
     problem(client.post(f"{SHOP}/dumps/nowhere/cancel", json={}), 404, "DUMP_UNKNOWN")
@@ -206,3 +207,26 @@ def test_dumps_when_listed_then_paged_newest_first_and_only_the_tenants(client: 
     problem(client.get("/v1/tenants/initech/sources/shop/dumps"), 404, "SOURCE_UNKNOWN")
     assert client.get("/v1/tenants/initech/dumps").json()["dumps"] == []
     assert len(shop.dumps(other).dumps) == 1
+
+
+def test_retry_when_a_dump_failed_then_it_goes_on_at_its_chunk_or_another_one_begins(
+    client: httpx.Client, shop: SqlRegistry
+):
+    first = post(client, path_of("shop", "orders", "/dump"), {"priority": 3})["dump"]
+    read_some(shop, first)
+    shop.record_dump_failed(KEY, first, Problem("DUMP_RESULT_INVALID", "No such row.", True, T0), T0)
+    retried = post(client, path_of("shop", "orders", "/retry"))
+    assert (retried["changed"], retried["notice"]) == (True, "Its dump goes on where it failed.")
+    shown = client.get(f"{SHOP}/dumps/{first}").json()
+    assert (shown["problem"], shown["chunks"]) == (None, 1)
+    assert [each.dump for each in shop.dumps(KEY).dumps] == [first]
+    assert post(client, path_of("shop", "orders", "/retry"))["notice"] == "Nothing of it has stopped."
+    shop.record_dump_failed(KEY, first, Problem("DUMP_RESULT_INVALID", "No such row.", True, T0), T0)
+    post(client, path_of("shop", "orders", "/stop"))
+    post(client, path_of("shop", "orders", "/start"))
+    (outcome,) = post(client, f"{SHOP}/retry", {"tables": "all"})["tables"]
+    assert outcome["changed"]
+    assert outcome["dump"] not in (None, "", first)
+    assert [(each.dump, each.priority) for each in shop.dumps(KEY).dumps] == [(outcome["dump"], 3)]
+    post(client, f"{SHOP}/dumps/{outcome['dump']}/cancel")
+    assert post(client, path_of("shop", "orders", "/retry"))["notice"] == "Nothing of it has stopped."

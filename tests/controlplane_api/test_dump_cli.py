@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from controlplane_api.database import Database
@@ -13,6 +12,7 @@ from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, T0
 from tests.controlplane_api.test_dump_api import read_some, stream_orders
+from tests.stack import http_client
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def kind() -> str:
 @pytest.fixture
 def here(database: Database, registry: SqlRegistry) -> Iterator[dict[str, str]]:
     """What a command's environment says of the API; shop.orders streams."""
-    with serving(database) as url, httpx.Client(base_url=url, timeout=90) as client:
+    with serving(database) as url, http_client(url) as client:
         stream_orders(client, registry)
         yield {"MENURA_API": url, "MENURA_TENANT": "acme"}
 

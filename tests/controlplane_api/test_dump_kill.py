@@ -18,7 +18,7 @@ from controlplane_api.syncs import Start, start_tables
 from tests.controlplane_api import facts
 from tests.controlplane_api.facts import LANDING, cut, entry, started
 from tests.servers import free_port
-from tests.stack import Process, wait_for
+from tests.stack import Process, http_client, wait_for
 
 KILLS = 4
 TABLES = ("items", "notes", "orders")
@@ -103,7 +103,7 @@ def command_until_killed(
     """How many commands were answered; what is asked then, and what it is if the unanswered one was done too."""
     (now, uuids), answered = asked(database), 0
     first, killer = chance.randrange(3, 12), threading.Timer(chance.uniform(0, 0.02), kill)
-    with httpx.Client(base_url=url, timeout=90) as client:
+    with http_client(url) as client:
         while True:
             if answered == first:
                 killer.start()
@@ -133,7 +133,7 @@ def test_api_killed_while_it_takes_commands_about_dumps_when_it_is_back_then_eac
     try:
         for _ in range(KILLS):
             api.start()
-            wait_for("the API to listen", lambda: listens(address) or not api.is_running(), 90, every=0.05)
+            wait_for("the API to listen", lambda: listens(address) or not api.is_running(), every=0.05)
             assert api.is_running(), api.tail()
             more, before, after = command_until_killed(f"http://{address}", database, api.kill, chance)
             answered += more

@@ -65,17 +65,17 @@ def test_commands_when_a_table_is_dumped_then_it_is_held_goes_on_and_lacks_nothi
     orders = running.wait_for_table("shop", "shop", "orders")
     slow = {"limits": {"rows_per_second": 300}}  # a minute
     dump = running.post(f"{orders}/start", {"start": "dump", "dump": slow})["dump"]["dump"]
-    wait_for("its first chunk", lambda: dump_of(running, dump)["chunks"], 90)
+    wait_for("its first chunk", lambda: dump_of(running, dump)["chunks"])
     assert running.get(orders)["earlier_rows_missing"] == "the dump that brings them is not done"
     running.post(f"{SHOP}/dumps/{dump}/pause")
     held = dump_of(running, dump)
     assert (held["state"], held["key"]) == ("paused", ["id"])
     assert held["rows"] < ROWS
     shop.source.run("UPDATE shop.orders SET note = 'new' WHERE id = 5")  # its stream goes on meanwhile
-    wait_for("the change", lambda: running.get(orders)["rows"] > dump_of(running, dump)["rows"], 90)
+    wait_for("the change", lambda: running.get(orders)["rows"] > dump_of(running, dump)["rows"])
     running.post(f"{SHOP}/dumps/{dump}/limits", {})
     running.post(f"{SHOP}/dumps/{dump}/resume")
-    wait_for("its end", lambda: dump_of(running, dump)["state"] == "done", 90)
+    wait_for("its end", lambda: dump_of(running, dump)["state"] == "done")
     table, done = running.get(orders), dump_of(running, dump)
     assert (table["earlier_rows_missing"], table["dump"]) == ("", None), agent.tail()
     assert (done["percent"], done["ranges_done"], done["rows"]) == (100, done["ranges"], ROWS)
@@ -88,17 +88,17 @@ def test_dump_when_the_log_is_gone_before_a_table_without_a_key_is_read_then_it_
     running = shop.stack
     heap = running.wait_for_table("shop", "shop", "heap")
     running.post(f"{heap}/start", {"start": "now"})
-    wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"], 90)
+    wait_for("the stream", lambda: running.get(heap)["earlier_rows_missing"])
     slow = {"tables": [{"database": "shop", "table": "heap"}], "limits": {"rows_per_second": ROWS // 2}}
     ((kept,),) = shop.source.run("ANALYZE TABLE shop.heap", "SELECT @@GLOBAL.binlog_expire_logs_seconds")
     try:
         shop.source.run("SET GLOBAL binlog_expire_logs_seconds = 1")
         (told,) = running.post(f"{SHOP}/dumps", slow)["tables"]
         assert "begins anew" in told["notice"]
-        wait_for("its refusal", lambda: dump_of(running, told["dump"])["state"] == "refused", 90)
+        wait_for("its refusal", lambda: dump_of(running, told["dump"])["state"] == "refused")
         refused = dump_of(running, told["dump"])
         (told,) = running.post(f"{SHOP}/dumps", slow | {"force": True})["tables"]
-        wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done", 90)
+        wait_for("its end", lambda: dump_of(running, told["dump"])["state"] == "done")
     finally:
         shop.source.run(f"SET GLOBAL binlog_expire_logs_seconds = {kept}")
     assert "for about 2 s, and the server keeps it for about 1 s: changes would be lost" in refused["reason"]

@@ -9,10 +9,9 @@ from sqlalchemy import event as sql_event
 from sqlalchemy import select
 
 from controlplane_api.api.queries import table_events
-from controlplane_api.database import Database, open_database
+from controlplane_api.database import LOOKUP_ROWS, Database, open_database
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync
-from controlplane_api.registry.cut_log import LOOKUP_TABLES
 from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables, stop_tables
@@ -112,7 +111,7 @@ def test_apply_entry_when_repeated_then_changes_nothing(registry: SqlRegistry, d
     assert sync["earlier_rows_missing"] == "older rows are missing"
     assert registry.applied_entry(LANDING) == 1
     assert registry.committed(KEY) == SourceCommitted(1, 1, 10, 1, at(1))
-    assert registry.desired(KEY).tables == (TableDesired("shop", "orders"),)
+    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", earlier_rows_missing=True),)
 
 
 def test_apply_entry_when_one_is_skipped_then_refused(registry: SqlRegistry):
@@ -154,7 +153,7 @@ def test_apply_entry_when_replayed_from_scratch_then_gives_the_same_state(
         SqlRegistry(rebuilt).apply_entry(LANDING, each)
 
     def of_the_log(of: Database) -> list:
-        columns = [Sync.rows, Sync.bytes, Sync.position, Sync.earlier_rows_missing, Sync.failed, Sync.problem]
+        columns = [Sync.rows, Sync.bytes, Sync.position, Sync.earlier_rows_missing, Sync.failed]
         with of.read() as connection:
             syncs = select(SourceTable.name, *columns).join_from(Sync, SourceTable).order_by(SourceTable.name)
             committed = select(
@@ -165,6 +164,10 @@ def test_apply_entry_when_replayed_from_scratch_then_gives_the_same_state(
     assert of_the_log(rebuilt) == of_the_log(database)
     assert SqlRegistry(rebuilt).generations([KEY]) == {KEY: 4}
     assert SqlRegistry(rebuilt).desired(KEY).tables == ()  # started again by command, where each stopped
+    with rebuilt.read() as connection:
+        assert {problem["code"] for (problem,) in connection.execute(select(Sync.problem))} == {"DESIRED_STATE_LOST"}
+    assert "menura sync start shop --lost" in SqlRegistry(rebuilt).desired(KEY).notice
+    assert registry.desired(KEY).notice == ""
     rebuilt.close()
 
 
@@ -203,9 +206,11 @@ def test_resume_when_stopped_then_begins_where_its_last_landed_rows_end(registry
     registry.apply_entry(LANDING, entry(3, cut(3, file("orders"))))
     registry.apply_entry(LANDING, entry(4, cut(4, generation=2)))
     start(database, "orders")
-    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", start_position=at(3)),)
+    assert registry.desired(KEY).tables == (
+        TableDesired("shop", "orders", start_position=at(3), earlier_rows_missing=True),
+    )
     registry.apply_entry(LANDING, entry(5, cut(5, generation=3, start=[started("orders", 3, "rows before 3")])))
-    assert registry.desired(KEY).tables == (TableDesired("shop", "orders"),)
+    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", earlier_rows_missing=True),)
     assert sync_of(database, "orders")["earlier_rows_missing"] == "rows before 0"
 
 
@@ -355,9 +360,9 @@ def test_lease_when_gateways_race_then_one_wins_and_epochs_never_fall(database_u
     def race(number: int) -> None:
         for turn in range(8):
             key = SourceKey("acme", f"source-{turn}")
-            barrier.wait(30)
+            barrier.wait(300)
             try:
-                won.append((turn, registries[number].acquire_lease(key, f"gw-{number}", 60)))
+                won.append((turn, registries[number].acquire_lease(key, f"gw-{number}", 3600)))
             except LeaseHeld:
                 lost.append(turn)
 
@@ -373,29 +378,29 @@ def test_lease_when_gateways_race_then_one_wins_and_epochs_never_fall(database_u
 
 
 def test_lease_when_released_expired_or_held_then_epoch_follows(registry: SqlRegistry):
-    assert registry.acquire_lease(KEY, "gw-1", 60) == 1
-    assert registry.acquire_lease(KEY, "gw-1", 60) == 1  # the holder keeps its own
+    assert registry.acquire_lease(KEY, "gw-1", 3600) == 1
+    assert registry.acquire_lease(KEY, "gw-1", 3600) == 1  # the holder keeps its own
     with pytest.raises(LeaseHeld, match="gw-1 holds the lease on source acme/shop, epoch 1, until 20"):
-        registry.acquire_lease(KEY, "gw-2", 60)
+        registry.acquire_lease(KEY, "gw-2", 3600)
     registry.release_lease(KEY, "gw-1", 1)
     assert registry.acquire_lease(KEY, "gw-2", 0) == 2  # over at once
-    assert registry.acquire_lease(KEY, "gw-1", 60) == 3
+    assert registry.acquire_lease(KEY, "gw-1", 3600) == 3
     with pytest.raises(LeaseHeld):
-        registry.renew_lease(KEY, "gw-2", 2, 60)
+        registry.renew_lease(KEY, "gw-2", 2, 3600)
     registry.release_lease(KEY, "gw-2", 2)  # not its own any more
-    registry.renew_lease(KEY, "gw-1", 3, 60)
+    registry.renew_lease(KEY, "gw-1", 3, 3600)
 
 
 def test_lease_when_the_log_shows_a_higher_epoch_then_the_next_is_above_it(registry: SqlRegistry):
     registry.apply_entry(LANDING, entry(1, cut(1, epoch=7)))
-    assert registry.acquire_lease(KEY, "gw-1", 60) == 8
+    assert registry.acquire_lease(KEY, "gw-1", 3600) == 8
 
 
 def test_registry_when_database_is_gone_then_raises_unavailable(database: Database):
     with database.write() as connection:
         connection.exec_driver_sql("DROP TABLE lease")
     with pytest.raises(RegistryUnavailable, match="DATABASE_UNAVAILABLE"):
-        SqlRegistry(database).acquire_lease(KEY, "gw-1", 60)
+        SqlRegistry(database).acquire_lease(KEY, "gw-1", 3600)
 
 
 class Statements:
@@ -449,7 +454,7 @@ def test_registry_when_source_has_thousands_of_tables_then_calls_take_no_more_st
     registry.record_agent(facts.agent_seen())
     statements = Statements(database)
     few = {name: len(statements.of(call)) for name, call in calls_about(registry, database, 10, (1, 2, 3)).items()}
-    more = LOOKUP_TABLES + 1  # so that lookups come in two parts
+    more = LOOKUP_ROWS + 1  # so that lookups come in two parts
     many = {name: len(statements.of(call)) for name, call in calls_about(registry, database, more, (4, 5, 6)).items()}
     assert len(registry.desired(KEY).tables) == more
     assert many["entry of one"] == few["entry of one"]

@@ -8,7 +8,7 @@ from tests.servers import Flavor, Server, server
 from tests.stack import Stack, stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Flavor, Server]]:
     folder = tmp_path_factory.mktemp("servers")
     with server("mysql", folder / "mysql") as mysql, server("mariadb", folder / "mariadb") as mariadb:
@@ -21,7 +21,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Flavor, S
 CREDIT_WINDOW_BYTES = 1 << 20
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with stack(tmp_path_factory.mktemp("stack"), credit_window_bytes=CREDIT_WINDOW_BYTES) as started:
         yield started

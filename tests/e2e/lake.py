@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -53,6 +53,16 @@ def wait_until_equal(
             raise AssertionError(f"not equal after {seconds:.0f} s: {compared}")
         else:
             time.sleep(0.5)
+
+
+def wait_for_changelog(
+    lake: Path, tenant: str, source: str, database: str, table: str, expected: Mapping[str, int], seconds: float = 600
+) -> None:
+    """Until the changelog holds these counts: its last changes may undo each other, and leave the current state."""
+    deadline = time.monotonic() + seconds
+    while (found := changelog_counts(lake, tenant, source, database, table)) != expected:
+        assert time.monotonic() < deadline, f"{table}: {found} in the changelog, {expected} in the source's log"
+        time.sleep(0.5)
 
 
 def row_count(lake: Path, tenant: str, source: str, database: str, table: str, part: str = "current") -> int:

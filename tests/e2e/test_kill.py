@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo.shop import DATABASE, TABLES, Shop
-from tests.e2e.lake import changelog_counts, wait_until_equal
+from tests.e2e.lake import wait_for_changelog, wait_until_equal
 from tests.oracle import count_changes
 from tests.servers import Flavor, Server, server
 from tests.stack import Process, Stack, stack
@@ -69,7 +69,7 @@ def test_each_process_when_killed_ten_times_under_load_then_nothing_is_lost_or_d
             wait_until_equal(running.lake, running.tenant, "shop", source, DATABASE, TABLES)
             oracle = count_changes(source, DATABASE)
             for table in TABLES:
-                assert changelog_counts(running.lake, running.tenant, "shop", DATABASE, table) == oracle[table], table
+                wait_for_changelog(running.lake, running.tenant, "shop", DATABASE, table, oracle[table])
 
 
 def victims(flavor: Flavor, running: Stack, agent: Process) -> list[tuple[str, Process]]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.servers import ROOT
 
 FOLDER = ROOT / "build" / "fuzz"
-NATIVE = ROOT / "agent" / "native"
+#: packages with compiled modules, by their name in FOLDER
+PACKAGES = {"columnar": ROOT / "agent" / "columnar", "native": ROOT / "agent" / "sources" / "mysql" / "native"}
 CONTRACT = ROOT / "proto" / "menura"
 #: more than any event of ours needs: a length that was only announced must not become an allocation
 MOST_ALLOCATION_MIB = 96
@@ -39,8 +40,9 @@ _SMALLER = {"packets_RESTING_BYTES = (1 << 20)": "(96 << 10)", "inner_PORTION_BY
 
 def build() -> None:
     """Compile what has changed."""
-    (FOLDER / "native").mkdir(parents=True, exist_ok=True)
-    sources = sorted(path.with_suffix(".c") for path in NATIVE.glob("*.pyx"))
+    for package in PACKAGES:
+        (FOLDER / package).mkdir(parents=True, exist_ok=True)
+    sources = sorted(path.with_suffix(".c") for folder in PACKAGES.values() for path in folder.glob("*.pyx"))
     coverage = Path(__file__).with_name("coverage.c")
     with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(_compile, source.name, _smaller(source), _core(source), _SANITIZERS) for source in sources]
@@ -50,7 +52,7 @@ def build() -> None:
 
 
 def _core(source: Path) -> Path:
-    return FOLDER / "native" / f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    return FOLDER / source.parent.name / f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def _smaller(source: Path) -> str:
@@ -61,7 +63,10 @@ def _smaller(source: Path) -> str:
 
 
 def _compile(name: str, text: str, library: Path, more: tuple[str, ...]) -> None:
-    inputs = [path.read_text() for path in (*sorted(NATIVE.glob("*.h")), *sorted(CONTRACT.glob("*.h")), Path(__file__))]
+    folders = (*PACKAGES.values(), CONTRACT)
+    inputs = [
+        path.read_text() for path in (*(path for of in folders for path in sorted(of.glob("*.h"))), Path(__file__))
+    ]
     digest = hashlib.sha256("".join([text, *inputs]).encode()).hexdigest()
     stamp = library.with_suffix(".sha256")
     if library.exists() and stamp.exists() and stamp.read_text() == digest:
@@ -69,13 +74,14 @@ def _compile(name: str, text: str, library: Path, more: tuple[str, ...]) -> None
     include = sysconfig.get_paths()["include"]
     source = FOLDER / name
     source.write_text(text)
-    command = ["gcc", *_FLAGS, *more, f"-I{include}", f"-I{NATIVE}", f"-I{CONTRACT}", str(source), "-o", str(library)]
+    includes = [f"-I{include}", *(f"-I{folder}" for folder in folders)]
+    command = ["gcc", *_FLAGS, *more, *includes, str(source), "-o", str(library)]
     subprocess.run(command, check=True)
     stamp.write_text(digest)
 
 
 def environment() -> dict[str, str]:
-    """For a process whose `agent.native` is the instrumented one (tests.fuzz.worker sees to that)."""
+    """For a process whose compiled modules are the instrumented ones (tests.fuzz.worker sees to that)."""
     asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
     return os.environ | {
         "LD_PRELOAD": f"{asan.strip()} {FOLDER / 'coverage.so'}",

@@ -14,36 +14,39 @@ import pyarrow as pa
 from menura.errors import MenuraError
 from menura.v1 import mysql_binlog_pb2
 
-from agent.batch import encode
+from agent.capture.cuts import CutSettings
+from agent.capture.stale_tables import StaleTables
+from agent.columnar.encode import TableBatch, encode
 from agent.config import ServerConfig, SourceConfig
 from agent.errors import SourceUnreachable
 from agent.filter import Filter, Policy
-from agent.mysql.ddl.model import Server, TableDefinition
-from agent.mysql.dump.desk import Desk
-from agent.mysql.log.table_map import TableMapError, table_of
-from agent.mysql.log.xid import Xid
-from agent.mysql.positions import Position, Scheme
-from agent.mysql.progress import Progress, Stop, Table
-from agent.mysql.schema.definitions import Definitions
-from agent.mysql.schema.history import SchemaHistory
-from agent.mysql.schema.log_files import LogFiles
-from agent.mysql.schema.log_scan import Logged
-from agent.mysql.schema.versions import Unknown
-from agent.mysql.server.connection import Facts, Flavor
-from agent.mysql.server.replication import identity_of
-from agent.mysql.stream.binlog import BinlogReader, ServerRefused
-from agent.mysql.stream.cuts import CutSettings
-from agent.mysql.stream.delivery import RowsUndone, TableFailed, Undone
-from agent.mysql.stream.prepared import Group, PreparedFile
-from agent.mysql.stream.prepared_log import NotPrepared, Part, PreparedLog
-from agent.native.decoder import AnnotationMissing, BinlogDecoder, TableBatch
+from agent.positions import Position
+from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.sources.mysql.ddl.model import Server, TableDefinition
+from agent.sources.mysql.log.table_map import TableMapError, table_of
+from agent.sources.mysql.log.xid import Xid
+from agent.sources.mysql.native.decoder import AnnotationMissing, BinlogDecoder
+from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
+from agent.sources.mysql.schema.definitions import Definitions
+from agent.sources.mysql.schema.history import SchemaHistory
+from agent.sources.mysql.schema.log_files import LogFiles
+from agent.sources.mysql.schema.log_scan import Logged
+from agent.sources.mysql.schema.versions import Unknown
+from agent.sources.mysql.server.connection import Facts, Flavor
+from agent.sources.mysql.server.replication import identity_of
+from agent.sources.mysql.server.server_log import ServerProcess
+from agent.sources.mysql.stream.binlog import BinlogReader, ServerRefused
+from agent.sources.mysql.stream.prepared import Group, PreparedFile
+from agent.sources.mysql.stream.prepared_log import NotPrepared, Part, PreparedLog
+from agent.sources.mysql.stream.table_router import RowsUndone, TableFailed, Undone
+from agent.table_positions import Stop, Table, TablePositions
 from tests.agent.native.mutation import payloads
 from tests.agent.wire import read_table
 from tests.fuzz.mutate import BODY
 
 _AT = ServerConfig("127.0.0.1", "menura")
 _SOURCE = SourceConfig("shop", _AT, _AT, 0, Filter(Policy.ACCEPT, {}))
-_FIRST = Position(None, "uuid", "binlog.000001", 4)
+_FIRST = BinlogPosition(None, "uuid", "binlog.000001", 4)
 _TABLE_MAP = 19
 #: how often one stream may be opened anew
 MOST_ROUNDS = 64
@@ -77,24 +80,24 @@ class _Sink:
 
     def received(self, size: int) -> None: ...
     def position_is(self, position: Position, commit_us: int) -> None: ...
-    def tables_are(self, stopped: Iterable[Stop]) -> None: ...
+    def tables_are(self, stopped: Iterable[Stop[Position]]) -> None: ...
     def committed_cut(self) -> int:
         return 0
 
 
 class _NoServer:
-    """A describer that reaches nobody."""
+    """A schema_reader that reaches nobody."""
 
-    def tables(self, tables: Collection[Table]) -> tuple[Mapping[Table, TableDefinition | Unknown], Position]:
+    def tables(self, tables: Collection[Table]) -> tuple[Mapping[Table, TableDefinition | Unknown], BinlogPosition]:
         self._fail()
 
     def databases(self) -> Mapping[str, str]:
         self._fail()
 
-    def statements(self, start: Position, until: Position) -> Iterable[Logged]:
+    def statements(self, start: BinlogPosition, until: BinlogPosition) -> Iterable[Logged]:
         self._fail()
 
-    def is_near(self, start: Position) -> bool:
+    def is_near(self, start: BinlogPosition) -> bool:
         self._fail()
 
     def _fail(self) -> NoReturn:
@@ -121,16 +124,16 @@ class ReaderTarget:
     def run(self, stream: bytes, *, mariadb: bool) -> str:
         """The error that it ends with."""
         tables = _tables_of(stream)
-        doomed: dict[Table, Stop] = {}
+        pending_stops: dict[Table, Stop[BinlogPosition]] = {}
         undone: list[Undone] = []
         for path in self._folder.rglob("*"):
             if path.is_file():
                 path.unlink()
         for _ in range(MOST_ROUNDS):
             try:
-                self._read(stream, tables, doomed, undone, mariadb=mariadb)
+                self._read(stream, tables, pending_stops, undone, mariadb=mariadb)
             except TableFailed as failed:
-                doomed |= {stop.table: stop for stop in failed.stops}
+                pending_stops |= {stop.table: stop for stop in failed.stops}
             except RowsUndone as rows:
                 undone.append(rows.undone)
             except (AnnotationMissing, ServerRefused, MenuraError) as error:
@@ -141,7 +144,7 @@ class ReaderTarget:
         self,
         stream: bytes,
         tables: Collection[Table],
-        doomed: dict[Table, Stop],
+        pending_stops: dict[Table, Stop[BinlogPosition]],
         undone: list[Undone],
         *,
         mariadb: bool,
@@ -150,7 +153,7 @@ class ReaderTarget:
         version = (11, 8, 0) if mariadb else (9, 7, 0)
         facts = Facts(flavor, ".".join(map(str, version)), "uuid", has_gtids=False, logs_cascades=True)
         decoder = BinlogDecoder(mariadb=mariadb, checksum=False, next_gsn=1, next_transaction_id=1)
-        progress = Progress(dict.fromkeys(tables, _FIRST), _FIRST)
+        table_positions = TablePositions(dict.fromkeys(tables, _FIRST), _FIRST)
         sink = _Sink()
         server = Server(mariadb=mariadb, version=version)
         log = _NoLog("shop", _AT, facts, identity_of("t", "a", "shop", 0), server, sink.received)
@@ -159,9 +162,12 @@ class ReaderTarget:
             closing(SchemaHistory(self._folder, "shop")) as history,
         ):
             definitions = Definitions("shop", server, history, _NoServer())
+            files = LogFiles(history)
+            files.follows(ServerProcess("server", 1_700_000_000, 1), BinlogPosition(), goes_on=False)
             reader = BinlogReader(
-                _SOURCE, facts, decoder, definitions, LogFiles(history, ""), progress, doomed, undone, prepared, log,
-                Scheme.FILE, sink, Desk(), CutSettings(1, 0.0, 1 << 10, 10.0), lambda: 0.0,
+                _SOURCE, facts, decoder, definitions, files, table_positions, pending_stops, undone, prepared, log,
+                BinlogPositionKind.FILE, sink, SnapshotCoordinator(), StaleTables(()),
+                CutSettings(1, 0.0, 1 << 10, 10.0), lambda: 0.0,
             )  # fmt: skip
             reader.run(_Bytes(stream))
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 from menura.schema import Column
 from menura.types import ColumnType, Kind, invalid_label
 
-from agent.mysql.dump.result_columns import ResultColumnInvalid, difference, parse_result_column
-from agent.native.results import ResultError, ResultPlan, ResultReader, ResultReason
+from agent.sources.mysql.native.results import ResultError, ResultPlan, ResultReader, ResultReason
+from agent.sources.mysql.snapshot.result_columns import ResultColumnInvalid, difference, parse_result_column
 from tests.agent.native.mutation import packets
 from tests.fuzz.mutate import Payloads, change
 

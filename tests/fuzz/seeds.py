@@ -10,7 +10,7 @@ from pathlib import Path
 
 from backports import zstd
 
-from agent.mysql.log import constants as binlog
+from agent.sources.mysql.log import constants as binlog
 from tests.agent.native.capture import dump
 from tests.agent.native.mutation import packets, payloads, without_checksums
 from tests.conformance import cases, flows

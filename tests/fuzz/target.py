@@ -11,14 +11,21 @@ from pathlib import Path
 import pyarrow as pa
 from menura.types import ColumnType, Kind
 
-from agent.mysql.ddl.model import Server
-from agent.mysql.ddl.session import statement_of
-from agent.mysql.ddl.statements import read as read_statement
-from agent.mysql.log import constants as binlog
-from agent.mysql.log.events import EventBodyError, parse_format_description, parse_query, parse_rotate
-from agent.mysql.log.table_map import TableMapError, parse_table_map
-from agent.mysql.schema.column_types import FIXED_BINARY_BYTES, ColumnTypeUnknown, needs_definition
-from agent.native.decoder import BinlogDecoder, DecodeError, Reason, TableBatch, TablePlan, UnsupportedColumn
+from agent.sources.mysql.ddl.model import Server
+from agent.sources.mysql.ddl.session import statement_of
+from agent.sources.mysql.ddl.statements import read as read_statement
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.log.events import EventBodyError, parse_format_description, parse_query, parse_rotate
+from agent.sources.mysql.log.table_map import TableMapError, parse_table_map
+from agent.sources.mysql.native.decoder import (
+    BinlogDecoder,
+    DecodeError,
+    Reason,
+    TableBatch,
+    TablePlan,
+    UnsupportedColumn,
+)
+from agent.sources.mysql.schema.column_types import FIXED_BINARY_BYTES, ColumnTypeUnknown, needs_definition
 from tests.agent.native.capture import Definitions, plan_of
 
 #: what hostile bytes may lead to

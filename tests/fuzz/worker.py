@@ -20,14 +20,16 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-import agent.native
+import agent.columnar
+import agent.sources.mysql.native
 from tests.fuzz.build import FOLDER
 
 # before anything imports the core
-agent.native.__path__[:] = [str(FOLDER / "native")]
+for package in (agent.columnar, agent.sources.mysql.native):
+    package.__path__.insert(0, str(FOLDER / package.__name__.rpartition(".")[2]))
 
-from agent.native.decoder import BinlogDecoder  # noqa: E402
-from agent.native.results import ResultReader  # noqa: E402
+from agent.sources.mysql.native.decoder import BinlogDecoder  # noqa: E402
+from agent.sources.mysql.native.results import ResultReader  # noqa: E402
 from tests.agent.native.mutation import packets, payloads  # noqa: E402
 from tests.fuzz import seeds  # noqa: E402
 from tests.fuzz.mutate import Payloads, mutate, stream_of  # noqa: E402

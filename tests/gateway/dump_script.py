@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from menura.v1.mysql_binlog_pb2 import Replicate
 from menura.v1.mysql_client_pb2 import DesiredDumps, DumpOrder
 
 from gateway.registry import Registry
 from tests.gateway.harness import running_gateway
+from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
     AgentStream,
     ScriptedAgent,
@@ -109,3 +111,10 @@ async def dump_begun(
     """At a gateway of its own (`running_gateway`), with one agent, of the source shop."""
     async with running_gateway(landing, registry, **gateway) as address, scripted_agent(address, "shop") as agent:
         yield await open_started(agent, dump, *boundaries)
+
+
+@pytest.fixture
+def registry() -> MemoryRegistry:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders", "items")
+    return registry

@@ -32,7 +32,7 @@ async def running_gateway(
         yield ready.result()
     finally:
         stop.set()
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(300):
             await task
 
 

@@ -15,13 +15,13 @@ from menura.landing import LogEntry
 
 from controlplane_api.database import open_database
 from controlplane_api.registry.sql_registry import SqlRegistry
-from gateway import server
+from gateway import memory, server
 from gateway.config import GatewayConfig
 from gateway.landing.storage import LocalStorage
 
 
 class Moment(StrEnum):
-    #: its files are durable, and not parked yet
+    #: its files are durable, and not pending yet
     LANDED = "landed"
     #: a cut names it, and the entry is not written
     BEFORE_LOG = "before-log"
@@ -76,4 +76,5 @@ async def main(landing: str, database_file: str, port: str, moment: str = "") ->
 
 
 if __name__ == "__main__":
+    memory.settle()
     asyncio.run(main(*sys.argv[1:]))

@@ -13,6 +13,7 @@ from gateway.registry import (
     DumpsDesired,
     DumpSeen,
     LeaseHeld,
+    OtherServerSeen,
     Problem,
     RegistryUnavailable,
     SourceCommitted,
@@ -37,6 +38,7 @@ class MemoryRegistry:
         self.cartography: dict[SourceKey, tuple[TableSeen, ...]] = {}
         self.effective: dict[SourceKey, tuple[int, tuple[TableEffective, ...]]] = {}
         self.problems: dict[SourceKey, Problem | None] = {}
+        self.other_servers: dict[SourceKey, OtherServerSeen | None] = {}
         self.wanted: dict[SourceKey, SourceDesired] = {}
         self.leases: dict[SourceKey, tuple[str, int]] = {}
         self.epochs: dict[SourceKey, int] = defaultdict(int)
@@ -102,9 +104,17 @@ class MemoryRegistry:
         self.cartography[key] = tuple(tables)
 
     def record_effective(
-        self, key: SourceKey, generation: int, tables: Sequence[TableEffective], problem: Problem | None, at_us: int
+        self,
+        key: SourceKey,
+        generation: int,
+        tables: Sequence[TableEffective],
+        problem: Problem | None,
+        at_us: int,
+        other_server: OtherServerSeen | None = None,
+        warnings: Sequence[Problem] = (),
     ) -> None:
         self._check()
+        self.other_servers[key] = other_server
         self.effective[key] = generation, tuple(tables)
 
     def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None:

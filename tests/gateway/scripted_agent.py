@@ -21,7 +21,7 @@ from menura.v1.stream_pb2 import Header, RequestType, StreamResponse
 from menura.v1.stream_pb2_grpc import GatewayStub
 
 SCHEMA_ID = "00112233aabbccdd"
-ANSWER_SECONDS = 90
+ANSWER_SECONDS = 300
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -231,12 +231,17 @@ class AgentStream:
 
     async def send_batch(self, batch: ChangeBatch | SnapshotBatch) -> None:
         """Under credit, as an agent does."""
-        while self.credit <= 0:
-            await self._receive()
+        await self.wait_credit()
         if isinstance(batch, SnapshotBatch):
             await self.send(snapshot_batch=batch)
         else:
             await self.send(change_batch=batch)
+
+    async def wait_credit(self, seconds: float = ANSWER_SECONDS, *, least: int = 1) -> None:
+        """Until a batch may be sent; or until there is so much."""
+        async with asyncio.timeout(seconds):
+            while self.credit < least:
+                await self._receive()
 
     async def expect(self, payload: str, seconds: float = ANSWER_SECONDS) -> Any:
         """The next message of that kind; others stay for later, credits are counted."""
@@ -299,13 +304,18 @@ class ScriptedAgent:
         return stream
 
     async def open_binlog(self, source: str) -> tuple[AgentStream, Replicate]:
+        """With its first credit."""
         stream = await self.open("MySQLBinlog", source)
-        return stream, await stream.expect("replicate")
+        replicate = await stream.expect("replicate")
+        await stream.wait_credit()
+        return stream, replicate
 
     async def open_client(self, source: str) -> tuple[AgentStream, DesiredDumps]:
-        """Its first orders; what the gateway asks of the cartography waits."""
+        """Its first orders and its first credit; what the gateway asks of the cartography waits."""
         stream = await self.open("MySQLClient", source)
-        return stream, await stream.expect("desired_dumps")
+        desired = await stream.expect("desired_dumps")
+        await stream.wait_credit()
+        return stream, desired
 
 
 @asynccontextmanager

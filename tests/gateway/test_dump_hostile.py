@@ -1,4 +1,4 @@
-"""What no honest agent says of a dump: the stream ends with an error, nothing of it counts, nothing stays behind."""
+"""What no honest agent says of a chunk: the stream ends with an error, nothing of it counts, nothing stays behind."""
 
 import asyncio
 import itertools
@@ -10,17 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES
-from menura.landing import LandedChunk
 from menura.v1.config_pb2 import TableName
 from menura.v1.mysql_client_pb2 import ChunkDropped, DumpFailed, DumpStatus, SnapshotBatch
 
 from gateway.errors import StreamError
 from gateway.landing import chunks
 from gateway.landing.chunks import ClientChunks
-from gateway.registry import DumpDesired, DumpPlanned, KeyRange, SourceKey
+from gateway.registry import DumpDesired, SourceKey
 from gateway.streams import dumps
+from gateway.wire.message import frames_of
 from gateway.wire.snapshot_batch import read_rows
-from tests.gateway.dump_script import DumpScript, dump_begun, open_dump, open_started
+from tests.gateway.dump_script import DumpScript, dump_begun, open_dump, open_started, registry
 from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -37,14 +37,9 @@ from tests.gateway.scripted_agent import (
     table_event,
 )
 
+__all__ = ["registry"]
+
 Lie = Callable[[DumpScript], Awaitable[None]]
-
-
-@pytest.fixture
-def registry() -> MemoryRegistry:
-    registry = MemoryRegistry()
-    registry.want("acme", "shop", "orders", "items")
-    return registry
 
 
 def raw_batch(**changes: Any) -> Lie:
@@ -82,7 +77,7 @@ def end(*, sent: int = 10, rows: int = 10, lower: str = "", upper: str = "m", ch
 
 
 def after_chunk(**message: Any) -> Lie:
-    """Once chunk 1, up to "m", is parked."""
+    """Once chunk 1, up to "m", is pending."""
 
     async def lie(script: DumpScript) -> None:
         await script.send_chunk(1, "", "m", range(10))
@@ -219,36 +214,6 @@ def test_the_dump_of_another_tenant_when_an_agent_names_it_is_unknown(tmp_path: 
     assert {cut.tenant for cut in cuts} == {"umbrella"}
 
 
-PLANS: dict[str, dict[str, Any]] = {
-    "a key without ranges": {"ranges": []},
-    "ranges without a key": {"key": []},
-    "a column without a name": {"key": [""]},
-    "too many columns": {"key": [f"c{n}" for n in range(65)]},
-    "a hole at the beginning": {"ranges": [{"lower": "a"}]},
-    "a hole": {"ranges": [{"upper": "a"}, {"number": 1, "lower": "b"}]},
-    "something after the last": {"ranges": [{"upper": ""}, {"number": 1}]},
-    "a number twice": {"ranges": [{"upper": "a"}, {"lower": "a"}]},
-    "too many ranges": {"ranges": [{"number": n} for n in range(5000)]},
-    "a long bound": {"ranges": [{"upper": "m" * 40_000}, {"number": 1, "lower": "m" * 40_000}]},
-}
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_a_plan_that_leaves_out_rows_when_it_comes_is_refused(
-    tmp_path: Path, registry: MemoryRegistry, plan: str
-) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
-    async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            client, _ = await agent.open_client("shop")
-            await client.send(dump_plan=dump_plan(dump, **PLANS[plan]))
-            assert (await client.expect_error()).code == "PAYLOAD_INVALID"
-
-    asyncio.run(scenario())
-    assert registry.ledger.planned == {}
-
-
 def test_a_chunk_when_its_dump_has_no_plan_ends_the_stream(tmp_path: Path, registry: MemoryRegistry) -> None:
     dump = registry.want_dump("acme", "shop", "orders")
 
@@ -281,8 +246,8 @@ def test_rows_of_a_dump_when_no_credit_is_left_end_the_stream(tmp_path: Path, re
 def test_credit_when_too_many_chunks_wait_for_a_cut_comes_back_with_the_cut(
     tmp_path: Path, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dumps, "MAX_PARKED_CHUNKS", 4)
-    monkeypatch.setattr(chunks, "MAX_PARKED_CHUNKS", 4)
+    monkeypatch.setattr(dumps, "MAX_PENDING_CHUNKS", 4)
+    monkeypatch.setattr(chunks, "MAX_PENDING_CHUNKS", 4)
     dump = registry.want_dump("acme", "shop", "orders")
 
     async def scenario() -> None:
@@ -294,168 +259,13 @@ def test_credit_when_too_many_chunks_wait_for_a_cut_comes_back_with_the_cut(
             await script.end_cut((1, started), (2, started), (3, started))
             await script.client.expect("chunks_committed")
             await script.send_chunk(4, "c", "d", range(10))
+            await script.client.wait_credit(least=1000)
             assert script.client.credit == 1000
             for chunk, (lower, upper) in enumerate(itertools.pairwise("defgh"), 5):
                 await script.client.send(chunk_end=chunk_end(dump, chunk, lower, upper, 0))
             assert (await script.client.expect_error()).code == "PAYLOAD_INVALID"
 
     asyncio.run(scenario())
-
-
-def started_later(script: DumpScript, started: int) -> dict[str, Any]:
-    return {"chunks": [chunk_ref(script.dump, 1, script.gsn + 1)]}
-
-
-CUTS: dict[str, tuple[str, Callable[[DumpScript, int], dict[str, Any]]]] = {
-    "a number before the dump's start": (
-        "OUT_OF_SEQUENCE",
-        lambda script, started: {"chunks": [chunk_ref(script.dump, 1, started - 1)]},
-    ),
-    "a number that is not committed yet": ("OUT_OF_SEQUENCE", started_later),
-    "another table": (
-        "PAYLOAD_INVALID",
-        lambda script, started: {"chunks": [chunk_ref(script.dump, 1, started, table="items")]},
-    ),
-    "an undesired table": (
-        "TABLE_NOT_DESIRED",
-        lambda script, started: {"chunks": [chunk_ref(script.dump, 1, started, table="secrets")]},
-    ),
-    "too many": (
-        "PAYLOAD_INVALID",
-        lambda script, started: {"chunks": [chunk_ref(script.dump, 1, started)] * 5000},
-    ),
-    "an end with ranges left": (
-        "OUT_OF_SEQUENCE",
-        lambda script, started: {
-            "events": [table_event(script.gsn + 1, "DUMPED", dump=script.dump, removes_rows_before_gsn=started)]
-        },
-    ),
-    "an end of a whole table without its rows": (
-        "CHUNKS_LOST",
-        lambda script, started: {
-            "events": [table_event(script.gsn + 1, "DUMPED", dump=script.dump, removes_rows=True)]
-        },
-    ),
-    "a start of another table": (
-        "PAYLOAD_INVALID",
-        lambda script, started: {
-            "events": [table_event(script.gsn + 1, "DUMP_STARTED", table="items", dump=script.dump)]
-        },
-    ),
-    **{
-        name: (
-            "PAYLOAD_INVALID",
-            lambda script, started, event=event: {"events": [table_event(script.gsn + 1, **event)]},
-        )
-        for name, event in {
-            "a start without a dump": {"kind": "DUMP_STARTED"},
-            "a change of a definition with a dump": {"kind": "ALTERED", "dump": "d"},
-            "a path for a dump": {"kind": "DUMP_STARTED", "dump": "../x"},
-            "a start that removes rows": {"kind": "DUMP_STARTED", "dump": "d", "removes_rows": True},
-            "an end that removes nothing": {"kind": "DUMPED", "dump": "d"},
-            "an end that removes all and some": {
-                "kind": "DUMPED", "dump": "d", "removes_rows": True, "removes_rows_before_gsn": 1
-            },
-            "an end that removes later rows": {"kind": "DUMPED", "dump": "d", "removes_rows_before_gsn": 99},
-            "an end that removes rows below zero": {"kind": "DUMPED", "dump": "d", "removes_rows_before_gsn": -1},
-            "rows removed by no dump": {"kind": "TRUNCATED", "removes_rows": True, "removes_rows_before_gsn": 1},
-        }.items()
-    },
-}  # fmt: skip
-
-
-TOO_EARLY = ("an end with ranges left", "an end of a whole table without its rows")
-
-
-@pytest.mark.parametrize("lie", CUTS)
-def test_a_lie_about_a_dump_when_a_cut_ends_ends_the_stream_and_commits_nothing(
-    tmp_path: Path, registry: MemoryRegistry, lie: str
-) -> None:
-    code, tell = CUTS[lie]
-    dump = registry.want_dump("acme", "shop", "orders")
-
-    async def scenario() -> None:
-        async with dump_begun(tmp_path, registry, dump) as (script, started):
-            await script.send_chunk(1, "", "m", range(10))
-            before = len(read_log(tmp_path))
-            await script.end_cut(settle=False, **tell(script, started))
-            assert (await script.binlog.expect_error()).code == code
-            assert len(read_log(tmp_path)) == before
-            await script.reopen_binlog()
-            if lie in TOO_EARLY:  # both sides begin again at the ledger
-                assert (await script.client.expect_error()).code == "CHUNKS_LOST"
-                await eventually("its files to go", lambda: not data_files(tmp_path))
-            else:  # the chunk is still there for an honest cut
-                await script.end_cut((1, started))
-                await script.client.expect("chunks_committed")
-
-    asyncio.run(scenario())
-    assert registry.ledger.done == []
-
-
-def test_an_end_of_a_dump_when_it_names_another_start_is_refused(tmp_path: Path, registry: MemoryRegistry) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
-    async def scenario() -> None:
-        async with dump_begun(tmp_path, registry, dump) as (script, started):
-            await script.end_cut()
-            await script.send_chunk(1, "", "", range(10))
-            await script.end_cut((1, script.gsn))
-            events = [table_event(script.gsn + 1, "DUMPED", dump=dump, removes_rows_before_gsn=script.gsn)]
-            await script.end_cut(settle=False, events=events)
-            assert (await script.binlog.expect_error()).code == "OUT_OF_SEQUENCE"
-            assert (await script.client.expect_error()).code == "CHUNKS_LOST"
-            await script.reopen_binlog()
-            await script.finish(started)
-
-    asyncio.run(scenario())
-    assert registry.ledger.done == [dump]
-
-
-def test_a_dump_that_begins_twice_when_a_cut_says_so_keeps_its_first_start(
-    tmp_path: Path, registry: MemoryRegistry
-) -> None:
-    dump = registry.want_dump("acme", "shop", "orders")
-
-    async def scenario() -> None:
-        async with dump_begun(tmp_path, registry, dump) as (script, started):
-            await script.start()
-            await script.reopen_binlog()
-            await script.start()
-            await script.send_chunk(1, "", "", range(10))
-            await script.end_cut((1, started))
-            await script.finish(started)
-
-    asyncio.run(scenario())
-    events = [event for entry in read_log(tmp_path) for cut in entry.cuts for event in cut.events]
-    assert [(event.kind, event.gsn) for event in events] == [("DUMP_STARTED", 1), ("DUMPED", 5)]
-
-
-def test_a_cut_of_another_session_when_it_names_a_chunk_does_not_get_it() -> None:
-    key = SourceKey("acme", "shop")
-    parked = chunks.ParkedChunks()
-    stream = parked.open(key, "session-1")
-    assert parked.find(key, "session-2", "dump", 1) is None
-    assert parked.close(key, stream) == []
-
-
-def test_chunks_behind_one_that_its_cut_lost_are_not_found_any_more() -> None:
-    key, part = SourceKey("acme", "shop"), KeyRange(0, "", "9")
-    plan = DumpPlanned(("id",), (part,), None, None, None, None, "")
-    order = DumpDesired("d", "shop", "orders", 0, False, 0, 0, 0, 1, plan, (part,), 1)
-    parked = chunks.ParkedChunks()
-    stream = parked.open(key, "session")
-    stream.desire([order])
-    for number, lower, upper in ((1, "", "5"), (2, "5", "9")):
-        chunk = LandedChunk("shop", "orders", "d", number, 0, 0, lower, upper, number == 2, 0, 0, 0, 0, "")
-        stream.end(chunk)
-        stream.park(chunk, ())
-    first = parked.find(key, "session", "d", 1)
-    assert first is not None
-    assert parked.name(key, first)
-    assert parked.find(key, "session", "d", 2) is not None
-    parked.settle(key, [first], is_committed=False)
-    assert parked.find(key, "session", "d", 2) is None
 
 
 def test_numbers_of_chunks_when_millions_are_passed_over_cost_no_memory() -> None:
@@ -483,7 +293,7 @@ def test_rows_of_a_dump_when_their_bytes_are_damaged_at_random_are_read_or_refus
         made.CopyFrom(whole)
         made.rows = pa.compress(bytes(damaged), codec="zstd", asbytes=True)
         try:
-            rows = read_rows(made).rows
+            rows = read_rows(made, frames_of(made)).rows
         except StreamError:
             refused += 1
         else:

@@ -272,7 +272,7 @@ def test_a_lease_that_another_gateway_took_when_it_is_renewed_ends_the_stream(tm
 
     async def scenario() -> None:
         async with (
-            running_gateway(tmp_path, registry, lease_seconds=2) as address,
+            running_gateway(tmp_path, registry, lease_seconds=6) as address,
             scripted_agent(address, "shop") as agent,
         ):
             stream, _ = await agent.open_binlog("shop")

@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES, METADATA_LAYOUT
+from menura.landing import LandedForeignKey
 from menura.v1.config_pb2 import Hello, TableName
 from menura.v1.mysql_binlog_pb2 import ChangeBatch, Position, Replicate, TableEvent
 
 from gateway.errors import StreamError
 from gateway.wire.change_batch import read_batch
+from gateway.wire.message import frames_of
 from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -190,6 +192,13 @@ LIES: dict[str, tuple[str, Make]] = {
         "BATCH_COLUMNS",
         with_rows(one_row()[0], [*ROW_FIELDS, TABLE_FIELDS[0], pa.field("_Menura_x", pa.string()), UNREPRESENTABLE]),
     ),
+    "text that ends a row": (
+        "BATCH_COLUMNS",
+        with_rows(
+            one_row()[0],
+            [*ROW_FIELDS, TABLE_FIELDS[0], TABLE_FIELDS[1].with_metadata({"menura.row_end": "1"}), UNREPRESENTABLE],
+        ),
+    ),
     "transactions with other columns": (
         "BATCH_COLUMNS",
         lambda run: change_batch(run, 1, "orders", rows_batch([1]), rows_batch([1])),
@@ -329,6 +338,10 @@ def test_a_cut_end_with_impossible_facts_when_it_comes_ends_the_stream(tmp_path:
 
 
 COLUMN = {"name": "id", "arrow_format": "l"}
+FOREIGN_KEY = {
+    "name": "fk", "columns": ["up"], "parent": {"database": "shop", "table": "orders"}, "parent_columns": ["id"],
+    "collations": [""], "on_delete": "CASCADE",
+}  # fmt: skip
 LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
     "undesired table": ("TABLE_NOT_DESIRED", [table_event(1, "DROPPED", table="secrets")]),
     "no table": ("PAYLOAD_INVALID", [table_event(1, "DROPPED", table="")]),
@@ -355,9 +368,11 @@ LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
         for name, columns in {
             "a column twice": [COLUMN, COLUMN],
             "a column without a name": [{**COLUMN, "name": ""}],
-            "a reserved column": [{**COLUMN, "name": "_GSN"}],
-            "a column renamed from a reserved one": [{**COLUMN, "renamed_from": "_menura_x"}],
             "a column of no type": [{**COLUMN, "arrow_format": "+l"}],
+            "a number that ends a row": [{**COLUMN, "row_end": True}],
+            "two columns that end a row": [
+                {"name": name, "arrow_format": "tsu:UTC", "row_end": True} for name in ("a", "b")
+            ],
             "a decimal of 39 digits": [{**COLUMN, "arrow_format": "d:39,0"}],
             "a decimal of more scale than digits": [{**COLUMN, "arrow_format": "d:5,6"}],
             "a key with two columns at one place": [{**COLUMN, "key": 2}, {**COLUMN, "name": "other", "key": 2}],
@@ -365,7 +380,54 @@ LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
             "an added column that is renamed": [{**COLUMN, "renamed_from": "x", "is_null": True}],
         }.items()
     },
-}
+    **{
+        name: ("PAYLOAD_INVALID", [table_event(5, kind, **facts)])
+        for name, (kind, facts) in {
+            "keys of an ALTER": ("ALTERED", {"foreign_keys": [FOREIGN_KEY]}),
+            "keys with a bound of no re-read": ("FOREIGN_KEYS", {"most_rereads_per_hour": 4}),
+            "keys without end": ("FOREIGN_KEYS", {"foreign_keys": [FOREIGN_KEY] * 1001}),
+            "a key without columns": (
+                "FOREIGN_KEYS",
+                {"foreign_keys": [{**FOREIGN_KEY, "columns": [], "parent_columns": [], "collations": []}]},
+            ),
+            "a key with more columns on one side": (
+                "FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "parent_columns": ["id", "other"]}]}
+            ),
+            "a key without a name": ("FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "name": ""}]}),
+            "a key with a long collation": (
+                "FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "collations": ["x" * 65_537]}]}
+            ),
+            "a key of no table": ("FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "parent": {}}]}),
+            "a key that does nothing": ("FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "on_delete": 0}]}),
+            "a key with an unknown action": ("FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "on_update": 9}]}),
+            "unchecked rows without a first one": ("FOREIGN_KEYS_UNCHECKED", {}),
+            "unchecked rows after their event": ("FOREIGN_KEYS_UNCHECKED", {"unchecked_from_gsn": 6}),
+            "unchecked rows of a DROP": ("DROPPED", {"unchecked_from_gsn": 3}),
+        }.items()
+    },
+}  # fmt: skip
+
+
+def test_foreign_keys_when_a_cut_tells_of_them_then_its_entry_has_them(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+    events = [
+        table_event(3, "FOREIGN_KEYS", foreign_keys=[FOREIGN_KEY], reread=True, most_rereads_per_hour=4),
+        table_event(5, "FOREIGN_KEYS_UNCHECKED", unchecked_from_gsn=4),
+    ]
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await stream.send(cut_end=cut_end(run, 1, 10, events=events))
+            await stream.expect("cut_committed")
+
+    asyncio.run(scenario())
+    keys, unchecked = read_log(tmp_path)[0].cuts[0].events
+    key = LandedForeignKey("fk", ("up",), ("shop", "orders"), ("id",), "cascade", "", ("",))
+    assert (keys.kind, keys.foreign_keys) == ("FOREIGN_KEYS", (key,))
+    assert (keys.reread, keys.most_rereads_per_hour) == (True, 4)
+    assert (unchecked.kind, unchecked.unchecked_from_gsn) == ("FOREIGN_KEYS_UNCHECKED", 4)
 
 
 @pytest.mark.parametrize("lie", LYING_EVENTS)
@@ -417,7 +479,7 @@ def test_a_batch_when_its_bytes_are_damaged_at_random_is_read_or_refused(rows: p
         batch.CopyFrom(whole)
         batch.rows = pa.compress(bytes(damaged), codec="zstd", asbytes=True)
         try:
-            landed = read_batch(batch, 0)
+            landed = read_batch(batch, frames_of(batch), 0)
         except StreamError:
             refused += 1
         else:

@@ -74,7 +74,7 @@ class Load:
 
     async def _count(self, stream: AgentStream, source: str, epoch: int) -> None:
         while True:
-            self.committed[source] = (await stream.expect("cut_committed", 60)).cut
+            self.committed[source] = (await stream.expect("cut_committed")).cut
             self.committed_epoch[source] = epoch
 
 
@@ -107,7 +107,6 @@ def test_a_gateway_killed_under_load_when_it_starts_again_has_lost_and_doubled_n
                 await eventually(
                     f"progress after kill {kill}",
                     lambda before=before: all(load.committed_epoch[source] > before[source] for source in SOURCES),
-                    90,
                 )
                 await asyncio.sleep(chance.random() * 0.5)  # the moment of the kill
             finally:
@@ -157,14 +156,14 @@ def test_a_gateway_killed_at_each_moment_of_a_chunk_when_it_starts_again_goes_on
         before = 0
         for moment, is_committed in MOMENTS.items():
             process = subprocess.Popen([*command, moment], cwd=Path(__file__).parents[2])
-            await eventually(f"the kill at {moment}", lambda process=process: process.poll() is not None, 90)
+            await eventually(f"the kill at {moment}", lambda process=process: process.poll() is not None)
             chunks = landed_chunks(landing)
             assert process.returncode == -signal.SIGKILL
             assert (len(chunks) > before) is is_committed
             before = len(chunks)
         process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
         try:
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(300):
                 await running
         finally:
             process.kill()

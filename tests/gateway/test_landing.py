@@ -82,7 +82,7 @@ def test_rows_at_or_below_the_committed_number_when_they_are_resent_are_dropped(
     asyncio.run(scenario())
     assert landed_gsns(tmp_path) == list(range(1, 21))
     assert metrics.menura_landing_resent_rows_total == 8 + 6
-    assert metrics.menura_landing_rows_total == 20
+    assert metrics.menura_landing_committed_rows_total == 20
 
 
 def test_partial_rows_when_they_come_between_whole_ones_land_with_what_is_absent(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_gateway_when_it_is_asked_to_stop_commits_what_is_complete_and_frees_i
             stop.set()
             error = await stream.expect_error()
             assert (error.code, error.terminal) == ("GATEWAY_STOPPING", False)
-            async with asyncio.timeout(90):
+            async with asyncio.timeout(300):
                 await serving
 
     asyncio.run(scenario())

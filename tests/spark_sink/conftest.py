@@ -7,11 +7,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_sink.spark import start_session
+from tests.needs import needs_setup
 from tests.spark_sink.landing import Writer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def session() -> Iterator[SparkSession]:
+    needs_setup("Spark")
     running = start_session("local[2]")
     yield running
     running.stop()

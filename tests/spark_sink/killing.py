@@ -10,7 +10,7 @@ class Killed(BaseException):
     """No `except Exception` holds it."""
 
 
-def kill_at(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, call: int) -> None:
+def kill_at(monkeypatch: pytest.MonkeyPatch, module: ModuleType | type, name: str, call: int) -> None:
     """From its call number `call` (from 1) on, `module.name` kills."""
     real, calls = getattr(module, name), itertools.count(1)
 

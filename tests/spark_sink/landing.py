@@ -16,6 +16,7 @@ from menura.landing import (
     LandedCut,
     LandedEvent,
     LandedFile,
+    LandedForeignKey,
     LandedPosition,
     LogEntry,
     chunk_path,
@@ -26,7 +27,10 @@ from menura.landing import (
 from menura.naming import lake_column
 
 from spark_sink.ingest.cut_log_source import entry_rows
+from spark_sink.ingest.families import Families
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
+from spark_sink.lake.recorded import Recorded
+from spark_sink.landed.lake_schema import format_of
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import current_state
 from spark_sink.work import Outcome, TableId, split_rows
@@ -34,18 +38,6 @@ from spark_sink.work import Outcome, TableId, split_rows
 Values = Mapping[str, object]
 Change = tuple[str, Values]
 COMMIT_US = 1_700_000_000_000_000
-FORMATS = {
-    pa.int32(): "i",
-    pa.int64(): "l",
-    pa.uint64(): "L",
-    pa.float64(): "g",
-    pa.string(): "u",
-    pa.binary(): "z",
-    pa.date32(): "tdD",
-    pa.timestamp("us"): "tsu:",
-    pa.timestamp("us", "UTC"): "tsu:UTC",
-    pa.decimal128(10, 2): "d:10,2",
-}
 
 
 def insert(**values: object) -> list[Change]:
@@ -96,6 +88,9 @@ class Event:
     statement: str = ""
     removes_rows_before_gsn: int = 0
     dump: str = ""
+    foreign_keys: tuple[LandedForeignKey, ...] = ()
+    #: how many rows just before it nobody has checked
+    unchecked_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ def altered(
         return LandedColumn(
             name,
             (types or {}).get(name, "int"),
-            FORMATS[table.columns[name]],
+            format_of(table.columns[name]),
             list(table.key).index(name) + 1 if name in table.key else 0,
             (renamed or {}).get(name, ""),
             words.get(earlier, "text") if name in (added or {}) else "",
@@ -279,18 +274,28 @@ def _landed_event(event: Event, gsn: int, cut: int) -> LandedEvent:
         ("shop", "elsewhere") if event.kind == "RENAMED" else (),
         event.dump,
         event.removes_rows_before_gsn,
+        foreign_keys=event.foreign_keys,
+        unchecked_from_gsn=gsn - event.unchecked_rows if event.unchecked_rows else 0,
     )
 
 
 def apply_entries(
-    landing: Path, lake: Path, size: TaskSize | None = None, first: int = 1, last: int | None = None
+    landing: Path,
+    lake: Path,
+    size: TaskSize | None = None,
+    first: int = 1,
+    last: int | None = None,
+    recorded: Mapping[TableId, Recorded] | None = None,
 ) -> list[Outcome]:
     """Do without Spark what a task does with the log from entry `first` to `last` (its end), as one batch."""
     log = LandingLog(str(landing))
-    rows = [
-        row for number in range(first, (last or log.last_entry()) + 1) for row in entry_rows(log.read_entry(number))
-    ]
-    settings = TaskSettings(str(landing), str(lake), frozenset(), size or TaskSize())
+    families, rows = Families(), []
+    for number in range(1, (last or log.last_entry()) + 1):
+        entry = log.read_entry(number)
+        families.note(entry)
+        rows += entry_rows(entry) if number >= first else []
+    rows = families.arranged(rows)
+    settings = TaskSettings(str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {})
     return list(apply_tables(settings, split_rows(rows)[1].items()))
 
 

@@ -40,7 +40,7 @@ KILLED = (
     (delta_table, "write_deltalake"),
 )
 WEIGHTS = {"insert": 12, "update": 14, "move": 3, "delete": 4, "cut": 8, "apply": 3, "kill": 4, "replay": 1} | {
-    "read": 18, "publish": 14, "lose": 0.5, "start": 8, "end": 8, "truncate": 0.3, "add": 0.5, "gap": 6
+    "read": 18, "publish": 14, "lose": 0.5, "start": 8, "end": 8, "truncate": 0.3, "add": 0.5, "gap": 6, "retype": 0.7
 }  # fmt: skip
 STEPS = 300
 
@@ -92,7 +92,10 @@ class Source:
         return Table("t", self.columns, key=("id",) if self.is_keyed else ())
 
     def value(self, name: str, chosen: int) -> object:
-        return None if chosen % 5 == 0 else f"{name}{chosen}" if name == "a" else chosen
+        return None if chosen % 5 == 0 else f"{name}{chosen}" if name == "a" else self.number(name, chosen)
+
+    def number(self, name: str, chosen: int) -> float:
+        return chosen / 2 if pa.types.is_floating(self.columns[name]) else chosen
 
     def find(self, key: int) -> Row | None:
         return next((row for row in self.rows if row.key == key), None)
@@ -148,7 +151,7 @@ class Source:
             if row is not None and (seed + key) % 3 == 0:
                 self.rows.remove(row)
             elif row is not None:
-                row.values = row.values | {"a": f"gap{seed}", "b": seed}
+                row.values = row.values | {"a": f"gap{seed}", "b": self.number("b", seed)}
             elif (seed + key) % 2:
                 self.rows.append(Row({name: key if name == "id" else self.value(name, seed) for name in self.columns}))
 
@@ -229,6 +232,14 @@ class Source:
             row.values[name] = 7
         self.change_definition(altered(self.table, added={name: 7}))
 
+    def retype(self) -> None:
+        """To what the lake's column can't hold."""
+        self.columns = self.columns | {"b": pa.int32() if pa.types.is_floating(self.columns["b"]) else pa.float64()}
+        for place, row in enumerate(self.rows):
+            row.values["b"], row.may_be_unknown = self.number("b", place), True
+        self.is_complete &= self.is_keyed
+        self.change_definition(altered(self.table))
+
     def finish(self) -> None:
         if not self.is_complete:
             self.start()
@@ -273,6 +284,7 @@ def play(source: Source, kind: str, one: int, two: int, three: int) -> None:
         "end": lambda: source.end(checks=one % 2 == 0),
         "truncate": source.truncate,
         "add": source.add,
+        "retype": source.retype,
         "gap": lambda: source.gap(one),
     }[kind]()
 
@@ -327,6 +339,7 @@ def small_pieces() -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("images", ["whole", "partial", "keyless"])
 @pytest.mark.parametrize("seed", range(4))
 def test_dumps_among_random_changes_when_the_sink_is_killed_and_replayed_then_the_lake_equals_the_source(

@@ -42,18 +42,28 @@ KEYS = 6
 KILLED = ((merge, "merge_effect"), (delta_table, "write_deltalake"), (changelog_module, "append"))
 
 
+@dataclass(frozen=True, eq=False)
 class Unknown:
+    """What the lake can't know."""
+
+    #: what the source has, where the log tells it later
+    value: object = None
+
     def __repr__(self) -> str:
         return "?"
 
 
 UNKNOWN = Unknown()
-TYPES = {"text": pa.string(), "number": pa.int32()}
+TYPES = {"text": pa.string(), "number": pa.int32(), "real": pa.float64(), "bytes": pa.binary()}
+#: that the lake's column can hold both of
+OTHER = {"text": "number", "number": "text", "real": "bytes", "bytes": "real"}
+#: that it can't
+REFUSED = {"text": "bytes", "bytes": "text", "real": "number", "number": "real"}
 
 #: what happens, and three small numbers that choose among what is possible then
 Step = tuple[str, int, int, int]
 WEIGHTS = {"insert": 6, "update": 8, "move": 3, "delete": 1, "cut": 2, "apply": 3, "kill": 2, "replay": 1} | {
-    "truncate": 1, "add": 2, "rename": 1, "drop": 1, "again": 1
+    "truncate": 1, "add": 2, "rename": 1, "drop": 1, "again": 1, "retype": 2
 }  # fmt: skip
 STEPS = st.lists(
     st.tuples(
@@ -85,7 +95,8 @@ class Model:
     def value(self, name: str, chosen: int) -> object:
         if chosen % 5 == 0 and name != "id":
             return None
-        return chosen if self.columns[name] == "number" else f"{name}{chosen}"
+        values = {"number": chosen, "real": chosen / 2, "text": f"{name}{chosen}", "bytes": f"{name}{chosen}".encode()}
+        return values[self.columns[name]]
 
     def find(self, key: int) -> dict[str, object] | None:
         return next((row for row in self.rows if row["id"] == key), None)
@@ -115,31 +126,57 @@ class Model:
                 to = key
             after = self.row(to, chosen, mask)
             before = {name: value if name == "id" else UNKNOWN for name, value in held.items()}
-            known = {name: held[name] if value is UNKNOWN else value for name, value in after.items()}
+            known = {name: held[name] if isinstance(value, Unknown) else value for name, value in after.items()}
             self.rows.append(known)
             return [update(logged(before), logged(after))]
         if held is None:
             return []
-        self.rows.remove(held)
+        before = self.take(held)
         self.rows.append(self.row(to, chosen, 0))
-        return [update(logged(held), logged(self.rows[-1]))]
+        return [update(before, logged(self.rows[-1]))]
 
     def delete(self, key: int) -> list[list[Change]]:
         held = self.find(key)
         if held is None:
             return []
+        if not self.is_keyed:
+            return [delete(**self.take(held))]
         self.rows.remove(held)
-        before = {name: value if name == "id" or not self.is_keyed else UNKNOWN for name, value in held.items()}
-        return [delete(**logged(before))]
+        return [delete(**logged(dict.fromkeys(held, UNKNOWN) | {"id": key}))]
+
+    def take(self, held: dict[str, object]) -> dict[str, object]:
+        """Of a table without a key: away with the row, or with one that the lake can't tell from it and knows more of.
+
+        What the row holds in the source, which the log tells.
+        """
+        true = revealed(held)
+        alike = [row for row in self.rows if all(isinstance(v, Unknown) or v == true[n] for n, v in row.items())]
+        taken = min(alike, key=lambda row: sum(isinstance(value, Unknown) for value in row.values()))
+        self.rows.remove(taken)
+        if taken is not held:
+            left = revealed(taken)
+            held |= {name: Unknown(left[name]) for name, value in held.items() if isinstance(value, Unknown)}
+        return true
 
     def add(self, chosen: int) -> Event:
         name, kind = f"c{next(self.names)}", ("text", "number")[chosen % 2]
         self.columns[name] = kind
-        earlier = [None, "7", ...][chosen % (3 if self.is_keyed else 2)]
-        value = UNKNOWN if earlier is ... else earlier if kind == "text" or earlier is None else int(earlier)
-        for row in self.rows:
-            row[name] = value
+        earlier = [None, "7", ...][chosen % 3]
+        value = earlier if kind == "text" or earlier in (None, ...) else int(str(earlier))
+        for place, row in enumerate(self.rows):
+            row[name] = Unknown(self.value(name, place)) if value is ... else value
         return altered(self.table, added={name: earlier})
+
+    def retype(self, chosen: int) -> Event | None:
+        """What the lake's column can't hold."""
+        others = [name for name in self.columns if name != "id"]
+        if not others:
+            return None
+        name = others[chosen % len(others)]
+        self.columns[name] = REFUSED[self.columns[name]]
+        for place, row in enumerate(self.rows):
+            row[name] = Unknown(self.value(name, chosen + place % 3))
+        return altered(self.table)
 
     def rename(self, chosen: int) -> Event | None:
         others = [name for name in self.columns if name != "id"]
@@ -161,15 +198,18 @@ class Model:
     def again(self) -> tuple[Event, Event]:
         """DROP and CREATE with each column's other type."""
         gone = Event(self.table, "DROPPED", removes_rows=True)
-        other = {"text": "number", "number": "text"}
-        self.columns = {name: other[kind] if name != "id" else kind for name, kind in self.columns.items()}
+        self.columns = {name: OTHER[kind] if name != "id" else kind for name, kind in self.columns.items()}
         self.rows.clear()
         return gone, altered(self.table, kind="CREATED")
 
 
+def revealed(row: dict[str, object]) -> dict[str, object]:
+    return {name: value.value if isinstance(value, Unknown) else value for name, value in row.items()}
+
+
 def logged(row: dict[str, object]) -> dict[str, object]:
-    absent = tuple(name for name, value in row.items() if value is UNKNOWN)
-    values = {name: None if value is UNKNOWN else value for name, value in row.items()}
+    absent = tuple(name for name, value in row.items() if isinstance(value, Unknown))
+    values = {name: None if isinstance(value, Unknown) else value for name, value in row.items()}
     return {**values, "_absent": absent} if absent else values
 
 
@@ -250,7 +290,7 @@ def play(model: Model, run: Run, step: Step) -> None:
     elif kind == "again":
         run.batches.extend(model.again())
     else:
-        event = {"add": model.add, "rename": model.rename, "drop": model.drop}[kind](one)
+        event = {"add": model.add, "rename": model.rename, "drop": model.drop, "retype": model.retype}[kind](one)
         run.batches.extend([event] if event else [])
 
 
@@ -275,6 +315,7 @@ def check(model: Model, run: Run) -> None:
     assert len(numbers) == len(set(numbers)) == run.changes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_keyed", [True, False], ids=["keyed", "keyless"])
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)

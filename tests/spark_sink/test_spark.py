@@ -1,8 +1,43 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_sink.jars import CLASS_ARCHIVE, find_class_archive, find_jars
 from spark_sink.spark import pack_code
+
+
+@pytest.mark.spark
+def test_session_when_a_python_process_starts_slowly_then_spark_waits_ten_minutes(session: SparkSession):
+    assert session.sparkContext.getConf().get("spark.python.authenticate.socketTimeout") == "600s"
+    # what Spark itself makes of it, for its workers and for the driver
+    assert os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] == "600"
+
+
+@pytest.mark.spark
+def test_session_when_spark_classes_were_archived_then_its_java_has_mapped_them(session: SparkSession):
+    archive = find_class_archive()
+    assert archive is not None, "run .ci/setup jars"
+    java = session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    assert str(archive) in Path(f"/proc/{java}/maps").read_text()  # only once Java found that it fits
+
+
+@pytest.mark.needs_setup
+def test_class_archive_when_nothing_can_be_written_there_then_says_so_and_leaves_the_jars(tmp_path: Path):
+    folder = tmp_path / "jars"
+    folder.mkdir()
+    for jar in find_jars():
+        (folder / jar.name).symlink_to(jar)
+    (folder / CLASS_ARCHIVE).with_suffix(".part").joinpath("kept").mkdir(parents=True)  # no place for Java's draft
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_sink.jars", str(folder)], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert (done.returncode, done.stderr.count("CLASS_ARCHIVE_FAILED")) == (1, 1), done.stderr
+    assert not (folder / CLASS_ARCHIVE).exists()
+    assert "Delta's jars are there" in done.stderr
 
 
 def test_code_when_packed_for_executors_then_tasks_are_imported_from_it(tmp_path: Path):
@@ -13,7 +48,7 @@ def test_code_when_packed_for_executors_then_tasks_are_imported_from_it(tmp_path
         "print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] in ('menura', 'spark_sink')), sep='\\n')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     assert all(module.startswith(str(packed)) for module in done.stdout.split())

@@ -169,15 +169,6 @@ def test_a_value_of_earlier_rows_that_is_none_of_its_type_when_read_then_the_tab
     assert outcome.code == "EVENT_UNREADABLE" and "seven" not in outcome.message
 
 
-def test_an_unknown_column_of_a_table_without_a_key_when_added_then_the_table_stops(writer: Writer, lake: Path) -> None:
-    wide = Table("t", {**KEYLESS.columns, "n": pa.int32()}, key=())
-    writer.cut((KEYLESS, [insert(id=1, v="a")]))
-    apply(writer, lake)
-    writer.cut(altered(wide, added={"n": ...}))
-    (outcome,) = apply_entries(writer.folder, lake)
-    assert outcome.code == "ROWS_PARTIAL"
-
-
 @pytest.mark.parametrize("table", [TABLE, KEYLESS], ids=["keyed", "keyless"])
 def test_columns_that_swap_their_names_when_renamed_then_earlier_values_follow(
     writer: Writer, lake: Path, table: Table
@@ -267,15 +258,6 @@ def test_a_table_that_is_dropped_and_comes_again_with_other_types_when_followed_
     assert rows["v"].to_pylist()[-1] == datetime.date(2024, 1, 2)
     assert rows["id"].to_pylist() == ["1", None, None, "x", None, "5"]
     assert rows["w"].to_pylist() == ["a", None, None, "7", None, None]
-
-
-def test_a_type_that_the_lake_cannot_hold_when_rows_are_still_there_then_the_table_stops(
-    writer: Writer, lake: Path
-) -> None:
-    other = Table("t", {"id": pa.int32(), "v": pa.date32()})
-    writer.cut((TABLE, [insert(id=1, v="a")]), truncate(TABLE), (TABLE, [insert(id=2, v="b")]), altered(other))
-    (outcome,) = apply_entries(writer.folder, lake)
-    assert outcome.code == "COLUMN_TYPE_CHANGED"
 
 
 def test_columns_known_from_an_event_alone_when_followed_then_both_tables_have_their_types(

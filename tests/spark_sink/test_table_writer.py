@@ -320,17 +320,6 @@ def test_a_type_that_widens_when_followed_then_old_and_new_values_are_exact(writ
     assert [row["v"] for row in lake_rows(lake, table)] == [Decimal(-5), Decimal(2**64 - 1), Decimal("0.0001")]
 
 
-def test_a_type_that_the_lake_cannot_hold_when_met_then_that_table_alone_stops(writer: Writer, lake: Path) -> None:
-    number, text = (Table("t", {"id": pa.int32(), "v": type_}) for type_ in (pa.float64(), pa.binary()))
-    writer.cut((number, [insert(id=1, v=1.5)]))
-    apply_entries(writer.folder, lake)
-    writer.cut((text, [insert(id=2, v=b"x")]), (ORDERS, [insert(**order(1))]))
-    outcomes = {outcome.table.table: outcome for outcome in apply_entries(writer.folder, lake, first=2)}
-    assert outcomes["t"].result is Result.STOPPED and outcomes["t"].code == "COLUMN_TYPE_CHANGED"
-    assert outcomes["orders"].result is Result.APPLIED
-    assert lake_rows(lake, number) == [{"id": 1, "v": 1.5}]
-
-
 @pytest.mark.parametrize(
     ("break_file", "found"),
     [

@@ -4,8 +4,7 @@
 const POLL_MS = 2000;
 const TYPING_MS = 200;
 const PAGE_TABLES = 100;
-const RUNNING = new Set(["pending", "catching_up", "streaming", "dumping", "denied"]);
-const STATE_ORDER = ["failed", "denied", "pending", "catching_up", "dumping", "streaming", "stopped", "not_synced"];
+const STATE_ORDER = ["failed", "denied", "waiting", "pending", "catching_up", "dumping", "streaming", "stopped", "not_synced"];
 
 const $ = (id) => document.getElementById(id);
 const view = {
@@ -15,6 +14,7 @@ const view = {
   cursors: [""], // of the pages up to the shown one
   next: null,
   tables: new Map(), // row elements by name, kept so that focus and selection survive
+  stageProblem: "", // what holds up the shown source
   round: 0,
 };
 
@@ -88,6 +88,7 @@ function showOverview(fleet) {
     ["Agents connected", `${connected} of ${fleet.agents.length}`, connected < fleet.agents.length],
     ["Sources", count(fleet.sources.length), false],
     ["Tables streaming", count(tables.get("streaming") ?? 0), false],
+    ["Tables waiting", count(tables.get("waiting") ?? 0), (tables.get("waiting") ?? 0) > 0],
     ["Failures", count(failed), failed > 0],
     ["Largest lag", lags.length ? `${lags.length < fleet.sources.length ? "≥ " : ""}${duration(Math.max(...lags))}` : "–", false],
     ["Rows landed", count(fleet.sources.reduce((sum, source) => sum + source.rows, 0)), false],
@@ -96,29 +97,52 @@ function showOverview(fleet) {
     element("div", alarm ? "alarm" : "", element("dt", "", name), element("dd", "", value))));
 }
 
+/** How far a source is: at its server, in the landing, in each lake. */
+function stages(source) {
+  const held = (stage) => (source.stage === stage ? (source.stage_problem?.terminal ? " bad" : " held") : "");
+  const stage = (name, value, detail, mark) =>
+    element("span", `stage${mark}`, element("span", "label", name), element("span", "value", value), element("span", "detail", detail));
+  const landed = source.committed_at_us === null ? "–" : `cut ${count(source.committed_cut)}`;
+  const found = [
+    stage("Source", duration(source.lag_us), source.lag_us === null ? "lag unknown" : "behind its log", held("source")),
+    stage("Landed", landed, `freshness ${duration(source.freshness_us)}`, held("gateway")),
+  ];
+  for (const lake of source.lakes) {
+    const mark = lake.state === "failed" || lake.stopped_tables ? " bad" : lake.state === "unknown" ? " held" : held("lake");
+    const value = lake.state === "following" ? (lake.cut === null ? "–" : `cut ${count(lake.cut)}`) : lake.state;
+    const detail = `${lake.stopped_tables ? `${count(lake.stopped_tables)} stopped · ` : ""}freshness ${duration(lake.freshness_us)}`;
+    found.push(stage(source.lakes.length > 1 ? `Lake ${lake.lake}` : "Lake", value, detail, mark));
+  }
+  return found;
+}
+
 function sourceCard(source) {
-  const figures = [["Lag", duration(source.lag_us)], ["Freshness", duration(source.freshness_us)],
-    ["Rows/s", count(source.rows_per_second === null ? null : Math.round(source.rows_per_second))]];
+  const figures = [["Rows/s", count(source.rows_per_second === null ? null : Math.round(source.rows_per_second))]];
   if (source.dumps) figures.push(["Dumps", count(source.dumps)]);
   const states = STATE_ORDER.filter((state) => source.tables[state])
     .map((state) => pill(state, `${count(source.tables[state])} ${state.replace("_", " ")}`));
   const server = [`${source.flavor} ${source.server_version}`.trim(), source.address, source.agent && `agent ${source.agent}`];
   const position = element("span", "position mono", source.committed_position);
   position.title = source.committed_position;
+  const problems = [...new Set([source.stage_problem, source.problem].filter(Boolean).map((problem) => problem.message))];
   return [
     element("span", "source-head", element("span", "source-name", source.source),
       source.connected ? (source.problem ? pill("failed", "in error") : pill("connected")) : pill("gone", "not connected")),
     element("span", "source-server", server.filter(Boolean).join(" · ")),
+    element("span", "stages", ...stages(source)),
     element("span", "figures", ...figures.map(([label, value]) =>
       element("span", "", element("span", "label", label), element("span", "value", value)))),
     element("span", "states", ...states),
-    source.problem ? element("span", "problem", source.problem.message) : "",
+    ...problems.map((words) => element("span", "problem", words)),
+    ...source.warnings.map((warning) => warning.message).filter((words) => !problems.includes(words))
+      .map((words) => element("span", "notice", words)),
     source.committed_position ? position : "",
   ];
 }
 
 function showSources(sources) {
   if (!sources.some((source) => source.source === view.source)) view.source = sources[0]?.source ?? "";
+  view.stageProblem = sources.find((source) => source.source === view.source)?.stage_problem?.message ?? "";
   const box = $("sources");
   const buttons = new Map([...box.children].map((button) => [button.dataset.source, button]));
   box.replaceChildren(...sources.map((source) => {
@@ -140,9 +164,19 @@ function numberCell(label, value) {
   return cell;
 }
 
+function lakeCell(table) {
+  if (!table.lake) return numberCell("In the lake", "–");
+  const { state, cut, freshness_us: fresh } = table.lake;
+  const words = [state === "following" ? duration(fresh) : state, cut === null ? "" : `cut ${count(cut)}`];
+  const cell = numberCell("In the lake", words[0]);
+  if (state !== "following") cell.classList.add(state === "failed" ? "bad" : "held");
+  if (words[1]) cell.append(element("span", "detail", words[1]));
+  return cell;
+}
+
 function commandButton(table) {
   const name = `${table.database}.${table.table}`;
-  const runs = RUNNING.has(table.state) && table.desired === "syncing";
+  const runs = table.runs;
   if (!runs && table.denied) return "";
   const button = element("button", runs ? "stop" : "start", runs ? "Stop" : "Start");
   button.type = "button";
@@ -151,6 +185,32 @@ function commandButton(table) {
     const forced = !runs && $("begin").value === "forced";
     if (forced && !(await confirmed(`Start ${name} by a forced dump?`, FORCE, "Start it"))) return;
     command(runs ? "stop" : "start", table, button);
+  });
+  return button;
+}
+
+/** Brings a table back that has stopped, or begins it anew; nothing where neither means anything. */
+function recoveryButtons(table) {
+  if (!table.desired || table.desired !== "syncing" || table.gone || table.denied) return "";
+  const buttons = [];
+  const stands = !table.runs || table.lake?.state === "failed" && table.stage === "lake";
+  if (table.state === "failed" && stands) buttons.push(recoveryButton("Retry", "retry", table));
+  buttons.push(recoveryButton("Resync", "resync", table, RESYNC));
+  return element("span", "recovery", ...buttons);
+}
+
+function recoveryButton(title, word, table, question) {
+  const name = `${table.database}.${table.table}`;
+  const button = element("button", "small", title);
+  button.type = "button";
+  button.setAttribute("aria-label", `${title} ${name}`);
+  button.addEventListener("click", async () => {
+    if (question && !(await confirmed(`${title} ${name}?`, question, title))) return;
+    tell(table, button, async () => {
+      const [told] = (await ask(`${sourcePath()}/${word}`, { tables: [{ database: table.database, table: table.table }] })).tables;
+      if (told.refused) throw new Refused(told.refused);
+      return `${told.changed ? (word === "retry" ? "It is tried again." : "It begins anew.") : "Not changed."} ${told.notice}`;
+    });
   });
   return button;
 }
@@ -171,6 +231,8 @@ function dumpButton(word, title, table, path, body, question) {
 
 const CANCEL = "What it brought stays in the lake, and the table's changes go on. The rows that it did not bring are missing "
   + "until another dump brings them, which begins at the first row again.";
+const RESYNC = "The table begins anew with a dump of all its rows, also in a lake that has stopped it. A dump of it that runs "
+  + "ends first. Until the new one is done, rows may be missing or stale in the lake.";
 const FORCE = "It runs even if the server may purge its log before the dump is over. If that happens, the table's sync fails "
   + "and has to begin anew with another dump.";
 
@@ -207,13 +269,13 @@ function dumpProgress(table) {
   const hold = dump.state === "paused" ? dumpButton("Resume", "Resume the dump", table, `${path}/resume`, {})
     : dumpButton("Pause", "Pause the dump", table, `${path}/pause`, {});
   const end = dumpButton("Cancel", "Cancel the dump", table, `${path}/cancel`, {}, CANCEL);
-  return element("span", "dump", element("span", "dump-head", pill(dump.state, `dump ${dump.state}`), bar, hold, end),
+  return element("span", "dump", element("span", "dump-head", pill(dump.state, `${dump.cause ? "re-read" : "dump"} ${dump.state}`), bar, hold, end),
     element("span", "muted", facts), ...notes);
 }
 
 function missingRows(table) {
   const notice = element("span", "notice", `Earlier rows are missing: ${table.earlier_rows_missing} `);
-  if (table.dump || !RUNNING.has(table.state) || table.desired !== "syncing") return notice;
+  if (table.dump || !table.runs) return notice;
   const path = `${sourcePath()}/tables/${[table.database, table.table].map(encodeURIComponent).join("/")}/dump`;
   notice.append(
     dumpButton("Dump them", "Dump the earlier rows", table, path, {}), " ",
@@ -222,15 +284,33 @@ function missingRows(table) {
   return notice;
 }
 
+function staleRows(table) {
+  const { causes, more, reread } = table.unlogged;
+  const others = causes.length + more - 1;
+  const words = `Rows may be stale since ${causes[0].position}: ${causes[0].why}${others ? ` (and ${others} more)` : ""}. `;
+  const notice = element("span", "notice", words, reread ? "A dump brings them." : "");
+  if (reread || table.dump || !table.runs) return notice;
+  const path = `${sourcePath()}/tables/${[table.database, table.table].map(encodeURIComponent).join("/")}/dump`;
+  notice.append(dumpButton("Dump them", "Dump the rows that may be stale", table, path, {}));
+  return notice;
+}
+
+/** What holds up all tables of a source stands with the source, once. */
+const problemWords = (problem) =>
+  (problem.message === view.stageProblem ? `${problem.code}: see the source.` : problem.message);
+
 function fillRow(row, table) {
   const dump = table.dump && { ...table.dump, estimated_end_us: duration(table.dump.estimated_end_us - Date.now() * 1000) };
-  const seen = JSON.stringify({ ...table, dump, freshness_us: duration(table.freshness_us) });
+  const lake = table.lake && { ...table.lake, freshness_us: duration(table.lake.freshness_us) };
+  const seen = JSON.stringify({ ...table, dump, lake, of_source: view.stageProblem, freshness_us: duration(table.freshness_us) });
   if (row.dataset.seen === seen) return;
   row.dataset.seen = seen;
   const notes = [
-    table.problem && element("span", "problem", table.problem.message),
+    table.problem && element("span", "problem", problemWords(table.problem)),
+    table.lake?.retries && element("span", "muted", "Its sink was asked to try it again."),
     table.dump && dumpProgress(table),
     table.earlier_rows_missing && missingRows(table),
+    table.unlogged && staleRows(table),
     table.denied && element("span", "notice", "Refused by the agent's local policy."),
     table.gone && element("span", "notice", "No longer on the server."),
     table.ignored_columns.length && element("span", "muted", `Without ${table.ignored_columns.join(", ")}`),
@@ -241,11 +321,12 @@ function fillRow(row, table) {
   row.replaceChildren(
     element("td", "name", element("span", "", element("span", "muted", `${table.database}.`), element("b", "", table.table)),
       ...notes),
-    element("td", "state", pill(table.state)),
+    element("td", "state", pill(table.state), table.stage ? element("span", "muted", `in stage ${table.stage}`) : ""),
     numberCell("Rows landed", table.rows || table.state !== "not_synced" ? count(table.rows) : "–"),
     numberCell("Freshness", duration(table.freshness_us)),
+    lakeCell(table),
     numberCell("At the source", about),
-    element("td", "command", commandButton(table)),
+    element("td", "command", recoveryButtons(table), commandButton(table)),
   );
   if (focused) ([...row.querySelectorAll("button")].find((each) => each.ariaLabel === focused) ?? row.querySelector("button"))?.focus();
 }

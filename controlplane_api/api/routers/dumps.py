@@ -9,19 +9,9 @@ from sqlalchemy import Connection
 from controlplane_api import dumps
 from controlplane_api.api import dump_queries, queries
 from controlplane_api.api.paths import ControlDatabase, DumpName, SourceName, TableName, TenantName
+from controlplane_api.api.requests import DumpCommand, DumpManyRequest, DumpPriority, DumpRequest
 from controlplane_api.api.routers.outcomes import dump_options, named_tables, outcomes_view
-from controlplane_api.api.views import (
-    DumpChanged,
-    DumpCommand,
-    DumpDetail,
-    DumpLimits,
-    DumpManyRequest,
-    DumpPriority,
-    DumpRequest,
-    Dumps,
-    DumpView,
-    Outcomes,
-)
+from controlplane_api.api.views import DumpChanged, DumpDetail, DumpLimits, Dumps, DumpView, Outcomes
 from controlplane_api.database import Database
 
 router = APIRouter(prefix="/v1/tenants/{tenant}")

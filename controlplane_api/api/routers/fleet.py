@@ -3,9 +3,11 @@
 from fastapi import APIRouter
 from menura.instants import now_us
 
-from controlplane_api.api import queries
+from controlplane_api import acceptance
+from controlplane_api.api import queries, source_queries
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
-from controlplane_api.api.views import Agents, Fleet, Sources, SourceView, Tenants
+from controlplane_api.api.requests import AcceptRequest
+from controlplane_api.api.views import Accepted, Agents, Fleet, OtherServerView, Sources, SourceView, Tenants
 
 router = APIRouter(prefix="/v1")
 
@@ -25,7 +27,7 @@ def get_fleet(tenant: TenantName, database: ControlDatabase) -> Fleet:
             tenant=tenant,
             at_us=now_us(),
             agents=queries.agents(connection, tenant),
-            sources=queries.sources(connection, tenant),
+            sources=source_queries.sources(connection, tenant),
         )
 
 
@@ -38,7 +40,7 @@ def get_agents(tenant: TenantName, database: ControlDatabase) -> Agents:
 @router.get("/tenants/{tenant}/sources")
 def get_sources(tenant: TenantName, database: ControlDatabase) -> Sources:
     with database.read() as connection:
-        return Sources(sources=queries.sources(connection, tenant))
+        return Sources(sources=source_queries.sources(connection, tenant))
 
 
 @router.get("/tenants/{tenant}/sources/{source}")
@@ -46,4 +48,24 @@ def get_source(tenant: TenantName, source: SourceName, database: ControlDatabase
     """A source's status: lag, positions, rows, freshness, problem."""
     with database.read() as connection:
         queries.source_row(connection, tenant, source)
-        return queries.sources(connection, tenant, source)[0]
+        return source_queries.sources(connection, tenant, source)[0]
+
+
+@router.get("/tenants/{tenant}/sources/{source}/other-server")
+def get_other_server(tenant: TenantName, source: SourceName, database: ControlDatabase) -> OtherServerView:
+    """The server that is there in place of the one that was read, and what following it would change."""
+    with database.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        offered = acceptance.offered(connection, row.id, source)
+        tables = acceptance.tables_to_read_again(connection, row.id)
+        return OtherServerView(**offered, tables_to_read_again=tables)
+
+
+@router.post("/tenants/{tenant}/sources/{source}/other-server/accept")
+def accept_other_server(
+    tenant: TenantName, source: SourceName, request: AcceptRequest, database: ControlDatabase
+) -> Accepted:
+    """Follow the server with the identity that was shown; no other one."""
+    with database.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        return Accepted(changed=acceptance.accept(connection, row.id, source, request.identity))

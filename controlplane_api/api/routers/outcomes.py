@@ -1,11 +1,13 @@
 """Commands about several tables: which they name, and what became of each."""
 
+from menura.naming import TableName
 from sqlalchemy import Connection
 
 from controlplane_api.api import queries
-from controlplane_api.api.views import DumpRequest, NamedTable, Outcomes, OutcomeView, RefusalView
+from controlplane_api.api.requests import DumpRequest, NamedTable
+from controlplane_api.api.views import Outcomes, OutcomeView, RefusalView
 from controlplane_api.dump_lives import DumpOptions
-from controlplane_api.syncs import Outcome, TableName
+from controlplane_api.syncs import Outcome
 
 
 def named_tables(tables: list[NamedTable] | str) -> list[TableName] | None:

@@ -1,18 +1,21 @@
-"""The service itself: is it well, and its gauges for Prometheus."""
+"""The service itself: is it well, and its figures for Prometheus."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.responses import PlainTextResponse, Response
 
-from controlplane_api.api import queries
+from controlplane_api.api import queries, source_queries
 from controlplane_api.api.paths import ControlDatabase
-from controlplane_api.api.views import SourceView
+from controlplane_api.database import Database
 from controlplane_api.states import State
 
 router = APIRouter()
 
-Sample = tuple[dict[str, str], float | int | None]
+_OF_SOURCE = ("tenant", "source")
 
 
 @router.get("/healthz")
@@ -25,42 +28,45 @@ def get_health(database: ControlDatabase) -> dict[str, str]:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 def get_metrics(database: ControlDatabase) -> Response:
-    agents: list[Sample] = []
-    sources: list[tuple[dict[str, str], SourceView]] = []
-    with database.read() as connection:
-        for view in queries.tenants(connection):
-            tenant = {"tenant": view.tenant}
-            agents.append((tenant, sum(agent.connected for agent in queries.agents(connection, view.tenant))))
-            sources += [({**tenant, "source": s.source}, s) for s in queries.sources(connection, view.tenant)]
-    lines = [
-        *_metric("menura_controlplane_connected_agents", "gauge", "Agents with a live session.", agents),
-        *_metric(
-            "menura_controlplane_tables", "gauge", "Tables of the cartography by state of their sync.",
-            [({**labels, "state": state}, s.tables.get(state, 0)) for labels, s in sources for state in State],
-        ),
-        *_metric("menura_controlplane_dumps", "gauge", "Dumps that run.", [(lb, s.dumps) for lb, s in sources]),
-        *_metric(
-            "menura_agent_lag_seconds", "gauge", "Behind the end of the source's log; absent while unknown.",
-            [(labels, None if s.lag_us is None else s.lag_us / 1e6) for labels, s in sources],
-        ),
-        *_metric(
-            "menura_landing_last_commit_timestamp_seconds", "gauge", "Commit time of the last change that landed.",
-            [
-                (labels, None if s.last_commit_timestamp_us is None else s.last_commit_timestamp_us / 1e6)
-                for labels, s in sources
-            ],
-        ),
-        *_metric("menura_landing_rows_total", "counter", "Change events landed.", [(lb, s.rows) for lb, s in sources]),
-        *_metric("menura_landing_bytes_total", "counter", "Bytes landed.", [(lb, s.bytes) for lb, s in sources]),
-    ]  # fmt: skip
-    return PlainTextResponse("\n".join([*lines, ""]), media_type="text/plain; version=0.0.4; charset=utf-8")
+    """Labels hold identities and states only; what is not known is absent."""
+    return Response(generate_latest(_Shown(database)), media_type=CONTENT_TYPE_LATEST)
 
 
-def _metric(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
-    """Labels hold identities and states only, which need no escaping; an unknown value is absent."""
-    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    for labels, value in samples:
-        if value is not None:
-            inner = ",".join(f'{label}="{word}"' for label, word in labels.items())
-            lines.append(f"{name}{{{inner}}} {value}")
-    return lines
+class _Shown(Collector):
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def collect(self) -> Iterator[Metric]:
+        agents = _gauge("menura_controlplane_connected_agents", "Agents with a live session.", "tenant")
+        tables = _gauge(
+            "menura_controlplane_tables", "Tables of the cartography by state of their sync.", *_OF_SOURCE, "state"
+        )
+        dumps = _gauge("menura_controlplane_dumps", "Dumps that run.", *_OF_SOURCE)
+        lag = _gauge(
+            "menura_agent_lag_seconds", "Behind the end of the source's log; absent while unknown.", *_OF_SOURCE
+        )
+        landed = _gauge(
+            "menura_landing_last_commit_timestamp_seconds", "Commit time of the last change that landed.", *_OF_SOURCE
+        )
+        rows = CounterMetricFamily("menura_landing_rows", "Change events landed.", labels=_OF_SOURCE)
+        size = CounterMetricFamily("menura_landing_bytes", "Bytes landed.", labels=_OF_SOURCE)
+        with self._database.read() as connection:
+            for view in queries.tenants(connection):
+                connected = sum(agent.connected for agent in queries.agents(connection, view.tenant))
+                agents.add_metric((view.tenant,), connected)
+                for source in source_queries.sources(connection, view.tenant):
+                    of_source = (view.tenant, source.source)
+                    for state in State:
+                        tables.add_metric((*of_source, state), source.tables.get(state, 0))
+                    dumps.add_metric(of_source, source.dumps)
+                    if source.lag_us is not None:
+                        lag.add_metric(of_source, source.lag_us / 1e6)
+                    if source.last_commit_timestamp_us is not None:
+                        landed.add_metric(of_source, source.last_commit_timestamp_us / 1e6)
+                    rows.add_metric(of_source, source.rows)
+                    size.add_metric(of_source, source.bytes)
+        yield from (agents, tables, dumps, lag, landed, rows, size)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, labels=labels)

@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from menura import naming
 from sqlalchemy import Connection
 
-from controlplane_api import syncs
+from controlplane_api import recovery, syncs
 from controlplane_api.api import queries
 from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
-from controlplane_api.api.routers.outcomes import dump_options, named_tables, outcomes_view
-from controlplane_api.api.views import (
-    Outcomes,
+from controlplane_api.api.requests import (
     PositionStart,
-    StartedTable,
+    ResyncManyRequest,
+    ResyncRequest,
+    RetryManyRequest,
+    RetryRequest,
     StartManyRequest,
     StartRequest,
     StopManyRequest,
     StopRequest,
-    TableDetail,
-    TableEvents,
-    Tables,
-    TableView,
 )
+from controlplane_api.api.routers.outcomes import dump_options, named_tables, outcomes_view
+from controlplane_api.api.views import Outcomes, StartedTable, TableDetail, TableEvents, Tables, TableView
 from controlplane_api.states import StartKind, State
 
 router = APIRouter(prefix="/v1/tenants/{tenant}/sources/{source}")
@@ -98,7 +98,9 @@ def start_tables(
     """Start several tables, or all that the agent's policy lets through; refusals are told table by table."""
     with control.write() as connection:
         row = queries.source_row(connection, tenant, source)
-        outcomes = _start(connection, row.id, row.flavor, named_tables(request.tables), request)
+        is_lost = request.tables == "lost"
+        tables = syncs.lost_tables(connection, row.id) if is_lost else named_tables(request.tables)
+        outcomes = _start(connection, row.id, row.flavor, tables, request)
         return outcomes_view(connection, tenant, source, outcomes)
 
 
@@ -110,8 +112,54 @@ def stop_tables(tenant: TenantName, source: SourceName, request: StopManyRequest
         return outcomes_view(connection, tenant, source, outcomes)
 
 
+@router.post("/tables/{database}/{table}/retry")
+def retry_table(
+    tenant: TenantName, source: SourceName, table: TableName, request: RetryRequest, control: ControlDatabase
+) -> StartedTable:
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        return _single(connection, row.id, recovery.retry_tables(connection, row.id, [table])[0])
+
+
+@router.post("/tables/{database}/{table}/resync")
+def resync_table(
+    tenant: TenantName, source: SourceName, table: TableName, request: ResyncRequest, control: ControlDatabase
+) -> StartedTable:
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        outcomes = recovery.resync_tables(connection, row.id, [table], dump_options(request.dump))
+        return _single(connection, row.id, outcomes[0])
+
+
+@router.post("/retry")
+def retry_tables(
+    tenant: TenantName, source: SourceName, request: RetryManyRequest, control: ControlDatabase
+) -> Outcomes:
+    """Try tables again that have stopped, or all that have: where they stopped, and in lakes at once."""
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        outcomes = recovery.retry_tables(connection, row.id, named_tables(request.tables))
+        return outcomes_view(connection, tenant, source, outcomes)
+
+
+@router.post("/resync")
+def resync_tables(
+    tenant: TenantName, source: SourceName, request: ResyncManyRequest, control: ControlDatabase
+) -> Outcomes:
+    """Begin tables anew, or all that are synced, each with a dump, whatever they do now."""
+    with control.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        options = dump_options(request.dump)
+        outcomes = recovery.resync_tables(connection, row.id, named_tables(request.tables), options)
+        return outcomes_view(connection, tenant, source, outcomes)
+
+
 def _start(
-    connection: Connection, source_id: int, flavor: str, tables: Sequence[syncs.TableName] | None, request: StartRequest
+    connection: Connection,
+    source_id: int,
+    flavor: str,
+    tables: Sequence[naming.TableName] | None,
+    request: StartRequest,
 ) -> list[syncs.Outcome]:
     if isinstance(request.start, PositionStart):
         start = syncs.Start(StartKind.POSITION, request.start.position)

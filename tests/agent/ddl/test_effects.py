@@ -5,10 +5,10 @@ import random
 import pytest
 from menura.types import BINARY_KINDS, Kind
 
-from agent.mysql.ddl.apply import apply
-from agent.mysql.ddl.model import Catalog, ChangeKind, EarlierRows, Rows, Server, Statement
-from agent.mysql.ddl.query_status import parse_status
-from agent.mysql.log.events import EventBodyError
+from agent.sources.mysql.ddl.apply import apply
+from agent.sources.mysql.ddl.model import Catalog, ChangeKind, EarlierRows, Rows, Server, Statement
+from agent.sources.mysql.ddl.query_status import parse_status
+from agent.sources.mysql.log.events import EventBodyError
 from tests.agent.ddl.test_corpus import CORPUS, statements
 from tests.agent.ddl.tracking import Tracking
 from tests.servers import Flavor

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from agent.mysql.ddl.model import Catalog
+from agent.sources.mysql.ddl.model import Catalog
 from tests.agent.ddl.tracking import Tracking
 from tests.servers import Flavor
 

@@ -10,8 +10,8 @@ import pymysql
 from menura.schema import Column
 from menura.types import BINARY_KINDS, Kind
 
-from agent.mysql.ddl.apply import apply
-from agent.mysql.ddl.model import (
+from agent.sources.mysql.ddl.apply import apply
+from agent.sources.mysql.ddl.model import (
     Applied,
     Catalog,
     ColumnDefinition,
@@ -22,12 +22,12 @@ from agent.mysql.ddl.model import (
     TableDefinition,
     Unsure,
 )
-from agent.mysql.ddl.session import statement_of
-from agent.mysql.log.events import parse_query
-from agent.mysql.log.table_map import parse_table_map
-from agent.mysql.schema.column_types import most_bytes_of
-from agent.mysql.server.information_schema import read_databases, read_definitions
-from agent.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
+from agent.sources.mysql.ddl.session import statement_of
+from agent.sources.mysql.log.events import parse_query
+from agent.sources.mysql.log.table_map import parse_table_map
+from agent.sources.mysql.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
+from agent.sources.mysql.schema.column_types import most_bytes_of
+from agent.sources.mysql.server.information_schema import read_databases, read_definitions
 from tests.servers import Server as RunningServer
 
 _HEADER = struct.Struct("<IBIIIH")
@@ -177,6 +177,10 @@ def _other(ours: ColumnDefinition, theirs: ColumnDefinition) -> str:
 def _comparable(
     ours: ColumnDefinition, theirs: ColumnDefinition, *, mariadb: bool
 ) -> tuple[ColumnDefinition, ColumnDefinition]:
+    # information_schema shows it in other words
+    ours, theirs = replace(ours, expression=""), replace(theirs, expression="")
+    if set(theirs.reads or ()) <= set(ours.reads or ()):  # a statement's keywords are in ours
+        ours, theirs = replace(ours, reads=None), replace(theirs, reads=None)
     if not mariadb and theirs.nullable and ours.default is Default.NONE:  # MySQL shows both as NULL
         ours, theirs = replace(ours, default=Default.NULL), replace(theirs, default=Default.NULL)
     if ours.type.kind is Kind.TIMESTAMP and {ours.default, theirs.default} == {Default.LITERAL, Default.EXPRESSION}:

@@ -7,11 +7,11 @@ from contextlib import closing
 import pytest
 from menura.types import ColumnType, Kind
 
-from agent.mysql.dump import ranges
-from agent.mysql.dump.keys import KeyColumn
-from agent.mysql.dump.ranges import plan
-from agent.mysql.dump.values import middle
-from agent.mysql.server.connection import facts_of
+from agent.sources.mysql.server.connection import facts_of
+from agent.sources.mysql.snapshot import ranges
+from agent.sources.mysql.snapshot.keys import KeyColumn
+from agent.sources.mysql.snapshot.ranges import plan
+from agent.sources.mysql.snapshot.values import middle
 from tests.agent.dump.walking import DATABASE, index_order, key_of, reading_session, walk
 from tests.servers import Server, server
 

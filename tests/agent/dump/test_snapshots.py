@@ -4,61 +4,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from pathlib import Path
 
 import pymysql
 import pytest
-from pymysql.connections import Connection
 
-from agent.config import Secret, ServerConfig
 from agent.errors import DumpServerUnrelated, DumpSnapshotFailed, DumpSnapshotImpossible, SourceGrantMissing
-from agent.mysql.dump import mariadb_snapshots, snapshots
-from agent.mysql.dump.server import DumpServer, is_same_server
-from agent.mysql.dump.snapshots import Watermarks, watermarks
-from agent.mysql.dump.statements import prepare
-from agent.mysql.positions import MysqlGtids, Position, Scheme
-from agent.mysql.server.connection import connect, facts_of
-from agent.mysql.server.server_log import natural_scheme
+from agent.sources.mysql.positions import BinlogPosition, MysqlGtids
+from agent.sources.mysql.snapshot import mariadb_snapshots, snapshots
 from tests.agent.dump.logged import inserts
-from tests.servers import Server, replica_of, server
+from tests.agent.dump.marks import DEADLINE_SECONDS, TABLE, ask, make_tables, marks_on, seen, wait_until
+from tests.servers import Server, server
 
-TABLE = ("d", "t")
-DEADLINE_SECONDS = 90.0
 USER = "dumper"
-
-
-@contextmanager
-def marks_on(
-    running: Server, *, log: Server | None = None, user: str = "", scheme: Scheme | None = None
-) -> Iterator[tuple[Connection, Watermarks]]:
-    """A reading connection; the stream reads the log of `log`."""
-    config = ServerConfig(running.host, user or running.user, running.port, Secret("x" if user else running.password))
-    with closing(connect(config, "shop")) as connection:
-        facts = facts_of(connection, "shop")
-        prepare(connection, facts)
-        with closing((log or running).connect()) as of_log:
-            same = is_same_server(connection, of_log, facts)
-        found = DumpServer(
-            config, "shop", facts, scheme or natural_scheme(facts), same, lambda: connect(config, "shop")
-        )
-        yield connection, watermarks(connection, found)
-
-
-def ask(connection: Connection, statement: str) -> list[tuple[object, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall())
-
-
-def seen(connection: Connection, table: str = "d.t") -> set[int]:
-    return {int(str(row[0])) for row in ask(connection, f"SELECT n FROM {table}")}
-
-
-def wait_until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -105,17 +62,6 @@ def released_when_waited_for(running: Server, release: Callable[[], None]) -> It
         yield
     finally:
         watching.join(DEADLINE_SECONDS)
-
-
-def make_tables(running: Server) -> None:
-    running.run(
-        "CREATE DATABASE IF NOT EXISTS d",
-        "DROP TABLE IF EXISTS d.t",
-        "CREATE TABLE d.t (n INT PRIMARY KEY)",
-        "DROP TABLE IF EXISTS d.other",
-        "CREATE TABLE d.other (n INT PRIMARY KEY)",
-        "INSERT INTO d.t VALUES (1)",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +177,7 @@ def test_watermarks_when_many_write_then_low_is_visible_and_high_has_all_that_wa
     """After each read, everything in the low watermark must have been visible, by the log's own order of GTIDs."""
     stop, failed = threading.Event(), []
     writers = _writers(source, stop, failed)
-    found: list[tuple[Position, Position, set[int], bool]] = []
+    found: list[tuple[BinlogPosition, BinlogPosition, set[int], bool]] = []
     with marks_on(source) as (connection, marks):
         for writer in writers:
             writer.start()
@@ -337,43 +283,3 @@ def test_chunk_when_a_snapshot_cost_a_lock_then_it_serves_more_chunks_and_lets_a
 def test_watermarks_when_the_server_is_not_that_of_the_log_then_files_are_refused(servers: dict[str, Server]) -> None:
     with pytest.raises(DumpServerUnrelated), marks_on(servers["mysql_file"], log=servers["mysql"]):
         pass
-
-
-@pytest.mark.parametrize(("flavor", "keeps_log"), [("mysql", "1"), ("mariadb", "0"), ("mariadb", "1")])
-def test_watermarks_when_rows_come_from_a_replica_then_only_what_it_applied_counts(
-    servers: dict[str, Server], flavor: str, keeps_log: str, tmp_path: Path
-) -> None:
-    primary = servers[flavor]
-    make_tables(primary)
-    with replica_of(primary, tmp_path, log_slave_updates=keeps_log) as replica:
-        end = position_of(primary)
-        with marks_on(replica, log=primary) as (connection, marks):
-            wait_until(lambda: low_of(marks).covers(end))
-            stop = "STOP REPLICA SQL_THREAD" if flavor == "mysql" else "STOP SLAVE SQL_THREAD"
-            replica.run(stop)
-            primary.run("INSERT INTO d.t VALUES (2)")
-            # what the replica writes itself must not look as if it had applied the primary's next transactions
-            replica.run("CREATE DATABASE own", *["CREATE TABLE own.t (n INT)", "DROP TABLE own.t"] * 3)
-            ahead = position_of(primary)
-            with marks.chunk(TABLE) as low:
-                assert seen(connection) == {1}
-            with marks.whole(TABLE) as whole:
-                assert seen(connection) == {1}
-            for position in (low, whole):
-                assert position.covers(end)
-                assert not position.covers(ahead)
-            replica.run(stop.replace("STOP", "START"))
-            wait_until(lambda: low_of(marks).covers(ahead))
-            assert marks.high().covers(ahead)
-            with marks.chunk(TABLE):
-                assert seen(connection) == {1, 2}
-
-
-def position_of(running: Server) -> Position:
-    with marks_on(running) as (_, marks):
-        return marks.high()
-
-
-def low_of(marks: Watermarks) -> Position:
-    with marks.chunk(TABLE) as low:
-        return low

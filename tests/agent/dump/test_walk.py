@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.filter import Verdict
-from agent.mysql.dump.keys import Key
-from agent.mysql.dump.statements import BoundInvalid, bound_of, bound_texts, chunk_statement
+from agent.snapshot.reader import BoundInvalid
+from agent.sources.mysql.snapshot.keys import Key
+from agent.sources.mysql.snapshot.statements import bound_of, bound_texts, chunk_statement
 from tests.agent.dump.walking import DATABASE, index_order, key_of, reading_session, texts_of, walk
 from tests.servers import Server, server
 

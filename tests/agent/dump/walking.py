@@ -6,13 +6,13 @@ from contextlib import closing
 import pymysql
 
 from agent.filter import Verdict
-from agent.mysql.ddl.model import Server as DefinitionServer
-from agent.mysql.ddl.model import TableDefinition
-from agent.mysql.dump.keys import Key, keys_of
-from agent.mysql.dump.statements import bound_of, chunk_statement, prepare
-from agent.mysql.server.connection import facts_of
-from agent.mysql.server.identifiers import quoted
-from agent.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.ddl.model import Server as DefinitionServer
+from agent.sources.mysql.ddl.model import TableDefinition
+from agent.sources.mysql.server.connection import facts_of
+from agent.sources.mysql.server.identifiers import quoted
+from agent.sources.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.snapshot.keys import Key, keys_of
+from agent.sources.mysql.snapshot.statements import bound_of, chunk_statement, prepare
 from tests.servers import Server
 
 DATABASE = "d"

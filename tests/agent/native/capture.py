@@ -10,13 +10,13 @@ from menura.schema import Column, schema_id
 from menura.types import ColumnType
 from pymysql.constants import COMMAND
 
-from agent.mysql.ddl.model import Server as DefinitionServer
-from agent.mysql.ddl.model import TableDefinition
-from agent.mysql.log import constants as binlog
-from agent.mysql.log.table_map import parse_table_map
-from agent.mysql.schema.column_types import column_type
-from agent.mysql.server.information_schema import read_definitions
-from agent.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
+from agent.sources.mysql.ddl.model import Server as DefinitionServer
+from agent.sources.mysql.ddl.model import TableDefinition
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.log.table_map import parse_table_map
+from agent.sources.mysql.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
+from agent.sources.mysql.schema.column_types import column_type
+from agent.sources.mysql.server.information_schema import read_definitions
 from tests.servers import Server
 
 BINLOG_DUMP_NON_BLOCK = 1
@@ -86,6 +86,15 @@ def definitions(server: Server, *tables: str, database: str = "t") -> Definition
         for (_, name), definition in found.items()
         if isinstance(definition, TableDefinition)
     }
+
+
+def updates_have_generated_columns(server: Server) -> bool:
+    """MariaDB leaves them out of updates from 11.8.9 on, whatever binlog_row_image is."""
+    table = "CREATE TABLE probe (id INT PRIMARY KEY, doubled INT AS (id * 2) STORED)"
+    data = logged(
+        server, "DROP TABLE IF EXISTS probe", table, "INSERT INTO probe (id) VALUES (1)", "UPDATE probe SET id = 2"
+    )
+    return "_absent" not in decode_all(data, mariadb=server.flavor == "mariadb").table("probe").column_names
 
 
 def plan_of(

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator
 
-from agent.mysql.log import constants as binlog
+from agent.sources.mysql.log import constants as binlog
 
 HEADER_BYTES = 19
 

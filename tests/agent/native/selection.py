@@ -6,16 +6,16 @@ from operator import itemgetter
 
 import pyarrow as pa
 import pymysql
-from menura.change_batch import METADATA_DEFAULT
+from menura.change_batch import METADATA_DEFAULT, METADATA_ROW_END
 
 from agent.config import Secret, ServerConfig, SourceConfig
 from agent.filter import Filter, Policy
-from agent.mysql.ddl.model import Server as DefinitionServer
-from agent.mysql.ddl.model import TableDefinition
-from agent.mysql.dump.results import ReadResult, RowsPlan, plan_for, read_rows
-from agent.mysql.dump.statements import prepare, whole_statement
-from agent.mysql.server.connection import connect, facts_of
-from agent.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.ddl.model import Server as DefinitionServer
+from agent.sources.mysql.ddl.model import TableDefinition
+from agent.sources.mysql.server.connection import connect, facts_of
+from agent.sources.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.snapshot.results import ReadResult, RowsPlan, plan_for, read_rows
+from agent.sources.mysql.snapshot.statements import prepare, unchunked_statement
 from tests.agent.native.capture import current_state
 from tests.servers import Server
 
@@ -69,7 +69,7 @@ def read(
     received: Callable[[int], None] = lambda size: None,
 ) -> tuple[list[pa.RecordBatch], ReadResult]:
     reading = read_rows(
-        connection, statement or whole_statement(plan.table, plan.expressions), plan, batch_rows, received
+        connection, statement or unchunked_statement(plan.table, plan.expressions), plan, batch_rows, received
     )
     batches = [pa.record_batch(rows.columns) for rows in reading]
     for batch in batches:
@@ -104,7 +104,8 @@ def assert_select_gives_the_same(
 
 def _told(field: pa.Field) -> tuple[object, ...]:
     metadata = {} if field.metadata is None else dict(field.metadata)
-    metadata.pop(METADATA_DEFAULT.encode(), None)  # which the log alone does not tell
+    for told_by_definition in (METADATA_DEFAULT, METADATA_ROW_END):  # which the log alone does not tell
+        metadata.pop(told_by_definition.encode(), None)
     return field.name, field.type, field.nullable, metadata
 
 

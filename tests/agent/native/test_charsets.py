@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import closing
 from operator import itemgetter
 
-from agent.mysql.log.charsets import decode_text
-from agent.mysql.schema.table_planner import definition_of
+from agent.sources.mysql.log.charsets import decode_text
+from agent.sources.mysql.schema.table_planner import definition_of
 from tests.agent.native.capture import decode_all, logged
 from tests.agent.native.selection import assert_select_gives_the_same, selected
 from tests.servers import Server

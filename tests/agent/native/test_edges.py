@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from tests.agent.native.capture import decode_all, definitions, logged
+from tests.agent.native.capture import decode_all, definitions, logged, updates_have_generated_columns
 from tests.agent.native.selection import assert_select_gives_the_same
 from tests.e2e import every_type
 from tests.servers import Server
@@ -37,6 +37,17 @@ def test_generated_and_invisible_columns_equal_select(source: Server) -> None:
     changes = decode_all(data, mariadb=source.flavor == "mariadb").table("made")
     rows = changes.to_pylist()
 
+    if not updates_have_generated_columns(source):
+        *inserted, before, after, deleted = ([row[name] for name in ("id", *"abcdef")] for row in rows)
+        assert inserted == [
+            [1, 5, 6, "x5", 7, 50, 50],
+            [2, None, None, None, 7, None, None],
+            [3, -5, -4, "x-5", 8, -50, 50],
+        ]
+        assert (before, after) == ([1, 5, None, None, 7, None, 50], [1, 6, None, None, 7, None, 50])
+        assert deleted == [3, -5, None, None, 8, None, 50]
+        assert [row["_absent"] for row in rows] == [None, None, None, b"\x26", b"\x26", b"\x26"]  # b, c and e
+        return
     assert [tuple(row[name] for name in ("id", *"abcdef")) for row in rows] == [
         *((1, 5, 6, "x5", 7, 50, 50), (2, None, None, None, 7, None, None), (3, -5, -4, "x-5", 8, -50, 50)),
         *((1, 5, 6, "x5", 7, 50, 50), (1, 6, 7, "x6", 7, 60, 50)),

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from agent.mysql.log import constants as binlog
-from agent.native.decoder import BinlogDecoder, DecodeError, Reason, UnsupportedColumn
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError, Reason, UnsupportedColumn
 from tests.agent.native.capture import decode_all, dump, handle, logged
 from tests.agent.native.mutation import event, packets, payloads, without_checksums
 from tests.e2e import every_type
@@ -178,6 +178,29 @@ def test_event_above_16_mib_comes_in_continued_packets_and_is_read(source: Serve
     for chunk in (1 << 30, 65_521):
         rows = decode_all(data, mariadb=_is_mariadb(source), chunk=chunk).table("big").to_pylist()
         assert [(row["id"], len(row["b"])) for row in rows] == [(1, size), (2, 5)]
+
+
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_an_after_image_when_its_large_before_image_was_taken_already_has_the_values_that_it_lacks(
+    mysql: Server, image: str
+) -> None:
+    kept, old, new = ((size << 20) * letter for size, letter in ((10, b"k"), (8, b"o"), (9, b"n")))
+    data = logged(
+        mysql,
+        "DROP TABLE IF EXISTS halves",
+        "CREATE TABLE halves (id INT, kept LONGBLOB, changed LONGBLOB)",
+        f"INSERT INTO halves VALUES (1, REPEAT('k', {len(kept)}), REPEAT('o', {len(old)})), (2, 'k', 'o')",
+        f"SET SESSION binlog_row_image = '{image}'",
+        f"UPDATE halves SET changed = REPEAT('n', {len(new)}) WHERE id = 1",
+        "SET SESSION binlog_row_image = 'FULL'",
+    )
+
+    decoded = decode_all(data, mariadb=False)
+
+    rows = decoded.table("halves").to_pylist()
+    assert [row["_change_type"] for row in rows] == [0, 0, 1, 2]
+    assert [(row["kept"], row["changed"]) for row in rows[2:]] == [(kept, old), (kept, new)]
+    assert decoded.batches[-1].row_count == 1
 
 
 def _large_rows(table_id: int, *sizes: int) -> Iterator[bytes]:

@@ -22,11 +22,13 @@ def instrumented() -> None:
     build()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("instrumented")
 def test_mutated_logs_lead_to_an_answer_or_a_typed_error(tmp_path: Path) -> None:
     assert run(tmp_path, EVENTS, seed=20, round_events=EVENTS) == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("instrumented")
 def test_inputs_that_once_broke_the_core_do_so_no_more() -> None:
     found = sorted(FOUND.iterdir())

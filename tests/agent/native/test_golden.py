@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from agent.native.decoder import BinlogDecoder
+from agent.sources.mysql.native.decoder import BinlogDecoder
 from tests.agent.native.capture import decode_all
 from tests.compare import SourceColumn, lake_value
 from tests.golden import Golden, golden, names

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.mysql.log import constants as binlog
-from agent.native.decoder import BinlogDecoder, DecodeError, Reason
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError, Reason
 from tests.agent.native.capture import Decoded, decode_all, handle, logged
 from tests.agent.native.mutation import event, packets, payloads, without_checksums
 from tests.servers import Server

@@ -9,8 +9,8 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from agent.mysql.log import constants as binlog
-from agent.native.decoder import BinlogDecoder, DecodeError
+from agent.sources.mysql.log import constants as binlog
+from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError
 from tests.agent.native.capture import decode_all, dump, logged
 from tests.agent.native.mutation import packets, payloads, without_checksums
 from tests.servers import Server

@@ -8,8 +8,8 @@ import struct
 
 import pytest
 
-from agent.mysql.schema.table_planner import definition_of
-from agent.native.decoder import BinlogDecoder, DecodeError
+from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError
+from agent.sources.mysql.schema.table_planner import definition_of
 from tests.agent.native.capture import decode_all, definitions, logged
 from tests.agent.native.mutation import without_checksums
 from tests.agent.native.selection import assert_select_gives_the_same

@@ -9,11 +9,11 @@ import pytest
 from menura.schema import schema_id
 from pymysql.constants import CLIENT
 
-from agent.batch import encode_snapshot
+from agent.columnar.encode import encode_snapshot
 from agent.errors import DefinitionMoved, SourceFailed
-from agent.mysql.dump.results import plan_for, read_rows
-from agent.mysql.dump.statements import whole_statement
-from agent.mysql.schema.table_planner import columns_of
+from agent.sources.mysql.schema.table_planner import columns_of
+from agent.sources.mysql.snapshot.results import plan_for, read_rows
+from agent.sources.mysql.snapshot.statements import unchunked_statement
 from tests.agent.native.capture import decode_all, definitions, logged
 from tests.agent.native.selection import (
     assert_select_gives_the_same,
@@ -31,7 +31,7 @@ from tests.servers import Server
 def test_empty_table_gives_no_rows(source: Server) -> None:
     source.run("DROP TABLE IF EXISTS no_rows", "CREATE TABLE no_rows (id INT PRIMARY KEY, v VARCHAR(9))", database="t")
     plan = plan_of_table(source, "no_rows", key_columns=1)
-    statement = whole_statement(plan.table, [*plan.expressions, "CAST(id AS CHAR)"])
+    statement = unchunked_statement(plan.table, [*plan.expressions, "CAST(id AS CHAR)"])
 
     with closing(session(source)) as connection:
         batches, result = read(connection, plan, statement)
@@ -51,7 +51,7 @@ def test_bounds_are_those_of_the_last_row_however_rows_are_batched(source: Serve
     )
     plan = plan_of_table(source, "bounds", key_columns=3)
     texts = ["CAST(id AS CHAR)", "HEX(b)", "CAST(n AS CHAR)"]
-    statement = whole_statement(plan.table, [*plan.expressions, *texts])
+    statement = unchunked_statement(plan.table, [*plan.expressions, *texts])
     last_rows = []
 
     with closing(session(source)) as connection:
@@ -80,7 +80,7 @@ def test_values_of_several_packets_are_whole(source: Server) -> None:
         database="t",
     )
     plan = plan_of_table(source, "large")
-    statement = whole_statement(plan.table, plan.expressions) + " ORDER BY id"
+    statement = unchunked_statement(plan.table, plan.expressions) + " ORDER BY id"
     found = []
 
     with closing(session(source)) as connection:
@@ -161,7 +161,7 @@ def test_reading_that_is_left_or_cancelled_ends_the_connection_and_the_plan_goes
     plan = plan_of_table(source, "heap")
     left, cancelled = session(source), session(source)
 
-    for rows in read_rows(left, whole_statement(plan.table, plan.expressions), plan, 10):
+    for rows in read_rows(left, unchunked_statement(plan.table, plan.expressions), plan, 10):
         assert rows.row_count == 10
         break
 
@@ -180,7 +180,7 @@ def test_reading_that_is_left_or_cancelled_ends_the_connection_and_the_plan_goes
 def test_plan_is_used_by_several_connections_at_once(source: Server) -> None:
     _make_many(source)
     plan = plan_of_table(source, "heap", key_columns=1)
-    statement = whole_statement(plan.table, [*plan.expressions, "CAST(id AS CHAR)"])
+    statement = unchunked_statement(plan.table, [*plan.expressions, "CAST(id AS CHAR)"])
 
     def rows_of(part: int) -> tuple[set[int], tuple[bytes | None, ...]]:
         with closing(session(source)) as connection:
@@ -321,9 +321,10 @@ def test_rows_of_a_dump_are_encoded_as_the_columns_they_are(source: Server) -> N
     plan = plan_for(source_config(source), ("t", "sent_on"), definition, mariadb=source.flavor == "mariadb")
 
     with closing(session(source)) as connection:
-        (rows,) = read_rows(connection, whole_statement(plan.table, plan.expressions), plan)
+        (rows,) = read_rows(connection, unchunked_statement(plan.table, plan.expressions), plan)
+        columns = pa.table(rows.columns)  # which keeps them
         encoded = encode_snapshot(rows)
 
-    sent = read_table(encoded.rows, encoded.rows_bytes)
-    assert sent.equals(pa.table(rows.columns), check_metadata=True)
+    sent = read_table(b"".join(encoded.rows), encoded.rows_bytes)
+    assert sent.equals(columns, check_metadata=True)
     assert (rows.row_count, rows.schema_id, encoded.rows_bytes > 0) == (2, plan.schema_id, True)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-from agent.mysql.schema.table_planner import definition_of
+from agent.sources.mysql.schema.table_planner import definition_of
 from tests.agent.native.capture import decode_all, definitions, dump
 from tests.agent.native.selection import assert_select_gives_the_same
 from tests.compare import compare, read_source

@@ -10,8 +10,8 @@ import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import WriteRowsEvent
 
-from agent.mysql.log.charsets import charset_of_collation
-from agent.native.decoder import BinlogDecoder
+from agent.sources.mysql.log.charsets import CharsetUnknown, charset_of_collation
+from agent.sources.mysql.native.decoder import BinlogDecoder
 from tests.agent.native.capture import current_state, decode_all, dump, logged
 from tests.agent.native.mutation import without_checksums
 from tests.agent.native.selection import assert_select_gives_the_same
@@ -212,6 +212,14 @@ def test_collation_ids_of_the_server_are_all_known_by_their_charset(source: Serv
     for collation_id, charset in listed:
         assert charset_of_collation(int(str(collation_id)), mariadb=source.flavor == "mariadb") == charset
     assert len(listed) > 250
+
+
+def test_collation_ids_when_they_are_free_for_the_servers_owner_then_no_charset_is_guessed(source: Server) -> None:
+    where = "collations" if source.flavor == "mysql" else "COLLATION_CHARACTER_SET_APPLICABILITY"
+    listed = {int(str(row[0])) for row in source.run(f"SELECT id FROM information_schema.{where} WHERE id IS NOT NULL")}
+    for collation_id in set(range(1024, 2048)) - listed:
+        with pytest.raises(CharsetUnknown):
+            charset_of_collation(collation_id, mariadb=source.flavor == "mariadb")
 
 
 @pytest.mark.parametrize("charset", ["utf8mb4", "utf8mb3", "ascii", "sjis", "tis620"])

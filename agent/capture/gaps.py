@@ -1,0 +1,126 @@
+"""Tables that can't go on where they are, since the source's log from there on is gone: where they go on instead.
+
+Comes in: such tables, why the server can't go on, and the policy for rows that a server changed without logging them.
+Goes out: for each table an event of the gap, which has a dump ordered that brings its rows as they are now; by the
+policy `note` one that has none ordered; by `stop` the table's stop. All of it is durable with the start cut, which is
+the first one behind the gap.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Generic
+
+from menura.change_batch import MAX_EVENTS_BYTES
+from menura.naming import command_table
+from menura.v1 import mysql_binlog_pb2
+
+from agent.capture.source import Reason
+from agent.config import SourceConfig
+from agent.errors import SourceRebuilt
+from agent.positions import P
+from agent.table_positions import P_co, Stop, Table, name_message
+from agent.unlogged import UnloggedChanges
+
+#: of a position in an event
+MOST_POSITION_CHARS = 1_000
+#: of the words that say why
+MOST_CHARS = 4_000
+#: of the start cut's events; the rest is for those of dumps
+MOST_BYTES = MAX_EVENTS_BYTES // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Gap(Generic[P_co]):
+    """What a table has not got."""
+
+    table: Table
+    #: up to where it was read
+    before: P_co
+    #: from where it goes on
+    after: P_co
+    why: Reason
+
+
+@dataclass(slots=True)
+class Closed(Generic[P]):
+    """What becomes of gaps."""
+
+    positions: dict[Table, P] = field(default_factory=dict)
+    started: list[mysql_binlog_pb2.TableStarted] = field(default_factory=list)
+    #: without numbers
+    events: list[mysql_binlog_pb2.TableEvent] = field(default_factory=list)
+    stopped: list[Stop[P]] = field(default_factory=list)
+
+
+def close(gaps: Iterable[Gap[P]], config: SourceConfig) -> Closed[P]:
+    """By the policy; where somebody has accepted another server, every table is to be read again.
+
+    More tables than a cut has room for stop, and say so.
+    """
+    closed: Closed[P] = Closed()
+    size_bytes = 0
+    for gap in gaps:
+        is_accepted = isinstance(gap.why, SourceRebuilt)
+        texts = GapTexts(str(gap.before), str(gap.after), gap.why.found)
+        event = gap_event(gap.table, texts, config, always_rereads=is_accepted)
+        size_bytes += event.ByteSize()
+        stops = config.unlogged.of(*gap.table) is UnloggedChanges.STOP and not is_accepted
+        if stops or size_bytes > MOST_BYTES:
+            closed.stopped.append(Stop(gap.table, gap.before, stop_of(gap.why, config.name, gap.table)))
+            continue
+        closed.positions[gap.table] = gap.after
+        closed.events.append(event)
+        closed.started.append(
+            mysql_binlog_pb2.TableStarted(table=name_message(gap.table), position=gap.after.to_proto())
+        )
+    return closed
+
+
+@dataclass(frozen=True, slots=True)
+class GapTexts:
+    """Of an event; positions in the server's words."""
+
+    before: str
+    #: '' where it is not known yet
+    after: str
+    why: str
+
+
+def gap_event(
+    table: Table, texts: GapTexts, config: SourceConfig, *, always_rereads: bool = False
+) -> mysql_binlog_pb2.TableEvent:
+    """Without a number; by the table's policy a dump is ordered for it."""
+    before, after = shortened(texts.before), shortened(texts.after)
+    until = f"between {before} and {after}" if after else f"after {before}"
+    rereads = always_rereads or config.unlogged.of(*table) is UnloggedChanges.REREAD
+    return mysql_binlog_pb2.TableEvent(
+        table=name_message(table),
+        kind=mysql_binlog_pb2.TableEvent.LOG_GAP,
+        commit_timestamp_us=time.time_ns() // 1000,
+        position=after or before,
+        gap_from=before,
+        gap_to=after,
+        unlogged_changes=shortened(f"the source's log {until} is not in the lake: {texts.why}", MOST_CHARS),
+        reread=rereads,
+        most_rereads_per_hour=config.dump.max_rereads_per_hour if rereads else 0,
+    )
+
+
+def shortened(text: str, most: int = MOST_POSITION_CHARS) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def stop_of(why: Reason, source: str, table: Table) -> Reason:
+    """The same as the table's own error."""
+    return type(why)(
+        why.doing,
+        why.found,
+        data="The lake holds the table as it was at this position",
+        remedy=f"Bring its rows as they are now: menura sync start {source} {command_table(*table)} --from dump; keep"
+        " logs longer on the server: SET GLOBAL binlog_expire_logs_seconds = 604800",
+        source=source,
+        database=table[0],
+        table=table[1],
+        position=why.position,
+    )

@@ -1,0 +1,109 @@
+"""Encoding: a table's collected rows to the two byte strings of a ChangeBatch.
+
+Comes in: a `TableBatch` of Arrow columns, or a dump's `SnapshotRows`. Goes out: two Arrow IPC streams, or one, each a
+zstd frame, and their sizes before compression. Nothing is durable here.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.columnar import ipc
+from agent.columnar.arrow import ArrowColumns
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+COMPRESSION_LEVEL = 1
+#: more than most batches have: one of a large row, or of many wide ones
+LARGE_STREAM_BYTES = 8 << 20
+#: of what one call compresses: its result is made in pieces, which are joined where they are sent
+PIECE_BYTES = 1 << 20
+
+
+class CollectedTable(Protocol):
+    """Which table rows are of, and in which form."""
+
+    @property
+    def database(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def schema_id(self) -> str: ...
+
+
+class TableBatch(Protocol):
+    """Changed rows of one table, and the transactions that they belong to."""
+
+    @property
+    def plan(self) -> CollectedTable: ...
+    @property
+    def row_count(self) -> int: ...
+    @property
+    def first_gsn(self) -> int: ...
+    @property
+    def last_gsn(self) -> int: ...
+    @property
+    def rows(self) -> ArrowColumns: ...
+    @property
+    def transactions(self) -> ArrowColumns: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRows:
+    """Some rows of a table."""
+
+    row_count: int
+    schema_id: str
+    #: the table's columns, then _unrepresentable
+    columns: ArrowColumns
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    #: pieces of one frame
+    rows: list[bytes]
+    transactions: bytes
+    #: sizes before compression
+    rows_bytes: int
+    transactions_bytes: int
+
+
+def encode(batch: TableBatch) -> EncodedBatch:
+    """The rows and the transactions of a batch as they travel; its columns are released on the way."""
+    rows, transactions = ipc.encode(batch.rows), ipc.encode(batch.transactions)
+    batch.rows.release()
+    batch.transactions.release()
+    rows_bytes, transactions_bytes = len(rows), len(transactions)
+    compressed = zstd.compress(transactions, COMPRESSION_LEVEL)
+    return EncodedBatch(_compressed(rows), compressed, rows_bytes, transactions_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    #: pieces of one frame
+    rows: list[bytes]
+    #: before compression
+    rows_bytes: int
+
+
+def encode_snapshot(rows: SnapshotRows) -> Encoded:
+    """Rows of a dump as they travel; their columns are released on the way."""
+    stream = ipc.encode(rows.columns)
+    rows.columns.release()
+    size = len(stream)
+    return Encoded(_compressed(stream), size)
+
+
+def _compressed(stream: bytes) -> list[bytes]:
+    """One frame: of much at once the result would be there twice for a moment."""
+    if len(stream) <= LARGE_STREAM_BYTES:
+        return [zstd.compress(stream, COMPRESSION_LEVEL)]
+    compressor = zstd.ZstdCompressor(COMPRESSION_LEVEL)
+    compressor.set_pledged_input_size(len(stream))
+    whole = memoryview(stream)
+    pieces = [compressor.compress(whole[at : at + PIECE_BYTES]) for at in range(0, len(stream), PIECE_BYTES)]
+    pieces.append(compressor.flush())
+    return pieces

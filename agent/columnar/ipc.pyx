@@ -1,0 +1,144 @@
+"""Columns as an Arrow IPC stream, written once from where they were decoded to.
+
+Comes in: `ArrowColumns`. Goes out: the stream's bytes: the schema, one record batch, the end. Values and offsets of
+more than one byte are split, which the schema says (menura.change_batch).
+
+A message (arrow.apache.org/docs/format/Columnar.html)::
+
+    FFFFFFFF   4 size of the metadata   metadata   body: the columns' buffers, each padded to 8 bytes
+
+The metadata are a flatbuffer (github.com/apache/arrow, format/Message.fbs). Those of a record batch have one shape but
+for the two lists at their end, so they are written here; a schema's are nanoarrow's.
+"""
+
+import io
+from functools import lru_cache
+from struct import Struct
+
+from nanoarrow import c_schema
+from nanoarrow.c_array_stream import CArrayStream
+from nanoarrow.ipc import StreamWriter
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t
+from libc.string cimport memcpy, memset
+
+from agent.columnar.arrow cimport ArrowColumns
+from agent.columnar.column cimport Column
+
+from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
+
+cdef extern from "byte_stream_split.h" nogil:
+    void menura_split(const uint8_t* values, uint8_t* split, size_t count, int width)
+
+# A flatbuffer's table begins with its distance from its vtable: the sizes of both, and where in the table each field
+# stands. All other offsets count from their own place.
+HEAD = Struct(
+    "<IIi"  # FFFFFFFF, size of the metadata; the root, from here on
+    "6HiiqhBx"  # vtable and table of Message: version, header_type, header, bodyLength
+    "5H2xiiqii"  # of RecordBatch: length, nodes, buffers; behind it the number of nodes
+)
+NODE = Struct("<qq")  # FieldNode: length, null_count
+BUFFER = Struct("<qq")  # Buffer: offset, length
+BUFFER_COUNT = Struct("<4xi")
+METADATA_VERSION_5 = 4
+RECORD_BATCH = 3
+CONTINUATION = 0xFFFFFFFF
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+cdef enum:
+    END_OF_STREAM_BYTES = 8
+
+# Schemas of tables that are written to in turn; one of 4,096 columns takes some hundred KiB.
+MOST_SCHEMAS = 64
+
+
+cdef inline int64_t padded(int64_t size) noexcept nogil:
+    return (size + 7) & ~7
+
+
+def encode(ArrowColumns columns not None):
+    """The stream's bytes."""
+    cdef list nodes = [], buffers = []
+    cdef int64_t sizes[3]
+    cdef int64_t body = 0
+    cdef int64_t rows = columns.length
+    cdef int i, part, count = len(columns.fields)
+    cdef bytes head, stream
+    cdef uint8_t* at
+    for i in range(count):
+        buffer_sizes(columns.columns + i, rows, sizes)
+        nodes.append(NODE.pack(rows, columns.columns[i].nulls))
+        for part in range(2 if columns.columns[i].width else 3):
+            buffers.append(BUFFER.pack(body, sizes[part]))
+            body += padded(sizes[part])
+    head = schema_message(tuple(columns.fields)) + record_batch_head(rows, body, nodes, buffers)
+    stream = PyBytes_FromStringAndSize(NULL, len(head) + body + END_OF_STREAM_BYTES)
+    at = <uint8_t*> PyBytes_AS_STRING(stream)
+    memcpy(at, PyBytes_AS_STRING(head), len(head))
+    at += len(head)
+    with nogil:
+        for i in range(count):
+            at = write_column(columns.columns + i, rows, at)
+    memcpy(at, PyBytes_AS_STRING(END_OF_STREAM), END_OF_STREAM_BYTES)
+    return stream
+
+
+@lru_cache(maxsize=MOST_SCHEMAS)
+def schema_message(tuple fields):
+    """The message of columns that are described so (agent.columnar.arrow.field)."""
+    cdef ArrowColumns described = ArrowColumns.__new__(ArrowColumns)
+    described.fields = list(fields)
+    schema = c_schema(described).modify(metadata={METADATA_LAYOUT: LAYOUT_SPLIT})
+    stream = io.BytesIO()
+    writer = StreamWriter.from_writable(stream)
+    writer.write_stream(CArrayStream.from_c_arrays([], schema))
+    writer.release()  # not closed: that would write the stream's end
+    return stream.getvalue()
+
+
+cdef bytes record_batch_head(int64_t rows, int64_t body, list nodes, list buffers):
+    """The record batch's message up to its body."""
+    cdef int64_t nodes_bytes = NODE.size * len(nodes)
+    metadata_bytes = HEAD.size - 8 + nodes_bytes + BUFFER_COUNT.size + BUFFER.size * len(buffers)
+    head = HEAD.pack(
+        CONTINUATION, metadata_bytes, 16,
+        12, 20, 16, 18, 4, 8, 12, 28, body, METADATA_VERSION_5, RECORD_BATCH,
+        10, 20, 8, 4, 16, 12, 16, rows, 12 + nodes_bytes, len(nodes)
+    )
+    return b"".join([head, *nodes, BUFFER_COUNT.pack(len(buffers)), *buffers])
+
+
+cdef void buffer_sizes(const Column* column, int64_t rows, int64_t* sizes) noexcept nogil:
+    """Bytes of validity, values and text."""
+    sizes[0] = (rows + 7) // 8 if column.nulls else 0
+    sizes[1] = rows * column.width if column.width else (rows + 1) * 4
+    sizes[2] = column.text.size
+
+
+cdef uint8_t* write_column(const Column* column, int64_t rows, uint8_t* at) noexcept nogil:
+    """Its buffers; returns where they end."""
+    cdef int64_t sizes[3]
+    buffer_sizes(column, rows, sizes)
+    if sizes[0]:
+        at = write_bytes(column.validity.data, sizes[0], at)
+    if column.width == 1:
+        at = write_bytes(column.values.data, rows, at)
+    else:
+        if column.width:
+            menura_split(column.values.data, at, rows, column.width)
+        else:
+            menura_split(column.values.data, at, rows + 1, 4)
+        at = pad(at + sizes[1], sizes[1])
+    if sizes[2] and not column.width:
+        at = write_bytes(column.text.data, sizes[2], at)
+    return at
+
+
+cdef uint8_t* write_bytes(const uint8_t* data, int64_t size, uint8_t* at) noexcept nogil:
+    memcpy(at, data, size)
+    return pad(at + size, size)
+
+
+cdef uint8_t* pad(uint8_t* at, int64_t size) noexcept nogil:
+    memset(at, 0, padded(size) - size)
+    return at + padded(size) - size

@@ -1,1 +1,0 @@
-"""MySQL and MariaDB sources. A folder uses only those behind it: `stream`, `dump`, `schema`, `server`, `ddl`, `log`."""

@@ -1,0 +1,361 @@
+"""The gRPC streams to the gateway: one per (source, RequestType) over one connection.
+
+Comes in: what a plugin wants to say, and the gateway's requests. Goes out: numbered messages, in order,
+through a bounded queue: a plugin that is faster than the network waits in `StreamWriter.send`. Nothing here is
+durable: after a break the stream opens anew with Hello, and both sides say their whole state again.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from random import Random
+from typing import Protocol
+from uuid import uuid4
+
+import grpc
+from menura import allocator
+from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2, stream_pb2
+from menura.wire_format import length_delimited
+
+from agent.config import AgentConfig, GatewayConfig
+from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, StreamOutOfSequence
+from agent.runtime.backoff import Backoff
+
+log = logging.getLogger("menura.session")
+
+#: in protobuf's and gRPC's own limits, above menura.change_batch.MAX_BATCH_BYTES
+MAX_MESSAGE_BYTES = 300 << 20
+#: messages waiting in one stream; a batch is already compressed
+QUEUE_MESSAGES = 4
+#: of a batch that is alone on its way: rows of many MiB would be there several times
+LARGE_BYTES = 8 << 20
+RECONNECT_FIRST_SECONDS = 0.2
+RECONNECT_MOST_SECONDS = 5.0
+READ_AGAIN = "Nothing is lost: the log is read again from the last committed cut"
+#: what a gateway says that ends its work in good order
+GATEWAY_STOPPING = "GATEWAY_STOPPING"
+#: signs of a failed stream's own words
+MAX_DETAILS = 300
+#: a stream that was open for so long counts as a success
+STABLE_SECONDS = 10.0
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Of pings that measure the way too: while one is out, keepalive sends none. An answer to it stands behind what the
+    # other side has in its buffers: over a megabit per second that may be half a minute of rows.
+    ("grpc.http2.ping_timeout_ms", 30_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    # an attempt that nobody answers ends after so long
+    ("grpc.min_reconnect_backoff_ms", 8_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+
+
+_SERVICE = stream_pb2.DESCRIPTOR.services_by_name["Gateway"]
+_METHOD = f"/{_SERVICE.full_name}/Stream"
+#: number of the field `rows`, by the name of the batch
+_ROWS_OF = {
+    "change_batch": mysql_binlog_pb2.ChangeBatch.ROWS_FIELD_NUMBER,
+    "snapshot_batch": mysql_client_pb2.SnapshotBatch.ROWS_FIELD_NUMBER,
+}
+#: one message, taken out when it is serialized: gRPC keeps what it was given until it is given the next one
+Outgoing = list[tuple[stream_pb2.StreamResponse, list[bytes] | None]]
+
+
+class StreamClosed(Exception):
+    """The stream that this was sent on is over; its plugin hears of it through `closed`."""
+
+
+class Plugin(Protocol):
+    """What works on one stream. `received`, `opened` and `closed` come from the stream's thread and MUST NOT block."""
+
+    source: str
+    request_type: stream_pb2.RequestType
+
+    def hello(self) -> config_pb2.Hello: ...
+    def opened(self, writer: "StreamWriter", ack: config_pb2.HelloAck) -> None: ...
+    def received(self, request: stream_pb2.StreamRequest) -> None: ...
+    def closed(self) -> None: ...
+
+
+class StreamWriter:
+    """The agent's side of one open stream; safe to use from several threads."""
+
+    def __init__(self, header: stream_pb2.Header) -> None:
+        self._header = header
+        self._queue: deque[tuple[stream_pb2.StreamResponse, list[bytes] | None]] = deque()
+        #: number of the last message that the transport has taken over
+        self._sent = 0
+        self._changed = threading.Condition()
+        self.is_closed = False
+        self._call: grpc.Call | None = None
+
+    def send(self, response: stream_pb2.StreamResponse, rows: list[bytes] | None = None) -> None:
+        """Queue one message, waiting while the queue is full; raises `StreamClosed`.
+
+        `rows`: pieces of its batch's field of that name, which are not copied into the message; the list is emptied
+        once they are sent. A large batch is waited for: while it is on its way, no other is made.
+        """
+        is_large = sum(map(len, rows or ())) >= LARGE_BYTES
+        with self._changed:
+            while (self._queue if is_large else len(self._queue) >= QUEUE_MESSAGES) and not self.is_closed:
+                self._changed.wait()
+            if self.is_closed:
+                raise StreamClosed
+            self._header.sequence += 1
+            self._header.sent_at_us = time.time_ns() // 1000
+            response.header.CopyFrom(self._header)
+            self._queue.append((response, rows))
+            number = self._header.sequence
+            self._changed.notify_all()
+            while is_large and self._sent < number and not self.is_closed:
+                self._changed.wait()
+        if is_large:
+            allocator.trim()  # its frame was made of many small blocks
+
+    def messages(self) -> Iterator[Outgoing]:
+        """For gRPC's sending thread: it takes the next message when the transport has room."""
+        taken = 0
+        while True:
+            with self._changed:
+                self._sent = taken
+                self._changed.notify_all()
+                while not self._queue and not self.is_closed:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+                outgoing = [self._queue.popleft()]
+                self._changed.notify_all()
+            taken += 1
+            yield outgoing
+
+    def started(self, call: grpc.Call) -> None:
+        self._call = call
+
+    def close(self) -> None:
+        """No more messages; what is queued still goes out while the call lives."""
+        with self._changed:
+            self.is_closed = True
+            self._changed.notify_all()
+
+    def abort(self) -> None:
+        """End the stream now, both ways; it is opened anew."""
+        with self._changed:
+            self._queue.clear()
+        self.close()
+        if self._call is not None:
+            self._call.cancel()
+
+
+class GatewayChannel:
+    """The one connection to the gateway."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._session = str(uuid4())
+        self._channel = _channel(config.gateway)
+        self._stream = self._channel.stream_stream(
+            _METHOD, request_serializer=_serialized, response_deserializer=stream_pb2.StreamRequest.FromString
+        )
+        self._lock = threading.Lock()
+        self._told: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        return self._config.gateway.address
+
+    def header(self, source: str, request_type: stream_pb2.RequestType) -> stream_pb2.Header:
+        return stream_pb2.Header(
+            tenant=self._config.tenant,
+            agent=self._config.agent,
+            source=source,
+            request_type=request_type,
+            session=self._session,
+        )
+
+    def open(self, writer: StreamWriter) -> Iterator[stream_pb2.StreamRequest]:
+        call = self._stream(writer.messages(), wait_for_ready=False)
+        writer.started(call)
+        return call  # type: ignore[no-any-return]
+
+    def is_news(self, error: GatewayUnreachable) -> bool:
+        """Whether no stream has told it since one was open: all of them fail with their one connection."""
+        with self._lock:
+            is_new = str(error) not in self._told
+            self._told.add(str(error))
+            return is_new
+
+    def opened(self) -> None:
+        with self._lock:
+            self._told.clear()
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class Stream:
+    """Keeps one plugin's stream open, in a thread of its own."""
+
+    def __init__(self, channel: GatewayChannel, plugin: Plugin) -> None:
+        self._channel = channel
+        self._plugin = plugin
+        self._stopping = threading.Event()
+        self._writer: StreamWriter | None = None
+        self._backoff = Backoff(RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, Random())  # noqa: S311
+        self._last_error = ""
+        self._opened_at = 0.0
+        self._was_stable = True
+        name = stream_pb2.RequestType.Name(plugin.request_type)
+        self._thread = threading.Thread(target=self._run, name=f"{plugin.source}/{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        self._stopping.set()
+        writer = self._writer
+        if writer is not None:
+            writer.abort()
+        self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._one_session()
+            except GatewayError as error:
+                self._report(error)
+            except Exception:
+                log.exception("defect", extra={"fields": {"stream": self._thread.name}})
+            if not self._stopping.is_set():
+                self._stopping.wait(self._backoff.next_seconds())
+
+    def _report(self, error: GatewayError) -> None:
+        """Each failure once: a repeated one stays silent until the stream has been open again."""
+        if self._stopping.is_set():
+            return
+        if isinstance(error, GatewayUnreachable):
+            level = logging.WARNING if self._channel.is_news(error) else logging.DEBUG
+            log.log(level, "gateway not reached, trying again", extra={"fields": {"error": str(error)}})
+            return
+        level = logging.DEBUG if str(error) == self._last_error else logging.WARNING
+        self._last_error = str(error)
+        log.log(level, "stream failed", extra={"fields": {"stream": self._thread.name, "error": str(error)}})
+
+    def _one_session(self) -> None:
+        header = self._channel.header(self._plugin.source, self._plugin.request_type)
+        writer = StreamWriter(stream_pb2.Header.FromString(header.SerializeToString()))
+        self._writer = writer
+        if self._stopping.is_set():
+            return
+        try:
+            writer.send(stream_pb2.StreamResponse(hello=self._plugin.hello()))
+        except StreamClosed:  # told to stop meanwhile
+            return
+        opened = False
+        refused: GatewayRefused | GatewayUnreachable | None = None
+        try:
+            for number, request in enumerate(self._channel.open(writer), start=1):
+                _check(header, request.header, number, self._channel.address)
+                kind = request.WhichOneof("payload")
+                if kind == "error":
+                    refused = _refused(request, self._channel.address)
+                    self._report(refused)  # the gateway ends the stream, or goes on without what the error names
+                elif kind == "hello_ack":
+                    opened = True
+                    self._opened(writer, request)
+                else:
+                    self._plugin.received(request)
+        except grpc.RpcError as broken:
+            if refused is not None or writer.is_closed:  # said above, or our own wish
+                return
+            raise _unreachable(broken, self._channel.address) from broken
+        finally:
+            writer.abort()
+            if opened:
+                self._plugin.closed()
+                self._was_stable = time.monotonic() - self._opened_at >= STABLE_SECONDS
+                if self._was_stable:
+                    self._backoff.succeeded()
+                    self._last_error = ""
+
+    def _opened(self, writer: StreamWriter, request: stream_pb2.StreamRequest) -> None:
+        self._opened_at = time.monotonic()
+        self._channel.opened()
+        level = logging.INFO if self._was_stable else logging.DEBUG  # else what failed is tried again and again
+        fields = {"stream": self._thread.name, "gateway": request.hello_ack.gateway}
+        log.log(level, "stream open", extra={"fields": fields})
+        self._plugin.opened(writer, request.hello_ack)
+
+
+def _serialized(outgoing: Outgoing) -> bytes:
+    """The message, and behind it its batch once more with the rows alone: a parser merges both."""
+    response, rows = outgoing.pop()
+    serialized = response.SerializeToString()
+    if not rows:
+        return serialized
+    batch = stream_pb2.StreamResponse.DESCRIPTOR.fields_by_name[response.WhichOneof("payload") or ""]
+    field = length_delimited(_ROWS_OF[batch.name], sum(map(len, rows)))
+    whole = len(field) + sum(map(len, rows))
+    parts = [serialized, length_delimited(batch.number, whole), field, *rows]
+    rows.clear()
+    return b"".join(parts)
+
+
+def _channel(gateway: GatewayConfig) -> grpc.Channel:
+    if gateway.tls is None:
+        return grpc.insecure_channel(gateway.address, options=_CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(gateway.tls.ca, gateway.tls.key, gateway.tls.certificate)
+    return grpc.secure_channel(gateway.address, credentials, options=_CHANNEL_OPTIONS)
+
+
+def _check(ours: stream_pb2.Header, theirs: stream_pb2.Header, number: int, address: str) -> None:
+    found = (theirs.tenant, theirs.agent, theirs.source, theirs.request_type, theirs.sequence)
+    expected = (ours.tenant, ours.agent, ours.source, ours.request_type, number)
+    if found != expected:
+        raise StreamOutOfSequence(
+            f"receiving from the gateway {address}",
+            f"a header of {found}, expected {expected}",
+            data="Nothing is lost: the stream opens anew",
+            remedy="If it repeats, gateway and agent are of versions that don't fit",
+            source=ours.source,
+        )
+
+
+def _refused(request: stream_pb2.StreamRequest, address: str) -> GatewayRefused | GatewayUnreachable:
+    error = request.error
+    if error.code == GATEWAY_STOPPING:
+        return GatewayUnreachable(
+            f"talking to the gateway {address}",
+            "the gateway is stopping",
+            data=READ_AGAIN,
+            remedy="It is tried again by itself; start the gateway",
+        )
+    return GatewayRefused(
+        f"talking to the gateway {address}",
+        f"it ended the stream with {error.code}: {error.doing}: {error.found}",
+        data=error.data or "Nothing is lost: the stream opens anew",
+        remedy=error.remedy,
+        source=request.header.source,
+    )
+
+
+def _plain(details: str) -> str:
+    """What gRPC or the other side says: one line, and not a long one. Its last words tell the most."""
+    line = "".join(sign if sign.isprintable() else " " for sign in details)
+    return line if len(line) <= MAX_DETAILS else "... " + line[-MAX_DETAILS:]
+
+
+def _unreachable(broken: grpc.RpcError, address: str) -> GatewayUnreachable:
+    status, details = (broken.code().name, broken.details()) if isinstance(broken, grpc.Call) else ("UNKNOWN", "")
+    return GatewayUnreachable(
+        f"talking to the gateway {address}",
+        f"the stream ended with gRPC status {status} ({_plain(details or 'no details')})",
+        data=READ_AGAIN,
+        remedy="Start the gateway, or correct gateway.address and gateway.tls",
+    )

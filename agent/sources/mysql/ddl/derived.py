@@ -1,0 +1,69 @@
+"""Columns that are computed from others, and thus kept back with the ones that the filter ignores.
+
+Pure. What a generated column shows, and what a default with an expression has stored, are the bytes of the columns that
+the expression reads, in another form. Where an expression is not known, the column is kept back too.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from agent.filter import Verdict
+from agent.sources.mysql.ddl.lexer import words_of
+from agent.sources.mysql.ddl.model import ColumnDefinition, TableDefinition
+
+_PERIODS = ("ROW START", "ROW END")
+
+
+def with_derived(verdict: Verdict, definition: TableDefinition | None) -> Verdict:
+    """The verdict that also ignores what is computed from ignored columns, over any number of steps.
+
+    >>> from menura.types import ColumnType, Kind
+    >>> def column(name, *reads):
+    ...     return ColumnDefinition(name, ColumnType(Kind.INT), generated=bool(reads), reads=reads or None)
+    >>> table = TableDefinition((column("Upper", "g"), column("g", "abs", "Secret".lower()), column("secret")))
+    >>> sorted(with_derived(Verdict(True, frozenset({"secret"})), table).ignored_columns)
+    ['g', 'secret', 'upper']
+    """
+    if not verdict.ignored_columns or definition is None:
+        return verdict
+    kept_back = set(verdict.ignored_columns)
+    kept_back.update(column.name.lower() for column in definition.columns if column.reads_unknown)
+    computed = {column.name.lower(): column.reads for column in definition.columns if column.reads}
+    while found := {name for name, reads in computed.items() if not kept_back.isdisjoint(reads)} - kept_back:
+        kept_back |= found
+    return replace(verdict, ignored_columns=frozenset(kept_back))
+
+
+def lacks_expressions(definition: TableDefinition) -> bool:
+    """Whether what some column is computed from is not known."""
+    return any(column.reads_unknown for column in definition.columns)
+
+
+def names_in(expression: str, columns: Iterable[str]) -> tuple[str, ...]:
+    """Which of a table's columns an expression, as a server shows it, may name: in doubt, one more.
+
+    >>> names_in("lower(concat(`e mail`,_utf8mb4\\'a\\',`Phone`))", ["id", "E mail", "phone", "pho"])
+    ('e mail', 'phone')
+    """
+    if expression.upper() in _PERIODS:
+        return ()
+    words = words_of(expression.lower())
+    letters = _letters(expression)
+    names = {name.lower() for name in columns}
+    return tuple(sorted(name for name in names if name in words or (_is_odd(name) and _letters(name) in letters)))
+
+
+def with_renamed_reads(column: ColumnDefinition, renamed: Mapping[str, str]) -> ColumnDefinition:
+    """The column after others got new names; old to new, in lower case."""
+    if column.reads is None or renamed.keys().isdisjoint(column.reads):
+        return column
+    return replace(column, reads=tuple(sorted({renamed.get(name, name) for name in column.reads})))
+
+
+def _is_odd(name: str) -> bool:
+    """Whether it has signs, which may stand doubled or escaped in an expression."""
+    return words_of(name) != {name}
+
+
+def _letters(text: str) -> str:
+    return "".join(letter for letter in text.lower() if words_of(letter))

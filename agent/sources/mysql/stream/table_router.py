@@ -1,0 +1,278 @@
+"""Which tables get the rows that go by: their plans, and who is ahead of the stream, skipped, stopped or about to stop.
+
+Comes in: TABLE_MAP events and the begin of each transaction while some tables are not where the stream is. Goes
+out: plans in the decoder, active or not, and stops in the cut. Nothing is durable here.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from menura.errors import MenuraError
+
+from agent.capture.cuts import Cuts
+from agent.capture.sink import Sink
+from agent.errors import TableError
+from agent.sources.mysql.failures import Place, generated_missing, row_unreadable, rows_missing
+from agent.sources.mysql.log.table_map import table_of
+from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError, GeneratedMissing, RowsMissing, TablePlan
+from agent.sources.mysql.positions import BinlogPosition
+from agent.sources.mysql.read_position import ReadPosition
+from agent.sources.mysql.schema.definitions import Definitions
+from agent.sources.mysql.schema.log_scan import current_transaction
+from agent.sources.mysql.schema.table_planner import Moment, TablePlanner
+from agent.sources.mysql.stream.definition_gaps import DefinitionGaps
+from agent.sources.mysql.stream.foreign_keys import FollowedKeys
+from agent.sources.mysql.stream.prepared import Group
+from agent.table_positions import Stop, Table, TablePositions
+
+log = logging.getLogger("menura.binlog")
+
+#: while tables are ahead: transactions between two looks at whether the stream has passed them
+AHEAD_CHECK_TRANSACTIONS = 256
+
+
+class TableFailed(Exception):
+    """Tables can't be read inside a transaction that was partly sent: read again, and stop them before that."""
+
+    def __init__(self, *stops: Stop[BinlogPosition]) -> None:
+        self.stops = stops
+        super().__init__(str(stops[0].error))
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """Rows that a transaction takes back: those between two of its statements about savepoints."""
+
+    group: Group
+    #: number of a SAVEPOINT, or 0: the transaction's begin
+    after: int
+    #: number of the ROLLBACK
+    until: int
+
+
+class RowsUndone(Exception):
+    """Rows that were partly sent don't count: read again, and step over them."""
+
+    def __init__(self, undone: Undone) -> None:
+        self.undone = undone
+        super().__init__("a transaction took rows back")
+
+
+class TableRouter:
+    """The tables of one stream."""
+
+    def __init__(
+        self,
+        source: str,
+        decoder: BinlogDecoder,
+        planner: TablePlanner,
+        definitions: Definitions,
+        table_positions: TablePositions[BinlogPosition],
+        pending_stops: Mapping[Table, Stop[BinlogPosition]],
+        undone: Iterable[Undone],
+        read: ReadPosition,
+        cuts: Cuts,
+        gaps: DefinitionGaps,
+        sink: Sink,
+        keys: FollowedKeys,
+    ) -> None:
+        self._source = source
+        self._gaps = gaps
+        self._decoder = decoder
+        self._planner = planner
+        self._definitions = definitions
+        self._table_positions = table_positions
+        self._pending_stops = dict(pending_stops)
+        self._read = read
+        self._cuts = cuts
+        self._sink = sink
+        self._keys = keys
+        #: a table has stopped: keys to it are not followed from the next transaction on
+        self._are_keys_stale = False
+        self._tables_by_id: dict[int, Table] = {}
+        self._plans: dict[Table, list[TablePlan]] = {}
+        self._skipped: set[Table] = set()
+        self._undone = list(undone)
+        #: of the current transaction
+        self._undone_here: list[Undone] = []
+        #: its rows here are taken back later
+        self._is_undone = False
+        #: a table map could not be planned while its table was skipped
+        self._deferred = False
+        self._begins = 0
+        decoder.stop_at_transaction_begin = self._decides_per_transaction()
+
+    def live_tables(self) -> list[Table]:
+        """The tables that get the rows of the current transaction."""
+        return [table for table in self._table_positions.synced() if table not in self._skipped]
+
+    def group(self) -> Group:
+        """The current transaction."""
+        return Group(
+            self._decoder.gtid, self._read.server_uuid, self._read.file, self._decoder.transaction_begin_offset
+        )
+
+    def _gets_rows(self, table: Table) -> bool:
+        return self._table_positions.is_synced(table) and table not in self._skipped and not self._is_undone
+
+    # --- table maps
+
+    def define(self, body: bytes) -> None:
+        """A TABLE_MAP that the decoder does not know."""
+        table_id, *names = table_of(body)
+        table = (names[0], names[1])
+        self._tables_by_id[table_id] = table
+        plan: TablePlan | None = None
+        if self._table_positions.is_synced(table):
+            try:
+                plan = self._planner.plan(table, body, None if table in self._skipped else self._moment())
+            except TableError as error:
+                if table in self._skipped:
+                    self._deferred = True
+                elif not self._gaps.opens(table, error):
+                    self.stop_here(table, error)
+        if plan is not None:
+            plan.active = self._gets_rows(table)
+            known = self._plans.setdefault(table, [])
+            if not any(plan is other for other in known):
+                known.append(plan)
+            self._keys.announced(table, plan, self._gets_rows, self._decoder.transaction_position)
+        followed = self._keys.parent_announced(table, self._gets_rows, self._decoder.transaction_position)
+        self._decoder.define_table(table_id, body, plan, followed)
+
+    def _moment(self) -> Moment:
+        self._read.publish()
+        return Moment(self._read.position, current_transaction(self._decoder, self._read))
+
+    def forget(self) -> None:
+        """Table ids may be used anew."""
+        self._decoder.forget_tables()
+        self._tables_by_id.clear()
+        self._plans.clear()
+        self._deferred = False
+
+    # --- tables that are not where the stream is
+
+    def _decides_per_transaction(self) -> bool:
+        is_undone = bool(self._undone or self._undone_here)
+        return self._table_positions.any_ahead or is_undone or bool(self._pending_stops) or self._are_keys_stale
+
+    def choose(self) -> None:
+        """A transaction begins while some tables are ahead or have pending stops: which of them get its rows?"""
+        begin = self._read.offset
+        gtid = self._decoder.gtid
+        for table, stop in list(self._pending_stops.items()):
+            if not stop.position.has_transaction(gtid, self._read.file, begin):
+                del self._pending_stops[table]
+                self._stop(stop)
+        if self._are_keys_stale:
+            self._are_keys_stale = False
+            self.forget()
+        self._begins += 1
+        if self._begins % AHEAD_CHECK_TRANSACTIONS == 0:
+            self._read.publish()
+            self.note_passed()
+        file = self._read.file
+        skipped = self._table_positions.skipped(lambda position: position.has_transaction(gtid, file, begin))
+        is_undone = self._find_undone()
+        if skipped != self._skipped or is_undone != self._is_undone:
+            self._skipped, self._is_undone = skipped, is_undone
+            self._activate()
+        self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
+
+    def _find_undone(self) -> bool:
+        """Whether the rows of the transaction that begins are taken back from its begin on."""
+        here = self.group()
+        self._undone_here = [undone for undone in self._undone if undone.group.is_same(here)]
+        self._undone = [undone for undone in self._undone if not undone.group.is_same(here)]
+        return any(undone.after == 0 for undone in self._undone_here)
+
+    def savepoint(self, number: int) -> None:
+        """The transaction's statement of this number is a SAVEPOINT."""
+        if any(undone.after == number for undone in self._undone_here):
+            self._is_undone = True
+            self._activate()
+
+    def rolled_back(self, number: int) -> None:
+        """The transaction's statement of this number is a ROLLBACK TO."""
+        if any(undone.until == number for undone in self._undone_here):
+            self._is_undone = any(undone.after < number < undone.until for undone in self._undone_here)
+            self._activate()
+
+    def note_passed(self) -> None:
+        """The position was published: is somebody no longer ahead of it?"""
+        if not self._table_positions.passed(self._read.position):
+            return
+        if not self._table_positions.any_ahead:
+            self._skipped = set()
+            self._activate()
+        self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
+        self._sink.tables_are(())
+
+    def _activate(self) -> None:
+        for table, plans in self._plans.items():
+            for plan in plans:
+                plan.active = self._gets_rows(table)
+        if self._deferred or self._keys.are_there:  # such a table map comes again
+            self.forget()
+
+    def keys_changed(self) -> None:
+        """Which keys are followed has to be asked again at the next table maps; no transaction is open."""
+        if self._keys.are_there:
+            self.forget()
+
+    # --- stops
+
+    def stop_here(self, table: Table, error: MenuraError) -> None:
+        """The table is complete up to the transaction before this one, and goes no further."""
+        self._read.publish()
+        stop = Stop(table, self._read.position, error)
+        if self._has_rows_since(table, self._decoder.transaction_first_gsn):
+            raise self._failed(stop)
+        self._stop(stop)
+
+    def fail_since(self, first_gsn: int, error: Callable[[Place, Table, str], MenuraError], found: str) -> None:
+        """Stop the tables that have rows from this number on before the current transaction."""
+        self._read.publish()
+        place = self._read.place()
+        tables = [table for table in self._plans if self._has_rows_since(table, first_gsn)]
+        if tables:
+            raise self._failed(*[Stop(table, place.position, error(place, table, found)) for table in tables])
+
+    def _has_rows_since(self, table: Table, first_gsn: int) -> bool:
+        return any(plan.last_gsn >= first_gsn for plan in self._plans.get(table, ()))
+
+    def _stop(self, stop: Stop[BinlogPosition]) -> None:
+        log.warning("table stopped", extra={"fields": {"source": self._source, "error": str(stop.error)}})
+        self._table_positions.stop(stop.table)
+        self._definitions.ended(stop.table, stop.position)
+        for plan in self._plans.get(stop.table, ()):
+            plan.active = False
+        if self._keys.parent_stopped(stop.table):
+            self._are_keys_stale = self._decoder.stop_at_transaction_begin = True
+        self._cuts.add_stop(stop)
+        self._sink.tables_are((stop,))
+
+    def failed(self, broken: DecodeError) -> TableFailed | MenuraError | None:
+        """What a row that can't be read does to its table; None where the event belongs to no synced table."""
+        table = self._tables_by_id.get(broken.table_id)
+        if table is None or not self._table_positions.is_synced(table):
+            return None
+        place = self._read.place()
+        if isinstance(broken, RowsMissing):
+            error = rows_missing(place, table, str(broken))
+            return self._failed(Stop(table, place.position, error))
+        unreadable = generated_missing if isinstance(broken, GeneratedMissing) else row_unreadable
+        return self._failed(Stop(table, place.position, unreadable(place, table, broken.log_pos, str(broken))))
+
+    def _failed(self, *stops: Stop[BinlogPosition]) -> TableFailed | MenuraError:
+        """What ends the reading. A table that was to stop here already did not: no transaction begins in the log here.
+
+        Then it is the source that can't be read on, which would else be read again and again.
+        """
+        for stop in stops:
+            pending = self._pending_stops.get(stop.table)
+            if pending is not None and pending.position.same_place(stop.position):
+                return stop.error
+        return TableFailed(*stops)

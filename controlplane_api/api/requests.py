@@ -1,0 +1,95 @@
+"""What callers of the API send, as JSON: one class per body. A field that a body does not have is refused."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from controlplane_api.api.views import DumpLimits
+
+MAX_NAMED_TABLES = 100_000
+#: of a dump, above and below 0
+MAX_PRIORITY = 1_000
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LakeForget(Request):
+    """An empty object."""
+
+
+class AcceptRequest(Request):
+    identity: str = Field(min_length=1, max_length=256)
+
+
+class NamedTable(Request):
+    database: str = Field(min_length=1, max_length=256)
+    table: str = Field(min_length=1, max_length=256)
+
+
+class PositionStart(Request):
+    #: a GTID set, or FILE:OFFSET
+    position: str
+
+
+class DumpRequest(Request):
+    """How a dump shall run."""
+
+    priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+    limits: DumpLimits = DumpLimits()
+    #: also when the server may not keep its log long enough
+    force: bool = False
+
+
+class StartRequest(Request):
+    """Where to begin: "oldest", "now", {"position": ...}, "resume", which is where it stopped, or "dump".
+
+    "dump": at the log's end, and `dump` says how its earlier rows come.
+    """
+
+    start: Literal["oldest", "now", "resume", "dump"] | PositionStart = "resume"
+    dump: DumpRequest = DumpRequest()
+
+
+class StopRequest(Request):
+    """An empty object."""
+
+
+class StartManyRequest(StartRequest):
+    #: "lost": those whose desired state is gone with the control plane's database
+    tables: list[NamedTable] | Literal["all", "lost"] = Field(max_length=MAX_NAMED_TABLES)
+
+
+class StopManyRequest(StopRequest):
+    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+
+
+class RetryRequest(Request):
+    """An empty object."""
+
+
+class RetryManyRequest(RetryRequest):
+    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+
+
+class ResyncRequest(Request):
+    """`dump` says how its rows come."""
+
+    dump: DumpRequest = DumpRequest()
+
+
+class ResyncManyRequest(ResyncRequest):
+    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+
+
+class DumpManyRequest(DumpRequest):
+    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+
+
+class DumpCommand(Request):
+    """An empty object."""
+
+
+class DumpPriority(DumpCommand):
+    priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)

@@ -1,0 +1,204 @@
+"""What the API shows of sources, read from the database: how far each is in each stage, and what holds its tables up.
+
+Comes in: a tenant, and a source or none for all. Goes out: `Situation`s, which a table's state is shown under, and
+`SourceView`s: a few statements whatever the number of tables.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+
+from menura.instants import now_us
+from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
+
+from controlplane_api import lost_state
+from controlplane_api.api import lake_queries
+from controlplane_api.api.lake_queries import Landed
+from controlplane_api.api.presence import is_present
+from controlplane_api.api.stages import MOVING, UNHINDERED, SourceSeen, Standing, standing
+from controlplane_api.api.views import LakeView, ProblemView, SourceView
+from controlplane_api.documents import position_text
+from controlplane_api.models import (
+    Agent,
+    AnyRow,
+    CommittedPosition,
+    Dump,
+    LakeStop,
+    Lease,
+    Source,
+    SourceHealth,
+    SourceTable,
+    Sync,
+    Tenant,
+)
+from controlplane_api.states import DumpEnd, State
+
+#: figures of a heartbeat that is older say nothing about now
+HEALTH_SECONDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A source with its lakes, and what holds its tables up."""
+
+    row: AnyRow
+    connected: bool
+    #: the agent's figures are of now
+    is_current: bool
+    lakes: list[LakeView]
+    standing: Standing
+
+
+def sources(connection: Connection, tenant: str, source: str | None = None) -> list[SourceView]:
+    """All sources of a tenant, or the one of that name."""
+    counts = (
+        select(SourceTable.source_id, STATE.label("state"), func.count().label("tables"))
+        .select_from(SourceTable)
+        .join(Source, Source.id == SourceTable.source_id)
+        .join(Tenant)
+        .outerjoin(Sync, Sync.table_id == SourceTable.id)
+        .where(Tenant.name == tenant, SHOWN)
+        .group_by(SourceTable.source_id, STATE)
+    )
+    if source is not None:
+        counts = counts.where(Source.name == source)
+    now = now_us()
+    situations = _situations(connection, tenant, now, source)
+    standings = {each.row.id: each.standing for each in situations}
+    tables: dict[int, Counter[State]] = defaultdict(Counter)
+    for row in connection.execute(counts):
+        tables[row.source_id][standings.get(row.source_id, UNHINDERED).of(State(row.state))] += row.tables
+    return [_source_view(each, tables[each.row.id], now) for each in situations]
+
+
+def _situations(connection: Connection, tenant: str, now: int, source: str | None = None) -> list[Situation]:
+    health_problem = SourceHealth.problem.label("health_problem")
+    statement = (
+        select(
+            Source, Tenant.name.label("tenant"), Agent.name.label("agent"), Agent.connected, Agent.connected_at_us,
+            Agent.seen_at_us, Lease.gateway, Lease.expires_at_us,
+            SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
+            SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
+            health_problem,
+            CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
+            CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
+            CommittedPosition.transactions, CommittedPosition.landing, CommittedPosition.entry,
+            _DUMPS.label("dumps"), _LOST.label("lost_tables"),
+        )
+        .join_from(Source, Tenant)
+        .outerjoin(Agent, Agent.id == Source.agent_id)
+        .outerjoin(Lease, and_(Lease.tenant == Tenant.name, Lease.source == Source.name))
+        .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
+        .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+        .where(Tenant.name == tenant)
+        .order_by(Source.name)
+    )  # fmt: skip
+    if source is not None:
+        statement = statement.where(Source.name == source)
+    rows = connection.execute(statement).all()
+    lakes = lake_queries.of_sources(connection, tenant, [_landed(row, now) for row in rows], now)
+    return [_situation(row, lakes[row.name], now) for row in rows]
+
+
+def _landed(row: AnyRow, now: int) -> Landed:
+    lag_us = row.lag_us if _is_current(row, now) else None
+    return Landed(row.name, row.cut or 0, row.landing or "", row.entry or 0, row.last_commit_timestamp_us, lag_us)
+
+
+def _situation(row: AnyRow, lakes: list[LakeView], now: int) -> Situation:
+    connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
+    seen = SourceSeen(row.name, row.agent, connected, row.seen_at_us or 0, row.problem or row.health_problem)
+    return Situation(row, connected, _is_current(row, now), lakes, standing(seen, lakes))
+
+
+def situation_of(connection: Connection, source_id: int, now: int) -> Situation:
+    names = connection.execute(
+        select(Tenant.name.label("tenant"), Source.name).join_from(Source, Tenant).where(Source.id == source_id)
+    ).one()
+    return _situations(connection, names.tenant, now, names.name)[0]
+
+
+def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> SourceView:
+    row = held.row
+    return SourceView(
+        source=row.name,
+        agent=row.agent,
+        connected=held.connected,
+        gateway=row.gateway if row.gateway and row.expires_at_us > now else None,
+        flavor=row.flavor,
+        server_version=row.server_version,
+        address=row.address,
+        generation=row.generation,
+        problem=row.problem or row.health_problem or _lost(row, now),
+        warnings=[ProblemView(**warning) for warning in row.warnings],
+        stage=held.standing.stage,
+        stage_problem=None if held.standing.problem is None else ProblemView(**held.standing.problem),
+        lakes=held.lakes,
+        cartography_at_us=row.cartography_at_us,
+        tables=dict(tables_by_state),
+        dumps=row.dumps,
+        lag_us=row.lag_us if held.is_current else None,
+        freshness_us=age(row.last_commit_timestamp_us, now),
+        read_position=row.read_position or "",
+        source_position=row.source_position or "",
+        committed_position=position_text(row.position),
+        committed_cut=row.cut or 0,
+        last_commit_timestamp_us=row.last_commit_timestamp_us,
+        committed_at_us=row.committed_at_us,
+        rows=row.rows or 0,
+        bytes=row.bytes or 0,
+        transactions=row.transactions or 0,
+        rows_per_second=row.rows_per_second if held.is_current else None,
+        read_bytes_per_second=row.read_bytes_per_second if held.is_current else None,
+    )
+
+
+def _lost(row: AnyRow, now: int) -> ProblemView | None:
+    """Where the database does not know what is wanted of the source's tables."""
+    if not row.lost_tables:
+        return None
+    return ProblemView(**asdict(lost_state.source_problem(row.name, row.lost_tables, now)))
+
+
+def _is_current(row: AnyRow, now: int) -> bool:
+    """Whether what the agent's last heartbeat says is of now."""
+    if not is_present(bool(row.connected), row.seen_at_us or 0, now):
+        return False
+    health_at_us: int = row.health_at_us or 0
+    return bool(health_at_us >= row.connected_at_us and now - health_at_us < HEALTH_SECONDS * 1_000_000)
+
+
+def age(timestamp_us: int | None, now: int) -> int | None:
+    return None if timestamp_us is None else max(0, now - timestamp_us)
+
+
+_DUMPS = (
+    select(func.count())
+    .where(Dump.source_id == Source.id, Dump.state == DumpEnd.RUNNING)
+    .correlate(Source)
+    .scalar_subquery()
+)
+_LOST = (
+    select(func.count())
+    .where(Sync.source_id == Source.id, Sync.problem["code"].as_string() == lost_state.CODE)
+    .correlate(Source)
+    .scalar_subquery()
+)
+_STOPPED_IN_A_LAKE = (
+    select(LakeStop.lake_id)
+    .join(Tenant, Tenant.name == LakeStop.tenant)
+    .join(Source, and_(Source.tenant_id == Tenant.id, Source.name == LakeStop.source))
+    .where(
+        Source.id == SourceTable.source_id,
+        LakeStop.database == SourceTable.database,
+        LakeStop.name == SourceTable.name,
+    )
+    .correlate(SourceTable)
+    .exists()
+)
+#: a table's own: what its agent and the cut log say, unless a sink has stopped it
+STATE: ColumnElement[str] = case(
+    (and_(Sync.state.in_(MOVING), _STOPPED_IN_A_LAKE), State.FAILED.value),
+    else_=func.coalesce(Sync.state, State.NOT_SYNCED.value),
+)
+#: a table that is gone interests nobody unless something of it has been synced
+SHOWN = or_(SourceTable.gone.is_(False), Sync.table_id.is_not(None))

@@ -1,0 +1,182 @@
+"""Re-reads: dumps that heal tables whose server changed rows without logging them.
+
+Comes in: a table's events and the ends of its dumps, in the transaction that applies their log entry; and stops of a
+lake that go on with a dump, in the transaction that takes its report. Goes out: a note in the table's sync, which says
+since where and why earlier rows may be stale, and a dump that is ordered for it. The note is durable with the entry or
+the report. A dump covers the causes that stand before its start; when it is done they leave the note, and a cause that
+came after its start gets one more dump. So several causes share a dump, and a table has one at a time.
+A kill leaves the entry or the report applied, or to be applied again; both give the same note, and the dump is ordered
+with it.
+More dumps in an hour than the agent allows stop the table: something changes its rows again and again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from menura.lake_report import LakeStop
+from menura.landing import LandedEvent
+from menura.naming import sync_anew
+from sqlalchemy import Connection, func, select, tuple_, update
+
+from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.documents import Document, position_text
+from controlplane_api.dump_lives import REREAD, create_dumps, delete_dumps
+from controlplane_api.dumps import has_unique_key
+from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync, Tenant
+from controlplane_api.states import Desired, DumpEnd
+from controlplane_api.syncs import begin_anew, fail_tables, lock_source
+from gateway.registry import Problem
+
+#: of one note: the first ones and the newest
+KEPT_CAUSES = 8
+HOUR_US = 3_600_000_000
+#: ended re-reads of a table that are remembered, beyond those of the last hour
+KEPT_DUMPS = 20
+
+
+def noted(note: Mapping[str, Any] | None, event: LandedEvent) -> Document | None:
+    """The sync's note after the event; None where every row is the source's.
+
+    {"reread": whether a dump is ordered for it, "most_per_hour": of those, "more": causes left out here,
+    "causes": [{"gsn", "position", "why", "at_us"}]}, the oldest first.
+    """
+    if event.kind == "DUMPED":
+        return _covered(note, event.removes_rows_before_gsn or event.gsn)
+    before = None if event.removes_rows else note
+    if not event.unlogged_changes:
+        return dict(before) if before is not None else None
+    cause = {
+        "gsn": event.gsn, "position": event.position, "why": event.unlogged_changes, "at_us": event.commit_timestamp_us
+    }  # fmt: skip
+    return _with_cause(before, cause, event.most_rereads_per_hour if event.reread else 0)
+
+
+def _with_cause(note: Mapping[str, Any] | None, cause: Document, most_per_hour: int) -> Document:
+    """`most_per_hour`: re-reads for this cause; 0: it is only noted."""
+    causes, more = ([*note["causes"], cause], note["more"]) if note is not None else ([cause], 0)
+    if len(causes) > KEPT_CAUSES:
+        del causes[KEPT_CAUSES // 2]
+        more += 1
+    return {
+        "reread": most_per_hour > 0 or (note is not None and note["reread"]),
+        "most_per_hour": most_per_hour or (note["most_per_hour"] if note is not None else 0),
+        "more": more,
+        "causes": causes,
+    }
+
+
+def _covered(note: Mapping[str, Any] | None, gsn: int) -> Document | None:
+    """Without the causes that a dump begun at this number has healed."""
+    causes = [cause for cause in note["causes"] if cause["gsn"] >= gsn] if note is not None else []
+    return {**note, "causes": causes, "more": 0} if note is not None and causes else None
+
+
+def ask(connection: Connection, stops: Sequence[LakeStop], at_us: int) -> None:
+    """Order dumps with which a lake goes on with these tables, where the agents' policy lets it."""
+    wanted = {(stop.tenant, stop.source, stop.database, stop.table): stop for stop in stops}
+    named = tuple_(Tenant.name, Source.name, SourceTable.database, SourceTable.name).in_(list(wanted))
+    concerned = select(SourceTable.source_id).join(Source).join(Tenant).where(named).distinct()
+    for source_id in sorted(connection.execute(concerned).scalars()):
+        lock_source(connection, source_id)
+    asked = []
+    for row in connection.execute(
+        select(
+            Tenant.name.label("tenant"), Source.name.label("source"), SourceTable.database, SourceTable.name,
+            Sync.table_id, Sync.unlogged, Sync.lake_rereads_per_hour,
+            CommittedPosition.last_gsn, CommittedPosition.position,
+        )
+        .join_from(Sync, SourceTable)
+        .join(Source, Source.id == Sync.source_id)
+        .join(Tenant)
+        .join(CommittedPosition, CommittedPosition.source_id == Source.id)
+        .where(
+            named, Sync.desired == Desired.SYNCING, Sync.failed.is_(False), Sync.lake_rereads_per_hour > 0
+        )
+    ):  # fmt: skip
+        stop = wanted[row.tenant, row.source, row.database, row.name]
+        gsn = stop.gsn or row.last_gsn
+        if not _is_coming(connection, row, gsn):
+            position = position_text(row.position)
+            cause = {"gsn": gsn, "position": position, "why": f"a lake stopped it: {stop.message}", "at_us": stop.at_us}
+            note = _with_cause(row.unlogged, cause, row.lake_rereads_per_hour)
+            connection.execute(update(Sync).where(Sync.table_id == row.table_id).values(unlogged=note))
+            asked.append(row.table_id)
+    order_due(connection, asked, at_us)
+
+
+def _is_coming(connection: Connection, row: AnyRow, gsn: int) -> bool:
+    """Whether a dump that begins above this number has been ordered, or is there."""
+    if row.unlogged is not None and any(cause["gsn"] >= gsn for cause in row.unlogged["causes"]):
+        return True
+    begun = (Dump.table_id == row.table_id, Dump.started_gsn > gsn, Dump.state.in_([DumpEnd.RUNNING, DumpEnd.DONE]))
+    return connection.execute(select(Dump.id).where(*begun).limit(1)).first() is not None
+
+
+def order_due(connection: Connection, table_ids: Sequence[int], at_us: int) -> None:
+    """Order a dump for each of these tables that needs one and has none; the caller holds their sources' rows."""
+    for begin in range(0, len(table_ids), LOOKUP_ROWS):
+        rows = [row for row in _needing(connection, table_ids[begin : begin + LOOKUP_ROWS]) if row.unlogged["reread"]]
+        counts = _counts(connection, [row.table_id for row in rows], at_us - HOUR_US)
+        for source_id in dict.fromkeys(row.source_id for row in rows):
+            of_source = [row for row in rows if row.source_id == source_id]
+            spent = [row for row in of_source if counts.get(row.table_id, 0) >= row.unlogged["most_per_hour"]]
+            _order(connection, source_id, [row for row in of_source if row not in spent], at_us)
+            fail_tables(connection, source_id, {(row.database, row.name): _limit_problem(row, at_us) for row in spent})
+
+
+def _order(connection: Connection, source_id: int, rows: Sequence[AnyRow], at_us: int) -> None:
+    made = create_dumps(connection, source_id, [row.table_id for row in rows], cause=REREAD, at_us=at_us)
+    anew = {
+        (row.database, row.name): made[row.table_id] for row in rows if not has_unique_key(row.columns, row.table_keys)
+    }
+    begin_anew(connection, source_id, anew)
+    for row in rows:
+        _forget_old(connection, row.table_id, at_us - HOUR_US)
+
+
+def _forget_old(connection: Connection, table_id: int, before_us: int) -> None:
+    of_table = (Dump.table_id == table_id, Dump.cause == REREAD, Dump.state != DumpEnd.RUNNING)
+    ended = select(Dump.id).where(*of_table, Dump.created_at_us <= before_us).order_by(Dump.id.desc())
+    delete_dumps(connection, list(connection.execute(ended.offset(KEPT_DUMPS)).scalars()))
+
+
+def _needing(connection: Connection, table_ids: Sequence[int]) -> list[AnyRow]:
+    """Tables with a note whose sync runs and has begun, and that have no dump under way."""
+    running = select(Dump.table_id).where(Dump.table_id.in_(table_ids), Dump.state == DumpEnd.RUNNING)
+    rows = connection.execute(
+        select(
+            Sync.table_id, Sync.source_id, Sync.unlogged, SourceTable.database, SourceTable.name, SourceTable.columns,
+            SourceTable.keys.label("table_keys"), Source.name.label("source"),
+        )
+        .join_from(Sync, SourceTable)
+        .join(Source, Source.id == Sync.source_id)
+        .where(
+            Sync.table_id.in_(table_ids), Sync.desired == Desired.SYNCING, Sync.failed.is_(False), Sync.start.is_(None),
+            Sync.unlogged.is_not(None), Sync.table_id.not_in(running),
+        )
+        .order_by(Sync.table_id)
+    )  # fmt: skip
+    return list(rows)
+
+
+def _counts(connection: Connection, table_ids: Sequence[int], since_us: int) -> dict[int, int]:
+    """How many re-reads of each were ordered since then."""
+    rows = connection.execute(
+        select(Dump.table_id, func.count().label("ordered"))
+        .where(Dump.table_id.in_(table_ids), Dump.cause == REREAD, Dump.created_at_us > since_us)
+        .group_by(Dump.table_id)
+    )
+    return {row.table_id: row.ordered for row in rows}
+
+
+def _limit_problem(row: AnyRow, at_us: int) -> Problem:
+    newest = row.unlogged["causes"][-1]
+    words = (
+        f"Ordering a re-read of {row.database}.{row.name}: {row.unlogged['most_per_hour']} were ordered within an hour,"
+        f" which is as many as the agent's dump.max_rereads_per_hour allows; the newest cause, at {newest['position']}:"
+        f" {newest['why']}. The lake has the table up to here, with rows that may be stale. Find out what changes its"
+        " rows without logging them, or raise dump.max_rereads_per_hour of the source in the agent's configuration and"
+        " restart the agent; then run:"
+        f" {sync_anew(row.source, row.database, row.name)}"
+    )
+    return Problem("REREAD_LIMIT", words, terminal=True, at_us=at_us)

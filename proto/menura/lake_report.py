@@ -1,0 +1,300 @@
+"""What a sink tells the control plane of its lake, and what it hears back: JSON documents of bounded size.
+
+A sink sends `LakeReport`s one after the other to PUT /v1/lakes/LAKE; each answer is a `LakeReply`. The control plane
+keeps what it was told; a report holds only what changed since. Reports of one process (`run`) are numbered: a report
+with `base` N applies where number N was the last one that was applied, and any other is answered with `resend`. A
+report with base 0 applies always: it begins the whole state anew, in as many further reports as it takes, all but the
+last with `more`. So a database that was lost, put back or behind is noticed with the next report. A report that
+changes nothing says that the sink lives.
+
+A report, format 1 (times in microseconds since the epoch, UTC)::
+
+    {"format": 1, "lake": "host-1f2e3d4c", "url": "/data/lake", "landing": "/data/landing", "run": "5c0f...",
+     "number": 12, "base": 11, "more": false, "entry": 4711, "waiting_since_us": 0,
+     "sources": [{"tenant": "acme", "source": "shop", "entry": 4710, "cut": 812, "committed_at_us": 1700000000000000,
+                  "last_commit_timestamp_us": 1699999999900000}],
+     "stopped": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "orders", "entry": 4702, "cut": 808,
+                  "code": "DATA_FILE_UNREADABLE", "message": "...", "terminal": true, "at_us": 1699999999000000,
+                  "last_commit_timestamp_us": 1699999998000000, "reread": false, "gsn": 0}],
+     "resumed": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items"}],
+     "problem": null}
+
+A reply: ``{"format": 1, "resend": false, "retry": [{"tenant": ..., "source": ..., "database": ..., "table": ...}]}``.
+
+Whoever reads refuses a document above `MAX_REPORT_BYTES`, a `format` above its own, more than `MAX_ROWS` of a kind,
+and every text or number beyond its limit: `LakeReportError`. Unknown fields are ignored: a later version may add some.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from menura.bounds import MAX_INT64, MAX_NAME_CHARS, clean_text
+from menura.naming import is_identity
+
+FORMAT = 1
+MAX_REPORT_BYTES = 8 << 20
+#: sources, stopped or resumed tables of one report, and tables of a reply
+MAX_ROWS = 1_000
+MAX_URL_CHARS = 2_048
+MAX_MESSAGE_CHARS = 4_000
+
+_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_RUN = re.compile(r"[0-9a-f]{32}")
+
+T = TypeVar("T")
+
+
+class LakeReportError(ValueError):
+    """A document that can't be read; says which and why, and nothing of its content."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LakeTable:
+    tenant: str
+    source: str
+    database: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeSource:
+    """How far a source is in the lake: all of `cut` and those before it, but for stopped tables."""
+
+    tenant: str
+    source: str
+    #: of the log, in which the cut stands
+    entry: int
+    cut: int
+    #: when the cut landed
+    committed_at_us: int
+    #: of the newest transaction in the lake; 0: not known
+    last_commit_timestamp_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStop:
+    """A table that the sink has stopped: nothing of `cut` or a later one is in the lake."""
+
+    tenant: str
+    source: str
+    database: str
+    table: str
+    entry: int
+    cut: int
+    code: str
+    message: str
+    #: False: the sink tries it again by itself
+    terminal: bool
+    at_us: int
+    #: of the newest transaction of its source that the lake had when the table stopped; 0: not known
+    last_commit_timestamp_us: int
+    #: the table goes on with a dump, which the sink asks for
+    reread: bool = False
+    #: with `reread`: the dump has to begin above this number; 0: not known
+    gsn: int = 0
+
+    @property
+    def of(self) -> LakeTable:
+        return LakeTable(self.tenant, self.source, self.database, self.table)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeProblem:
+    """What ended the sink."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LakeReport:
+    lake: str
+    url: str
+    #: see `menura.landing.landing_name`
+    landing: str
+    run: str
+    number: int
+    base: int
+    more: bool
+    #: of the log: all up to it is in the lake; 0 for none, or not known
+    entry: int
+    #: when the first entry landed that is not in the lake; 0: there is none
+    waiting_since_us: int
+    sources: tuple[LakeSource, ...] = ()
+    stopped: tuple[LakeStop, ...] = ()
+    resumed: tuple[LakeTable, ...] = ()
+    problem: LakeProblem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeReply:
+    #: the report did not apply: the next one must have base 0
+    resend: bool
+    #: stopped tables to be tried again now
+    retry: tuple[LakeTable, ...] = ()
+
+
+def encode_report(report: LakeReport) -> bytes:
+    return _encode(report)
+
+
+def encode_reply(reply: LakeReply) -> bytes:
+    return _encode(reply)
+
+
+def decode_report(document: bytes) -> LakeReport:
+    """Read a report back; raises `LakeReportError`."""
+    facts = _facts(document)
+    report = LakeReport(
+        lake=_identity(facts, "lake"),
+        url=_text(facts, "url", MAX_URL_CHARS),
+        landing=_text(facts, "landing", MAX_URL_CHARS),
+        run=_matching(facts, "run", _RUN),
+        number=_integer(facts, "number"),
+        base=_integer(facts, "base"),
+        more=_flag(facts, "more"),
+        entry=_integer(facts, "entry"),
+        waiting_since_us=_integer(facts, "waiting_since_us"),
+        sources=_rows(facts, "sources", _source),
+        stopped=_rows(facts, "stopped", _stop),
+        resumed=_rows(facts, "resumed", _table),
+        problem=None if facts.get("problem") is None else _problem(_object(facts["problem"], "problem")),
+    )
+    if not report.base < report.number:
+        raise LakeReportError("base is not below number")
+    return report
+
+
+def decode_reply(document: bytes) -> LakeReply:
+    """Read a reply back; raises `LakeReportError`."""
+    facts = _facts(document)
+    return LakeReply(_flag(facts, "resend"), _rows(facts, "retry", _table))
+
+
+def clipped(message: str) -> str:
+    """A message as a report takes it.
+
+    >>> len(clipped("x" * 5000)), clipped("short")
+    (4000, 'short')
+    """
+    clean = clean_text(message, MAX_MESSAGE_CHARS + 1)
+    return clean if len(clean) <= MAX_MESSAGE_CHARS else f"{clean[: MAX_MESSAGE_CHARS - 1]}…"
+
+
+def _encode(value: LakeReport | LakeReply) -> bytes:
+    return json.dumps({"format": FORMAT, **asdict(value)}, separators=(",", ":")).encode()
+
+
+def _facts(document: bytes) -> Mapping[str, Any]:
+    if len(document) > MAX_REPORT_BYTES:
+        raise LakeReportError(f"it has more than {MAX_REPORT_BYTES} bytes")
+    try:
+        facts = _object(json.loads(document), "it")
+    except (ValueError, RecursionError) as broken:
+        raise LakeReportError("it is no JSON document of the form") from broken
+    if _integer(facts, "format") != FORMAT:
+        raise LakeReportError(f"its format is another than {FORMAT}: use the same version on both sides")
+    return facts
+
+
+def _source(facts: Mapping[str, Any]) -> LakeSource:
+    return LakeSource(
+        tenant=_identity(facts, "tenant"),
+        source=_identity(facts, "source"),
+        entry=_integer(facts, "entry"),
+        cut=_integer(facts, "cut"),
+        committed_at_us=_integer(facts, "committed_at_us"),
+        last_commit_timestamp_us=_integer(facts, "last_commit_timestamp_us"),
+    )
+
+
+def _table(facts: Mapping[str, Any]) -> LakeTable:
+    return LakeTable(
+        tenant=_identity(facts, "tenant"),
+        source=_identity(facts, "source"),
+        database=_text(facts, "database", MAX_NAME_CHARS),
+        table=_text(facts, "table", MAX_NAME_CHARS),
+    )
+
+
+def _stop(facts: Mapping[str, Any]) -> LakeStop:
+    table = _table(facts)
+    return LakeStop(
+        table.tenant,
+        table.source,
+        table.database,
+        table.table,
+        entry=_integer(facts, "entry"),
+        cut=_integer(facts, "cut"),
+        code=_matching(facts, "code", _CODE),
+        message=_text(facts, "message", MAX_MESSAGE_CHARS),
+        terminal=_flag(facts, "terminal"),
+        at_us=_integer(facts, "at_us"),
+        last_commit_timestamp_us=_integer(facts, "last_commit_timestamp_us"),
+        reread=_flag(facts, "reread"),
+        gsn=_integer(facts, "gsn"),
+    )
+
+
+def _problem(facts: Mapping[str, Any]) -> LakeProblem:
+    return LakeProblem(_matching(facts, "code", _CODE), _text(facts, "message", MAX_MESSAGE_CHARS))
+
+
+def _rows(facts: Mapping[str, Any], name: str, read: Callable[[Mapping[str, Any]], T]) -> tuple[T, ...]:
+    rows = facts.get(name)
+    if not isinstance(rows, list) or len(rows) > MAX_ROWS:
+        raise LakeReportError(f"{name} is no list of at most {MAX_ROWS}")
+    return tuple(read(_object(row, name)) for row in rows)
+
+
+def _object(value: object, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise LakeReportError(f"{name} is no object")
+    return value
+
+
+def _text(facts: Mapping[str, Any], name: str, most_chars: int) -> str:
+    value = facts.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= most_chars or "\x00" in value or not _is_encodable(value):
+        raise LakeReportError(f"{name} is no text of 1 to {most_chars} characters")
+    return value
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether it is without lone surrogates, which no database takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _matching(facts: Mapping[str, Any], name: str, form: re.Pattern[str]) -> str:
+    value = facts.get(name)
+    if not isinstance(value, str) or form.fullmatch(value) is None:
+        raise LakeReportError(f"{name} is not of its form")
+    return value
+
+
+def _identity(facts: Mapping[str, Any], name: str) -> str:
+    value = facts.get(name)
+    if not isinstance(value, str) or not is_identity(value):
+        raise LakeReportError(f"{name} is no name of 1 to 63 of a-z, 0-9, '-' and '_'")
+    return value
+
+
+def _integer(facts: Mapping[str, Any], name: str) -> int:
+    value = facts.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_INT64:
+        raise LakeReportError(f"{name} is no integer from 0 to {MAX_INT64}")
+    return value
+
+
+def _flag(facts: Mapping[str, Any], name: str) -> bool:
+    value = facts.get(name)
+    if not isinstance(value, bool):
+        raise LakeReportError(f"{name} is neither true nor false")
+    return value

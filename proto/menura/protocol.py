@@ -1,0 +1,6 @@
+"""What an agent and a gateway hold to beside their messages."""
+
+from typing import Final
+
+#: of menura.v1; an agent's Hello names it, and a gateway refuses any other
+PROTOCOL_VERSION: Final = 1

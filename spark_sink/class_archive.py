@@ -1,0 +1,62 @@
+"""`python -m spark_sink.class_archive`: Spark's classes, parsed and verified ahead, beside Delta's jars.
+
+A JVM with Spark loads some fifteen thousand classes at its start, which is half of what a sink's start costs. Java
+keeps them in an archive that later JVMs map into memory (class data sharing). The classes are those that a sink loads
+over an empty landing. Java compares the archive with its own build and with each jar, and goes on without it where they
+differ. A kill in the middle leaves a draft, which nobody reads and the next run replaces.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from spark_sink.errors import ClassArchiveFailed, SinkError
+from spark_sink.ingest.query import Sink, SinkSettings
+from spark_sink.ingest.status import SinkStatus
+from spark_sink.jars import CLASS_ARCHIVE, find_jars
+from spark_sink.spark import LOCAL_JAVA_OPTIONS, start_session
+
+
+def archive_classes() -> Path:
+    """Make the archive anew; its path. Raises `SinkError`."""
+    archive = find_jars()[0].with_name(CLASS_ARCHIVE)
+    draft = archive.with_suffix(".part")
+    options = f"{LOCAL_JAVA_OPTIONS} -XX:ArchiveClassesAtExit={draft} -Xlog:cds*=error"
+    session = start_session("local[1]", spark_driver_extraJavaOptions=options)
+    with tempfile.TemporaryDirectory(prefix="menura-classes-") as scratch:
+        settings = SinkSettings(f"{scratch}/landing", f"{scratch}/lake", f"{scratch}/checkpoint", available_now=True)
+        Sink(session, settings, SinkStatus()).start().awaitTermination()
+        session.stop()
+    exit_code = _end_java()
+    if exit_code or not draft.is_file():
+        raise ClassArchiveFailed(
+            "archiving Spark's classes",
+            f"Java ended with {exit_code} and {'no' if not draft.is_file() else 'an unfinished'} archive at {draft}",
+            data="Delta's jars are there; a sink runs without the archive and takes twice the CPU at its start",
+            remedy=f"Check that {draft.parent} can be written and has 300 MB free, then run this again",
+        )
+    return draft.rename(archive)
+
+
+def _end_java() -> int:
+    """Java ends once its standard input does, and writes the archive then."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    return int(gateway.proc.wait())
+
+
+def main() -> int:
+    try:
+        archive_classes()
+    except SinkError as failure:
+        print(failure, file=sys.stderr)  # noqa: T201
+        return failure.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""What the sink knows of its lake, for whoever asks while batches run: the report to the control plane, and metrics.
+
+Comes in: what each batch and each retry has done, from the driver's threads. Goes out: a `Snapshot` of it at one
+moment. Nothing here is durable: after a start the entry comes from Spark's checkpoint, stopped tables from the lake's
+records, and a source's cut with its next batch.
+"""
+
+import json
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from menura.lake_report import LakeSource
+from pyarrow import fs
+
+from spark_sink.lake.records import StoppedTable, last_cuts
+from spark_sink.landed.storage import open_storage
+from spark_sink.work import CutSeen, TableId
+
+SourceName = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    #: of the log: all up to it is in the lake, but for stopped tables; 0 for none
+    entry: int = 0
+    sources: Mapping[SourceName, LakeSource] = field(default_factory=dict)
+    stopped: Mapping[TableId, StoppedTable] = field(default_factory=dict)
+    #: since the sink started
+    batches: int = 0
+    rows: int = 0
+    batch_seconds: float = 0.0
+
+
+class SinkStatus:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._moved = threading.Condition()
+        self._now = Snapshot()
+        self._changes = 0
+
+    def began(self, entry: int, stopped: Mapping[TableId, StoppedTable]) -> None:
+        self._become(replace(self.now(), entry=entry, stopped=dict(stopped)))
+
+    def applied(self, cuts: Iterable[CutSeen], rows: int, seconds: float) -> None:
+        """A batch is in the lake and recorded."""
+        found = list(cuts)
+        now = self.now()
+        sources = {**now.sources, **{name: _source(cut, now.sources) for name, cut in last_cuts(found).items()}}
+        self._become(
+            replace(
+                now,
+                entry=max([now.entry, *(cut.entry for cut in found)]),
+                sources=sources,
+                batches=now.batches + 1,
+                rows=now.rows + rows,
+                batch_seconds=now.batch_seconds + seconds,
+            )
+        )
+
+    def stopped_are(self, stopped: Mapping[TableId, StoppedTable]) -> None:
+        self._become(replace(self.now(), stopped=dict(stopped)))
+
+    def last_commit_us(self, table: TableId) -> int:
+        """Commit time of the newest transaction of the table's source in the lake; 0 while unknown."""
+        source = self.now().sources.get((table.tenant, table.source))
+        return 0 if source is None else source.last_commit_timestamp_us
+
+    def now(self) -> Snapshot:
+        with self._moved:
+            return self._now
+
+    def changes(self) -> int:
+        with self._moved:
+            return self._changes
+
+    def wait_for_change(self, seen: int, seconds: float) -> None:
+        """Until there are more changes than `seen`, or the time is over."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._changes != seen, seconds)
+
+    def wake(self) -> None:
+        """End a wait."""
+        self._become(self.now())
+
+    def _become(self, now: Snapshot) -> None:
+        with self._moved:
+            self._now = now
+            self._changes += 1
+            self._moved.notify_all()
+
+
+def _source(cut: CutSeen, before: Mapping[SourceName, LakeSource]) -> LakeSource:
+    """A cut without a transaction leaves the newest one as it was."""
+    held = before.get((cut.tenant, cut.source))
+    commit_us = cut.last_commit_timestamp_us or (held.last_commit_timestamp_us if held is not None else 0)
+    return LakeSource(cut.tenant, cut.source, cut.entry, cut.cut, cut.committed_at_us, commit_us)
+
+
+def checkpointed_entry(checkpoint: str) -> int:
+    """The last entry that Spark's checkpoint says is done; 0 for none.
+
+    A streaming query keeps commits/N for each finished batch, and offsets/N: a version, its own facts, then a line for
+    each source, which for ours is {"entry": 7}. https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html
+    """
+    filesystem, root = open_storage(checkpoint)
+    selector = fs.FileSelector(f"{root}/commits", allow_not_found=True)
+    batches = [int(found.base_name) for found in filesystem.get_file_info(selector) if found.base_name.isdecimal()]
+    if not batches:
+        return 0
+    with filesystem.open_input_stream(f"{root}/offsets/{max(batches)}") as stream:
+        lines = stream.read().decode().splitlines()
+    return int(json.loads(lines[-1])["entry"])

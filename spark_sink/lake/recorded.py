@@ -1,0 +1,98 @@
+"""Whether a table's folders hold what the sink has recorded: one may be lost, or an older copy put back.
+
+Comes in: `_menura/cuts`, which has the versions of both of a table's Delta tables at each boundary. Goes out: the last
+ones of each table, and a `LakeTableLost` where a folder has none or an older one. A version never falls, whoever else
+writes to the folder, so a lower one is another copy. What is wrong then is found before anything is written: with
+what comes next alone, the table would be made anew and lack all that came before.
+
+The landing has all rows that ever were, so a lost table is given them again from the log's first entry on: what a copy
+holds is left as it is, and the changelog, too, is whole again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+
+from spark_sink.errors import LakeTableLost
+from spark_sink.lake.delta_table import open_table, quoted, scan
+from spark_sink.landed.storage import Folder
+from spark_sink.work import CHANGELOG, CURRENT, TableId
+
+_TABLE = ("tenant", "source", "database", "table")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Versions that a table's folders must have at least; None: nothing is recorded."""
+
+    changelog: int | None = None
+    current: int | None = None
+
+    def followed_by(self, changelog: int | None, current: int | None) -> "Recorded":
+        """With later versions, where they are known."""
+        return Recorded(
+            self.changelog if changelog is None else changelog, self.current if current is None else current
+        )
+
+
+NOTHING = Recorded()
+
+
+def recorded_tables(cuts: DeltaTable | None) -> dict[TableId, Recorded]:
+    """Of each table the last versions in `cuts`, which are lower than earlier ones where it was made anew."""
+    if cuts is None:
+        return {}
+    changelogs, currents = (_last_versions(cuts, f"{kind}_version") for kind in (CHANGELOG, CURRENT))
+    return {table: Recorded(changelogs.get(table), currents.get(table)) for table in changelogs | currents}
+
+
+def _last_versions(cuts: DeltaTable, column: str) -> dict[TableId, int]:
+    names = ", ".join(map(quoted, _TABLE))
+    numbered = (
+        f"SELECT {names}, {column}, row_number() OVER (PARTITION BY {names} ORDER BY cut DESC, applied_at_us DESC)"  # noqa: S608
+        f" AS place FROM t WHERE {column} IS NOT NULL"
+    )
+    found = scan(cuts, f"SELECT * FROM ({numbered}) WHERE place = 1").read_all()  # noqa: S608  (constants)
+    return {TableId(*(row[name] for name in _TABLE)): row[column] for row in found.to_pylist()}
+
+
+def check_held(
+    table: TableId, cut: int, recorded: Recorded, changelog: DeltaTable | None, current: DeltaTable | None
+) -> None:
+    """Raises `LakeTableLost`."""
+    for kind, version, held in ((CHANGELOG, recorded.changelog, changelog), (CURRENT, recorded.current, current)):
+        if version is not None and (held is None or held.version() < version):
+            raise _lost(table, cut, kind, version, held)
+
+
+def lost_tables(lake: str, tables: Mapping[TableId, Recorded]) -> dict[TableId, LakeTableLost]:
+    """Those of the tables whose folders do not hold what is recorded; one look at a file for each that does."""
+    lost = {}
+    for table, recorded in tables.items():
+        folders = {kind: f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT)}
+        versions = {CHANGELOG: recorded.changelog, CURRENT: recorded.current}
+        if all(version is None or _has_commit(folders[kind], version) for kind, version in versions.items()):
+            continue
+        try:
+            check_held(table, 0, recorded, *(open_table(folder) for folder in folders.values()))
+        except LakeTableLost as found:
+            lost[table] = found
+    return lost
+
+
+def _has_commit(folder: str, version: int) -> bool:
+    """Whether Delta's log still has the file of this version, which a table does not keep for ever."""
+    return Folder(folder).has(f"_delta_log/{version:020d}.json")
+
+
+def _lost(table: TableId, cut: int, kind: str, version: int, held: DeltaTable | None) -> LakeTableLost:
+    found = "there is none" if held is None else f"it has version {held.version()}"
+    return LakeTableLost(
+        f"opening the table's {kind} in the lake",
+        f"{found}, and version {version} was written: the folder was lost, or an older copy of it was put back",
+        data="Nothing is written to the table; the landing has all of its rows; other tables go on",
+        remedy="It is given all of its rows from the landing again, by itself; where the landing has lost them, the"
+        f" next stop says so: then run: {table.resync}",
+        **table.where(cut),
+    )

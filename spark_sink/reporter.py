@@ -1,0 +1,267 @@
+"""Telling the control plane how the lake is: a thread of its own, which no batch waits for.
+
+Comes in: the `SinkStatus`. Goes out: `menura.lake_report.LakeReport`s by PUT, when something changes (at most one each
+`LEAST_SECONDS`) and each `REPORT_SECONDS` without a change. A report holds what changed since the last one that was
+applied. Where one can't be delivered, or does not apply, the control plane's knowledge is unknown: the next one begins
+anew with everything, in pages. A failure is logged once and tried again, more slowly up to `MAX_BACKOFF_SECONDS`;
+ingestion goes on meanwhile. A reply may name stopped tables that somebody wants to be tried again now.
+
+Nothing is durable here: after a kill the next process begins anew, with another `run`. The control plane decides
+nothing by this machine's clock.
+"""
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import TypeVar
+from urllib.parse import SplitResult, quote, urlsplit
+
+from menura.lake_report import (
+    MAX_REPORT_BYTES,
+    MAX_ROWS,
+    LakeProblem,
+    LakeReply,
+    LakeReport,
+    LakeReportError,
+    LakeSource,
+    LakeStop,
+    LakeTable,
+    clipped,
+    decode_reply,
+    encode_report,
+)
+from menura.landing import landing_name
+
+from spark_sink.errors import SinkError, SinkSettingInvalid
+from spark_sink.ingest.status import SinkStatus, Snapshot
+from spark_sink.lake.records import StoppedTable
+from spark_sink.landed.landing_log import LandingLog
+from spark_sink.work import TableId
+
+REPORT_SECONDS = 3.0
+LEAST_SECONDS = 1.0
+MAX_BACKOFF_SECONDS = 15.0
+REQUEST_SECONDS = 10.0
+#: for the last report of a sink that ends
+FAREWELL_SECONDS = 5.0
+#: stopped tables of a page: their messages are long
+PAGE_STOPS = 200
+
+logger = logging.getLogger("menura.sink")
+
+T = TypeVar("T")
+
+
+class NotDelivered(Exception):
+    """The control plane was not reached, or refused the report; says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    sources: tuple[LakeSource, ...] = ()
+    stopped: tuple[LakeStop, ...] = ()
+    resumed: tuple[LakeTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LakeName:
+    """Which lake it is, and which landing it follows."""
+
+    name: str
+    url: str
+    landing: str
+
+
+class Reporter:
+    """Raises `SinkSettingInvalid` for an address that is none."""
+
+    def __init__(self, api: str, lake: LakeName, status: SinkStatus) -> None:
+        self._address = parse_api(api)
+        self._lake = lake
+        self._status = status
+        self._retry: Callable[[Sequence[TableId]], None] = lambda _tables: None
+        self._log = LandingLog(lake.landing)
+        self._run = secrets.token_hex(16)
+        self._number = 0
+        #: what the control plane has, by its last reply; None: unknown
+        self._told: Snapshot | None = None
+        self._is_reached = True
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._report, name="reporter", daemon=True)
+
+    def start(self, retry: Callable[[Sequence[TableId]], None]) -> None:
+        """`retry` is called with tables that shall be tried again now, from the reporter's thread. Once."""
+        self._retry = retry
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Tell how the lake is at the end, if that can be done soon."""
+        self._stopping.set()
+        self._status.wake()
+        if self._thread.is_alive():
+            self._thread.join(FAREWELL_SECONDS)
+
+    def fail(self, error: SinkError) -> None:
+        """Tell what ends the sink, instead of `stop`; also of one that has not started."""
+        self.stop()
+        if not self._thread.is_alive():
+            self._try_to_tell(LakeProblem(error.code, clipped(str(error))))
+
+    def _report(self) -> None:
+        pause = REPORT_SECONDS
+        while True:
+            seen, is_last = self._status.changes(), self._stopping.is_set()
+            pause = REPORT_SECONDS if self._try_to_tell() else min(pause * 2, MAX_BACKOFF_SECONDS)
+            if is_last:
+                return
+            self._stopping.wait(LEAST_SECONDS)
+            if self._told is not None:
+                self._status.wait_for_change(seen, pause - LEAST_SECONDS)
+            else:
+                self._stopping.wait(pause - LEAST_SECONDS)
+
+    def _try_to_tell(self, problem: LakeProblem | None = None) -> bool:
+        try:
+            applied = self._tell(problem) or self._tell(problem)  # the second one begins anew
+        except NotDelivered as failure:
+            self._told = None
+            if self._is_reached:
+                logger.warning(
+                    "the control plane does not hear of the lake, trying on; ingestion goes on api=%s error=%s",
+                    self._address.geturl(),
+                    failure,
+                )
+            self._is_reached = False
+            return False
+        if not self._is_reached:
+            logger.info("the control plane hears of the lake again api=%s", self._address.geturl())
+        self._is_reached = True
+        return applied
+
+    def _tell(self, problem: LakeProblem | None) -> bool:
+        """Send what is new; whether it was applied."""
+        now = self._status.now()
+        base = self._number if self._told is not None else 0
+        found = list(pages(self._told or Snapshot(), now))
+        is_known = problem is None or self._told is not None
+        reply = LakeReply(resend=True)
+        for place, page in enumerate(found, 1):
+            self._number += 1
+            report = LakeReport(
+                lake=self._lake.name,
+                url=self._lake.url,
+                landing=landing_name(self._lake.landing),
+                run=self._run,
+                number=self._number,
+                base=base,
+                more=place < len(found) or not is_known,
+                entry=now.entry,
+                waiting_since_us=self._waiting_since_us(now.entry),
+                sources=page.sources,
+                stopped=page.stopped,
+                resumed=page.resumed,
+                problem=problem,
+            )
+            reply = self._send(report)
+            if reply.resend:
+                self._told = None
+                return False
+            base = self._number
+        self._told = now
+        if reply.retry:
+            self._retry([TableId(each.tenant, each.source, each.database, each.table) for each in reply.retry])
+        return True
+
+    def _waiting_since_us(self, entry: int) -> int:
+        try:
+            return self._log.written_us(entry + 1) or 0
+        except OSError:  # the batch that needs the landing says so
+            return 0
+
+    def _send(self, report: LakeReport) -> LakeReply:
+        try:
+            with closing(_connect(self._address)) as connection:
+                path = f"{self._address.path.rstrip('/')}/v1/lakes/{quote(self._lake.name, safe='')}"
+                connection.request("PUT", path, encode_report(report), {"Content-Type": "application/json"})
+                return _read_reply(connection.getresponse())
+        except (OSError, HTTPException) as failure:
+            raise NotDelivered(type(failure).__name__) from failure
+
+
+def parse_api(api: str) -> SplitResult:
+    """Raises `SinkSettingInvalid`."""
+    try:
+        address = urlsplit(api)
+        usable = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise SinkSettingInvalid("reading the arguments", f"--api {api!r}", remedy="Give http://HOST:PORT")
+    return address
+
+
+def pages(told: Snapshot, now: Snapshot) -> Iterator[Page]:
+    """What changed between two snapshots, at least one page; empty where nothing did."""
+    sources = [source for name, source in now.sources.items() if told.sources.get(name) != source]
+    stopped = [_stop(stop) for table, stop in now.stopped.items() if told.stopped.get(table) != stop]
+    resumed = [_table(table) for table in told.stopped if table not in now.stopped]
+    of_sources, of_stopped, of_resumed = (
+        _parts(sources, MAX_ROWS),
+        _parts(stopped, PAGE_STOPS),
+        _parts(resumed, MAX_ROWS),
+    )
+    for place in range(max(1, len(of_sources), len(of_stopped), len(of_resumed))):
+        yield Page(_at(of_sources, place), _at(of_stopped, place), _at(of_resumed, place))
+
+
+def _parts(rows: Sequence[T], size: int) -> list[tuple[T, ...]]:
+    return [tuple(rows[begin : begin + size]) for begin in range(0, len(rows), size)]
+
+
+def _at(parts: Sequence[tuple[T, ...]], place: int) -> tuple[T, ...]:
+    return parts[place] if place < len(parts) else ()
+
+
+def _table(table: TableId) -> LakeTable:
+    return LakeTable(table.tenant, table.source, table.database, table.table)
+
+
+def _stop(stop: StoppedTable) -> LakeStop:
+    table = stop.table
+    return LakeStop(
+        table.tenant,
+        table.source,
+        table.database,
+        table.table,
+        entry=stop.entry,
+        cut=stop.cut,
+        code=stop.code,
+        message=clipped(stop.message),
+        terminal=stop.terminal,
+        at_us=stop.at_us,
+        last_commit_timestamp_us=stop.last_commit_timestamp_us,
+        reread=stop.is_healed_by_dump,
+        gsn=stop.begins_at_gsn if stop.is_healed_by_dump else 0,
+    )
+
+
+def _connect(address: SplitResult) -> HTTPConnection:
+    """Straight to the address: no proxy stands between a sink and its control plane."""
+    kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
+    assert address.hostname is not None
+    return kind(address.hostname, address.port, timeout=REQUEST_SECONDS)
+
+
+def _read_reply(response: HTTPResponse) -> LakeReply:
+    document = response.read(MAX_REPORT_BYTES + 1)
+    if response.status != 200:
+        raise NotDelivered(f"it answered {response.status}")
+    try:
+        return decode_reply(document)
+    except LakeReportError as unreadable:
+        raise NotDelivered(f"its answer can't be read: {unreadable}") from unreadable

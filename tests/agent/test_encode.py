@@ -1,0 +1,87 @@
+"""Encoding a batch: what travels is what was decoded."""
+
+import pyarrow as pa
+import pytest
+from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
+
+from agent.columnar import encode as encoding
+from agent.columnar.encode import encode
+from agent.sources.mysql.native.decoder import BinlogDecoder, TableBatch
+from gateway.wire.arrow import read_stream
+from tests.agent.native.capture import decode_all
+from tests.golden import golden
+
+
+def _batch() -> TableBatch:
+    decoder = BinlogDecoder(mariadb=False, checksum=True, next_gsn=11, next_transaction_id=5)
+    (batch,) = decode_all(golden("mysql_temporal").data, mariadb=False, decoder=decoder).batches
+    return batch
+
+
+def _read(frame: bytes, size_bytes: int) -> pa.RecordBatch:
+    return read_stream(frame, size_bytes, lambda schema: None)
+
+
+def test_an_encoded_stream_says_that_its_values_are_split_and_is_arrow_otherwise() -> None:
+    batch = _batch()
+    schema = pa.record_batch(batch.rows).schema
+
+    encoded = encode(batch)
+
+    data = pa.decompress(b"".join(encoded.rows), decompressed_size=encoded.rows_bytes, codec="zstd")
+    (split,) = list(pa.ipc.open_stream(data))
+    assert split.schema.metadata == {METADATA_LAYOUT.encode(): LAYOUT_SPLIT.encode()}
+    assert split.schema.remove_metadata().equals(schema, check_metadata=True)
+    numbers = split.column("_gsn").buffers()[1].to_pybytes()
+    first = numbers[: batch.row_count]
+    assert list(first) == [number & 0xFF for number in range(batch.first_gsn, batch.last_gsn + 1)]
+
+
+def test_encoded_rows_when_read_back_are_the_decoded_ones() -> None:
+    batch = _batch()
+    rows, transactions = (pa.record_batch(part) for part in (batch.rows, batch.transactions))
+
+    encoded = encode(batch)
+
+    assert _read(b"".join(encoded.rows), encoded.rows_bytes).equals(rows, check_metadata=True)
+    assert _read(encoded.transactions, encoded.transactions_bytes).equals(transactions)
+    assert batch.rows.length == batch.transactions.length == 0
+
+
+def test_a_large_stream_is_one_frame_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "LARGE_STREAM_BYTES", 100)
+    monkeypatch.setattr(encoding, "PIECE_BYTES", 64)
+    batch = _batch()
+    rows = pa.record_batch(batch.rows)
+
+    encoded = encode(batch)
+
+    assert len(encoded.rows) > 2
+    assert _read(b"".join(encoded.rows), encoded.rows_bytes).equals(rows, check_metadata=True)
+
+
+def test_a_batch_says_the_numbers_of_its_first_and_last_row() -> None:
+    batch = _batch()
+    assert batch.first_gsn == 11
+    assert batch.last_gsn == 10 + batch.row_count
+
+
+def test_exported_columns_outlive_their_batch() -> None:
+    batch = _batch()
+    expected = pa.record_batch(batch.rows).to_pylist()
+
+    rows = pa.record_batch(batch.rows)
+    column = rows.column(3)
+    del batch, rows
+
+    assert column.to_pylist() == [next(iter(list(row.values())[3:])) for row in expected]
+
+
+def test_a_new_batch_of_the_same_table_leaves_the_sent_one_as_it_is() -> None:
+    decoder = BinlogDecoder(mariadb=False, checksum=True, next_gsn=1, next_transaction_id=1, batch_rows=2)
+
+    batches = decode_all(golden("mysql_temporal").data, mariadb=False, decoder=decoder).batches
+
+    rows = [row["id"] for batch in batches for row in pa.record_batch(batch.rows).to_pylist()]
+    assert rows == sorted(rows)
+    assert len(batches) == 2

@@ -1,0 +1,57 @@
+"""Why a table stops by what its source does, with every setting of the agent at its default: all that there is.
+
+`tests.churn` takes these codes for no failure, and `report` lists them: one truth for both.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    code: str
+    why: str
+    #: a test in which such a table stops
+    shown_by: str
+
+
+STOPS = (
+    Stop(
+        "TABLE_STATEMENT_LOGGED",
+        "Its rows were changed by a statement that the log holds as text: `binlog_format` STATEMENT or MIXED.",
+        "tests/agent/test_replication.py",
+    ),
+    Stop(
+        "TABLE_ROW_UNREADABLE",
+        "A row in the log lacks values, as under some settings above, or its bytes do not fit its table.",
+        "tests/agent/test_replication.py",
+    ),
+    Stop(
+        "TABLE_SCHEMA_UNKNOWN",
+        "Nobody knows what its rows in the log looked like, and no later statement in the log tells it.",
+        "tests/agent/test_schema_over_time.py",
+    ),
+    Stop(
+        "TABLE_SCHEMA_MISMATCH",
+        "Its rows in the log contradict what is known of it, as after statements with `sql_log_bin=0`.",
+        "tests/agent/test_table_remedies.py",
+    ),
+    Stop(
+        "TABLE_COLUMN_UNSUPPORTED",
+        "It has a column of a type or a collation that this version does not know, as one that the server's owner"
+        " added.",
+        "tests/agent/test_table_remedies.py",
+    ),
+    Stop(
+        "ROWS_PARTIAL",
+        "It has no primary key, only a unique one, and the log's rows lack some of their values (`binlog_row_image`)"
+        " and do not describe columns.",
+        "tests/e2e/test_remedies.py",
+    ),
+    Stop(
+        "REREAD_LIMIT",
+        "Within an hour its rows changed unlogged, or by a foreign key in a way that can't be told, more often than the"
+        " agent's `dump.max_rereads_per_hour`.",
+        "tests/controlplane_api/test_rereads.py",
+    ),
+)
+CODES = frozenset(stop.code for stop in STOPS)

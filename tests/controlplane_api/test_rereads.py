@@ -1,0 +1,359 @@
+"""Tables whose server changed rows unlogged: what the database notes and orders; on SQLite and PostgreSQL."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from menura.lake_report import LakeStop
+from menura.landing import LandedEvent
+from sqlalchemy import select
+
+from controlplane_api import dumps
+from controlplane_api.database import Database, open_database
+from controlplane_api.models import Dump, DumpRange, SourceTable, Sync
+from controlplane_api.registry.sql_registry import SqlRegistry
+from controlplane_api.rereads import KEPT_CAUSES, KEPT_DUMPS
+from controlplane_api.states import StartKind
+from controlplane_api.syncs import stop_tables
+from gateway.registry import DumpPlanned, KeyRange
+from tests.controlplane_api import facts
+from tests.controlplane_api.dump_facts import BROKEN, Log, begin, command, dump
+from tests.controlplane_api.facts import KEY, LANDING, T0, dump_event, started, unlogged
+from tests.controlplane_api.lake_facts import Sink
+from tests.controlplane_api.lake_facts import stop as lake_stop
+
+WHOLE_KEY = DumpPlanned(("id",), (KeyRange(0, "", ""),), 10, 500, None, None, "")
+SHORT = DumpPlanned(("id",), (KeyRange(0, "", ""),), 10, 500, 60, 3_600, "")
+
+
+@pytest.fixture
+def log(registry: SqlRegistry, database: Database) -> Log:
+    """shop.orders streams."""
+    facts.record_shop(registry)
+    begin(database, "orders")
+    made = Log(registry)
+    made.cut(start=[started("orders", 1)])
+    return made
+
+
+def sync_of(database: Database, table: str = "orders") -> dict[str, Any]:
+    with database.read() as connection:
+        statement = select(Sync).join(SourceTable).where(SourceTable.name == table)
+        return dict(connection.execute(statement).mappings().one())
+
+
+def note(database: Database) -> dict[str, Any] | None:
+    return sync_of(database)["unlogged"]
+
+
+def ordered(registry: SqlRegistry) -> list[str]:
+    return [order.dump for order in registry.dumps(KEY).dumps]
+
+
+def dumped(log: Log, uuid: str, gsn: int) -> None:
+    """The dump is planned, begins at `gsn` and is done with the number after."""
+    log.registry.record_dump_plan(KEY, uuid, WHOLE_KEY, T0)
+    log.cut(dump_event("orders", gsn, "DUMP_STARTED", uuid))
+    log.cut(facts.chunk("orders", uuid, 1, "", "", last=True), dump_event("orders", gsn + 1, "DUMPED", uuid, gsn))
+
+
+def test_a_table_when_its_server_changed_rows_unlogged_says_it_and_a_dump_is_ordered(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    generation = registry.dump_generations([KEY])[KEY]
+    log.cut(unlogged("orders", 11, "decimal(12,4) to decimal(12,2) rounds values"))
+    said = note(database)
+    assert said is not None
+    assert said["causes"] == [
+        {
+            "gsn": 11,
+            "position": f"{facts.UUID}:11",
+            "why": "decimal(12,4) to decimal(12,2) rounds values",
+            "at_us": T0 + 11,
+        }
+    ]
+    assert said["reread"]
+    assert len(ordered(registry)) == 1
+    assert registry.dump_generations([KEY])[KEY] > generation
+    assert sync_of(database)["start"] is None, "the stream goes on"
+
+
+def test_a_note_when_a_dump_begun_after_its_cause_is_done_is_gone(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 11))
+    dumped(log, ordered(registry)[0], 20)
+    assert note(database) is None
+    assert ordered(registry) == []
+
+
+def test_causes_when_a_dump_has_not_begun_share_it(log: Log, registry: SqlRegistry, database: Database) -> None:
+    log.cut(unlogged("orders", 11, "first"), unlogged("orders", 12, "second"))
+    log.cut(unlogged("orders", 13, "third"))
+    (uuid,) = ordered(registry)
+    dumped(log, uuid, 20)
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_cause_when_it_came_after_the_dumps_start_gets_one_more(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 11, "first"))
+    (first,) = ordered(registry)
+    registry.record_dump_plan(KEY, first, WHOLE_KEY, T0)
+    log.cut(dump_event("orders", 20, "DUMP_STARTED", first))
+    log.cut(unlogged("orders", 25, "second"))
+    assert ordered(registry) == [first], "one at a time"
+    log.cut(facts.chunk("orders", first, 1, "", "", last=True), dump_event("orders", 30, "DUMPED", first, 20))
+    left = note(database)
+    assert left is not None
+    assert [cause["why"] for cause in left["causes"]] == ["second"]
+    (second,) = ordered(registry)
+    assert second != first
+    dumped(log, second, 40)
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_users_dump_when_it_runs_already_heals_too(log: Log, registry: SqlRegistry, database: Database) -> None:
+    mine = dump(database, "orders")
+    log.cut(unlogged("orders", 11))
+    assert ordered(registry) == [mine]
+    dumped(log, mine, 20)
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_cause_when_the_policy_only_notes_orders_nothing(log: Log, registry: SqlRegistry, database: Database) -> None:
+    log.cut(unlogged("orders", 11, reread=False))
+    log.cut(table="orders")
+    said = note(database)
+    assert said is not None
+    assert not said["reread"]
+    assert ordered(registry) == []
+    dumped(log, dump(database, "orders"), 20)
+    assert note(database) is None
+
+
+def test_a_note_when_all_rows_are_removed_is_gone(log: Log, database: Database) -> None:
+    log.cut(unlogged("orders", 11, reread=False))
+    log.cut(facts.event("orders", 12, "TRUNCATED"))
+    assert note(database) is None
+
+
+def test_a_re_read_when_its_causes_never_end_stops_the_table_at_the_bound(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    for number in range(3):
+        log.cut(unlogged("orders", 100 * number + 11, "cascade"))
+        (uuid,) = ordered(registry)
+        dumped(log, uuid, 100 * number + 20)
+    generation = registry.desired(KEY).generation
+    log.cut(unlogged("orders", 999, "cascade"))
+    sync = sync_of(database)
+    assert (sync["failed"], sync["state"], sync["problem"]["code"]) == (True, "failed", "REREAD_LIMIT")
+    assert "cascade" in sync["problem"]["message"]
+    assert ordered(registry) == []
+    assert registry.desired(KEY).generation > generation
+    assert registry.desired(KEY).tables == ()
+
+
+def test_the_bound_when_an_hour_has_passed_lets_re_reads_through(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 11, most=1))
+    dumped(log, ordered(registry)[0], 20)
+    later = facts.entry(len(log.entries) + 1, facts.cut(len(log.entries) + 1, events=[unlogged("orders", 31, most=1)]))
+    log.entries.append(replace(later, committed_at_us=later.committed_at_us + 3_600_000_000))
+    registry.apply_entry(LANDING, log.entries[-1])
+    assert len(ordered(registry)) == 1
+    assert not sync_of(database)["failed"]
+
+
+def test_re_reads_when_they_are_of_long_ago_are_forgotten_but_the_newest(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    for number in range(KEPT_DUMPS + 5):
+        hours_later = 2 * number
+        made = facts.cut(len(log.entries) + 1, events=[unlogged("orders", 100 * number + 11)])
+        landed = facts.entry(len(log.entries) + 1, made)
+        log.entries.append(replace(landed, committed_at_us=landed.committed_at_us + hours_later * 3_600_000_000))
+        registry.apply_entry(LANDING, log.entries[-1])
+        dumped(log, ordered(registry)[0], 100 * number + 20)
+    with database.read() as connection:
+        kept = connection.execute(select(Dump.created_at_us).order_by(Dump.id)).scalars().all()
+        ranges = connection.execute(select(DumpRange.dump_id)).scalars().all()
+    assert KEPT_DUMPS < len(kept) <= KEPT_DUMPS + 2
+    assert len(ranges) == len(kept)
+
+
+def test_a_re_read_when_it_fails_is_ordered_again_up_to_the_bound(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 11, most=2))
+    (first,) = ordered(registry)
+    registry.record_dump_failed(KEY, first, BROKEN, T0 + 3_000_000)
+    (second,) = ordered(registry)
+    assert second != first
+    registry.record_dump_plan(KEY, second, SHORT, T0 + 3_000_000)  # refused
+    assert ordered(registry) == []
+    assert sync_of(database)["problem"]["code"] == "REREAD_LIMIT"
+
+
+def test_a_re_read_when_a_user_cancels_it_is_not_ordered_again(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 11))
+    command(database, dumps.cancel, ordered(registry)[0])
+    log.cut(facts.event("orders", 12, "ALTERED"))
+    assert ordered(registry) == []
+    said = note(database)
+    assert said is not None
+    assert not said["reread"]
+
+
+def test_a_table_without_a_key_when_it_is_re_read_begins_anew(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    facts_of = facts.table_seen("orders")
+    keyless = type(facts_of)(
+        **{name: getattr(facts_of, name) for name in type(facts_of).__slots__ if name != "keys"}, keys=()
+    )
+    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, [keyless], T0)
+    log.cut(unlogged("orders", 11))
+    (uuid,) = ordered(registry)
+    sync = sync_of(database)
+    assert (sync["start"], sync["start_text"]) == (StartKind.DUMP, uuid)
+    log.cut(unlogged("orders", 12))
+    assert ordered(registry) == [uuid]
+    log.cut(
+        facts.chunk("orders", uuid, 1, "", "", last=True),
+        dump_event("orders", 21, "DUMPED", uuid),
+        start=[started("orders", 3)],
+        generation=registry.desired(KEY).generation,
+    )
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_note_when_causes_never_end_keeps_the_first_and_the_newest(log: Log, database: Database) -> None:
+    for number in range(50):
+        log.cut(unlogged("orders", 100 + number, f"cause {number}"))
+    said = note(database)
+    assert said is not None
+    told = [cause["why"] for cause in said["causes"]]
+    assert (len(told), told[0], told[-1], said["more"]) == (KEPT_CAUSES, "cause 0", "cause 49", 50 - KEPT_CAUSES)
+
+
+def test_a_table_when_it_is_started_with_a_note_is_re_read_once_it_has_begun(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 11))
+    command(database, stop_tables, [("shop", "orders")])
+    assert ordered(registry) == []
+    begin(database, "orders", kind=StartKind.RESUME)
+    assert ordered(registry) == []
+    log.cut(start=[started("orders", 4)], generation=registry.desired(KEY).generation)
+    assert len(ordered(registry)) == 1
+
+
+def test_a_log_when_it_is_replayed_into_an_empty_database_gives_the_note_and_orders_nothing(
+    log: Log, registry: SqlRegistry, database: Database, fresh_url: Any
+) -> None:
+    log.cut(unlogged("orders", 11))
+    fresh = open_database(fresh_url())
+    try:
+        other = SqlRegistry(fresh)
+        for entry in log.entries:
+            other.apply_entry(LANDING, entry)
+        assert note(fresh) == note(database)
+        assert other.dumps(KEY).dumps == ()
+    finally:
+        fresh.close()
+
+
+def keys_told(most: int = 3, gsn: int = 2) -> LandedEvent:
+    """The agent's policy comes with a table's keys."""
+    told = facts.event("orders", gsn, "FOREIGN_KEYS")
+    return replace(told, reread=most > 0, most_rereads_per_hour=most)
+
+
+def uncertain(cut: int = 2, gsn: int = 0, at_us: int = T0) -> LakeStop:
+    return lake_stop("orders", cut, "CASCADE_UNCERTAIN", reread=True, gsn=gsn, at_us=at_us, message="What a key did.")
+
+
+def test_a_lake_when_it_has_stopped_a_table_that_a_dump_heals_gets_it_once(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(keys_told())
+    sinks = Sink(), Sink("second", run="f" * 32)
+    for sink in sinks:  # both have stopped it
+        sink.tell(database, 0, stopped=(uncertain(),))
+    said = note(database)
+    assert said is not None
+    assert [cause["why"] for cause in said["causes"]] == ["a lake stopped it: What a key did."]
+    (uuid,) = ordered(registry)
+    sinks[0].tell(database, stopped=(uncertain(),))  # it says so again
+    sinks[0].tell(database, 0, stopped=(uncertain(),))
+    assert ordered(registry) == [uuid]
+    dumped(log, uuid, 1000)
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_lakes_stop_when_a_dump_that_heals_it_is_there_already_orders_none(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(keys_told())
+    mine = dump(database, "orders")
+    registry.record_dump_plan(KEY, mine, WHOLE_KEY, T0)
+    log.cut(dump_event("orders", 20, "DUMP_STARTED", mine))
+    Sink().tell(database, 0, stopped=(uncertain(gsn=19),))
+    assert (note(database), ordered(registry)) == (None, [mine])
+    Sink("second", run="f" * 32).tell(database, 0, stopped=(uncertain(gsn=20),))
+    assert note(database) is not None
+    assert ordered(registry) == [mine], "one at a time"
+    log.cut(facts.chunk("orders", mine, 1, "", "", last=True), dump_event("orders", 30, "DUMPED", mine, 20))
+    (another,) = ordered(registry)
+    dumped(log, another, 40)
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_lakes_stop_when_no_dump_may_be_ordered_for_it_stays(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(keys_told())
+    sink = Sink()
+    sink.tell(database, 0, stopped=(lake_stop("orders"),))  # which a person has to look at
+    assert (note(database), ordered(registry)) == (None, [])
+    log.cut(keys_told(0, gsn=12))
+    sink.tell(database, stopped=(uncertain(at_us=T0 + 9),))
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_lakes_stops_when_dumps_do_not_end_them_stop_the_table_at_the_bound(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(keys_told(2))
+    sink = Sink()
+    for number in range(2):
+        sink.tell(database, 0, stopped=(uncertain(at_us=T0 + number),), at_us=T0 + number)
+        (uuid,) = ordered(registry)
+        dumped(log, uuid, 10 * len(log.entries) + 5)
+    sink.tell(database, 0, stopped=(uncertain(at_us=T0 + 9),), at_us=T0 + 9)
+    assert sync_of(database)["problem"]["code"] == "REREAD_LIMIT"
+    assert ordered(registry) == []
+
+
+def test_a_stream_when_a_table_has_a_note_or_a_dump_is_told_from_where(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    def told() -> tuple[int, int]:
+        (table,) = registry.desired(KEY).tables
+        return table.unlogged_gsn, table.dump_gsn
+
+    assert told() == (0, 0)
+    log.cut(unlogged("orders", 11))
+    assert told() == (11, 0)
+    (uuid,) = ordered(registry)
+    registry.record_dump_plan(KEY, uuid, WHOLE_KEY, T0)
+    log.cut(dump_event("orders", 21, "DUMP_STARTED", uuid))
+    assert told() == (11, 21)
+    log.cut(facts.chunk("orders", uuid, 1, "", "", last=True), dump_event("orders", 22, "DUMPED", uuid, 21))
+    assert told() == (0, 0)

@@ -1,0 +1,244 @@
+"""Which test runs what a message of the product says is to be done.
+
+A remedy is a command of `menura`, a statement for the server, or a setting, wherever a text of the product names one.
+Comes in: the product's source. Each function that makes such a text stands in `RUN_BY` with a test that brings its
+message about, takes the remedy from it and runs it, word for word. Two messages are not brought about: `_dump_command`
+takes a log file above 4 GiB, its command is run after another message of its code; `check_engine` says that there is no
+table only where it goes within the moment between two statements. A remedy that is run nowhere fails this test, and so
+does an entry for a text or a test that is no more.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tests.servers import ROOT
+
+PACKAGES = ("agent", "gateway", "controlplane_api", "spark_sink", "proto/menura")
+#: they make commands
+HELPERS = frozenset({"sync_anew", "sync_stop", "sync_retry", "sync_resync", "dump_anew", "restored_or_anew"})
+REMEDY = re.compile(
+    r"\bmenura (?:sync|dump|sources|lakes|agent|gateway|api|sink|up|tables|events|status)\b"
+    r"|\bSET GLOBAL [a-z]|\bGRANT [{A-Z]|\bALTER (?:TABLE|USER) |\bsources\.\{|\bgtid_mode=ON|\bmy\.cnf"
+    rf"|(?:{'|'.join(HELPERS)})\(|\.(?:resync|retry)\}}"
+)
+
+AGENT = "agent/test_remedies.py"
+TABLE = "agent/test_table_remedies.py"
+E2E = "e2e/test_remedies.py"
+SINK = "spark_sink/test_remedies.py"
+CONTROL = "controlplane_api/test_remedies.py"
+_CHECKS = f"{AGENT}::test_filter_when_it_does_not_fit_then_what_the_messages_name_is_what_to_change"
+_GRANTS = (
+    f"{AGENT}::test_grants_when_they_are_missing_then_the_statements_of_the_messages_give_them_before_and_while_it_runs"
+)
+_LOG = f"{AGENT}::test_log_when_it_is_off_or_not_of_rows_then_the_lines_and_statements_of_the_messages_mend_it"
+_TLS = f"{AGENT}::test_tls_when_it_can_not_be_verified_then_the_setting_of_the_message_verifies_it"
+_ADDRESS = f"{AGENT}::test_address_when_nobody_is_there_then_the_settings_of_the_message_are_those_to_correct"
+_DROPPED = f"{AGENT}::test_table_when_the_filter_drops_it_then_the_setting_of_the_message_lets_it_through"
+_RENAMED = (
+    "agent/test_renamed_tables.py::"
+    "test_a_dropped_table_when_it_has_another_name_then_stays_denied_until_the_filter_names_the_former"
+)
+_SERVER_ID = f"{AGENT}::test_server_id_when_the_server_has_it_then_the_setting_of_the_message_is_the_one_to_change"
+_JSON = f"{AGENT}::test_json_when_it_is_logged_in_parts_then_either_statement_of_the_message_mends_it"
+_LOGIN = f"{AGENT}::test_login_when_it_is_refused_then_the_statement_of_the_message_lets_it_in"
+_NO_GTIDS = (
+    "agent/test_dump_servers.py::"
+    "test_dump_when_mysql_has_no_gtids_then_asks_for_lock_tables_and_snapshots_give_its_positions"
+)
+_NO_GTIDS_AT_THE_REPLICA = (
+    "agent/test_dump_servers.py::test_dump_when_the_replica_has_no_gtids_then_it_fails_and_says_why"
+)
+_DUMPS = f"{E2E}::test_dumps_when_they_fail_then_their_remedies_bring_all_rows"
+_POLICY = f"{E2E}::test_table_when_stopped_by_its_policy_then_its_remedy_brings_its_rows"
+_STATEMENT = f"{E2E}::test_table_when_a_statement_was_logged_then_its_remedy_brings_its_rows"
+_IGNORED = f"{E2E}::test_table_when_an_ignored_column_gets_another_name_then_its_remedy_brings_its_rows"
+_UNKNOWN = f"{E2E}::test_table_when_its_definition_can_not_be_known_then_its_remedy_brings_its_rows"
+_PURGED = f"{E2E}::test_table_when_its_log_was_purged_and_its_policy_is_to_stop_then_its_remedy_brings_its_rows"
+_UNNAMED_KEY = f"{E2E}::test_table_without_a_primary_key_when_its_rows_come_in_parts_then_its_remedy_brings_its_rows"
+_SHORT = f"{E2E}::test_dump_when_the_log_is_kept_too_short_then_its_remedy_brings_its_rows"
+_REFUSED = f"{E2E}::test_command_when_it_is_refused_then_what_it_says_instead_is_taken"
+_LIMIT = f"{E2E}::test_table_when_it_needs_too_many_re_reads_then_its_remedy_brings_its_rows"
+_LOST = f"{E2E}::test_desired_state_when_the_control_database_is_lost_then_its_remedy_goes_on_with_all_tables"
+_REPLACED = (
+    "e2e/test_log_gone.py::test_server_when_another_one_is_at_its_address_then_nothing_is_read_before_it_is_accepted"
+)
+_LAKE = (
+    "e2e/test_status.py::"
+    "test_table_when_the_lake_can_not_follow_it_then_everybody_says_so_and_retry_and_resync_bring_it_back"
+)
+_AWAY = "e2e/test_status.py::test_tables_when_the_agent_is_away_then_they_wait_and_when_it_is_back_they_stream"
+_DAMAGED = f"{SINK}::test_table_when_a_landed_file_is_damaged_then_either_remedy_brings_its_rows"
+_IN_PARTS = f"{SINK}::test_table_without_a_key_when_its_rows_come_in_parts_then_the_remedy_brings_its_rows"
+_RANGE = f"{SINK}::test_table_without_a_key_when_a_range_of_it_comes_then_the_remedy_brings_its_rows"
+_EARLIER = f"{SINK}::test_table_when_what_its_earlier_rows_hold_can_not_be_read_then_the_remedy_brings_its_rows"
+_UNEXPECTED = f"{SINK}::test_table_when_it_can_not_be_written_for_an_unknown_reason_then_the_remedy_tries_it_again"
+_BOTH_LOST = f"{SINK}::test_table_when_the_lake_and_the_landing_have_lost_it_then_the_remedy_brings_its_rows"
+_UNCERTAIN = f"{SINK}::test_child_when_what_a_key_did_to_it_is_not_known_then_the_remedy_brings_its_rows"
+_BEREFT = f"{SINK}::test_child_when_its_parent_has_begun_anew_then_the_remedy_brings_its_rows"
+_CONTRADICTED = f"{TABLE}::test_table_when_the_log_contradicts_its_definition_then_the_remedy_brings_its_rows"
+_COLLATION = (
+    f"{TABLE}::test_table_when_the_collation_of_a_column_is_its_owners_then_the_remedy_brings_its_other_columns"
+)
+_LABELS = f"{TABLE}::test_dump_when_nobody_can_tell_a_columns_labels_then_the_remedy_brings_its_other_columns"
+_ROW = f"{TABLE}::test_table_when_a_row_lacks_its_values_then_the_remedy_brings_its_rows"
+_GENERATED = f"{TABLE}::test_table_when_an_update_lacks_generated_columns_then_the_remedy_brings_its_rows"
+_MERGE = f"{TABLE}::test_table_when_rows_come_through_a_merge_table_then_the_remedy_brings_its_rows"
+_ROLLBACK = f"{TABLE}::test_table_when_it_is_not_known_what_a_rollback_undid_then_the_remedy_brings_its_rows"
+_CASCADES = (
+    f"{TABLE}::test_table_when_a_foreign_key_changes_it_and_its_policy_is_to_stop_then_the_remedy_brings_its_rows"
+)
+_GONE = f"{TABLE}::test_dump_when_its_table_has_gone_then_the_remedy_brings_its_rows_once_it_is_there_again"
+_STREAMS_ON = f"{TABLE}::test_dump_when_its_table_has_no_key_and_streams_on_then_the_remedy_brings_its_rows"
+_LAG = f"{TABLE}::test_dump_when_the_lag_is_not_shown_then_the_grant_of_the_message_lets_it_go_on"
+_UNRELATED = f"{TABLE}::test_dump_when_its_server_can_not_be_told_from_the_logs_then_the_remedy_brings_its_rows"
+_BUSY = f"{TABLE}::test_dump_when_transactions_keep_its_table_busy_then_the_remedy_lets_it_go_on"
+_INVALID = f"{TABLE}::test_dump_when_the_server_can_not_show_a_row_then_either_remedy_brings_its_rows"
+_NO_POSITION = f"{TABLE}::test_source_when_its_committed_position_is_none_then_the_remedy_brings_its_tables"
+_ENDS = (
+    "agent/test_dump_servers.py::"
+    "test_dump_when_the_server_ends_whenever_a_row_is_read_then_it_fails_and_leaves_the_server_alone"
+)
+_PLAN = "gateway/test_dumps.py::test_a_plan_by_key_when_the_dump_was_planned_without_one_ends_the_dump"
+_NOTED = f"{CONTROL}::test_table_when_its_policy_is_to_note_then_the_command_of_the_note_brings_its_rows"
+_SYNC = f"{CONTROL}::test_sync_when_a_command_is_refused_then_what_it_says_instead_is_taken"
+_DUMP = f"{CONTROL}::test_dump_when_a_command_is_refused_then_what_it_says_instead_is_taken"
+_RETENTION = f"{CONTROL}::test_dump_when_the_log_is_not_kept_long_enough_then_both_commands_of_the_message_begin_it"
+_LAKES = f"{CONTROL}::test_lakes_when_one_is_unknown_or_silent_then_what_the_message_says_is_taken"
+_ACCEPTANCE = f"{CONTROL}::test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken"
+
+RUN_BY = {
+    "agent/filter.py Filter.denial": (_DROPPED, _RENAMED),
+    "agent/filter.py _table_unknown": (_CHECKS,),
+    "agent/filter.py _wrong_column": (_CHECKS,),
+    "agent/filter.py ignored_key": (_CHECKS,),
+    "agent/snapshot/failures.py column_unsupported": (_LABELS,),
+    "agent/snapshot/failures.py key_changed": (_DUMPS,),
+    "agent/snapshot/failures.py server_ends": (_ENDS,),
+    "agent/snapshot/failures.py sync_goes_on": (_STREAMS_ON,),
+    "agent/snapshot/failures.py table_gone": (_GONE,),
+    "agent/sources/mysql/snapshot/load.py LoadReader._lag_grant_missing": (_LAG,),
+    "agent/sources/mysql/snapshot/mariadb_other_server.py MariadbOtherServer._unrelated": (_UNRELATED,),
+    "agent/sources/mysql/snapshot/results.py RowsPlan.invalid": (_INVALID,),
+    "agent/sources/mysql/snapshot/snapshots.py _kept_busy": (_BUSY,),
+    "agent/sources/mysql/snapshot/snapshots.py _lock_grant_missing": (_NO_GTIDS,),
+    "agent/sources/mysql/snapshot/snapshots.py select_positions": (_NO_GTIDS_AT_THE_REPLICA,),
+    "agent/sources/mysql/snapshot/transactional.py check_engine": (_DUMPS,),
+    "agent/sources/mysql/failures.py generated_missing": (_GENERATED,),
+    "agent/sources/mysql/failures.py ignored_renamed": (_IGNORED,),
+    "agent/sources/mysql/failures.py row_unreadable": (_ROW,),
+    "agent/sources/mysql/failures.py rows_missing": (_MERGE, _CASCADES),
+    "agent/sources/mysql/failures.py rows_uncertain": (_ROLLBACK,),
+    "agent/sources/mysql/failures.py rows_unlogged": (_POLICY,),
+    "agent/sources/mysql/failures.py statement_logged": (_STATEMENT,),
+    "agent/sources/mysql/schema/table_planner.py": (_CONTRADICTED, _UNKNOWN),
+    "agent/sources/mysql/schema/table_planner.py TablePlanner._error": (_UNKNOWN,),
+    "agent/sources/mysql/schema/table_planner.py TablePlanner._ignore_or_upgrade": (_COLLATION,),
+    "agent/sources/mysql/server/checks.py": (_LOG,),
+    "agent/sources/mysql/server/checks.py _check_partial_json": (_JSON,),
+    "agent/sources/mysql/server/checks.py duplicate_id": (_SERVER_ID,),
+    "agent/sources/mysql/server/connection.py _connect_error": (_TLS, _LOGIN, _ADDRESS),
+    "agent/sources/mysql/server/connection.py _tls_context": (_TLS,),
+    "agent/sources/mysql/server/connection.py grant_missing": (_GRANTS,),
+    "agent/sources/mysql/server/continuity.py": (_PURGED,),
+    "agent/sources/mysql/server/continuity.py Continuity._accept": (_REPLACED,),
+    "agent/sources/mysql/server/replication.py _dump_command": (_NO_POSITION,),
+    "agent/capture/gaps.py stop_of": (_PURGED,),
+    "agent/sources/mysql/stream/starts.py BinlogStart.stored": (_NO_POSITION,),
+    "controlplane_api/acceptance.py accept": (_ACCEPTANCE,),
+    "controlplane_api/acceptance.py offered": (_ACCEPTANCE,),
+    "controlplane_api/api/client.py ApiClient._ask": (_LOST,),
+    "controlplane_api/api/dump_queries.py dump": (_DUMP,),
+    "controlplane_api/api/stages.py _agent_away": (_AWAY,),
+    "controlplane_api/api/stages.py lake_silent": (_LAKES,),
+    "controlplane_api/commands/dump.py _find": (_DUMP,),
+    "controlplane_api/commands/show.py _note": (_NOTED,),
+    "controlplane_api/dumps.py _anew": (_DUMP,),
+    "controlplane_api/dumps.py _refusal": (_SYNC,),
+    "controlplane_api/dumps.py _runs_already": (_DUMP,),
+    "controlplane_api/dumps.py dump_of": (_DUMP,),
+    "controlplane_api/dumps.py pause": (_DUMP,),
+    "controlplane_api/lakes.py _create": (_LAKES,),
+    "controlplane_api/lakes.py forget_lake": (_LAKES,),
+    "controlplane_api/lost_state.py source_problem": (_LOST,),
+    "controlplane_api/lost_state.py table_problem": (_LOST,),
+    "controlplane_api/recovery.py _retry_refusal": (_SYNC,),
+    "controlplane_api/registry/dump_reports.py _shortage": (_RETENTION, _SHORT),
+    "controlplane_api/rereads.py _limit_problem": (_LIMIT,),
+    "controlplane_api/syncs.py _notice": (_SYNC,),
+    "controlplane_api/syncs.py _refusal": (_REFUSED, _SYNC),
+    "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
+    "spark_sink/ingest/new_beginning.py _parent_begun_anew": (_BEREFT,),
+    "spark_sink/ingest/table_task.py unexpected_stop": (_UNEXPECTED,),
+    "spark_sink/lake/foreign_keys.py uncertain": (_UNCERTAIN,),
+    "spark_sink/lake/recorded.py _lost": (_BOTH_LOST,),
+    "spark_sink/lake/steps.py check_partial": (_IN_PARTS, _UNNAMED_KEY),
+    "spark_sink/lake/steps.py check_steps": (_RANGE,),
+    "spark_sink/landed/event_columns.py _fill": (_EARLIER,),
+    "spark_sink/landed/landed_file.py open_landed": (_DAMAGED,),
+    "spark_sink/landed/landed_file.py restored_or_anew": (_DAMAGED, _LAKE),
+    "spark_sink/landed/landed_file.py unreadable": (_DAMAGED, _LAKE),
+}
+#: texts that name one for another reason
+NO_REMEDIES = {
+    "agent/cli.py _parser": "the program's name",
+    "spark_sink/cli.py _parser": "the program's name",
+    "agent/sources/mysql/ddl/statements.py": "words of SQL",
+    "agent/snapshot/throttle.py Throttle.__init__": "where a setting was found",
+    "controlplane_api/commands/up.py _locked": "what was found",
+    "proto/menura/naming.py": "the helpers themselves",
+    "spark_sink/work.py": "the helpers themselves",
+}
+
+
+@cache
+def remedies() -> dict[str, list[str]]:
+    """All texts that name one, by file and function."""
+    found: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(file.read_text())
+            documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+            for place, text in _texts(tree, (), documents):
+                if REMEDY.search(text):
+                    found.setdefault(f"{file.relative_to(ROOT)} {'.'.join(place)}".strip(), []).append(text)
+    return found
+
+
+def _texts(node: ast.AST, place: tuple[str, ...], documents: set[int]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Functions and what stands in them: texts, with what is put into them as it is written, and calls of helpers."""
+    if id(node) in documents:
+        return
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        place = (*place, node.name)
+    if isinstance(node, ast.JoinedStr):
+        yield place, ast.unparse(node)
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield place, node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in HELPERS:
+        yield place, ast.unparse(node)
+    for child in ast.iter_child_nodes(node):
+        yield from _texts(child, place, documents)
+
+
+def _is_no_remedy(site: str) -> bool:
+    return site in NO_REMEDIES or site.partition(" ")[0] in NO_REMEDIES
+
+
+def test_remedies_when_a_text_names_one_then_a_test_runs_it() -> None:
+    found = {site: texts for site, texts in remedies().items() if not _is_no_remedy(site)}
+    assert len(found) > 60
+    assert {site: texts for site, texts in found.items() if site not in RUN_BY} == {}
+    assert RUN_BY.keys() - found.keys() == set()
+    assert all(any(site in (each, each.partition(" ")[0]) for each in remedies()) for site in NO_REMEDIES)
+
+
+def test_remedies_when_a_test_is_named_then_there_is_one() -> None:
+    named = {test for tests in RUN_BY.values() for test in tests}
+    for test in sorted(named):
+        file, _, name = test.partition("::")
+        tree = ast.parse((ROOT / "tests" / file).read_text())
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, test
