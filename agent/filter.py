@@ -94,12 +94,14 @@ class Origins:
 class Findings:
     """What a look at the server's tables has found wrong; from any thread."""
 
-    __slots__ = ("denied", "dropped")
+    __slots__ = ("denied", "dropped", "unlogged")
 
     def __init__(self) -> None:
         self.denied: Mapping[Table, TableError] = {}
         #: ignored columns that the stream saw go, in lower case: nobody has misspelt them
         self.dropped: Mapping[Table, frozenset[str]] = {}
+        #: generated columns whose new values the server leaves out of its log, in lower case
+        self.unlogged: Mapping[Table, frozenset[str]] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,6 @@ _COLLATION = (
 )
 _LABELS = f"{TABLE}::test_dump_when_nobody_can_tell_a_columns_labels_then_the_remedy_brings_its_other_columns"
 _ROW = f"{TABLE}::test_table_when_a_row_lacks_its_values_then_the_remedy_brings_its_rows"
-_GENERATED = f"{TABLE}::test_table_when_an_update_lacks_generated_columns_then_the_remedy_brings_its_rows"
 _MERGE = f"{TABLE}::test_table_when_rows_come_through_a_merge_table_then_the_remedy_brings_its_rows"
 _ROLLBACK = f"{TABLE}::test_table_when_it_is_not_known_what_a_rollback_undid_then_the_remedy_brings_its_rows"
 _CASCADES = (
@@ -126,7 +125,6 @@ RUN_BY = {
     "agent/sources/mysql/snapshot/snapshots.py _lock_grant_missing": (_NO_GTIDS,),
     "agent/sources/mysql/snapshot/snapshots.py select_positions": (_NO_GTIDS_AT_THE_REPLICA,),
     "agent/sources/mysql/snapshot/transactional.py check_engine": (_DUMPS,),
-    "agent/sources/mysql/failures.py generated_missing": (_GENERATED,),
     "agent/sources/mysql/failures.py ignored_renamed": (_IGNORED,),
     "agent/sources/mysql/failures.py row_unreadable": (_ROW,),
     "agent/sources/mysql/failures.py rows_missing": (_MERGE, _CASCADES),

@@ -187,6 +187,7 @@ class SourceState:
     def _table_state(self, table: Table, unread: MenuraError | None) -> config_pb2.TableState:
         database, name = table
         verdict = self._config.filter.verdict(database, name)
+        unsent = verdict.ignored_columns | self._config.filter.findings.unlogged.get(table, frozenset())
         state, error = self._tables.get(table, (config_pb2.TableState.PENDING, None))
         if error is None and unread is not None:
             state, error = config_pb2.TableState.WAITING, unread
@@ -197,7 +198,7 @@ class SourceState:
         shown = config_pb2.TableState(
             table=config_pb2.TableName(database=database, table=name),
             state=state,
-            ignored_columns=sorted(verdict.ignored_columns),
+            ignored_columns=sorted(unsent),
         )
         if error is not None:
             shown.error.CopyFrom(as_message(error))

@@ -203,37 +203,6 @@ def test_table_when_a_row_lacks_its_values_then_the_remedy_brings_its_rows(
         )
 
 
-@pytest.mark.parametrize("release", ["", "11.8"])
-def test_table_when_an_update_lacks_generated_columns_then_the_remedy_brings_its_rows(
-    release: str, gateway: GatewayDouble, tmp_path: Path
-) -> None:
-    """MariaDB leaves out those of large types with NOBLOB images, and from 11.8.9 on all, whatever the images are."""
-    with server("mariadb", tmp_path / "server", release=release, binlog_row_image="NOBLOB") as database:
-        prepare(database)
-        database.run("ALTER TABLE shop.orders ADD shown TEXT AS (CONCAT(note, '!')) VIRTUAL")
-        operator = Operator(tmp_path, gateway, database)
-        gateway.sync("shop", ORDERS, now=True)
-        with running_agent(operator.path, operator.log):
-            gateway.wait(lambda: gateway.source("shop").committed)
-            database.run("INSERT INTO shop.orders (note) VALUES ('a')", "UPDATE shop.orders SET note = 'b'")
-            message = operator.stopped(ORDERS, "TABLE_ROW_UNREADABLE")
-            assert "they change: shown" in message
-        columns = "id, note, secret"
-        if release:
-            operator.ignores(message, "shown")
-        else:
-            (statement,) = statements(message)
-            database.run(statement)
-            columns += ", shown"
-        with running_agent(operator.path, operator.log):
-            operator.leads_back(
-                message,
-                "menura sync start shop shop.orders --from dump",
-                "UPDATE shop.orders SET note = 'c'",
-                f"SELECT {columns} FROM shop.orders",
-            )
-
-
 def test_table_when_rows_come_through_a_merge_table_then_the_remedy_brings_its_rows(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ run: statements on the real server, its log read by a real agent, the rows that 
 - **decoded**: the rows are those of the server, value for value.
 - **re-read**: rows changed that the log does not hold. The table goes on, an event says why earlier rows may be stale,
   and a dump is ordered that brings them (tests/e2e/test_rereads.py shows its end).
+- **not sent**: as decoded, but for generated columns whose new values the log lacks. The table goes on without them,
+  and an event says so (tests/agent/test_unlogged_columns.py).
 - An error's code: the table (`TABLE_...`), or the source, stopped at that position and said why. Its rows up to there
   are complete, and nothing after them was read.
 - **WRONG**: the rows differ: a defect of ours that is not yet mended, and shown here until it is.
@@ -94,7 +96,7 @@ def stops() -> str:
 
 
 def _types(found: Findings) -> str:
-    lines = ["| setting | types decoded | types that stop |", "|---|---|---|"]
+    lines = ["| setting | types decoded | other types |", "|---|---|---|"]
     for setting, outcomes in found.types.items():
         stopped: dict[str, list[str]] = {}
         for name, outcome in outcomes.items():

@@ -20,6 +20,7 @@ from menura.change_batch import CHANGE_TYPE, GSN
 from agent.errors import SourceConnectionLost
 from agent.sources.mysql.log import constants
 from agent.sources.mysql.server.server_log import FIRST_OFFSET
+from agent.sources.mysql.stream.table_router import UNLOGGED_COLUMNS
 from tests.agent.gateway_double import GatewayDouble, SourceRecord, Table
 from tests.agent.native.capture import dump, heartbeats
 from tests.agent.native.mutation import payloads
@@ -34,6 +35,8 @@ from tests.servers import Server
 DECODED = "decoded"
 #: rows changed unlogged: the table goes on, and an event orders a dump that brings them
 REREAD = "re-read"
+#: as decoded, but for generated columns whose values the log lacks: they are not sent, and an event says so
+NOT_SENT = "not sent"
 #: rows that differ from the server's: a defect
 WRONG = "WRONG"
 NO_ROW = "holds no row"
@@ -219,7 +222,15 @@ def _examine(running: Server, reader: _Reader, case: _Case, findings: Findings) 
     outcomes = {
         name: _stop(reader.record, table)
         or _reread(reader.record, table, first_gsn)
-        or _outcome(running, case, (table[0], case.shown_by or table[1]), changes[table], first_gsn, code)
+        or _outcome(
+            running,
+            case,
+            (table[0], case.shown_by or table[1]),
+            changes[table],
+            first_gsn,
+            code,
+            _sent(reader.record, table),
+        )
         for table, name in case.tables.items()
     }
     if case.is_setting:
@@ -300,14 +311,33 @@ def _reread(record: SourceRecord, table: Table, first_gsn: int) -> str:
     return REREAD if table in ordered else ""
 
 
+def _sent(record: SourceRecord, table: Table) -> set[str]:
+    """The columns that are sent, where the newest event says that others are generated and unlogged; else empty."""
+    sent: set[str] = set()
+    for cut in record.committed:
+        for event in cut.events:
+            if (event.table.database, event.table.table) == table:
+                is_about_unlogged = event.statement == UNLOGGED_COLUMNS
+                sent = {column.name for column in event.columns} if is_about_unlogged else set()
+    return sent
+
+
 def _outcome(
-    running: Server, case: _Case, table: Table, changes: list[dict[str, Any]], first_gsn: int, source_code: str
+    running: Server,
+    case: _Case,
+    table: Table,
+    changes: list[dict[str, Any]],
+    first_gsn: int,
+    source_code: str,
+    sent: set[str],
 ) -> str:
-    columns, rows = read_source(running, *table)
+    columns, _ = read_source(running, *table)
+    unsent = {column.name for column in columns if sent and column.name not in sent}
+    columns, rows = read_source(running, *table, unsent)
     names = {column.name: column.name for column in columns}
     comparison = compare(".".join(table), columns, rows, put_together(changes, list(names), case.key), names)
     if comparison.equal and changes and changes[-1][GSN] > first_gsn:
-        return DECODED
+        return NOT_SENT if unsent else DECODED
     if source_code:
         return source_code
     print(f"{case.name}: {comparison}; changes: {Counter(row['_change_type'] for row in changes)}", file=sys.stderr)

@@ -22,7 +22,7 @@ STOPS = (
     ),
     Stop(
         "TABLE_ROW_UNREADABLE",
-        "A row in the log lacks values, as under some settings above, or its bytes do not fit its table.",
+        "A row in the log lacks values, as with `PARTIAL_JSON and MINIMAL` above, or its bytes do not fit its table.",
         "tests/agent/test_replication.py",
     ),
     Stop(

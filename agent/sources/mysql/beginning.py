@@ -25,6 +25,7 @@ from agent.sources.mysql.schema.history import SchemaHistory
 from agent.sources.mysql.schema.log_files import LogFiles
 from agent.sources.mysql.schema.renames import Renames
 from agent.sources.mysql.schema.schema_reader import ServerSchemaReader, server_of
+from agent.sources.mysql.schema.unlogged_columns import UnloggedColumns
 from agent.sources.mysql.server.checks import check_binlog_on, check_filter, duplicate_id
 from agent.sources.mysql.server.connection import Facts, connect, server_errors
 from agent.sources.mysql.server.continuity import Continuity, Remembered
@@ -48,6 +49,7 @@ class Beginning:
     starts: Starts[BinlogPosition]
     table_positions: TablePositions[BinlogPosition]
     renames: Renames
+    unlogged_columns: UnloggedColumns
 
     def anew(self, replicate: mysql_binlog_pb2.Replicate, known: Collection[Table]) -> list[Table]:
         """Tables whose earlier life says nothing of their definition; of a log that is gone, all that are `known`."""
@@ -97,6 +99,7 @@ class Beginnings:
 
             end = continuity.log.end()
             renames = Renames(config.name, history, config.filter)
+            unlogged_columns = UnloggedColumns(config.name, history, config.filter)
             renames.catch_up(end, schema_reader.statements, server)
             with server_errors("checking the filter", config.binlog, config.name, "SELECT"):
                 self._state.findings_are(check_filter(connection, config, facts))
@@ -112,7 +115,17 @@ class Beginnings:
             table_positions = TablePositions(starts.positions, continuity.log.end())
             goes_on = bool(starts.kept) and not starts.gaps
             log_files.follows(continuity.log.process(), table_positions.start, goes_on=goes_on)
-        return Beginning(facts, position_kind, server, schema_reader, log_files, starts, table_positions, renames)
+        return Beginning(
+            facts,
+            position_kind,
+            server,
+            schema_reader,
+            log_files,
+            starts,
+            table_positions,
+            renames,
+            unlogged_columns,
+        )
 
     def _start_of(self, position_kind: BinlogPositionKind, dump: str) -> BinlogPosition | TableStart:
         start = self._coordinator.start_of(dump, position_kind)

@@ -90,21 +90,6 @@ def row_unreadable(place: Place, table: Table, end_offset: int, why: str) -> Tab
     )
 
 
-def generated_missing(place: Place, table: Table, end_offset: int, why: str) -> TableRowUnreadable:
-    ignored = f"sources.{place.source}.filter.{'.'.join(table)}.ignored_columns"
-    return TableRowUnreadable(
-        "reading a row",
-        f"the event {place.where(end_offset)} is {why}",
-        data=TABLE_COMPLETE,
-        remedy="Run on the server: SET GLOBAL binlog_row_image = 'FULL'; add binlog_row_image=FULL to [mysqld] in"
-        " my.cnf. MariaDB from 11.8.9 on leaves them out all the same: there add these columns to"
-        f" {ignored} and restart the agent. Then run: {sync_anew(place.source, *table)}",
-        source=place.source,
-        database=table[0],
-        table=table[1],
-    )
-
-
 def rows_missing(place: Place, table: Table, found: str) -> TableRowsUncertain:
     """The table would stop again at the next such statement."""
     first = (

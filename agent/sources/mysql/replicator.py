@@ -45,7 +45,7 @@ from agent.sources.mysql.server.watch import LogEndWatch
 from agent.sources.mysql.stream.binlog import BinlogReader, ServerRefused
 from agent.sources.mysql.stream.prepared import PreparedFile
 from agent.sources.mysql.stream.prepared_log import PreparedLog
-from agent.sources.mysql.stream.table_router import RowsUndone, TableFailed, Undone
+from agent.sources.mysql.stream.table_router import ColumnsUnlogged, RowsUndone, TableFailed, Undone
 from agent.table_positions import Stop, Table
 
 log = logging.getLogger("menura.replicator")
@@ -178,7 +178,7 @@ class BinlogPlugin:
                 log.info("a transaction took rows back: it is read again", extra={"fields": {"source": self.source}})
                 self._undone.append(rows.undone)
                 task.writer.abort()
-            except DumpForgotten:
+            except (DumpForgotten, ColumnsUnlogged):
                 task.writer.abort()
             except AnnotationMissing:
                 log.info(
@@ -235,7 +235,13 @@ class BinlogPlugin:
             task.check()
             self._begin_dumps(replicate, begun.position_kind, begun.starts)
             definitions = Definitions(
-                self.source, begun.server, history, begun.schema_reader, self._config.filter, begun.renames
+                self.source,
+                begun.server,
+                history,
+                begun.schema_reader,
+                self._config.filter,
+                begun.renames,
+                begun.unlogged_columns,
             )
             definitions.begin(
                 begun.table_positions.start, begun.starts.positions, begun.anew(replicate, history.tables())

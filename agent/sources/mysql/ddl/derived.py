@@ -1,4 +1,4 @@
-"""Columns that are computed from others, and thus kept back with the ones that the filter ignores.
+"""Columns that are computed from others: those that read an ignored one, and those that the log leaves out.
 
 Pure. What a generated column shows, and what a default with an expression has stored, are the bytes of the columns that
 the expression reads, in another form. Where an expression is not known, the column is kept back too.
@@ -7,9 +7,9 @@ the expression reads, in another form. Where an expression is not known, the col
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from agent.filter import Verdict
+from agent.filter import Filter, Verdict
 from agent.sources.mysql.ddl.lexer import words_of
-from agent.sources.mysql.ddl.model import ColumnDefinition, TableDefinition
+from agent.sources.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 
 _PERIODS = ("ROW START", "ROW END")
 
@@ -32,6 +32,19 @@ def with_derived(verdict: Verdict, definition: TableDefinition | None) -> Verdic
     while found := {name for name, reads in computed.items() if not kept_back.isdisjoint(reads)} - kept_back:
         kept_back |= found
     return replace(verdict, ignored_columns=frozenset(kept_back))
+
+
+def unsent(filter_: Filter, table: Table, definition: TableDefinition | None) -> Verdict:
+    """The verdict that also ignores generated columns whose new values the server leaves out of its log.
+
+    Such a column is sent again from when on it is a plain one. Without a definition all of them are ignored.
+    """
+    verdict = with_derived(filter_.verdict(*table), definition)
+    unlogged = filter_.findings.unlogged.get(table, frozenset())
+    if definition is not None and unlogged:
+        generated = {column.name.lower() for column in definition.columns if column.generated}
+        unlogged &= generated
+    return replace(verdict, ignored_columns=verdict.ignored_columns | unlogged) if unlogged else verdict
 
 
 def lacks_expressions(definition: TableDefinition) -> bool:

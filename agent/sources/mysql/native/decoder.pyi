@@ -41,8 +41,11 @@ class RowsMissing(DecodeError):
 class GeneratedMissing(DecodeError):
     """An update without the new values of generated columns: MariaDB leaves them out although they change.
 
-    With binlog_row_image other than FULL; from 11.8.9 on always. The message names them.
+    With binlog_row_image other than FULL; from 11.8.9 on always. Of a table that only table maps describe, `columns`
+    has all that the update lacks.
     """
+
+    columns: tuple[str, ...]
 
 class Event:
     type: int

@@ -77,6 +77,8 @@ class RowsMissing(DecodeError):
 class GeneratedMissing(DecodeError):
     """An update without the new values of generated columns: the message names them."""
 
+    columns = ()
+
 
 cdef class TableBatch:
     """Rows of one plan; both parts follow the Arrow PyCapsule protocol."""
@@ -142,17 +144,22 @@ cdef class BinlogDecoder(EventReader):
                 where = f"{plan.database}.{plan.table}, column {plan.columns[self.failed_column].column.name}: "
         why = (<bytes> self.row.failure).decode()
         kind = RowsMissing if self.are_rows_missing else DecodeError
+        columns = ()
         if self.is_annotation_missing:
             kind = AnnotationMissing
         if self.lacks_generated != NULL:
             kind = GeneratedMissing
-            why += ": " + ", ".join([
+            columns = tuple([
                 planned.column.name for place, planned in enumerate(plan.columns)
                 if planned.computed and planned.sent and not has_bit(self.lacks_generated, place)
             ])
-        return kind(
+            why += ": " + ", ".join(columns)
+        failure = kind(
             where + why, self.header.type, self.header.log_pos, self.failed_table_id, self.failed_column
         )
+        if columns:
+            failure.columns = columns
+        return failure
 
     # --- what decode() stopped at
 

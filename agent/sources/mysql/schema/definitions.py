@@ -36,6 +36,7 @@ from agent.sources.mysql.schema.history import SchemaHistory
 from agent.sources.mysql.schema.log_scan import Logged, Transaction
 from agent.sources.mysql.schema.renames import Renames
 from agent.sources.mysql.schema.shadow_tables import ShadowTables
+from agent.sources.mysql.schema.unlogged_columns import UnloggedColumns
 from agent.sources.mysql.schema.versions import Gone, Unknown, Version
 
 log = logging.getLogger("menura.definitions")
@@ -68,11 +69,13 @@ class Definitions:
         schema_reader: SchemaReader,
         filter_: Filter | None = None,
         renames: Renames | None = None,
+        unlogged_columns: UnloggedColumns | None = None,
     ) -> None:
         self._source = source
         self._filter = filter_ or Filter()
         #: under which names tables were before
         self.renames = renames or Renames(source, history, self._filter)
+        self.unlogged_columns = unlogged_columns or UnloggedColumns(source, history, self._filter)
         self.server = server
         self._history = history
         self._schema_reader = schema_reader
@@ -92,6 +95,7 @@ class Definitions:
         """The stream begins at `start`, and each table at its own position."""
         self._synced = frozenset(tables)
         self.renames.begin(start)
+        self.unlogged_columns.begin(start, tables, anew)
         self._shadow_tables = self._history.shadow_tables(tables)
         self._databases = frozenset(database for database, _ in tables)
         positions = dict(tables) | {_database_key(database): start for database in self._databases}
@@ -117,6 +121,13 @@ class Definitions:
         if isinstance(self.of(table), Unknown) and table not in self._anchors:
             self._learn([table], position, transaction.name)
         return self.of(table)
+
+    def learned_generated(self, table: Table, position: BinlogPosition, transaction: Transaction) -> Version:
+        """The same, of a table of which perhaps only table maps are known: these do not say what is generated."""
+        version = self.of(table)
+        if isinstance(version, TableDefinition) and lacks_expressions(version):
+            self._put(table, Unknown("which of its columns are generated is not known"))
+        return self.learned(table, position, transaction)
 
     def learn_before(self, table: Table, position: BinlogPosition) -> None:
         """Find out how the table looks at `position`, if nobody knows, before a statement behind that changes it."""

@@ -24,7 +24,7 @@ from agent.errors import (
 )
 from agent.filter import Verdict, ignored_key
 from agent.sources.mysql.ddl import hidden
-from agent.sources.mysql.ddl.derived import with_derived
+from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.sources.mysql.log import constants
 from agent.sources.mysql.log.table_map import MappedColumn, TableMap, TableMapError, parse_table_map
@@ -53,6 +53,10 @@ FULL_METADATA = (
 _NEEDED_FOR_LOG = ("the log does not describe columns", FULL_METADATA)
 _NEEDED_FOR_FILTER = (
     "the filter ignores columns of the table, and the log does not say which others are computed from those",
+    "Read the table again",
+)
+_NEEDED_FOR_GENERATED = (
+    "the server leaves generated columns out of its log, and the log does not say which these are",
     "Read the table again",
 )
 _TYPE_PREFIX = "MYSQL_TYPE_"
@@ -110,7 +114,11 @@ class TablePlanner:
     def _make(self, table: Table, body: bytes, moment: Moment | None) -> TablePlan:
         try:
             table_map = parse_table_map(body, mariadb=self._mariadb)
-            is_open = self._ignores_columns(table) or may_be_versioned(table_map, mariadb=self._mariadb)
+            is_open = (
+                self._ignores_columns(table)
+                or self._lacks_columns(table)
+                or may_be_versioned(table_map, mariadb=self._mariadb)
+            )
             if is_open or any(needs_definition(column, mariadb=self._mariadb) for column in table_map.columns):
                 return self._by_definition(table, table_map, moment)
             return self._by_table_map(table, table_map, moment)
@@ -120,6 +128,10 @@ class TablePlanner:
     def _ignores_columns(self, table: Table) -> bool:
         """Then its definition says which columns are computed from those; no table map does."""
         return bool(self._config.filter.verdict(*table).ignored_columns)
+
+    def _lacks_columns(self, table: Table) -> bool:
+        """Of its columns, those that the server leaves out of the log while they are generated are not sent."""
+        return table in self._config.filter.findings.unlogged
 
     def _by_table_map(self, table: Table, table_map: TableMap, moment: Moment | None) -> TablePlan:
         columns = self._columns(table, table_map, None)
@@ -151,7 +163,11 @@ class TablePlanner:
         if not isinstance(version, TableDefinition):
             why = version.why if isinstance(version, Unknown) else "there is no such table by then"
             is_described = table_map.columns[0].name is not None
-            needs, remedy = _NEEDED_FOR_FILTER if is_described and self._ignores_columns(table) else _NEEDED_FOR_LOG
+            needs, remedy = _NEEDED_FOR_LOG
+            if is_described and self._lacks_columns(table):
+                needs, remedy = _NEEDED_FOR_GENERATED
+            if is_described and self._ignores_columns(table):
+                needs, remedy = _NEEDED_FOR_FILTER
             raise self._error(
                 TableSchemaUnknown, table, f"{needs}, and its definition is not known, because {why}", remedy
             )
@@ -187,7 +203,7 @@ class TablePlanner:
             raise _Contradiction(str(unsupported)) from unsupported
 
     def _columns(self, table: Table, table_map: TableMap, defined: tuple[Column, ...] | None) -> tuple[Column, ...]:
-        verdict = self._verdict(table)
+        verdict = self.verdict(table)
         return tuple(
             self._column(table_map, index, defined, sent=not verdict.ignores(column.name or ""))
             for index, column in enumerate(table_map.columns)
@@ -197,7 +213,7 @@ class TablePlanner:
         self, table: Table, table_map: TableMap, columns: tuple[Column, ...], hashes: frozenset[int] = frozenset()
     ) -> TablePlan:
         """`hashes`: places of columns that no statement can name."""
-        verdict = self._verdict(table)
+        verdict = self.verdict(table)
         self._check_key(table, columns, verdict)
         is_sent = [place not in hashes and not verdict.ignores(column.name) for place, column in enumerate(columns)]
         sent = tuple(compress(columns, is_sent))
@@ -209,11 +225,10 @@ class TablePlanner:
         ]
         return TablePlan(table[0], table[1], schema_id(sent), planned)
 
-    def _verdict(self, table: Table) -> Verdict:
-        """With what is computed from ignored columns; the definition stands for the rows that are planned."""
+    def verdict(self, table: Table) -> Verdict:
+        """Which of its columns are not sent; the definition stands for the rows that are planned."""
         known = self._definitions.of(table)
-        verdict = self._config.filter.verdict(*table)
-        return with_derived(verdict, known if isinstance(known, TableDefinition) else None)
+        return unsent(self._config.filter, table, known if isinstance(known, TableDefinition) else None)
 
     def _check_key(self, table: Table, columns: Iterable[Column], verdict: Verdict) -> None:
         for column in columns:

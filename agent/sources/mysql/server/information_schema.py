@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 from agent.filter import SYSTEM_DATABASES, Filter, Verdict
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.charset_texts import is_shown_surely
-from agent.sources.mysql.ddl.derived import names_in, with_derived
+from agent.sources.mysql.ddl.derived import names_in, unsent
 from agent.sources.mysql.ddl.expressions import digest
 from agent.sources.mysql.ddl.keys import ENGINES_OF_HASHES
 from agent.sources.mysql.ddl.literals import real_text
@@ -154,13 +154,14 @@ def read_definitions(
 def verdicts_on(
     connection: "Connection[Any]", filter_: Filter, tables: Iterable[Table], facts: Facts
 ) -> dict[Table, Verdict]:
-    """The filter's verdicts, with what is computed from ignored columns; inside `server_errors`."""
+    """The filter's verdicts, with generated columns that are not sent; inside `server_errors`."""
     verdicts = {table: filter_.verdict(*table) for table in tables}
-    ignoring = [table for table, verdict in verdicts.items() if verdict.ignored_columns]
+    unlogged = filter_.findings.unlogged
+    ignoring = [table for table, verdict in verdicts.items() if verdict.ignored_columns or table in unlogged]
     server = Server(facts.flavor == "mariadb", (0, 0, 0))
     for table, found in read_definitions(connection, ignoring, server, labels_as_shown=True, filter_=filter_).items():
         if isinstance(found, TableDefinition):
-            verdicts[table] = with_derived(verdicts[table], found)
+            verdicts[table] = unsent(filter_, table, found)
     return verdicts
 
 

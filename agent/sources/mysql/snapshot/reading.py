@@ -25,7 +25,7 @@ from agent.snapshot.reader import KeyMissing, NotYet, ServerEnds, TableMissing
 from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.tasks import SnapshotTask, TaskKind
 from agent.snapshot.throttles import Throttles
-from agent.sources.mysql.ddl.derived import with_derived
+from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import TableDefinition, Unsure
 from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.server.connection import server_errors
@@ -215,7 +215,7 @@ class Reader:
             raise self._config.filter.denial(self._config.name, *table)
 
     def _check_key(self, table: Table, definition: TableDefinition) -> None:
-        verdict = with_derived(self._config.filter.verdict(*table), definition)
+        verdict = unsent(self._config.filter, table, definition)
         for name in definition.primary_key:
             if verdict.ignores(name):
                 raise ignored_key(self._config.name, table, name, DOING, "Nothing of it was dumped")
@@ -225,7 +225,7 @@ class Reader:
         told to come before or after a chunk. None for a versioned one: a chunk could end between versions of a row."""
         if not definition.primary_key or self._is_versioned(table):
             return []
-        verdict = with_derived(self._config.filter.verdict(*table), definition)
+        verdict = unsent(self._config.filter, table, definition)
         with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
             return keys_of(self.access.connection, table, definition, verdict)
 
@@ -241,13 +241,14 @@ class Reader:
             return self.access.facts.flavor == "mariadb" and is_versioned(self.access.connection, table)
 
     def _prepare(self, table: Table, definition: TableDefinition, key: Key | None) -> Prepared:
-        """Made once for the same definition."""
+        """Made once for the same definition, of which the same is sent."""
         order = ""
         if key is not None:
             with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
                 order = order_of(self.access.connection, table, key)
         known = self._prepared.get(table)
-        if known is not None and (known.definition, known.key, known.order) == (definition, key, order):
+        made_of = definition, key, order, unsent(self._config.filter, table, definition)
+        if known is not None and (known.definition, known.key, known.order, known.rows.verdict) == made_of:
             return known
         key_columns = len(key.columns) if key is not None else 0
         mariadb = self.access.facts.flavor == "mariadb"

@@ -31,7 +31,7 @@ from agent.errors import (
 )
 from agent.snapshot.failures import column_unsupported
 from agent.sources.mysql.ddl import hidden
-from agent.sources.mysql.ddl.derived import with_derived
+from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 from agent.sources.mysql.native.results import (
     ResultError,
@@ -90,18 +90,20 @@ class RowsPlan:
         "expressions",
         "schema_id",
         "table",
+        "verdict",
     )
 
     def __init__(
         self, config: SourceConfig, table: Table, definition: TableDefinition, mariadb: bool, key_columns: int
     ) -> None:
-        verdict = with_derived(config.filter.verdict(*table), definition)
+        verdict = unsent(config.filter, table, definition)
         sent = [
             (column, defined)
             for column, defined in zip(columns_of(definition), definition.columns, strict=True)
             if not verdict.ignores(column.name) and not hidden.is_hash(defined)
         ]
         self.table = table
+        self.verdict = verdict
         #: those that are sent, as the stream sends them
         self.columns: tuple[Column, ...] = tuple(column for column, _ in sent)
         self.schema_id = schema_id(self.columns)

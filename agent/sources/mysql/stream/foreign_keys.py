@@ -22,6 +22,7 @@ from menura.v1 import mysql_binlog_pb2
 from agent.capture.cuts import Cuts
 from agent.capture.stale_tables import StaleTables
 from agent.config import SourceConfig
+from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.native.decoder import BinlogDecoder, FollowedTable, TablePlan
 from agent.sources.mysql.positions import BinlogPosition
@@ -273,8 +274,8 @@ class FollowedKeys:
         if above.is_uncertain or above.is_versioned or self._cascades.of(table).is_versioned:
             return "a table has former versions of rows, or is held by a MERGE table"
         sides = ((table, key.columns), (key.parent, key.parent_columns))
-        if any(self._filter.verdict(*name).ignores(column) for name, columns in sides for column in columns):
-            return "the filter ignores a column of it"
+        if any(unsent(self._filter, name, None).ignores(column) for name, columns in sides for column in columns):
+            return "a column of it is not sent"
         child, parent = self._cascades.columns(table), self._cascades.columns(key.parent)
         verdict = self._filter.verdict(*table)
         primary = [name for name, column in child.items() if column.is_primary]

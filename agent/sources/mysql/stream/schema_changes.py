@@ -17,7 +17,7 @@ from agent.filter import Filter, Verdict
 from agent.online_change import is_put_aside, is_swap
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.converted import converted
-from agent.sources.mysql.ddl.derived import with_derived
+from agent.sources.mysql.ddl.derived import unsent, with_derived
 from agent.sources.mysql.ddl.model import (
     AddedColumn,
     Applied,
@@ -124,6 +124,7 @@ class SchemaChanges:
                 changes.append(_unsure(summary, table, changes))
             if changes:
                 self._changed(made, table, changes, before[table])
+                self._definitions.unlogged_columns.defined(table, self._definitions.of(table))
         self._gaps.close_known()
         self._router.forget()
 
@@ -207,9 +208,7 @@ class SchemaChanges:
         if swap is not None:
             events, why = [swap[0]], swap[1]
         else:
-            after = self._definitions.of(table)
-            verdict = with_derived(self._filter.verdict(*table), after if isinstance(after, TableDefinition) else None)
-            why = unlogged_by(made.words.first, changes, verdict)
+            why = self._why_stale(made.words.first, table, changes)
             events = [self._event(made, change, before) for change in changes]
         if why and self._unlogged.stops(table, why):
             return
@@ -217,6 +216,22 @@ class SchemaChanges:
             self._unlogged.mark(events[-1], why)
         for event in events:
             self._add(event)
+
+    def _why_stale(self, verb: str, table: Table, changes: Collection[Change]) -> str:
+        """Why the lake's rows from before may be others than the source's; empty where none may be."""
+        after = self._definitions.of(table)
+        if not isinstance(after, TableDefinition):
+            return unlogged_by(verb, changes, self._filter.verdict(*table))
+        verdict = unsent(self._filter, table, after)
+        converted = {name for change in changes for name, _ in change.converted}
+        shown = [
+            f"column {column.name}: its values from before were not sent"
+            for change in changes
+            if change.kind is ChangeKind.ALTERED
+            for column in _shown_anew(change, after, verdict, self._filter)
+            if column.name not in converted
+        ]
+        return "; ".join(filter(None, (unlogged_by(verb, changes, verdict), *shown)))
 
     def _event(self, made: _Statement, change: Change, before: Version) -> mysql_binlog_pb2.TableEvent:
         event = self._named(made, change)
@@ -233,7 +248,7 @@ class SchemaChanges:
             event.removes_rows = True  # the copy that was awaited is not what came
         after = self._definitions.of(change.table)
         if isinstance(after, TableDefinition) and change.kind in (ChangeKind.CREATED, ChangeKind.ALTERED):
-            verdict = with_derived(self._filter.verdict(*change.table), after)
+            verdict = unsent(self._filter, change.table, after)
             renamed = {new: old for old, new in change.renamed_columns}
             added = (*change.added_columns, *_shown_anew(change, after, verdict, self._filter))
             event.columns.extend(columns_after(after, verdict, added, renamed))
@@ -286,7 +301,7 @@ class SchemaChanges:
         if not isinstance(before, TableDefinition) or not isinstance(after, TableDefinition):
             return event, "how the copy that took its place differs is not known"
         added = _added(before, after, renames)
-        verdict = with_derived(self._filter.verdict(*table), after)
+        verdict = unsent(self._filter, table, after)
         event.columns.extend(columns_after(after, verdict, added, renames))
         old_names = {new.lower(): old for new, old in renames.items()}
         found = converted(before, after, old_names, added, Session(self._server.mariadb))
@@ -338,8 +353,10 @@ def _lowered(definition: TableDefinition) -> frozenset[str]:
 
 
 def _shown_anew(change: Change, after: TableDefinition, verdict: Verdict, filter_: Filter) -> Iterator[AddedColumn]:
-    """Generated columns that read no ignored column any more: the lake has them in no row from before."""
-    was = with_derived(filter_.verdict(*change.table), change.before)
+    """Columns that are sent from here on: the lake has them in no row from before."""
+    if change.before is None:  # it was not there, or is read again anyway
+        return
+    was = unsent(filter_, change.table, change.before)
     for column in after.columns:
         if was.ignores(column.name) and not verdict.ignores(column.name):
             yield AddedColumn(column.name, EarlierRows.UNKNOWN)

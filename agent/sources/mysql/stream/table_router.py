@@ -5,15 +5,17 @@ out: plans in the decoder, active or not, and stops in the cut. Nothing is durab
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from menura.errors import MenuraError
+from menura.v1 import mysql_binlog_pb2
 
 from agent.capture.cuts import Cuts
 from agent.capture.sink import Sink
 from agent.errors import TableError
-from agent.sources.mysql.failures import Place, generated_missing, row_unreadable, rows_missing
+from agent.sources.mysql.ddl.model import TableDefinition
+from agent.sources.mysql.failures import Place, row_unreadable, rows_missing
 from agent.sources.mysql.log.table_map import table_of
 from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError, GeneratedMissing, RowsMissing, TablePlan
 from agent.sources.mysql.positions import BinlogPosition
@@ -24,12 +26,15 @@ from agent.sources.mysql.schema.table_planner import Moment, TablePlanner
 from agent.sources.mysql.stream.definition_gaps import DefinitionGaps
 from agent.sources.mysql.stream.foreign_keys import FollowedKeys
 from agent.sources.mysql.stream.prepared import Group
-from agent.table_positions import Stop, Table, TablePositions
+from agent.sources.mysql.stream.table_events import columns_after
+from agent.table_positions import Stop, Table, TablePositions, name_message
 
 log = logging.getLogger("menura.binlog")
 
 #: while tables are ahead: transactions between two looks at whether the stream has passed them
 AHEAD_CHECK_TRANSACTIONS = 256
+#: in place of a statement
+UNLOGGED_COLUMNS = "(generated columns whose new values the server's log lacks are not sent from here on)"
 
 
 class TableFailed(Exception):
@@ -57,6 +62,10 @@ class RowsUndone(Exception):
     def __init__(self, undone: Undone) -> None:
         self.undone = undone
         super().__init__("a transaction took rows back")
+
+
+class ColumnsUnlogged(Exception):
+    """An update lacks generated columns: read again, without what is known now to be generated and left out."""
 
 
 class TableRouter:
@@ -98,7 +107,7 @@ class TableRouter:
         self._undone_here: list[Undone] = []
         #: its rows here are taken back later
         self._is_undone = False
-        #: a table map could not be planned while its table was skipped
+        #: a table map has to be planned again when its table gets rows
         self._deferred = False
         self._begins = 0
         decoder.stop_at_transaction_begin = self._decides_per_transaction()
@@ -134,6 +143,8 @@ class TableRouter:
                     self.stop_here(table, error)
         if plan is not None:
             plan.active = self._gets_rows(table)
+            if self._definitions.unlogged_columns.is_untold(table):
+                self._tell_unlogged_columns(table, plan)
             known = self._plans.setdefault(table, [])
             if not any(plan is other for other in known):
                 known.append(plan)
@@ -254,7 +265,7 @@ class TableRouter:
         self._cuts.add_stop(stop)
         self._sink.tables_are((stop,))
 
-    def failed(self, broken: DecodeError) -> TableFailed | MenuraError | None:
+    def failed(self, broken: DecodeError) -> TableFailed | ColumnsUnlogged | MenuraError | None:
         """What a row that can't be read does to its table; None where the event belongs to no synced table."""
         table = self._tables_by_id.get(broken.table_id)
         if table is None or not self._table_positions.is_synced(table):
@@ -263,8 +274,43 @@ class TableRouter:
         if isinstance(broken, RowsMissing):
             error = rows_missing(place, table, str(broken))
             return self._failed(Stop(table, place.position, error))
-        unreadable = generated_missing if isinstance(broken, GeneratedMissing) else row_unreadable
-        return self._failed(Stop(table, place.position, unreadable(place, table, broken.log_pos, str(broken))))
+        if isinstance(broken, GeneratedMissing) and self._find_unlogged_columns(table, broken.columns):
+            return ColumnsUnlogged()
+        return self._failed(Stop(table, place.position, row_unreadable(place, table, broken.log_pos, str(broken))))
+
+    # --- generated columns that the log lacks
+
+    def _find_unlogged_columns(self, table: Table, columns: Collection[str]) -> bool:
+        """Whether the row can be read now: without those of the columns, which an update lacks, that are generated."""
+        transaction = current_transaction(self._decoder, self._read)
+        version = self._definitions.learned_generated(table, self._read.position, transaction)
+        if not isinstance(version, TableDefinition):
+            return False
+        generated = {column.name for column in version.columns if column.generated and column.name in columns}
+        if generated:
+            self._definitions.unlogged_columns.found(table, generated, self._read.position)
+        return True
+
+    def _tell_unlogged_columns(self, table: Table, plan: TablePlan) -> None:
+        """Before the first row without them; a table that gets no rows here has its table map planned again."""
+        if not plan.active:
+            self._deferred = True
+            return
+        self._definitions.unlogged_columns.told(table)
+        definition = self._definitions.of(table)
+        assert isinstance(definition, TableDefinition)  # else there is no plan
+        self._cuts.add_event(
+            mysql_binlog_pb2.TableEvent(
+                table=name_message(table),
+                kind=mysql_binlog_pb2.TableEvent.ALTERED,
+                transaction_id=self._decoder.next_transaction_id,
+                commit_timestamp_us=self._decoder.commit_timestamp_us,
+                position=current_transaction(self._decoder, self._read).name,
+                statement=UNLOGGED_COLUMNS,
+                columns=columns_after(definition, self._planner.verdict(table)),
+                gsn=self._decoder.take_gsn(),
+            )
+        )
 
     def _failed(self, *stops: Stop[BinlogPosition]) -> TableFailed | MenuraError:
         """What ends the reading. A table that was to stop here already did not: no transaction begins in the log here.

@@ -5,7 +5,7 @@ why earlier rows may be stale, marked with whether a dump shall bring them; or, 
 before the statement. Durable with its cut; a cut that is lost is read again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from menura.v1 import mysql_binlog_pb2
 
@@ -68,7 +68,7 @@ class UnloggedRows:
             self._cuts.add_event(event)
 
 
-def unlogged_by(verb: str, changes: Sequence[Change], verdict: Verdict) -> str:
+def unlogged_by(verb: str, changes: Collection[Change], verdict: Verdict) -> str:
     """Why rows from before may be stale, of what a statement did to a table; empty where none may be.
 
     Columns that the filter ignores are left out.

@@ -11,6 +11,8 @@ import pytest
 
 from tests.servers import ROOT, Flavor, server
 
+pytestmark = pytest.mark.long
+
 MAX_AGENT_BYTES = 60 << 20
 #: what a database host must not get
 BARRED = ("pyarrow", "pyspark", "fastapi", "sqlalchemy", "deltalake", "typer", "py4j", "mysql-replication")

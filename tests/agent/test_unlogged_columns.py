@@ -1,0 +1,119 @@
+"""Generated columns whose new values a MariaDB leaves out of its log: tables go on without them, and say so once."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from menura.v1 import mysql_binlog_pb2
+
+from tests.agent.dumping import wait_dumped, wait_equal
+from tests.agent.gateway_double import GatewayDouble, Table
+from tests.agent.running import client, running_agent, write_config
+from tests.agent.test_replication import stops
+from tests.servers import Server, server
+
+T: Table = ("shop", "t")
+SAID = "(generated columns whose new values the server's log lacks are not sent from here on)"
+#: release and settings of servers; one of 11.8.9 leaves all generated columns out, the other one large virtual ones
+LACKING: Mapping[str, tuple[str, dict[str, str]]] = {
+    "10.11-NOBLOB": ("", {"binlog_row_image": "NOBLOB"}),
+    "10.11-NOBLOB-NO_LOG": ("", {"binlog_row_image": "NOBLOB", "binlog_row_metadata": "NO_LOG"}),
+    "11.8": ("11.8", {}),
+    "11.8-NO_LOG": ("11.8", {"binlog_row_metadata": "NO_LOG"}),
+}
+
+
+@pytest.fixture(params=LACKING)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    release, settings = LACKING[request.param]
+    with server("mariadb", tmp_path / "server", release=release, **settings) as found:
+        found.create_replication_user()
+        found.run(
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, note VARCHAR(20), more TEXT,"
+            " kept VARCHAR(30) AS (CONCAT(note, '?')) STORED, shown TEXT AS (CONCAT(note, '!')) VIRTUAL)",
+        )
+        yield found
+
+
+def logged_columns(database: Server) -> list[str]:
+    """Those whose new values are in its log."""
+    return ["id", "note", "more", *([] if database.version == "11.8" else ["kept"])]
+
+
+def sent(gateway: GatewayDouble) -> list[dict[str, object]]:
+    """Rows, the newest last, with the names that they came with."""
+    assert not stops(gateway, T), stops(gateway, T)
+    return [{name: value for name, value in row.items() if not name.startswith("_")} for row in gateway.rows("shop", T)]
+
+
+def wait_note(gateway: GatewayDouble, note: str) -> dict[str, object]:
+    def found() -> list[dict[str, object]]:
+        return [row for row in sent(gateway) if row["note"] == note]
+
+    gateway.wait(found)
+    return found()[-1]
+
+
+def altered(gateway: GatewayDouble) -> list[tuple[str, list[str]]]:
+    """Statement and columns of each event."""
+    return [
+        (event.statement, [column.name for column in event.columns])
+        for event in gateway.events("shop", T)
+        if event.kind == mysql_binlog_pb2.TableEvent.ALTERED
+    ]
+
+
+def test_table_when_an_update_lacks_generated_columns_then_goes_on_without_them(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    gateway.sync("shop", T, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    names = logged_columns(database)
+    insert, update = "INSERT INTO shop.t (id, note, more) VALUES (1, 'a', 'm')", "UPDATE shop.t SET note = 'b'"
+    with running_agent(config, tmp_path / "log"):
+        database.run(insert)
+        assert wait_note(gateway, "a").items() >= {"id": 1, "note": "a", "more": "m", "kept": "a?"}.items()
+        assert "shown" in wait_note(gateway, "a")
+        database.run(update)
+        assert list(wait_note(gateway, "b")) == names
+    assert altered(gateway) == [(SAID, names)]
+    with running_agent(config, tmp_path / "log.2") as process:
+        database.run("INSERT INTO shop.t (id, note) VALUES (2, 'c')")
+        assert list(wait_note(gateway, "c")) == names
+        process.kill()
+    with running_agent(config, tmp_path / "log.3"):
+        database.run("UPDATE shop.t SET note = 'd' WHERE id = 2")
+        assert list(wait_note(gateway, "d")) == names
+        assert len(altered(gateway)) == 1
+        if "binlog_row_image" not in database.settings:  # else a dump begins the table anew
+            dump = gateway.dump("shop", "dump-1", T)
+            wait_dumped(gateway, dump)
+            wait_equal(gateway, database, dump, ("id",), f"SELECT {', '.join(names)} FROM shop.t")
+        database.run("ALTER TABLE shop.t MODIFY kept VARCHAR(30)", "UPDATE shop.t SET note = 'e', kept = 'plain'")
+        assert wait_note(gateway, "e")["kept"] == "plain"
+    made_plain = gateway.events("shop", T)[-1]
+    assert [(column.name, column.is_unknown) for column in made_plain.columns] == [
+        (name, name not in names) for name in ("id", "note", "more", "kept")
+    ]
+    if "kept" not in names:
+        assert made_plain.unlogged_changes == "column kept: its values from before were not sent"
+        assert made_plain.reread
+
+
+def test_table_when_it_begins_anew_then_its_generated_columns_are_sent_until_an_update_lacks_them(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    names = logged_columns(database)
+    gateway.sync("shop", T, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    with running_agent(config, tmp_path / "log"):
+        database.run("INSERT INTO shop.t (id, note) VALUES (1, 'a')", "UPDATE shop.t SET note = 'b'")
+        assert list(wait_note(gateway, "b")) == names
+        gateway.sync("shop", T, dump="dump-1")
+        dump = gateway.dump("shop", "dump-1", T)
+        wait_dumped(gateway, dump)
+        wait_equal(gateway, database, dump, ("id",), "SELECT * FROM shop.t")
+        database.run("UPDATE shop.t SET note = 'c'")
+        assert list(wait_note(gateway, "c")) == names
+    assert altered(gateway) == [(SAID, names)] * 2
