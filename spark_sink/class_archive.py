@@ -10,10 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 
-from spark_sink.errors import ClassArchiveFailed, SinkError
-from spark_sink.ingest.query import Sink, SinkSettings
+from spark_sink.errors import ClassArchiveFailed, QueryFailed, SinkError
+from spark_sink.ingest.query import Sink, SinkSettings, condition
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.jars import CLASS_ARCHIVE, find_jars
 from spark_sink.spark import LOCAL_JAVA_OPTIONS, start_session
@@ -27,17 +29,27 @@ def archive_classes() -> Path:
     session = start_session("local[1]", spark_driver_extraJavaOptions=options)
     with tempfile.TemporaryDirectory(prefix="menura-classes-") as scratch:
         settings = SinkSettings(f"{scratch}/landing", f"{scratch}/lake", f"{scratch}/checkpoint", available_now=True)
-        Sink(session, settings, SinkStatus()).start().awaitTermination()
+        try:
+            Sink(session, settings, SinkStatus()).start().awaitTermination()
+        except (QueryFailed, PySparkException, Py4JJavaError) as broken:
+            why = broken.found if isinstance(broken, QueryFailed) else condition(broken)
+            raise _failed(f"Spark could not read an empty landing: {why}", draft) from broken
         session.stop()
     exit_code = _end_java()
     if exit_code or not draft.is_file():
-        raise ClassArchiveFailed(
-            "archiving Spark's classes",
-            f"Java ended with {exit_code} and {'no' if not draft.is_file() else 'an unfinished'} archive at {draft}",
-            data="Delta's jars are there; a sink runs without the archive and takes twice the CPU at its start",
-            remedy=f"Check that {draft.parent} can be written and has 300 MB free, then run this again",
-        )
+        word = "an unfinished" if draft.is_file() else "no"
+        raise _failed(f"Java ended with {exit_code} and {word} archive at {draft}", draft)
     return draft.rename(archive)
+
+
+def _failed(found: str, draft: Path) -> ClassArchiveFailed:
+    return ClassArchiveFailed(
+        "archiving Spark's classes",
+        found,
+        data="Delta's jars are there; a sink runs without the archive and takes twice the CPU at its start",
+        remedy=f"Check that {draft.parent} and the folder of temporary files can be written and have 300 MB free, then"
+        " run this again",
+    )
 
 
 def _end_java() -> int:

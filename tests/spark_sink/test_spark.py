@@ -25,19 +25,38 @@ def test_session_when_spark_classes_were_archived_then_its_java_has_mapped_them(
     assert str(archive) in Path(f"/proc/{java}/maps").read_text()  # only once Java found that it fits
 
 
-@pytest.mark.needs_setup
-def test_class_archive_when_nothing_can_be_written_there_then_says_so_and_leaves_the_jars(tmp_path: Path):
-    folder = tmp_path / "jars"
-    folder.mkdir()
+def archive(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Setup's command, in a folder that has the jars already."""
     for jar in find_jars():
         (folder / jar.name).symlink_to(jar)
-    (folder / CLASS_ARCHIVE).with_suffix(".part").joinpath("kept").mkdir(parents=True)  # no place for Java's draft
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_sink.jars", str(folder)], capture_output=True, text=True, timeout=600, check=False
+    command = [sys.executable, "-m", "spark_sink.jars", str(folder)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, env={**os.environ, **environment}
     )
+
+
+def check_nothing_archived(done: subprocess.CompletedProcess[str], folder: Path):
     assert (done.returncode, done.stderr.count("CLASS_ARCHIVE_FAILED")) == (1, 1), done.stderr
     assert not (folder / CLASS_ARCHIVE).exists()
     assert "Delta's jars are there" in done.stderr
+
+
+@pytest.mark.needs_setup
+def test_class_archive_when_nothing_can_be_written_there_then_says_so_and_leaves_the_jars(tmp_path: Path):
+    (tmp_path / CLASS_ARCHIVE).with_suffix(".part").joinpath("kept").mkdir(parents=True)  # no place for Java's draft
+    check_nothing_archived(archive(tmp_path), tmp_path)
+
+
+@pytest.mark.needs_setup
+def test_class_archive_when_spark_can_not_run_then_says_why_and_leaves_the_jars(tmp_path: Path):
+    settings, folder = tmp_path / "settings", tmp_path / "jars"
+    settings.mkdir()
+    folder.mkdir()
+    (settings / "spark-defaults.conf").write_text("spark.sql.streaming.checkpointFileManagerClass no.such.Manager\n")
+    done = archive(folder, SPARK_CONF_DIR=str(settings))
+    check_nothing_archived(done, folder)
+    assert "Spark could not read an empty landing: " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_code_when_packed_for_executors_then_tasks_are_imported_from_it(tmp_path: Path):
