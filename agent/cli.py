@@ -8,10 +8,11 @@ from pathlib import Path
 
 from menura.signals import set_at_signal
 
-from agent.config import AgentConfig, load
+from agent.config import load
 from agent.errors import ConfigError, GatewayError, TableError
-from agent.pipeline import Agent, default_registry
+from agent.pipeline import Agent
 from agent.runtime import logs, memory
+from agent.settings import AgentConfig
 
 
 def main() -> int:
@@ -42,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _check(config: AgentConfig) -> int:
     """One line per source, and one per finding; the exit code is that of what stands still first: a source, a table."""
-    checked = Agent(config, default_registry()).check()
+    checked = Agent(config).check()
     for result in checked:
         print(f"{result.source}: {result.error or 'ok, ' + '; '.join(result.found)}")
         for finding in result.findings:
@@ -56,7 +57,7 @@ def _run(config: AgentConfig) -> int:
     stopping = threading.Event()
     set_at_signal(stopping, signal.SIGTERM, signal.SIGINT)
     memory.settle()
-    return Agent(config, default_registry()).run(stopping)
+    return Agent(config).run(stopping)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@
     snapshot   beside the stream: what is dumped next, in which chunks, how fast; the coordinator hands chunks to cuts
 
 What is in `sources` a kind of source brings itself; `capture`, `snapshot`, `columnar`, `runtime`, `positions` and
-`table_positions` know none. Only this module registers kinds.
+`table_positions` know none: a kind is an entry point, see `source_kind`.
 
 Threads: per stream one that receives and one of gRPC's that sends; per source one worker for the binlog, one
 for the client's questions, one that watches the log's end, one that tells of dumps and the workers that read them;
@@ -26,19 +26,19 @@ statements that changed tables.
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from menura.errors import MenuraError
 
-from agent.config import AgentConfig
 from agent.errors import SourceUnreachable
-from agent.plugins import Context, Registry, SourcePlugin
 from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
 from agent.runtime.session import GatewayChannel, Stream
 from agent.runtime.state import FAILED, START, SourceState
 from agent.runtime.state_folder import state_folder_of
-from agent.sources.mysql import plugin as mysql
+from agent.settings import AgentConfig
+from agent.source_kind import Context, SourcePlugin, find_kind
 
 log = logging.getLogger("menura.pipeline")
 
@@ -60,12 +60,14 @@ class Checked:
 class Agent:
     """All sources of one configuration."""
 
-    def __init__(self, config: AgentConfig, registry: Registry) -> None:
+    def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._states = {source.name: SourceState(source) for source in config.sources}
         folder = state_folder_of(config.state_folder, config.agent, os.environ)
         self._plugins = {
-            source.name: registry.make(Context(config.tenant, config.agent, source, self._states[source.name], folder))
+            source.name: find_kind(source.kind).make_plugins(
+                Context(config.tenant, config.agent, source, self._states[source.name], folder)
+            )
             for source in config.sources
         }
 
@@ -74,7 +76,7 @@ class Agent:
         with ThreadPoolExecutor(max_workers=min(16, len(self._plugins))) as pool:
             return list(pool.map(self._check, self._plugins.items()))
 
-    def _check(self, named: tuple[str, list[SourcePlugin]]) -> Checked:
+    def _check(self, named: tuple[str, Sequence[SourcePlugin]]) -> Checked:
         source, plugins = named
         found: list[str] = []
         for plugin in plugins:
@@ -133,10 +135,3 @@ class Agent:
 
 def _is_terminal_at_start(error: MenuraError) -> bool:
     return error.terminal or isinstance(error, SourceUnreachable)
-
-
-def default_registry() -> Registry:
-    """Every source kind of this version."""
-    registry = Registry()
-    mysql.register(registry)
-    return registry

@@ -16,9 +16,9 @@ from menura.naming import command_table
 from menura.v1 import mysql_binlog_pb2
 
 from agent.capture.source import Reason
-from agent.config import SourceConfig
 from agent.errors import SourceRebuilt
 from agent.positions import P
+from agent.settings import SourceConfig
 from agent.table_positions import P_co, Stop, Table, name_message
 from agent.unlogged import UnloggedChanges
 

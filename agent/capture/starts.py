@@ -13,9 +13,9 @@ from menura.v1 import mysql_binlog_pb2
 
 from agent.capture.gaps import Gap, close, stop_of
 from agent.capture.source import Reason, StartLog
-from agent.config import SourceConfig
 from agent.errors import GatewayRefused, PositionInvalid, PositionPurged, SourceRebuilt
 from agent.positions import P
+from agent.settings import SourceConfig
 from agent.snapshot.coordinator import TableStart
 from agent.table_positions import Stop, Table, name_message, names
 

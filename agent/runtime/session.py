@@ -19,9 +19,9 @@ from menura import allocator
 from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2, stream_pb2
 from menura.wire_format import length_delimited
 
-from agent.config import AgentConfig, GatewayConfig
 from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, StreamOutOfSequence
 from agent.runtime.backoff import Backoff
+from agent.settings import AgentConfig, GatewayConfig
 
 log = logging.getLogger("menura.session")
 

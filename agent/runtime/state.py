@@ -12,8 +12,8 @@ from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.v1 import config_pb2
 
-from agent.config import SourceConfig
 from agent.positions import Position
+from agent.settings import SourceConfig
 from agent.table_positions import Table
 
 TableStates = Mapping[Table, tuple[config_pb2.TableState.State, MenuraError | None]]
@@ -83,7 +83,7 @@ class SourceState:
                 source=self.name,
                 flavor=self._flavor,
                 server_version=self._version,
-                address=self._config.binlog.address,
+                address=self._config.address,
                 policy_sha256=self._config.filter.sha256(),
             )
 

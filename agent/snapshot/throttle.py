@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agent.config import DEFAULT_REPLICA_LAG_SECONDS, DumpConfig
+from agent.settings import DEFAULT_REPLICA_LAG_SECONDS, DumpConfig
 
 #: the server is asked at most so often
 ASK_SECONDS = 1.0

@@ -7,7 +7,7 @@ The throttle needs to know the dump's server, so it is made when that is first r
 import threading
 from collections.abc import Callable
 
-from agent.config import SourceConfig
+from agent.settings import SourceConfig
 from agent.snapshot.tasks import SnapshotTask, TaskKind
 from agent.snapshot.throttle import Limits, Load, ReadCancelled, Throttle, WorkerThrottle
 

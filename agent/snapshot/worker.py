@@ -25,7 +25,6 @@ import time
 
 from menura.errors import MenuraError
 
-from agent.config import SourceConfig
 from agent.errors import (
     DefinitionMoved,
     ResultInvalid,
@@ -36,6 +35,7 @@ from agent.errors import (
 )
 from agent.runtime.credit import Credit, CreditCancelled
 from agent.runtime.session import StreamClosed
+from agent.settings import SourceConfig
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.failures import key_changed, row_unreadable, rows_unreadable, server_ends, table_gone
 from agent.snapshot.progress import RangeProgress

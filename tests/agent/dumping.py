@@ -13,7 +13,7 @@ import pytest
 from menura.v1 import mysql_client_pb2
 
 from agent.config import load
-from agent.pipeline import Agent, default_registry
+from agent.pipeline import Agent
 from agent.snapshot import chunk_size
 from agent.sources.mysql.snapshot import ranges
 from tests.agent.dump_ledger import Dump, merged
@@ -39,7 +39,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch, rows: int = 100, range_rows: i
 @contextmanager
 def agent_inside(config: Path) -> Iterator[Agent]:
     """An agent in threads of this process."""
-    agent = Agent(load(config), default_registry())
+    agent = Agent(load(config))
     stopping = threading.Event()
     thread = threading.Thread(target=agent.run, args=(stopping,))
     thread.start()

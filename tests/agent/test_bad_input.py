@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from agent import pipeline
-from agent.config import ServerConfig, load
+from agent.config import load
 from agent.errors import SourceUnreachable
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.server.connection import connect
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import END_SECONDS, agent, client, running_agent, write_config
@@ -180,7 +181,7 @@ def test_run_when_every_source_is_terminal_then_reports_and_ends_with_its_code(
             "away": {"client": client(healthy, port=free_port())},
         }
         config = load(write_config(tmp_path, gateway.address, sources))
-        assert pipeline.Agent(config, pipeline.default_registry()).run(threading.Event()) == 21
+        assert pipeline.Agent(config).run(threading.Event()) == 21
         assert sum("SOURCE_ACCESS_DENIED" in str(vars(record)) for record in caplog.records) == 1
         assert not any(record.exc_info for record in caplog.records)
         assert gateway.source("shop").status.error.code == "SOURCE_ACCESS_DENIED"

@@ -8,9 +8,10 @@ import pytest
 from menura.v1 import mysql_client_pb2
 from pymysql.connections import Connection
 
-from agent.config import Secret, ServerConfig, SourceConfig
+from agent.config_entries import Secret
 from agent.filter import Filter, Policy
 from agent.sources.mysql import client as client_plugin
+from agent.sources.mysql.config import MysqlConfig, ServerConfig
 from agent.sources.mysql.server import cartography
 from agent.sources.mysql.server.cartography import names_digest, read_cartography
 from agent.sources.mysql.server.connection import connect, facts_of
@@ -42,7 +43,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def read(database: Server) -> list[mysql_client_pb2.Cartography]:
     config = ServerConfig(database.host, "menura", database.port, Secret("menura-secret"))
     filter_ = Filter(Policy.ACCEPT, {"hidden": None, "orders": ("NOTE",)})
-    source = SourceConfig("shop", config, config, 0, filter_)
+    source = MysqlConfig(name="shop", kind="mysql", client=config, binlog=config, filter=filter_)
     with closing(connect(config, "shop")) as connection:
         return list(read_cartography(connection, source, facts_of(connection, "shop")))
 

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import DumpConfig, TlsMode, load
+from agent.config import load
 from agent.errors import AgentError, ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
 from agent.filter import Policy
+from agent.settings import DumpConfig
+from agent.sources.mysql.config import TlsMode
 
 GOOD = """\
 tenant: acme

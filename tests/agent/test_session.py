@@ -8,9 +8,9 @@ import grpc
 import pytest
 from menura.v1 import config_pb2, error_pb2, stream_pb2, stream_pb2_grpc
 
-from agent.config import AgentConfig, GatewayConfig
 from agent.runtime.credit import Credit, CreditCancelled
 from agent.runtime.session import QUEUE_MESSAGES, GatewayChannel, Stream, StreamClosed, StreamWriter
+from agent.settings import AgentConfig, GatewayConfig
 from tests.stack import wait_for
 
 Script = Callable[[Iterator[stream_pb2.StreamResponse], grpc.ServicerContext], Iterator[stream_pb2.StreamRequest]]

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.config import Secret, ServerConfig
+from agent.config_entries import Secret
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
 from agent.sources.mysql.server.connection import connect, facts_of
 from agent.sources.mysql.server.replication import identity_of, open_stream

@@ -6,8 +6,9 @@
 import sys
 
 from agent.columnar.encode import encode_snapshot
-from agent.config import Secret, ServerConfig, ServerTls, SourceConfig, TlsMode
+from agent.config_entries import Secret
 from agent.filter import Filter
+from agent.sources.mysql.config import MysqlConfig, ServerConfig, ServerTls, TlsMode
 from agent.sources.mysql.ddl.model import Server as DefinitionServer
 from agent.sources.mysql.ddl.model import TableDefinition
 from agent.sources.mysql.server.connection import connect, facts_of
@@ -27,7 +28,9 @@ def main() -> None:
     definition = read_definitions(connection, [table], DefinitionServer(mariadb=False, version=(9, 7, 0)))[table]
     assert isinstance(definition, TableDefinition)
     prepare(connection, facts)
-    plan = plan_for(SourceConfig("bench", at, at, 0, Filter()), table, definition, mariadb=False)
+    plan = plan_for(
+        MysqlConfig(name="bench", kind="mysql", client=at, binlog=at, filter=Filter()), table, definition, mariadb=False
+    )
     reading = read_rows(connection, unchunked_statement(table, plan.expressions), plan)
     seen = 0
     for batch in reading:

@@ -15,10 +15,10 @@ from menura.v1 import mysql_binlog_pb2
 
 from agent.capture.starts import Starts, resolve
 from agent.capture.task import Task
-from agent.config import SourceConfig
 from agent.errors import PositionPurged, SourceError, SourceFailed, SourceRebuilt
 from agent.runtime.state import SourceState
 from agent.snapshot.coordinator import SnapshotCoordinator, TableStart
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.model import Server
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
 from agent.sources.mysql.schema.history import SchemaHistory
@@ -67,7 +67,7 @@ class Beginnings:
     """Of one source."""
 
     def __init__(
-        self, config: SourceConfig, replica: ReplicaIdentity, coordinator: SnapshotCoordinator, state: SourceState
+        self, config: MysqlConfig, replica: ReplicaIdentity, coordinator: SnapshotCoordinator, state: SourceState
     ) -> None:
         self._config = config
         self._replica = replica

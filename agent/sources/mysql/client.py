@@ -16,7 +16,6 @@ from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, stream_pb2
 
 from agent.errors import defect
-from agent.plugins import Context
 from agent.positions import PositionKind
 from agent.runtime.backoff import Backoff
 from agent.runtime.credit import Credit
@@ -26,6 +25,8 @@ from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.throttles import Throttles
 from agent.snapshot.worker import Workers
+from agent.source_kind import Context
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.server.cartography import NamesDigest, names_digest, read_cartography
 from agent.sources.mysql.server.checks import check_client
 from agent.sources.mysql.server.connection import connect, server_errors
@@ -49,9 +50,9 @@ class ClientPlugin:
 
     request_type = stream_pb2.MySQLClient
 
-    def __init__(self, context: Context, coordinator: SnapshotCoordinator) -> None:
-        self.source = context.source.name
-        self._config = context.source
+    def __init__(self, context: Context, config: MysqlConfig, coordinator: SnapshotCoordinator) -> None:
+        self.source = config.name
+        self._config = config
         self._state = context.state
         self._credit = Credit()
         self._coordinator = coordinator

@@ -21,7 +21,6 @@ from agent.capture.stale_tables import StaleTables
 from agent.capture.starts import Starts
 from agent.capture.task import Task, TaskCancelled, TaskSink
 from agent.errors import defect
-from agent.plugins import Context
 from agent.positions import PositionSyntaxError
 from agent.runtime.backoff import Backoff
 from agent.runtime.credit import Credit, CreditCancelled
@@ -30,7 +29,9 @@ from agent.runtime.state import FAILED, READING
 from agent.snapshot.coordinator import SnapshotCoordinator, TaskTables
 from agent.snapshot.unchunked_snapshots import DumpForgotten
 from agent.snapshot.watermarks import Watermark
+from agent.source_kind import Context
 from agent.sources.mysql.beginning import Beginning, Beginnings
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.native.decoder import AnnotationMissing, BinlogDecoder
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, from_proto
 from agent.sources.mysql.schema.definitions import Definitions
@@ -67,14 +68,14 @@ class BinlogPlugin:
     request_type = stream_pb2.MySQLBinlog
     findings: tuple[MenuraError, ...] = ()
 
-    def __init__(self, context: Context, coordinator: SnapshotCoordinator) -> None:
-        self.source = context.source.name
-        self._config = context.source
+    def __init__(self, context: Context, config: MysqlConfig, coordinator: SnapshotCoordinator) -> None:
+        self.source = config.name
+        self._config = config
         self._coordinator = coordinator
         coordinator.reopen = self._reopen
         self._state = context.state
         self._state_folder = context.state_folder
-        self._replica = identity_of(context.tenant, context.agent, self.source, context.source.server_id)
+        self._replica = identity_of(context.tenant, context.agent, self.source, config.server_id)
         self._beginnings = Beginnings(self._config, self._replica, coordinator, self._state)
         self._credit = Credit()
         self._state.credit_wait_us = lambda: self._credit.waited_us

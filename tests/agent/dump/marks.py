@@ -6,7 +6,8 @@ from contextlib import closing, contextmanager
 
 from pymysql.connections import Connection
 
-from agent.config import Secret, ServerConfig
+from agent.config_entries import Secret
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.server.connection import connect, facts_of
 from agent.sources.mysql.server.server_log import natural_position_kind
 from agent.sources.mysql.snapshot.server import DumpServer, LogServer, is_same_server

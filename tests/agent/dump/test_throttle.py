@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymysql.connections import Connection
 
-from agent.config import DumpConfig, Secret, ServerConfig
+from agent.config_entries import Secret
 from agent.errors import SourceConnectionLost, SourceGrantMissing
+from agent.settings import DumpConfig
 from agent.snapshot.chunk_size import LEAST_ROWS, MOST_BYTES, MOST_ROWS, ChunkSize
 from agent.snapshot.throttle import Limits, Load, ReadCancelled, Throttle, TokenBucket
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.server.connection import connect, facts_of
 from agent.sources.mysql.snapshot.load import LoadReader
 from agent.sources.mysql.snapshot.log_retention import (

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pymysql
 from menura.change_batch import METADATA_DEFAULT, METADATA_ROW_END
 
-from agent.config import Secret, ServerConfig, SourceConfig
+from agent.config_entries import Secret
 from agent.filter import Filter, Policy
+from agent.sources.mysql.config import MysqlConfig, ServerConfig
 from agent.sources.mysql.ddl.model import Server as DefinitionServer
 from agent.sources.mysql.ddl.model import TableDefinition
 from agent.sources.mysql.server.connection import connect, facts_of
@@ -22,10 +23,10 @@ from tests.servers import Server
 DATABASE = "t"
 
 
-def source_config(server: Server, table: str = "", ignored: Iterable[str] = ()) -> SourceConfig:
+def source_config(server: Server, table: str = "", ignored: Iterable[str] = ()) -> MysqlConfig:
     at = ServerConfig(server.host, server.user, server.port, Secret(server.password))
     rules = {table: tuple(ignored)} if table else {}
-    return SourceConfig("shop", at, at, 0, Filter(Policy.ACCEPT, rules))
+    return MysqlConfig(name="shop", kind="mysql", client=at, binlog=at, filter=Filter(Policy.ACCEPT, rules))
 
 
 def definition_of(server: Server, table: str) -> TableDefinition:

@@ -10,8 +10,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from uuid import uuid5
 
-from agent.config import ServerConfig
 from agent.errors import SourceConnectionLost
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.ddl.model import Server, Statement
 from agent.sources.mysql.ddl.session import statement_of
 from agent.sources.mysql.ddl.statements import Kind

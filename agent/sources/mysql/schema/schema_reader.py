@@ -14,8 +14,8 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from agent.config import ServerConfig
 from agent.filter import Filter
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.ddl.model import Server, Table, TableDefinition, Unsure
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, Run
 from agent.sources.mysql.schema.log_scan import Logged, LogScan

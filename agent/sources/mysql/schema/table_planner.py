@@ -15,7 +15,6 @@ from menura.naming import sync_anew
 from menura.schema import Column, schema_id
 from menura.types import ColumnType, Kind
 
-from agent.config import SourceConfig
 from agent.errors import (
     TableColumnUnsupported,
     TableError,
@@ -23,6 +22,7 @@ from agent.errors import (
     TableSchemaUnknown,
 )
 from agent.filter import Verdict, ignored_key
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
@@ -80,7 +80,7 @@ class Moment:
 class TablePlanner:
     """The plans of one stream; equal table maps of one definition share one."""
 
-    def __init__(self, config: SourceConfig, facts: Facts, definitions: Definitions) -> None:
+    def __init__(self, config: MysqlConfig, facts: Facts, definitions: Definitions) -> None:
         self._config = config
         self._mariadb = facts.flavor == "mariadb"
         self._definitions = definitions

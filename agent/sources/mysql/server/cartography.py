@@ -14,8 +14,8 @@ from menura.v1 import config_pb2, mysql_client_pb2
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
-from agent.config import SourceConfig
 from agent.filter import SYSTEM_DATABASES
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.information_schema import verdicts_on
 
@@ -50,7 +50,7 @@ NamesDigest = tuple[int, int]
 
 
 def read_cartography(
-    connection: "Connection[Any]", source: SourceConfig, facts: Facts
+    connection: "Connection[Any]", source: MysqlConfig, facts: Facts
 ) -> Iterator[mysql_client_pb2.Cartography]:
     """The parts, the last one marked; statements inside `server_errors`."""
     columns = _columns(connection)
@@ -88,7 +88,7 @@ def names_digest(connection: "Connection[Any]") -> NamesDigest:
     return int(count), int(digest)
 
 
-def _part(source: SourceConfig, facts: Facts) -> mysql_client_pb2.Cartography:
+def _part(source: MysqlConfig, facts: Facts) -> mysql_client_pb2.Cartography:
     return mysql_client_pb2.Cartography(
         source=source.name,
         flavor=facts.flavor,

@@ -12,7 +12,6 @@ from typing import Any
 from menura.errors import MenuraError
 from pymysql.connections import Connection
 
-from agent.config import SourceConfig
 from agent.errors import (
     BinlogDisabled,
     BinlogFormatNotRow,
@@ -21,6 +20,7 @@ from agent.errors import (
     SourceError,
 )
 from agent.filter import SYSTEM_DATABASES, KnownTable
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.server.connection import Facts, connect, facts_of, grant_missing, rows, server_errors, variable
 from agent.sources.mysql.server.information_schema import verdicts_on
 from agent.sources.mysql.server.replication import REPLICATION_GRANT, ReplicaIdentity, register
@@ -29,7 +29,7 @@ from agent.sources.mysql.server.server_log import STATUS_GRANT, status_statement
 READ_NOTHING = "Nothing was read"
 
 
-def check_client(source: SourceConfig) -> tuple[Facts, list[MenuraError]]:
+def check_client(source: MysqlConfig) -> tuple[Facts, list[MenuraError]]:
     """The server that describes the tables: reachable and readable; and what of the filter does not fit its tables."""
     server = source.client
     with closing(connect(server, source.name)) as connection:
@@ -49,12 +49,12 @@ def check_client(source: SourceConfig) -> tuple[Facts, list[MenuraError]]:
     return facts, findings
 
 
-def check_filter(connection: "Connection[Any]", source: SourceConfig, facts: Facts) -> list[MenuraError]:
+def check_filter(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> list[MenuraError]:
     """Deny the tables that the filter's rules don't fit, and say what was found; inside `server_errors`."""
     return [*source.filter.check(_filtered_tables(connection, source, facts), source.name)]
 
 
-def check_binlog(source: SourceConfig, replica: ReplicaIdentity) -> Facts:
+def check_binlog(source: MysqlConfig, replica: ReplicaIdentity) -> Facts:
     """The server whose log is read: row-based with whole rows, and we may read it."""
     with closing(connect(source.binlog, source.name)) as connection:
         facts = check_binlog_on(connection, source, replica)
@@ -63,7 +63,7 @@ def check_binlog(source: SourceConfig, replica: ReplicaIdentity) -> Facts:
     return facts
 
 
-def check_binlog_on(connection: "Connection[Any]", source: SourceConfig, replica: ReplicaIdentity) -> Facts:
+def check_binlog_on(connection: "Connection[Any]", source: MysqlConfig, replica: ReplicaIdentity) -> Facts:
     """The same without the registration, which the replication stream makes itself."""
     server = source.binlog
     with server_errors("checking the server's settings", server, source.name):
@@ -144,7 +144,7 @@ def _visible_table(connection: "Connection[Any]") -> list[tuple[Any, ...]]:
     return rows(connection, statement, (sorted(SYSTEM_DATABASES),))
 
 
-def _filtered_tables(connection: "Connection[Any]", source: SourceConfig, facts: Facts) -> list[KnownTable]:
+def _filtered_tables(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> list[KnownTable]:
     """The tables that the filter's keys may mean."""
     names = {part for key in source.filter.rules or {} for part in (key, key.partition(".")[2]) if part}
     if not names:

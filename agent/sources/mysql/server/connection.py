@@ -16,7 +16,6 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import CR, ER
 
-from agent.config import ServerConfig, TlsMode
 from agent.errors import (
     SourceAccessDenied,
     SourceConnectionLost,
@@ -27,6 +26,7 @@ from agent.errors import (
     SourceUnreachable,
     SourceVersionUnsupported,
 )
+from agent.sources.mysql.config import ServerConfig, TlsMode
 
 Flavor = Literal["mysql", "mariadb"]
 Row = tuple[Any, ...]

@@ -22,7 +22,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from agent.config import ServerConfig
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.server.connection import Facts, connect, rows, server_errors
 from agent.table_positions import Table
 

@@ -16,8 +16,8 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
-from agent.config import ServerConfig
 from agent.errors import PositionInvalid
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, MysqlGtids
 from agent.sources.mysql.server.connection import Facts, connect, rows, server_errors, variable
 from agent.sources.mysql.server.server_log import FIRST_OFFSET

@@ -9,9 +9,9 @@ from typing import Any
 from pymysql.connections import Connection
 
 from agent.capture.source import Oldest
-from agent.config import ServerConfig
 from agent.errors import PositionInvalid
 from agent.positions import PositionSyntaxError
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.positions import (
     BinlogPosition,
     BinlogPositionKind,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from agent.config import ServerConfig
 from agent.errors import SourceError
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
 from agent.sources.mysql.server.connection import Facts, connect
 from agent.sources.mysql.server.server_log import ServerLog

@@ -15,9 +15,9 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.constants import ER
 
-from agent.config import SourceConfig
 from agent.errors import SourceError
 from agent.positions import PositionKind
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.model import Server, TableDefinition, Unsure
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, MariadbGtids, MysqlGtids
 from agent.sources.mysql.schema.schema_reader import server_of
@@ -57,7 +57,7 @@ class StreamedLog:
 class Access:
     """In the hand of one thread, but for `interrupt`."""
 
-    config: SourceConfig
+    config: MysqlConfig
     connection: "Connection[Any]"
     facts: Facts
     #: how the server reads statements
@@ -70,7 +70,7 @@ class Access:
     started: float
 
     @classmethod
-    def open(cls, config: SourceConfig, position_kind: PositionKind) -> "Access":
+    def open(cls, config: MysqlConfig, position_kind: PositionKind) -> "Access":
         """Raises a `SourceError`, and `DumpServerUnrelated`."""
         assert isinstance(position_kind, BinlogPositionKind)
         connection = connect(config.client, config.name)
@@ -170,7 +170,7 @@ class Access:
             self.connection._force_close()  # type: ignore[attr-defined]  # it may wait for an answer
 
 
-def _streamed_log(config: SourceConfig, connection: "Connection[Any]", facts: Facts) -> StreamedLog:
+def _streamed_log(config: MysqlConfig, connection: "Connection[Any]", facts: Facts) -> StreamedLog:
     doing = "comparing the dump's server with the log's"
     if config.client == config.binlog:
         with server_errors(doing, config.binlog, config.name):

@@ -6,8 +6,8 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from agent.config import ServerConfig, SourceConfig
 from agent.snapshot.throttle import Load
+from agent.sources.mysql.config import MysqlConfig, ServerConfig
 from agent.sources.mysql.server.connection import Facts, connect, grant_missing, is_grant_missing, rows, server_errors
 
 _DOING = "asking how busy the dump's server is"
@@ -81,7 +81,7 @@ class LoadReader:
         return grant_missing(_DOING, self._server, self._source, _LAG_GRANTS[self._facts.flavor], found)
 
 
-def load_reader(source: SourceConfig, facts: Facts) -> LoadReader:
+def load_reader(source: MysqlConfig, facts: Facts) -> LoadReader:
     """Of the dump's server, which `facts` are of."""
     lag = source.dump.max_replica_lag_seconds
     return LoadReader(

@@ -12,7 +12,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from agent.config import DumpConfig
+from agent.settings import DumpConfig
 from agent.snapshot.throttle import Limits
 from agent.sources.mysql.server.connection import is_grant_missing, rows, variable
 

@@ -22,7 +22,6 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
 from agent.columnar.encode import SnapshotRows
-from agent.config import SourceConfig
 from agent.errors import (
     DefinitionMoved,
     ResultInvalid,
@@ -30,6 +29,7 @@ from agent.errors import (
     TableError,
 )
 from agent.snapshot.failures import column_unsupported
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
@@ -94,7 +94,7 @@ class RowsPlan:
     )
 
     def __init__(
-        self, config: SourceConfig, table: Table, definition: TableDefinition, mariadb: bool, key_columns: int
+        self, config: MysqlConfig, table: Table, definition: TableDefinition, mariadb: bool, key_columns: int
     ) -> None:
         verdict = unsent(config.filter, table, definition)
         sent = [
@@ -117,7 +117,7 @@ class RowsPlan:
         self._known: tuple[bytes, ...] = ()
 
     @property
-    def config(self) -> SourceConfig:
+    def config(self) -> MysqlConfig:
         return self._config
 
     def take(self) -> ResultPlan:
@@ -172,7 +172,7 @@ class RowsPlan:
 
 
 def plan_for(
-    config: SourceConfig, table: Table, definition: TableDefinition, *, mariadb: bool, key_columns: int = 0
+    config: MysqlConfig, table: Table, definition: TableDefinition, *, mariadb: bool, key_columns: int = 0
 ) -> RowsPlan:
     """The plan of a table; `key_columns` texts of its key follow the table's columns in the SELECT list.
 

@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from agent.config import ServerConfig
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.positions import BinlogPositionKind
 from agent.sources.mysql.server.connection import Facts, Row, is_connection_lost, rows, server_errors
 

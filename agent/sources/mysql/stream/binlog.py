@@ -19,9 +19,9 @@ from menura.v1 import mysql_binlog_pb2
 from agent.capture.cuts import Cuts, CutSettings
 from agent.capture.sink import Sink
 from agent.capture.stale_tables import StaleTables
-from agent.config import SourceConfig
 from agent.errors import EventUnknown, EventUnreadable
 from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.session import statement_of
 from agent.sources.mysql.ddl.statements import Kind, StatementSummary
 from agent.sources.mysql.ddl.statements import read as read_statement
@@ -103,7 +103,7 @@ class BinlogReader:
 
     def __init__(
         self,
-        config: SourceConfig,
+        config: MysqlConfig,
         facts: Facts,
         decoder: BinlogDecoder,
         definitions: Definitions,

@@ -8,8 +8,8 @@ leaves the first event; the table is found unreadable again, and says so again.
 
 from agent.capture.cuts import Cuts
 from agent.capture.gaps import GapTexts, gap_event
-from agent.config import SourceConfig
 from agent.errors import TableError, TableSchemaMismatch, TableSchemaUnknown
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.model import TableDefinition
 from agent.sources.mysql.native.decoder import BinlogDecoder
 from agent.sources.mysql.positions import BinlogPosition
@@ -23,7 +23,7 @@ class DefinitionGaps:
     """Of one stream."""
 
     def __init__(
-        self, config: SourceConfig, decoder: BinlogDecoder, definitions: Definitions, read: ReadPosition, cuts: Cuts
+        self, config: MysqlConfig, decoder: BinlogDecoder, definitions: Definitions, read: ReadPosition, cuts: Cuts
     ) -> None:
         self._config = config
         self._decoder = decoder

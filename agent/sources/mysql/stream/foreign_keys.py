@@ -21,7 +21,7 @@ from menura.v1 import mysql_binlog_pb2
 
 from agent.capture.cuts import Cuts
 from agent.capture.stale_tables import StaleTables
-from agent.config import SourceConfig
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.native.decoder import BinlogDecoder, FollowedTable, TablePlan
@@ -48,7 +48,7 @@ class FollowedKeys:
 
     def __init__(
         self,
-        config: SourceConfig,
+        config: MysqlConfig,
         cascades: Cascades,
         decoder: BinlogDecoder,
         table_positions: TablePositions[BinlogPosition],

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from uuid import uuid5
 
-from agent.config import ServerConfig
+from agent.sources.mysql.config import ServerConfig
 from agent.sources.mysql.ddl.model import Server
 from agent.sources.mysql.ddl.session import statement_of
 from agent.sources.mysql.ddl.statements import Kind

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from menura.v1 import mysql_binlog_pb2
 
 from agent.capture.cuts import Cuts
-from agent.config import SourceConfig
 from agent.filter import Filter, Verdict
 from agent.online_change import is_put_aside, is_swap
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.converted import converted
 from agent.sources.mysql.ddl.derived import unsent, with_derived
@@ -77,7 +77,7 @@ class SchemaChanges:
 
     def __init__(
         self,
-        config: SourceConfig,
+        config: MysqlConfig,
         decoder: BinlogDecoder,
         definitions: Definitions,
         planner: TablePlanner,

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from menura.v1 import mysql_binlog_pb2
 
 from agent.capture.cuts import Cuts
-from agent.config import SourceConfig
 from agent.filter import Verdict
+from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.model import Change, Rows
 from agent.sources.mysql.failures import rows_unlogged
 from agent.sources.mysql.native.decoder import BinlogDecoder
@@ -28,7 +28,7 @@ class UnloggedRows:
     """Of one stream."""
 
     def __init__(
-        self, config: SourceConfig, decoder: BinlogDecoder, router: TableRouter, read: ReadPosition, cuts: Cuts
+        self, config: MysqlConfig, decoder: BinlogDecoder, router: TableRouter, read: ReadPosition, cuts: Cuts
     ) -> None:
         self._policy = config.unlogged
         self._most_per_hour = config.dump.max_rereads_per_hour

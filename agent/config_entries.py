@@ -1,0 +1,138 @@
+"""The configuration file's entries, each with its place in the file, and what every kind of source reads of them.
+
+Pure, but for files and variables that an entry names. An entry that is wrong raises a `ConfigError` with file, line,
+key and fix. Secrets show as '***'.
+"""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from agent.errors import ConfigError
+
+Value = TypeVar("Value")
+
+
+class Secret:
+    """A value that no repr, log or error shows."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A YAML node, its place in the file and its path of keys."""
+
+    file: Path
+    path: str
+    node: yaml.Node
+
+    def error(self, found: str, remedy: str) -> ConfigError:
+        where = f"line {self.node.start_mark.line + 1}: {self.path or 'the file'}"
+        return ConfigError(f"reading the configuration {self.file}", f"{where} {found}", remedy=remedy)
+
+    def is_empty(self) -> bool:
+        return isinstance(self.node, yaml.ScalarNode) and self.node.tag == "tag:yaml.org,2002:null"
+
+    def mapping(self, allowed: tuple[str, ...] | None = None) -> dict[str, "Entry"]:
+        """Its keys; only the `allowed` ones, or any when None."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.error("is not a mapping", f"Write {self.path or 'the file'} as 'key: value' lines")
+        entries: dict[str, Entry] = {}
+        for key_node, value_node in self.node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else ""
+            entry = Entry(self.file, f"{self.path}.{key}" if self.path else key, value_node)
+            here = Entry(self.file, entry.path, key_node)
+            if allowed is not None and key not in allowed:
+                raise here.error("is not a known key", f"Remove it, or use one of {', '.join(allowed)}")
+            if key in entries:
+                raise here.error("is given twice", "Keep one of them")
+            entries[key] = entry
+        return entries
+
+    def text(self) -> str:
+        if (
+            not isinstance(self.node, yaml.ScalarNode)
+            or self.node.tag != "tag:yaml.org,2002:str"
+            or not self.node.value
+        ):
+            raise self.error("is not a text", f'Write {self.path}: "..." with quotes')
+        return str(self.node.value)
+
+    def whole_number(self, least: int, most: int) -> int:
+        node = self.node
+        if (
+            not isinstance(node, yaml.ScalarNode)
+            or re.fullmatch(r"[0-9]{1,10}", node.value) is None
+            or not least <= int(node.value) <= most
+        ):
+            raise self.error(
+                f"is not a whole number from {least} to {most}", f"Write {self.path}: {most}, or leave it out"
+            )
+        return int(node.value)
+
+    def texts(self) -> tuple[str, ...]:
+        return tuple(item.text() for item in self.items())
+
+    def items(self) -> tuple["Entry", ...]:
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.error("is not a list", f"Write {self.path}: [name, name]")
+        return tuple(Entry(self.file, f"{self.path}[{i}]", node) for i, node in enumerate(self.node.value))
+
+    def one_of(self, kind: Callable[[str], Value], words: tuple[str, ...]) -> Value:
+        word = self.text() if not self.is_empty() else ""
+        if word not in words:
+            raise self.error(f"is not one of {', '.join(words)}", f"Write {self.path}: {words[0]}")
+        return kind(word)
+
+    def required(self, entries: Mapping[str, "Entry"], key: str) -> "Entry":
+        if key not in entries or entries[key].is_empty():
+            path = f"{self.path}.{key}" if self.path else key
+            raise self.error(f"lacks {key}", f"Add {path}: ...")
+        return entries[key]
+
+
+def file_of(entry: Entry) -> bytes:
+    """The bytes of the file that the entry names."""
+    name = entry.text()
+    try:
+        return Path(name).read_bytes()
+    except OSError as broken:
+        raise entry.error(f"names {name}: {broken.strerror}", f"Make {entry.path} name a readable file") from broken
+
+
+def password_of(entry: Entry, entries: Mapping[str, Entry]) -> Secret:
+    """Of a server's entries: password, password_file or password_env; none: empty."""
+    given = [key for key in ("password", "password_file", "password_env") if key in entries]
+    if len(given) > 1:
+        raise entry.error(f"has {' and '.join(given)}", "Keep one of them")
+    if not given or entries[given[0]].is_empty():
+        return Secret("")
+    chosen = entries[given[0]]
+    if given[0] == "password":
+        node = chosen.node
+        return Secret("" if isinstance(node, yaml.ScalarNode) and node.value == "" else chosen.text())
+    if given[0] == "password_file":
+        return Secret(file_of(chosen).decode("utf-8").rstrip("\r\n"))
+    variable = chosen.text()
+    if variable not in os.environ:
+        raise chosen.error(
+            f"names the environment variable {variable}, which is not set", f"Set {variable} or use password_file"
+        )
+    return Secret(os.environ[variable])

@@ -1,0 +1,104 @@
+"""What a MySQL or MariaDB source has in the configuration beside what every source has: its servers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agent.config_entries import Entry, Secret, file_of, password_of
+from agent.settings import SourceConfig
+
+DEFAULT_PORT = 3306
+KEYS = ("client", "binlog", "server_id")
+
+
+class TlsMode(StrEnum):
+    """MySQL's own words (--ssl-mode)."""
+
+    DISABLED = "disabled"
+    PREFERRED = "preferred"
+    REQUIRED = "required"
+    VERIFY_CA = "verify_ca"
+    VERIFY_IDENTITY = "verify_identity"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    mode: TlsMode = TlsMode.PREFERRED
+    ca: str = ""
+    certificate: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """How to reach one database server."""
+
+    host: str
+    user: str
+    port: int = DEFAULT_PORT
+    password: Secret = field(default_factory=lambda: Secret(""))
+    tls: ServerTls = field(default_factory=ServerTls)
+    #: of the source, under which it is written
+    section: str = field(default="client", compare=False)
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MysqlConfig(SourceConfig):
+    client: ServerConfig
+    #: where the replication stream is read; often the same server
+    binlog: ServerConfig
+    #: replica server id; 0: derived from (tenant, agent, source)
+    server_id: int = 0
+
+    @property
+    def address(self) -> str:
+        return self.binlog.address
+
+
+def configure(common: SourceConfig, entry: Entry, entries: Mapping[str, Entry]) -> MysqlConfig:
+    """The source's own entries; raises `ConfigError`."""
+    client = _server(entry.required(entries, "client"))
+    binlog = _server(entries["binlog"], "binlog") if "binlog" in entries else client
+    server_id = entries["server_id"].whole_number(0, 2**32 - 1) if "server_id" in entries else 0
+    return MysqlConfig(
+        name=common.name,
+        kind=common.kind,
+        filter=common.filter,
+        dump=common.dump,
+        unlogged=common.unlogged,
+        client=client,
+        binlog=binlog,
+        server_id=server_id,
+    )
+
+
+def _server(entry: Entry, section: str = "client") -> ServerConfig:
+    entries = entry.mapping(("host", "port", "user", "password", "password_file", "password_env", "tls"))
+    return ServerConfig(
+        host=entry.required(entries, "host").text(),
+        user=entry.required(entries, "user").text(),
+        port=entries["port"].whole_number(1, 65535) if "port" in entries else DEFAULT_PORT,
+        password=password_of(entry, entries),
+        tls=_server_tls(entries["tls"]) if "tls" in entries else ServerTls(),
+        section=section,
+    )
+
+
+def _server_tls(entry: Entry) -> ServerTls:
+    entries = entry.mapping(("mode", "ca", "certificate", "key"))
+    mode = entries["mode"].one_of(TlsMode, tuple(TlsMode)) if "mode" in entries else TlsMode.PREFERRED
+    for key in ("ca", "certificate", "key"):
+        if key in entries:
+            file_of(entries[key])
+    files = {key: entries[key].text() if key in entries else "" for key in ("ca", "certificate", "key")}
+    if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY) and not files["ca"]:
+        raise entry.error(
+            f"has mode {mode} and no ca", f"Add {entry.path}.ca: FILE, the certificate of the server's CA"
+        )
+    if bool(files["certificate"]) != bool(files["key"]):
+        raise entry.error("has one of certificate and key", "Give both or none")
+    return ServerTls(mode, files["ca"], files["certificate"], files["key"])

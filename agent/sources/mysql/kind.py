@@ -1,0 +1,21 @@
+"""The kind of source of MySQL and MariaDB servers."""
+
+from collections.abc import Sequence
+
+from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.source_kind import Context, SourcePlugin
+from agent.sources.mysql.client import ClientPlugin
+from agent.sources.mysql.config import KEYS, MysqlConfig, configure
+from agent.sources.mysql.replicator import BinlogPlugin
+
+__all__ = ["config_keys", "configure", "make_plugins"]
+
+config_keys = KEYS
+
+
+def make_plugins(context: Context) -> Sequence[SourcePlugin]:
+    """Its two streams, which share a coordinator."""
+    config = context.source
+    assert isinstance(config, MysqlConfig)  # of `configure`
+    coordinator = SnapshotCoordinator()
+    return ClientPlugin(context, config, coordinator), BinlogPlugin(context, config, coordinator)
