@@ -1,4 +1,4 @@
-"""What a stream is for: routes each by its RequestType to the few things that the gateway does with it.
+"""What a stream is for: routes each by its role to the few things that the gateway does with it.
 
 Comes in: an opened stream. Goes out: reports into the registry, desired states and requests to the agent; landing
 is `Replication`'s. A report that the registry can't take now is dropped, since the next one says the same anew.
@@ -9,8 +9,9 @@ import time
 from dataclasses import dataclass
 
 from menura.instants import now_us
+from menura.roles import Role
 from menura.v1.config_pb2 import Heartbeat, HeartbeatAck, Hello, HelloAck
-from menura.v1.stream_pb2 import RequestType, StreamRequest
+from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, SessionReplaced
 from gateway.landing_parts import LandingParts
@@ -41,7 +42,7 @@ class Session:
         assert key is not None
         if len(hello.sources) > MAX_SOURCES:
             raise PayloadInvalid("opening a stream", f"{len(hello.sources)} sources, at most {MAX_SOURCES}")
-        if key.request_type == RequestType.Control_Config:
+        if key.role is Role.CONFIG:
             agent = self.presence.open(key.tenant, key.agent, key.session)
         else:
             agent = await self.presence.join(key.tenant, key.agent, key.session)
@@ -59,14 +60,14 @@ class Session:
         await self.stream.send(
             StreamRequest(hello_ack=HelloAck(gateway=self.parts.config.name, heartbeat_interval_ms=interval_ms))
         )
-        if key.request_type == RequestType.Control_Config:
+        if key.role is Role.CONFIG:
             await Control(self.stream, self.parts, self.presence, agent, hello).serve()
-        elif key.request_type == RequestType.Control_Heartbeat:
+        elif key.role is Role.HEARTBEAT:
             await self._serve_heartbeats()
         else:
             source = SourceKey(key.tenant, key.source)
             self.presence.check_holds(agent, source)
-            if key.request_type == RequestType.MySQLClient:
+            if key.role is Role.CATALOG:
                 await Client(self.stream, self.parts, agent, source).serve()
             else:
                 said = source_seen(hello).get(key.source)

@@ -15,6 +15,7 @@ from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.naming import is_identity
 from menura.protocol import PROTOCOL_VERSION
+from menura.roles import ROLES, Role
 from menura.v1.config_pb2 import Hello
 from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamResponse
 
@@ -34,11 +35,11 @@ MAX_CONTROL_BYTES = 16 << 20
 MAX_HEADER_BYTES = 1 << 10
 
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
-_WITHOUT_SOURCE = (RequestType.Control_Config, RequestType.Control_Heartbeat)
+_WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
 _PAYLOADS = {
-    RequestType.Control_Config: ("effective_state", "error"),
-    RequestType.Control_Heartbeat: ("heartbeat", "error"),
-    RequestType.MySQLClient: (
+    Role.CONFIG: ("effective_state", "error"),
+    Role.HEARTBEAT: ("heartbeat", "error"),
+    Role.CATALOG: (
         "cartography",
         "dump_plan",
         "snapshot_batch",
@@ -48,7 +49,7 @@ _PAYLOADS = {
         "dump_failed",
         "error",
     ),
-    RequestType.MySQLBinlog: ("change_batch", "cut_end", "error"),
+    Role.CHANGES: ("change_batch", "cut_end", "error"),
 }
 
 
@@ -65,6 +66,10 @@ class StreamKey:
     source: str
     request_type: RequestType
     session: str
+
+    @property
+    def role(self) -> Role:
+        return ROLES[self.request_type]
 
     def __str__(self) -> str:
         name = RequestType.Name(self.request_type)
@@ -120,7 +125,7 @@ class AgentStream:
             )
         self._check_sequence(message.header)
         payload = message.WhichOneof("payload")
-        if payload not in _PAYLOADS[self.key.request_type]:
+        if payload not in _PAYLOADS[self.key.role]:
             raise PayloadInvalid("reading a message", f"payload {payload} on this stream")
         if payload not in _BATCHES and message.ByteSize() > MAX_CONTROL_BYTES:
             raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
@@ -172,7 +177,8 @@ class AgentStream:
 
 
 def _read_key(header: Header) -> StreamKey:
-    if header.request_type not in _PAYLOADS:
+    role = ROLES.get(header.request_type)
+    if role is None:
         raise RequestUnsupported(
             "opening a stream", f"request type {header.request_type}", remedy="Upgrade the gateway, or drop that source"
         )
@@ -181,7 +187,7 @@ def _read_key(header: Header) -> StreamKey:
             raise HeaderInvalid(
                 "reading a header", f"a {name} that is no name", remedy=f"Use a-z, 0-9, '-', '_' in {name}"
             )
-    if header.source if header.request_type in _WITHOUT_SOURCE else not is_identity(header.source):
+    if header.source if role in _WITHOUT_SOURCE else not is_identity(header.source):
         raise HeaderInvalid(
             "reading a header", "a source that is no name, or one on a control stream", remedy="Use a-z, 0-9, '-', '_'"
         )

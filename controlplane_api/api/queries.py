@@ -70,10 +70,10 @@ def agents(connection: Connection, tenant: str) -> list[AgentView]:
     ]
 
 
-def source_row(connection: Connection, tenant: str, source: str) -> Row[int, str, int]:
-    """Id, flavor and generation; raises `SourceUnknown`, also for another tenant's."""
+def source_row(connection: Connection, tenant: str, source: str) -> Row[int, int]:
+    """Id and generation; raises `SourceUnknown`, also for another tenant's."""
     row = connection.execute(
-        select(Source.id, Source.flavor, Source.generation)
+        select(Source.id, Source.generation)
         .join_from(Source, Tenant)
         .where(Tenant.name == tenant, Source.name == source)
     ).first()

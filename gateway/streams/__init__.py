@@ -1,1 +1,1 @@
-"""What each kind of stream is for, by its RequestType: control, the client with its dumps, replication."""
+"""What each kind of stream is for, by its role: control, the catalog with its dumps, replication."""

@@ -1,4 +1,4 @@
-"""Cartography on a MySQLClient stream: asks what is on a server, records the answer when it is whole.
+"""Cartography on a catalog stream: asks what is on a server, records the answer when it is whole.
 
 Goes out: CartographyRequest when the stream opens and every so often. Comes in: Cartography in parts. Parts live in
 memory until the last has come, and are forgotten with the stream.

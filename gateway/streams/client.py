@@ -1,4 +1,4 @@
-"""A MySQLClient stream: questions about what exists on a server, and dumps of its tables, side by side.
+"""A catalog stream: questions about what exists on a server, and dumps of its tables, side by side.
 
 Comes in: an agent's messages, each handed to the one whom it concerns. What is recorded is the registry's, what is
 landed the dumps'; the rest begins anew with the next stream.

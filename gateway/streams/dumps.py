@@ -1,4 +1,4 @@
-"""Dumps on a MySQLClient stream: orders out, chunks of tables in, under a credit of their own.
+"""Dumps on a catalog stream: orders out, chunks of tables in, under a credit of their own.
 
 Goes out: DesiredDumps when the stream opens and whenever they change, Credit, ChunkLanded, ChunksCommitted. Comes in:
 a dump's plan, its chunks' batches and ends, its state, its failure. What is recorded of a plan or a failure is in the

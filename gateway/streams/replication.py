@@ -1,4 +1,4 @@
-"""One MySQLBinlog stream: change batches in, durable cuts out, under credit.
+"""One stream of changes: change batches in, durable cuts out, under credit.
 
 Comes in: ChangeBatch and CutEnd of a source, in order. Goes out: Replicate, Credit, CutCommitted.
 

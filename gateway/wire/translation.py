@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from menura.bounds import MAX_INT64, MAX_NAME_CHARS, clean_int64, clean_text
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
+from menura.naming import is_identity
 from menura.v1.config_pb2 import EffectiveState, Heartbeat, Hello, TableName, TableState
 from menura.v1.error_pb2 import Error
 from menura.v1.mysql_binlog_pb2 import Ahead, CutEnd, Position, Replicate, TableSync
@@ -30,7 +31,6 @@ from gateway.registry import (
 
 #: of a source
 MOST_WARNINGS = 20
-FLAVORS = ("", "mysql", "mariadb")
 
 
 def problem_from(error: Error, at_us: int) -> Problem:
@@ -63,8 +63,9 @@ def source_seen(hello: Hello) -> dict[str, SourceSeen]:
 
 
 def _flavor(flavor: str) -> str:
-    if flavor not in FLAVORS:
-        raise PayloadInvalid("reading a source's flavor", "a flavor other than mysql and mariadb")
+    """What kind of server it is, in the source's word; empty: it was not reached yet."""
+    if flavor and not is_identity(flavor):
+        raise PayloadInvalid("reading a source's flavor", "a flavor that is no plain name")
     return flavor
 
 

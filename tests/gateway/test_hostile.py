@@ -303,7 +303,7 @@ def test_a_header_that_differs_when_it_comes_ends_the_stream(tmp_path: Path, hea
         ({"hello": Hello(protocol=2)}, "PROTOCOL_VERSION"),
         ({"cut_end": cut_end(Replicate(), 1, 0)}, "HELLO_MISSING"),
         ({"hello": Hello(protocol=1), "header": {"session": ""}}, "HEADER_INVALID"),
-        ({"hello": Hello(protocol=1), "header": {"request_type": 12}}, "REQUEST_TYPE_UNSUPPORTED"),
+        ({"hello": Hello(protocol=1), "header": {"request_type": 99}}, "REQUEST_TYPE_UNSUPPORTED"),
         ({"hello": Hello(protocol=1), "header": {"sequence": 5}}, "STREAM_OUT_OF_SEQUENCE"),
     ],
 )

@@ -77,7 +77,7 @@ def start_table(
 ) -> StartedTable:
     with control.write() as connection:
         row = queries.source_row(connection, tenant, source)
-        outcome = _start(connection, row.id, row.flavor, [table], request)[0]
+        outcome = _start(connection, row.id, [table], request)[0]
         return _single(connection, row.id, outcome)
 
 
@@ -100,7 +100,7 @@ def start_tables(
         row = queries.source_row(connection, tenant, source)
         is_lost = request.tables == "lost"
         tables = syncs.lost_tables(connection, row.id) if is_lost else named_tables(request.tables)
-        outcomes = _start(connection, row.id, row.flavor, tables, request)
+        outcomes = _start(connection, row.id, tables, request)
         return outcomes_view(connection, tenant, source, outcomes)
 
 
@@ -157,7 +157,6 @@ def resync_tables(
 def _start(
     connection: Connection,
     source_id: int,
-    flavor: str,
     tables: Sequence[naming.TableName] | None,
     request: StartRequest,
 ) -> list[syncs.Outcome]:
@@ -165,7 +164,7 @@ def _start(
         start = syncs.Start(StartKind.POSITION, request.start.position)
     else:
         start = syncs.Start(StartKind(request.start))
-    syncs.check_start(start, flavor)
+    syncs.check_start(start)
     return syncs.start_tables(connection, source_id, tables, start, dump_options(request.dump))
 
 
