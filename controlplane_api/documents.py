@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from menura import landing
 from menura.landing import LandedAhead, LandedPosition
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,7 +20,7 @@ def position_document(position: LandedPosition | None) -> Document | None:
 
 
 def position_from(document: Mapping[str, Any] | None) -> LandedPosition | None:
-    return None if document is None else LandedPosition(**document)
+    return None if document is None else landing.position_from(document)
 
 
 def ahead_document(ahead: Iterable[LandedAhead]) -> list[Document]:
@@ -28,22 +29,16 @@ def ahead_document(ahead: Iterable[LandedAhead]) -> list[Document]:
 
 def ahead_from(documents: Iterable[Mapping[str, Any]]) -> tuple[LandedAhead, ...]:
     return tuple(
-        LandedAhead(LandedPosition(**part["position"]), tuple((database, table) for database, table in part["tables"]))
+        LandedAhead(
+            landing.position_from(part["position"]), tuple((database, table) for database, table in part["tables"])
+        )
         for part in documents
     )
 
 
 def position_text(document: Mapping[str, Any] | None) -> str:
-    """A position in the server's own words: its GTID set, else FILE:OFFSET.
-
-    >>> position_text({"gtid_set": "", "server_uuid": "", "file": "binlog.000001", "offset": 4})
-    'binlog.000001:4'
-    """
-    if not document:
-        return ""
-    if document["gtid_set"]:
-        return str(document["gtid_set"])
-    return f"{document['file']}:{document['offset']}" if document["file"] else ""
+    """A position in the server's own words."""
+    return landing.position_from(document).text if document else ""
 
 
 def problem_document(problem: Problem | None) -> Document | None:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
 from controlplane_api import lost_state, rereads
 from controlplane_api.database import LOOKUP_ROWS
-from controlplane_api.documents import Document, ahead_document, insert_into, position_document
+from controlplane_api.documents import Document, ahead_document, insert_into, position_document, position_from
 from controlplane_api.dump_lives import NOT_YET
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import CommittedPosition, Landing, Source, SourceTable, Sync, Tenant
@@ -192,7 +192,8 @@ def _begin(sync: _Sync, start: LandedStart, generation: int, ledger: Ledger) -> 
     missing = start.earlier_rows_missing
     if sync.start == StartKind.DUMP and generation >= sync.changed_generation:
         missing = ledger.missing_at_start(sync.source_id, sync.start_text) or NOT_YET
-    goes_on = sync.position is not None and (sync.start == StartKind.RESUME or sync.position == position)
+    is_there = position_from(sync.position) == start.position
+    goes_on = sync.position is not None and (sync.start == StartKind.RESUME or is_there)
     if not goes_on:  # a resume misses what the table's first start missed, no more
         # Without a command's word that it begins anew, a replay doesn't take back that rows are missing.
         kept = sync.earlier_rows_missing if sync.start is None else ""

@@ -5,7 +5,7 @@ Pure: messages in, values out.
 
 from collections.abc import Iterable
 
-from menura.bounds import MAX_INT64, MAX_NAME_CHARS, clean_int64, clean_text
+from menura.bounds import MAX_NAME_CHARS, clean_int64, clean_text
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
@@ -31,6 +31,8 @@ from gateway.registry import (
 
 #: of a source
 MOST_WARNINGS = 20
+#: of a position; its text, as a set of GTIDs, may be longer
+MAX_TOKEN_CHARS = 65_536
 
 
 def problem_from(error: Error, at_us: int) -> Problem:
@@ -161,11 +163,10 @@ def table_name(name: TableName) -> tuple[str, str]:
 
 
 def landed_position(position: Position) -> LandedPosition:
-    if position.offset > MAX_INT64 or any(
-        "\0" in text for text in (position.gtid_set, position.server_uuid, position.file)
-    ):
-        raise PayloadInvalid("reading a position", "a position that no server has")
-    return LandedPosition(position.gtid_set, position.server_uuid, position.file, position.offset)
+    is_safe = not (position.kind and not is_identity(position.kind)) and "\0" not in position.text + position.token
+    if not is_safe or len(position.token) > MAX_TOKEN_CHARS:
+        raise PayloadInvalid("reading a position", "a position that no source has")
+    return LandedPosition(position.kind, position.text, position.token)
 
 
 def landed_ahead(ahead: Iterable[Ahead]) -> tuple[LandedAhead, ...]:
@@ -190,9 +191,7 @@ def landed_stops(end: CutEnd, at_us: int) -> tuple[LandedStop, ...]:
 
 
 def wire_position(position: LandedPosition) -> Position:
-    return Position(
-        gtid_set=position.gtid_set, server_uuid=position.server_uuid, file=position.file, offset=position.offset
-    )
+    return Position(kind=position.kind, text=position.text, token=position.token)
 
 
 def replicate(

@@ -16,7 +16,7 @@ An entry, format 4 (times in microseconds since the epoch, UTC)::
     {"format": 3, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
-       "position": {"gtid_set": "3E11...:1-77", "server_uuid": "3E11...", "file": "binlog.000002", "offset": 1234},
+       "position": {"kind": "mysql", "text": "3E11...:1-77", "token": "{...}"},
        "ahead": [{"position": {...}, "tables": [["shop", "orders"]]}],
        "started": [{"database": "shop", "table": "items", "position": {...}, "earlier_rows_missing": ""}],
        "stopped": [{"database": "shop", "table": "notes", "position": {...}, "code": "EVENT_UNKNOWN",
@@ -53,6 +53,7 @@ A reader MUST refuse a `format` above its own.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ from urllib.parse import urlsplit
 
 from menura.naming import TableName, path_segment
 
-FORMAT = 4
-READABLE_FORMATS = (1, 2, 3, 4)
+FORMAT = 5
+READABLE_FORMATS = (1, 2, 3, 4, 5)
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -74,10 +75,9 @@ class LandingFormatError(ValueError):
 class LandedPosition:
     """A place between two transactions; see menura.v1.Position."""
 
-    gtid_set: str = ""
-    server_uuid: str = ""
-    file: str = ""
-    offset: int = 0
+    kind: str = ""
+    text: str = ""
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,10 +301,10 @@ def decode_entry(document: bytes) -> LogEntry:
 
 def _decode_cut(facts: dict[str, Any]) -> LandedCut:
     nested = {
-        "position": LandedPosition(**facts["position"]),
+        "position": position_from(facts["position"]),
         "ahead": tuple(
             LandedAhead(
-                LandedPosition(**ahead["position"]), tuple((database, table) for database, table in ahead["tables"])
+                position_from(ahead["position"]), tuple((database, table) for database, table in ahead["tables"])
             )
             for ahead in facts["ahead"]
         ),
@@ -315,6 +315,24 @@ def _decode_cut(facts: dict[str, Any]) -> LandedCut:
         "chunks": tuple(LandedChunk(**chunk) for chunk in facts.get("chunks", ())),
     }
     return LandedCut(**{**facts, **nested})
+
+
+def position_from(facts: Mapping[str, Any]) -> LandedPosition:
+    """A position from its `asdict`; raises KeyError or TypeError for another document.
+
+    Up to format 4 there were MySQL and MariaDB alone, whose words stood in the landing:
+
+    >>> position_from({"gtid_set": "", "server_uuid": "3e11", "file": "binlog.000002", "offset": 4}).text
+    'binlog.000002:4'
+    """
+    if "gtid_set" not in facts:
+        return LandedPosition(**facts)
+    # without GTIDs a position had its server's UUID; the beginning of a log with GTIDs had neither
+    has_gtids = bool(facts["gtid_set"] or not facts["server_uuid"])
+    by_file = f"{facts['file']}:{facts['offset']}"
+    text = (str(facts["gtid_set"]) or "the log's beginning") if has_gtids else by_file
+    token = {"gtids": has_gtids, **{name: facts[name] for name in ("server_uuid", "file", "offset")}}
+    return LandedPosition("mysql", text, json.dumps(token))
 
 
 def decode_event(facts: dict[str, Any]) -> LandedEvent:
@@ -335,4 +353,4 @@ def decode_foreign_key(facts: dict[str, Any]) -> LandedForeignKey:
 
 
 def _with_position(facts: dict[str, Any]) -> dict[str, Any]:
-    return {**facts, "position": LandedPosition(**facts["position"])}
+    return {**facts, "position": position_from(facts["position"])}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from menura.v1.mysql_binlog_pb2 import Position
 
 from agent.positions import PositionsUnordered, PositionSyntaxError, least
 from agent.sources.mysql.positions import (
@@ -136,6 +137,21 @@ def test_position_when_sent_and_read_then_is_itself() -> None:
         position = BinlogPosition(gtids, UUIDS[1], "binlog.000002", 157)
         assert from_proto(position.to_proto(), position_kind) == position
         assert is_file_only(position.to_proto()) == (gtids is None)
+
+
+def test_position_when_it_is_of_no_source_like_this_then_is_refused() -> None:
+    sent = BinlogPosition(MariadbGtids.parse("0-1-5"), "", "binlog.000002", 157).to_proto()
+    for changes in ({"kind": "postgresql"}, {"kind": ""}, {"token": ""}, {"token": "[]"}, {"token": "{}"}):
+        other = Position(**{"kind": sent.kind, "text": sent.text, "token": sent.token, **changes})
+        with pytest.raises(PositionSyntaxError):
+            from_proto(other, BinlogPositionKind.MARIADB_GTID)
+        assert not is_file_only(other)
+
+
+def test_position_when_it_is_where_a_log_begins_then_its_text_says_so() -> None:
+    sent = BinlogPosition(MysqlGtids({}), UUIDS[0], "binlog.000001", 4).to_proto()
+    assert sent.text == "the log's beginning"
+    assert from_proto(sent, BinlogPositionKind.MYSQL_GTID) == BinlogPosition(MysqlGtids({}), "", "binlog.000001", 4)
 
 
 def test_moved_when_transactions_finished_then_holds_them() -> None:

@@ -420,7 +420,7 @@ def test_source_when_its_committed_position_is_none_then_the_remedy_brings_its_t
         change(database, rounds=1)
         gateway.wait(lambda: gateway.rows("shop", ORDERS))
     gateway.wait_gone("shop")
-    record.committed[-1].position.gtid_set = "none"
+    record.committed[-1].position.text = "none"
     with running_agent(operator.path, operator.log):
         gateway.wait(lambda: record.effective[-1].error.code == "POSITION_INVALID")
         message = one_line(record.effective[-1].error)

@@ -31,7 +31,7 @@ def fresh_us() -> int:
 
 def at(number: int) -> LandedPosition:
     """The place after the source's `number`th transaction."""
-    return LandedPosition(f"{UUID}:1-{number}", UUID, "binlog.000001", 100 * number)
+    return LandedPosition("mysql", f"{UUID}:1-{number}", str(100 * number))
 
 
 def agent_seen(tenant: str = "acme", sources: Sequence[str] = ("shop",), session: str = "run-1") -> AgentSeen:

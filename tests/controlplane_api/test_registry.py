@@ -177,7 +177,7 @@ def test_event_when_its_entry_is_applied_then_the_table_is_past_it(registry: Sql
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders"), start=[started("orders", 0)])))
     registry.apply_entry(LANDING, entry(2, cut(2, events=[event("orders", 12)])))
     sync = sync_of(database, "orders")
-    assert (sync["position"]["offset"], sync["rows"]) == (200, 10)
+    assert (sync["position"]["token"], sync["rows"]) == ("200", 10)
 
 
 def test_events_when_there_are_many_then_the_last_hundred_of_each_table_stay(registry: SqlRegistry, database: Database):
@@ -201,7 +201,7 @@ def test_resume_when_stopped_then_begins_where_its_last_landed_rows_end(registry
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders"), start=[started("orders", 0, "rows before 0")])))
     registry.apply_entry(LANDING, entry(2, cut(2)))
     stop(database, "orders")
-    assert sync_of(database, "orders")["position"]["offset"] == 200
+    assert sync_of(database, "orders")["position"]["token"] == "200"
     # A cut of the older generation was already in the log when the stop came.
     registry.apply_entry(LANDING, entry(3, cut(3, file("orders"))))
     registry.apply_entry(LANDING, entry(4, cut(4, generation=2)))
@@ -221,8 +221,8 @@ def test_stop_when_table_is_ahead_then_keeps_its_own_position(registry: SqlRegis
     begin = [started("orders", 0), started("items", 0)]
     registry.apply_entry(LANDING, entry(1, cut(1, file("items"), start=begin, ahead=[ahead])))
     stop(database, "orders", "items")
-    assert sync_of(database, "orders")["position"]["offset"] == 900
-    assert sync_of(database, "items")["position"]["offset"] == 100
+    assert sync_of(database, "orders")["position"]["token"] == "900"
+    assert sync_of(database, "items")["position"]["token"] == "100"
 
 
 def test_stop_when_sync_never_began_then_has_no_position_and_resumes_at_the_oldest(
@@ -258,7 +258,7 @@ def test_failed_table_when_the_log_stops_it_then_keeps_position_and_problem_unti
     registry.apply_entry(LANDING, entry(2, cut(2, file("orders"), stop=[stopped("orders", 2)])))
     registry.apply_entry(LANDING, entry(3, cut(3)))
     sync = sync_of(database, "orders")
-    assert (sync["state"], sync["position"]["offset"], sync["problem"]["code"]) == ("failed", 200, "EVENT_UNKNOWN")
+    assert (sync["state"], sync["position"]["token"], sync["problem"]["code"]) == ("failed", "200", "EVENT_UNKNOWN")
     assert registry.desired(KEY).tables == (TableDesired("shop", "items"),)
     streaming = TableEffective("shop", "orders", "STREAMING")
     registry.record_effective(KEY, registry.desired(KEY).generation, [streaming], None, T0)
@@ -277,7 +277,7 @@ def test_failure_when_logged_after_the_user_stopped_then_only_moves_the_position
     stop(database, "orders")
     registry.apply_entry(LANDING, entry(2, cut(2, generation=1, stop=[stopped("orders", 2)])))
     sync = sync_of(database, "orders")
-    assert (sync["state"], sync["position"]["offset"]) == ("stopped", 200)
+    assert (sync["state"], sync["position"]["token"]) == ("stopped", "200")
     assert registry.generations([KEY]) == {KEY: 2}
 
 

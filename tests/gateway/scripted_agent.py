@@ -201,7 +201,7 @@ def cut_end(run: Replicate, cut: int, last_gsn: int, /, **changes: Any) -> CutEn
         "generation": run.generation,
         "lease_epoch": run.lease_epoch,
         "cut": cut,
-        "position": Position(gtid_set=f"uuid:1-{last_gsn}", server_uuid="uuid", file="binlog.000001", offset=last_gsn),
+        "position": Position(kind="mysql", text=f"uuid:1-{last_gsn}", token=str(last_gsn)),
         "last_gsn": last_gsn,
         "last_transaction_id": last_gsn,
         "transaction_count": 1,

@@ -324,7 +324,9 @@ def test_a_cut_end_with_impossible_facts_when_it_comes_ends_the_stream(tmp_path:
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
             for changes, code in (
-                ({"position": Position(offset=2**64 - 1)}, "PAYLOAD_INVALID"),
+                ({"position": Position(kind="../etc")}, "PAYLOAD_INVALID"),
+                ({"position": Position(kind="mysql", token="x" * 65_537)}, "PAYLOAD_INVALID"),
+                ({"position": Position(kind="mysql", text="\0")}, "PAYLOAD_INVALID"),
                 ({"last_gsn": -1}, "OUT_OF_SEQUENCE"),
                 ({"last_transaction_id": -1}, "OUT_OF_SEQUENCE"),
                 ({"ahead": [{"tables": [TableName(database="shop")]}]}, "PAYLOAD_INVALID"),

@@ -237,7 +237,7 @@ def test_a_newer_stream_of_a_source_when_it_opens_drops_what_the_older_had_not_c
             newer, second = await agent.open_binlog("shop")
             assert (await older.expect_error()).code == "STREAM_SUPERSEDED"
             assert second.lease_epoch > first.lease_epoch
-            assert (second.next_cut, second.next_gsn, second.position.offset) == (2, 11, 10)
+            assert (second.next_cut, second.next_gsn, second.position.token) == (2, 11, "10")
             await commit_cut(newer, second, 2, range(11, 16))
 
     asyncio.run(scenario())
@@ -284,7 +284,7 @@ def test_a_table_that_the_agent_stopped_when_the_cut_commits_leaves_the_next_run
             stream, run = await agent.open_binlog("shop")
             stop = TableStopped(
                 table=TableName(database="shop", table="items"),
-                position=Position(offset=5),
+                position=Position(kind="mysql", text="binlog.000001:5"),
                 error=Error(code="EVENT_UNKNOWN", doing="reading", found="event 99", terminal=True),
             )
             await stream.send(cut_end=cut_end(run, 1, 0, stopped=[stop]))

@@ -60,7 +60,7 @@ def test_a_batch_when_its_rows_stand_behind_it_then_are_its_own() -> None:
 
 def test_a_large_message_when_it_is_no_batch_then_is_read_whole() -> None:
     end = StreamResponse(header=HEADER, cut_end=CutEnd(cut=3))
-    end.cut_end.position.gtid_set = "g" * CUT_FROM_BYTES
+    end.cut_end.position.text = "g" * CUT_FROM_BYTES
     received = read_message(end.SerializeToString())
     assert received.message == end
     assert received.frames.size_bytes == 0

@@ -272,10 +272,13 @@ def test_the_control_planes_own_registry_when_it_is_behind_the_gateway_follows_i
         async with running_gateway(tmp_path / "landing", registry) as address, scripted_agent(address, "shop") as agent:
             stream, first = await agent.open_binlog("shop")
             assert [(sync.table.table, sync.oldest) for sync in first.tables] == [("items", True), ("orders", True)]
-            start = TableStarted(table=TableName(database="shop", table="orders"), position=Position(offset=4))
+            start = TableStarted(
+                table=TableName(database="shop", table="orders"),
+                position=Position(kind="mysql", text="binlog.000001:4"),
+            )
             stop = TableStopped(
                 table=TableName(database="shop", table="items"),
-                position=Position(offset=5),
+                position=Position(kind="mysql", text="binlog.000001:5"),
                 error=Error(code="EVENT_UNKNOWN", doing="reading", found="event 99", terminal=True),
             )
             await stream.send(cut_end=cut_end(first, 1, 0, started=[start], stopped=[stop]))

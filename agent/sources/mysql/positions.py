@@ -4,6 +4,7 @@ Pure values, no I/O. Two GTID sets may each hold what the other lacks, so the qu
 in that position", never "which is later" (`agent.positions`).
 """
 
+import json
 import re
 import struct
 from bisect import bisect_right
@@ -228,6 +229,12 @@ class MariadbGtids:
 Gtids = MysqlGtids | MariadbGtids
 
 
+#: of all positions here
+KIND = "mysql"
+#: the text of an empty set of GTIDs
+BEGINNING = "the log's beginning"
+
+
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
     """A place between two transactions of a source's log.
@@ -247,7 +254,7 @@ class BinlogPosition:
         'binlog.000002:157'
         """
         if self.gtids is not None:
-            return str(self.gtids) or "the log's beginning"
+            return str(self.gtids) or BEGINNING
         return f"{self.file}:{self.offset}"
 
     def has_transaction(self, gtid: str, file: str, begin_offset: int) -> bool:
@@ -296,27 +303,57 @@ class BinlogPosition:
         raise PositionsUnordered(f"{self} and {other}")
 
     def to_proto(self) -> mysql_binlog_pb2.Position:
-        gtid_set = str(self.gtids) if self.gtids is not None else ""
-        # An empty set without UUID is a log's beginning; with one it is a position without GTIDs.
-        server_uuid = self.server_uuid if gtid_set or self.gtids is None else ""
-        return mysql_binlog_pb2.Position(gtid_set=gtid_set, server_uuid=server_uuid, file=self.file, offset=self.offset)
+        """The text is `str`; the token says whether it is a GTID set, and has the rest."""
+        is_beginning = self.gtids is not None and not self.gtids
+        token = {
+            "gtids": self.gtids is not None,
+            "server_uuid": "" if is_beginning else self.server_uuid,
+            "file": self.file,
+            "offset": self.offset,
+        }
+        return mysql_binlog_pb2.Position(kind=KIND, text=str(self), token=json.dumps(token))
 
 
 def from_proto(position: mysql_binlog_pb2.Position, position_kind: BinlogPositionKind) -> BinlogPosition:
     """The position as `position_kind` keeps it; raises `PositionSyntaxError`."""
+    has_gtids, server_uuid, file, offset = _token(position)
+    gtid_set = "" if not has_gtids or position.text == BEGINNING else position.text
     gtids: Gtids | None = None
     if position_kind is BinlogPositionKind.MYSQL_GTID:
-        gtids = MysqlGtids.parse(position.gtid_set)
+        gtids = MysqlGtids.parse(gtid_set)
     elif position_kind is BinlogPositionKind.MARIADB_GTID:
-        gtids = MariadbGtids.parse(position.gtid_set)
-    elif not position.file:
+        gtids = MariadbGtids.parse(gtid_set)
+    elif not file:
         raise PositionSyntaxError("a position without GTIDs needs a file")
-    return BinlogPosition(gtids, position.server_uuid, position.file, position.offset)
+    return BinlogPosition(gtids, server_uuid, file, offset)
 
 
 def is_file_only(position: mysql_binlog_pb2.Position) -> bool:
     """Whether a stored position can only be read by file and offset (it was kept while the server had no GTIDs)."""
-    return not position.gtid_set and bool(position.server_uuid)
+    try:
+        return not _token(position)[0]
+    except PositionSyntaxError:
+        return False
+
+
+def has_file(position: mysql_binlog_pb2.Position) -> bool:
+    """Whether a stored position can be read by file and offset."""
+    try:
+        _, server_uuid, file, _ = _token(position)
+    except PositionSyntaxError:
+        return False
+    return bool(server_uuid and file)
+
+
+def _token(position: mysql_binlog_pb2.Position) -> tuple[bool, str, str, int]:
+    """Whether the text is a GTID set; server, file and offset. Raises `PositionSyntaxError`."""
+    if position.kind != KIND:
+        raise PositionSyntaxError(f"it is a position of a source of kind {position.kind or 'unknown'}")
+    try:
+        facts = json.loads(position.token)
+        return bool(facts["gtids"]), str(facts["server_uuid"]), str(facts["file"]), int(facts["offset"])
+    except (ValueError, TypeError, KeyError) as broken:
+        raise PositionSyntaxError(f"its token can't be read ({type(broken).__name__})") from broken
 
 
 def parse_file_offset(text: str) -> tuple[str, int] | None:

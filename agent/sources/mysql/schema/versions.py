@@ -42,13 +42,12 @@ NEVER_SEEN = Unknown("its definition was never read")
 
 def position_text(position: BinlogPosition) -> str:
     """{"scheme", "gtid_set", "server_uuid", "file", "offset"}"""
-    message = position.to_proto()
     facts = {
         "scheme": "" if position.gtids is None else type(position.gtids).__name__,
-        "gtid_set": message.gtid_set,
+        "gtid_set": str(position.gtids or ""),
         "server_uuid": position.server_uuid,
-        "file": message.file,
-        "offset": message.offset,
+        "file": position.file,
+        "offset": position.offset,
     }
     return json.dumps(facts)
 

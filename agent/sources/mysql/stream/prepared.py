@@ -16,19 +16,17 @@ and what is past it is undone when the stream begins anew. Nothing in it is need
 broken or behind is begun anew, and the log is searched instead.
 """
 
-import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from menura.v1 import mysql_binlog_pb2
-
-from agent.positions import PositionsUnordered, PositionSyntaxError
+from agent.positions import PositionsUnordered
 from agent.runtime.state_folder import make_state_folder, state_unusable
 from agent.sources.mysql.log.xid import Xid
-from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, from_proto
+from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
+from agent.sources.mysql.schema.versions import RecordUnreadable, position_of, position_text
 
 log = logging.getLogger("menura.prepared")
 
@@ -123,22 +121,14 @@ class PreparedFile:
         if found is None:
             return False
         try:
-            return from_proto(mysql_binlog_pb2.Position(**json.loads(found[0])), position_kind).covers(start)
-        except (PositionSyntaxError, PositionsUnordered):
+            position = position_of(found[0])
+            return position.is_of(position_kind) and position.covers(start)
+        except (RecordUnreadable, PositionsUnordered):
             return False
 
     def _read_to(self, position: BinlogPosition) -> None:
-        message = position.to_proto()
-        text = json.dumps(
-            {
-                "gtid_set": message.gtid_set,
-                "server_uuid": message.server_uuid,
-                "file": message.file,
-                "offset": message.offset,
-            }
-        )
         self._connection.execute("DELETE FROM read")
-        self._connection.execute("INSERT INTO read VALUES (?)", (text,))
+        self._connection.execute("INSERT INTO read VALUES (?)", (position_text(position),))
 
     def _all(self) -> Iterable[tuple[bytes, Group, Group | None]]:
         for xid, gtid, uuid, file, offset, ended, *end in self._connection.execute("SELECT * FROM prepared").fetchall():

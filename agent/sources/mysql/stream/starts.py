@@ -16,6 +16,7 @@ from agent.sources.mysql.positions import (
     BinlogPosition,
     BinlogPositionKind,
     from_proto,
+    has_file,
     is_file_only,
     parse_file_offset,
 )
@@ -31,7 +32,7 @@ def position_kind_of(replicate: mysql_binlog_pb2.Replicate, natural: BinlogPosit
     stored += [sync.position for sync in replicate.tables if sync.WhichOneof("start") == "position"]
     texts = [sync.position_text for sync in replicate.tables if sync.WhichOneof("start") == "position_text"]
     wants_file = any(parse_file_offset(text) for text in texts)
-    can_file = all(position.file and position.server_uuid for position in stored)
+    can_file = all(has_file(position) for position in stored)
     is_needed = any(is_file_only(position) for position in stored)
     return BinlogPositionKind.FILE if is_needed or (wants_file and can_file) else natural
 
