@@ -101,6 +101,31 @@ def test_table_when_an_update_lacks_generated_columns_then_goes_on_without_them(
         assert made_plain.reread
 
 
+def test_table_when_statements_come_before_its_columns_and_make_them_anew_then_is_read_once_more_for_each(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """All that is read again after the update: statements from before the columns, and later ones that take them."""
+    database.run(
+        "CREATE TABLE shop.later (id INT PRIMARY KEY, note VARCHAR(20))",
+        "ALTER TABLE shop.later ADD plain INT",
+        "ALTER TABLE shop.later ADD shown TEXT AS (CONCAT(note, '!')) VIRTUAL",
+        "ALTER TABLE shop.later ADD last INT",
+        "INSERT INTO shop.later (id, note) VALUES (1, 'a')",
+        "UPDATE shop.later SET note = 'b'",
+        "ALTER TABLE shop.later DROP COLUMN shown, ADD COLUMN other INT",
+        "ALTER TABLE shop.later ADD shown TEXT AS (CONCAT(note, '?')) VIRTUAL",
+        "UPDATE shop.later SET note = 'c'",
+    )
+    later: Table = ("shop", "later")
+    gateway.sync("shop", later, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    with running_agent(config, tmp_path / "log"):
+        gateway.wait(lambda: [row for row in gateway.rows("shop", later) if row["note"] == "c"])
+    assert not stops(gateway, later)
+    assert not [row for row in gateway.rows("shop", later) if "shown" in row]
+    assert (tmp_path / "log").read_text().count("the log lacks new values of generated columns") <= 2
+
+
 def test_table_when_it_begins_anew_then_its_generated_columns_are_sent_until_an_update_lacks_them(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

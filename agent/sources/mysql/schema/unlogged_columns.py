@@ -63,10 +63,13 @@ class UnloggedColumns:
         fields = {"source": self.source, "table": ".".join(table), "columns": sorted(columns)}
         log.warning("the log lacks new values of generated columns: they are not sent", extra={"fields": fields})
 
-    def defined(self, table: Table, version: Version) -> None:
-        """The table looks so from here on: what is no generated column of it any more is sent."""
+    def defined(self, table: Table, version: Version, position: BinlogPosition) -> None:
+        """From a statement behind `position` on the table looks so: what is no generated column any more is sent.
+
+        A statement from before the update that lacked the columns says nothing: its table may not have had them yet.
+        """
         known = self._kept.get(table)
-        if known is None or isinstance(version, Unknown):
+        if known is None or isinstance(version, Unknown) or not _is_past(position, known[1]):
             return
         columns, since = known
         names = version.columns if isinstance(version, TableDefinition) else ()

@@ -124,7 +124,7 @@ class SchemaChanges:
                 changes.append(_unsure(summary, table, changes))
             if changes:
                 self._changed(made, table, changes, before[table])
-                self._definitions.unlogged_columns.defined(table, self._definitions.of(table))
+                self._definitions.unlogged_columns.defined(table, self._definitions.of(table), self._read.position)
         self._gaps.close_known()
         self._router.forget()
 
