@@ -9,7 +9,7 @@ from enum import Enum
 from functools import reduce
 from typing import Protocol, Self, TypeVar
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 
 class PositionSyntaxError(ValueError):
@@ -42,7 +42,7 @@ class Position(Protocol):
     def is_of(self, kind: PositionKind, /) -> bool:
         """Whether it can be used where positions are kept so."""
 
-    def to_proto(self) -> mysql_binlog_pb2.Position: ...
+    def to_proto(self) -> changes_pb2.Position: ...
 
 
 P = TypeVar("P", bound=Position)

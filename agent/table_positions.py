@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from menura.errors import MenuraError
-from menura.v1 import config_pb2, mysql_binlog_pb2
+from menura.v1 import changes_pb2, config_pb2
 
 from agent.positions import Position, least
 
@@ -93,11 +93,9 @@ class TablePositions(Generic[P_co]):
             members.discard(table)
         self._ahead = [(position, members) for position, members in self._ahead if members]
 
-    def ahead_messages(self) -> list[mysql_binlog_pb2.Ahead]:
+    def ahead_messages(self) -> list[changes_pb2.Ahead]:
         return [
-            mysql_binlog_pb2.Ahead(
-                position=position.to_proto(), tables=[name_message(table) for table in sorted(members)]
-            )
+            changes_pb2.Ahead(position=position.to_proto(), tables=[name_message(table) for table in sorted(members)])
             for position, members in self._ahead
         ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from menura.change_batch import MAX_EVENTS_BYTES
 from menura.error_message import as_message
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.sink import Sink
 from agent.capture.source import Decoder, ReadPosition
@@ -33,7 +33,7 @@ DUMP_WAIT_SECONDS = 0.05
 SHORTEST_WAIT_SECONDS = 0.001
 
 
-_OF_KEYS = (mysql_binlog_pb2.TableEvent.FOREIGN_KEYS, mysql_binlog_pb2.TableEvent.FOREIGN_KEYS_UNCHECKED)
+_OF_KEYS = (changes_pb2.TableEvent.FOREIGN_KEYS, changes_pb2.TableEvent.FOREIGN_KEYS_UNCHECKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class _Cut:
     sent_rows: int = 0
     sent_bytes: int = 0
     stopped: list[Stop[Position]] = field(default_factory=list)
-    events: list[mysql_binlog_pb2.TableEvent] = field(default_factory=list)
+    events: list[changes_pb2.TableEvent] = field(default_factory=list)
     events_bytes: int = 0
 
 
@@ -153,7 +153,7 @@ class Cuts:
         """Tables that stop in this cut, which is then due at once."""
         self._cut.stopped.extend(stops)
 
-    def add_event(self, event: mysql_binlog_pb2.TableEvent) -> None:
+    def add_event(self, event: changes_pb2.TableEvent) -> None:
         """Something that happened to a table other than a change of its rows."""
         self._cut.events.append(event)
         self._stale.heard(event)
@@ -169,7 +169,7 @@ class Cuts:
     def has_event_since(self, first_gsn: int) -> bool:
         return any(event.gsn >= first_gsn for event in self._cut.events)
 
-    def end(self, started: Sequence[mysql_binlog_pb2.TableStarted] = ()) -> None:
+    def end(self, started: Sequence[changes_pb2.TableStarted] = ()) -> None:
         """Send the cut's end, at the published position; its batches have been sent."""
         decoder = self._decoder
         decoder.stop_at_transaction_end = False
@@ -182,7 +182,7 @@ class Cuts:
         dumps = self._coordinator.end_cut(self._cut.number, self._read.position, self._table_positions, decoder)
         for event in dumps.events:
             self._stale.heard(event)
-        end = mysql_binlog_pb2.CutEnd(
+        end = changes_pb2.CutEnd(
             cut=self._cut.number,
             position=self._read.position.to_proto(),
             ahead=self._table_positions.ahead_messages(),
@@ -202,7 +202,7 @@ class Cuts:
         self._cut = _Cut(self._cut.number + 1, now)
 
 
-def _stopped_message(stop: Stop[Position]) -> mysql_binlog_pb2.TableStopped:
-    return mysql_binlog_pb2.TableStopped(
+def _stopped_message(stop: Stop[Position]) -> changes_pb2.TableStopped:
+    return changes_pb2.TableStopped(
         table=name_message(stop.table), position=stop.position.to_proto(), error=as_message(stop.error)
     )

@@ -13,7 +13,7 @@ from typing import Generic
 
 from menura.change_batch import MAX_EVENTS_BYTES
 from menura.naming import command_table
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.source import Reason
 from agent.errors import SourceRebuilt
@@ -47,9 +47,9 @@ class Closed(Generic[P]):
     """What becomes of gaps."""
 
     positions: dict[Table, P] = field(default_factory=dict)
-    started: list[mysql_binlog_pb2.TableStarted] = field(default_factory=list)
+    started: list[changes_pb2.TableStarted] = field(default_factory=list)
     #: without numbers
-    events: list[mysql_binlog_pb2.TableEvent] = field(default_factory=list)
+    events: list[changes_pb2.TableEvent] = field(default_factory=list)
     stopped: list[Stop[P]] = field(default_factory=list)
 
 
@@ -71,9 +71,7 @@ def close(gaps: Iterable[Gap[P]], config: SourceConfig) -> Closed[P]:
             continue
         closed.positions[gap.table] = gap.after
         closed.events.append(event)
-        closed.started.append(
-            mysql_binlog_pb2.TableStarted(table=name_message(gap.table), position=gap.after.to_proto())
-        )
+        closed.started.append(changes_pb2.TableStarted(table=name_message(gap.table), position=gap.after.to_proto()))
     return closed
 
 
@@ -89,14 +87,14 @@ class GapTexts:
 
 def gap_event(
     table: Table, texts: GapTexts, config: SourceConfig, *, always_rereads: bool = False
-) -> mysql_binlog_pb2.TableEvent:
+) -> changes_pb2.TableEvent:
     """Without a number; by the table's policy a dump is ordered for it."""
     before, after = shortened(texts.before), shortened(texts.after)
     until = f"between {before} and {after}" if after else f"after {before}"
     rereads = always_rereads or config.unlogged.of(*table) is UnloggedChanges.REREAD
-    return mysql_binlog_pb2.TableEvent(
+    return changes_pb2.TableEvent(
         table=name_message(table),
-        kind=mysql_binlog_pb2.TableEvent.LOG_GAP,
+        kind=changes_pb2.TableEvent.LOG_GAP,
         commit_timestamp_us=time.time_ns() // 1000,
         position=after or before,
         gap_from=before,

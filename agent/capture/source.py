@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.columnar.encode import TableBatch
 from agent.errors import PositionPurged, SourceRebuilt
@@ -87,8 +87,8 @@ class StartLog(Protocol[P]):
     def after(self, position: P, why: Reason) -> P:
         """Where reading can go on although the source can't go on from `position`."""
 
-    def stored(self, position: mysql_binlog_pb2.Position) -> P:
+    def stored(self, position: changes_pb2.Position) -> P:
         """A committed position; raises `PositionInvalid`."""
 
-    def place_of(self, position: mysql_binlog_pb2.Position) -> P:
+    def place_of(self, position: changes_pb2.Position) -> P:
         """What is told as the place of a table that could not begin: what was asked for, where it can be read."""

@@ -9,11 +9,11 @@ durable here: the gateway says it anew with the next stream.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.table_positions import Table, names
 
-_Kind = mysql_binlog_pb2.TableEvent
+_Kind = changes_pb2.TableEvent
 
 
 @dataclass(slots=True)
@@ -45,8 +45,8 @@ class StaleTables:
 
     def __init__(
         self,
-        tables: Iterable[mysql_binlog_pb2.TableSync],
-        started: Iterable[mysql_binlog_pb2.TableStarted] = (),
+        tables: Iterable[changes_pb2.TableSync],
+        started: Iterable[changes_pb2.TableStarted] = (),
     ) -> None:
         self._tables: dict[Table, _Stale] = {}
         self._has_changed = False
@@ -71,7 +71,7 @@ class StaleTables:
         stale = self._tables.get(table)
         return stale is not None and stale.lacks_rows and not stale.has_dump
 
-    def heard(self, event: mysql_binlog_pb2.TableEvent) -> None:
+    def heard(self, event: changes_pb2.TableEvent) -> None:
         """The stream tells an event, in the order of their numbers."""
         table = (event.table.database, event.table.table)
         before = stale = self._tables.get(table, _Stale())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.gaps import Gap, close, stop_of
 from agent.capture.source import Reason, StartLog
@@ -30,10 +30,10 @@ class Starts(Generic[P]):
     """Every table that takes part has an entry in `positions`."""
 
     positions: dict[Table, P] = field(default_factory=dict)
-    started: list[mysql_binlog_pb2.TableStarted] = field(default_factory=list)
+    started: list[changes_pb2.TableStarted] = field(default_factory=list)
     stopped: list[Stop[P]] = field(default_factory=list)
     #: of tables whose log is gone; without numbers
-    gaps: list[mysql_binlog_pb2.TableEvent] = field(default_factory=list)
+    gaps: list[changes_pb2.TableEvent] = field(default_factory=list)
     #: tables that are read on from where they were
     kept: frozenset[Table] = frozenset()
     #: dumps that tables begin with, or wait for
@@ -43,7 +43,7 @@ class Starts(Generic[P]):
 
 
 def resolve(
-    replicate: mysql_binlog_pb2.Replicate,
+    replicate: changes_pb2.Replicate,
     log: StartLog[P],
     config: SourceConfig,
     start_of: Callable[[str], P | TableStart],
@@ -133,7 +133,7 @@ def _why_not(log: StartLog[P], position: P, accepts: Callable[[P, SourceRebuilt]
 def _begin(
     starts: Starts[P],
     table: Table,
-    sync: mysql_binlog_pb2.TableSync,
+    sync: changes_pb2.TableSync,
     log: StartLog[P],
     source: str,
     with_dump: P | TableStart = TableStart.KEYED,
@@ -165,7 +165,5 @@ def _begin(
         return
     starts.positions[table] = position
     starts.started.append(
-        mysql_binlog_pb2.TableStarted(
-            table=name_message(table), position=position.to_proto(), earlier_rows_missing=missing
-        )
+        changes_pb2.TableStarted(table=name_message(table), position=position.to_proto(), earlier_rows_missing=missing)
     )

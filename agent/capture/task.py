@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from menura.errors import MenuraError
-from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
+from menura.v1 import changes_pb2, config_pb2, stream_pb2
 
 from agent.capture.source import Decoder, Stream
 from agent.columnar.encode import TableBatch, encode
@@ -31,7 +31,7 @@ class TaskCancelled(Exception):
 class Task:
     """Work on one Replicate."""
 
-    replicate: mysql_binlog_pb2.Replicate
+    replicate: changes_pb2.Replicate
     writer: StreamWriter
     cancelled: threading.Event = field(default_factory=threading.Event)
     stream: Stream | None = None
@@ -93,7 +93,7 @@ class TaskSink:
             extra={"fields": {"source": self._state.name, "cut": cut, "rows": batch.row_count, "bytes": size}},
         )
 
-    def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None:
+    def send_cut(self, end: changes_pb2.CutEnd) -> None:
         end.generation = self._task.replicate.generation
         end.lease_epoch = self._task.replicate.lease_epoch
         self._task.writer.send(stream_pb2.StreamResponse(cut_end=end))

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import grpc
 from menura import allocator
-from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2, stream_pb2
+from menura.v1 import changes_pb2, config_pb2, snapshot_pb2, stream_pb2
 from menura.wire_format import length_delimited
 
 from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, StreamOutOfSequence
@@ -61,8 +61,8 @@ _SERVICE = stream_pb2.DESCRIPTOR.services_by_name["Gateway"]
 _METHOD = f"/{_SERVICE.full_name}/Stream"
 #: number of the field `rows`, by the name of the batch
 _ROWS_OF = {
-    "change_batch": mysql_binlog_pb2.ChangeBatch.ROWS_FIELD_NUMBER,
-    "snapshot_batch": mysql_client_pb2.SnapshotBatch.ROWS_FIELD_NUMBER,
+    "change_batch": changes_pb2.ChangeBatch.ROWS_FIELD_NUMBER,
+    "snapshot_batch": snapshot_pb2.SnapshotBatch.ROWS_FIELD_NUMBER,
 }
 #: one message, taken out when it is serialized: gRPC keeps what it was given until it is given the next one
 Outgoing = list[tuple[stream_pb2.StreamResponse, list[bytes] | None]]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from menura.errors import MenuraError
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.positions import Position, PositionKind
 from agent.snapshot.chunks import Chunk, NamedChunks, WaitingChunks
@@ -38,7 +38,7 @@ _RUNS_PER_BEGINNING = 3
 #: for so long it waits for a moment without a cut under way, which would be sent again, and chunks with it read again
 QUIET_SECONDS = 10.0
 
-_Kind = mysql_binlog_pb2.TableEvent
+_Kind = changes_pb2.TableEvent
 _GONE = (_Kind.DROPPED, _Kind.RENAMED)
 
 
@@ -323,7 +323,7 @@ class SnapshotCoordinator:
             self._note_busy()
         self.on_news()
 
-    def table_event(self, event: mysql_binlog_pb2.TableEvent) -> None:
+    def table_event(self, event: changes_pb2.TableEvent) -> None:
         """Something happened to a table, in a cut that is still to end."""
         table = (event.table.database, event.table.table)
         with self._lock:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from menura.errors import MenuraError
-from menura.v1 import mysql_client_pb2
+from menura.v1 import snapshot_pb2
 
 from agent.runtime.backoff import Backoff
 from agent.snapshot.throttle import DumpThrottle
@@ -99,7 +99,7 @@ class Meter:
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    order: mysql_client_pb2.DumpOrder
+    order: snapshot_pb2.DumpOrder
     #: number of the next chunk
     next_chunk: int
     ranges: dict[int, RangeProgress] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class SnapshotProgress:
     def table(self) -> Table:
         return (self.order.table.database, self.order.table.table)
 
-    def ordered(self, order: mysql_client_pb2.DumpOrder) -> None:
+    def ordered(self, order: snapshot_pb2.DumpOrder) -> None:
         """The newest order. What is left by it counts when it first has a plan; afterwards this knows more."""
         self.order = order
         self.next_chunk = max(self.next_chunk, order.next_chunk)

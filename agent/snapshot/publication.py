@@ -7,12 +7,12 @@ a number of the decoder's, behind all rows of the cut.
 import time
 from typing import Protocol
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.positions import Position
 from agent.table_positions import Table, name_message
 
-_Kind = mysql_binlog_pb2.TableEvent
+_Kind = changes_pb2.TableEvent
 
 
 class Numbers(Protocol):
@@ -29,13 +29,13 @@ class Publication:
 
     def __init__(self, numbers: Numbers) -> None:
         self._numbers = numbers
-        self.events: list[mysql_binlog_pb2.TableEvent] = []
-        self.chunks: list[mysql_binlog_pb2.ChunkRef] = []
+        self.events: list[changes_pb2.TableEvent] = []
+        self.chunks: list[changes_pb2.ChunkRef] = []
 
     def chunk(self, dump: str, table: Table, number: int, gsn: int | None = None) -> None:
         """Its rows have this number, or the next."""
         gsn = self._numbers.take_gsn() if gsn is None else gsn
-        self.chunks.append(mysql_binlog_pb2.ChunkRef(table=name_message(table), dump=dump, chunk=number, gsn=gsn))
+        self.chunks.append(changes_pb2.ChunkRef(table=name_message(table), dump=dump, chunk=number, gsn=gsn))
 
     def dump_started(self, dump: str, table: Table) -> None:
         self.events.append(self._event(_Kind.DUMP_STARTED, dump, table))
@@ -50,8 +50,8 @@ class Publication:
             event.removes_rows = True
         self.events.append(event)
 
-    def _event(self, kind: mysql_binlog_pb2.TableEvent.Kind, dump: str, table: Table) -> mysql_binlog_pb2.TableEvent:
-        return mysql_binlog_pb2.TableEvent(
+    def _event(self, kind: changes_pb2.TableEvent.Kind, dump: str, table: Table) -> changes_pb2.TableEvent:
+        return changes_pb2.TableEvent(
             table=name_message(table),
             kind=kind,
             gsn=self._numbers.take_gsn(),

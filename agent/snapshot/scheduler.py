@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from menura.error_message import as_message
 from menura.errors import MenuraError
-from menura.v1 import mysql_client_pb2, stream_pb2
+from menura.v1 import snapshot_pb2, stream_pb2
 
 from agent.errors import ResultInvalid
 from agent.positions import Position
@@ -96,7 +96,7 @@ class SnapshotScheduler:
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
 
-    def desired(self, message: mysql_client_pb2.DesiredDumps) -> None:
+    def desired(self, message: snapshot_pb2.DesiredDumps) -> None:
         """The whole list, which replaces the one before."""
         with self._changed:
             if message.generation < self._generation or self._writer is None:
@@ -117,7 +117,7 @@ class SnapshotScheduler:
         self._state.dumping_are(tables)
         self._cancel(stopped)
 
-    def _order(self, order: mysql_client_pb2.DumpOrder) -> None:
+    def _order(self, order: snapshot_pb2.DumpOrder) -> None:
         progress = self._dumps.get(order.dump)
         if progress is None:
             progress = self._dumps[order.dump] = SnapshotProgress(order, self._next_chunks.get(order.dump, 1))
@@ -125,7 +125,7 @@ class SnapshotScheduler:
         if progress.has_plan and not progress.is_unchunked:
             self._coordinator.decide_keyed(order.dump)
 
-    def committed(self, message: mysql_client_pb2.ChunksCommitted) -> None:
+    def committed(self, message: snapshot_pb2.ChunksCommitted) -> None:
         with self._changed:
             for chunk in message.chunks:
                 self._coordinator.confirmed(chunk.dump, chunk.chunk)
@@ -186,21 +186,21 @@ class SnapshotScheduler:
             self._changed.notify_all()
 
     def chunk_read(
-        self, task: SnapshotTask, sent: SentChunk, gsn: int, high: Position, end: mysql_client_pb2.ChunkEnd
+        self, task: SnapshotTask, sent: SentChunk, gsn: int, high: Position, end: snapshot_pb2.ChunkEnd
     ) -> bool:
         """Sends its end. False: it does not count, and its range is read again."""
         chunk = Chunk(task.progress.dump, task.progress.table, sent.number, sent.range, gsn, high)
         return self._read(task, sent, end, lambda: self._coordinator.add(chunk, task.attempt))
 
     def unchunked_read(
-        self, task: SnapshotTask, sent: SentChunk, position: Position, end: mysql_client_pb2.ChunkEnd
+        self, task: SnapshotTask, sent: SentChunk, position: Position, end: snapshot_pb2.ChunkEnd
     ) -> bool:
         """The same for a table in one snapshot."""
         snapshot = UnchunkedSnapshot(task.progress.dump, task.progress.table, sent.number, position)
         return self._read(task, sent, end, lambda: self._coordinator.add_unchunked(snapshot))
 
     def _read(
-        self, task: SnapshotTask, sent: SentChunk, end: mysql_client_pb2.ChunkEnd, counts: Callable[[], bool]
+        self, task: SnapshotTask, sent: SentChunk, end: snapshot_pb2.ChunkEnd, counts: Callable[[], bool]
     ) -> bool:
         with self._sending_ends:
             with self._changed:
@@ -251,7 +251,7 @@ class SnapshotScheduler:
         log.error("dump failed", extra={"fields": self._fields(progress, error)})
         self._cancel(stopped)
         if writer is not None:
-            failed = mysql_client_pb2.DumpFailed(dump=progress.dump, error=as_message(error))
+            failed = snapshot_pb2.DumpFailed(dump=progress.dump, error=as_message(error))
             writer.send(stream_pb2.StreamResponse(dump_failed=failed))
 
     def _fields(self, progress: SnapshotProgress, error: MenuraError) -> dict[str, object]:
@@ -305,7 +305,7 @@ class SnapshotScheduler:
         with self._sending_ends:
             for dump, numbers in news.dropped.items():
                 for number in sorted(numbers):
-                    dropped = mysql_client_pb2.ChunkDropped(dump=dump, chunk=number)
+                    dropped = snapshot_pb2.ChunkDropped(dump=dump, chunk=number)
                     writer.send(stream_pb2.StreamResponse(chunk_dropped=dropped))
         with self._changed:
             for dump, numbers in news.dropped.items():

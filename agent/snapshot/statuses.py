@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 
-from menura.v1 import mysql_client_pb2
+from menura.v1 import snapshot_pb2
 
 from agent.snapshot.progress import SnapshotProgress
 from agent.snapshot.tasks import SnapshotTask
@@ -17,7 +17,7 @@ STATUS_SECONDS = 1.0
 BUSY = "the workers are busy with other dumps"
 GATEWAY_WAITS = "the gateway takes no more rows: what it has must land, or waits for its cut"
 
-_Status = mysql_client_pb2.DumpStatus
+_Status = snapshot_pb2.DumpStatus
 
 
 class Statuses:

@@ -7,7 +7,7 @@ memory until the last has come, and are forgotten with the stream.
 import asyncio
 
 from menura.bounds import MAX_NAME_CHARS
-from menura.v1.mysql_client_pb2 import Cartography, CartographyRequest
+from menura.v1.catalog_pb2 import Cartography, CartographyRequest
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid

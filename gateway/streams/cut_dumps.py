@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from menura.landing import LandedChunk, LandedEvent, LandedFile
 from menura.naming import TableName
-from menura.v1.mysql_binlog_pb2 import ChunkRef, CutEnd
+from menura.v1.changes_pb2 import ChunkRef, CutEnd
 
 from gateway.errors import NOTHING_LOST, ChunksLost, GatewayError, OutOfSequence, PayloadInvalid, TableNotDesired
 from gateway.landing.chunks import PendingChunk

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_TEXT_CHARS, clean_int64, clean_text
 from menura.landing import LandedChunk
 from menura.v1.config_pb2 import TableName
-from menura.v1.mysql_client_pb2 import (
+from menura.v1.snapshot_pb2 import (
     ChunkEnd,
     DesiredDumps,
     DumpLimits,

@@ -23,8 +23,8 @@ from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedChunk
 from menura.naming import dump_anew
-from menura.v1.mysql_binlog_pb2 import Credit
-from menura.v1.mysql_client_pb2 import (
+from menura.v1.changes_pb2 import Credit
+from menura.v1.snapshot_pb2 import (
     ChunkDropped,
     ChunkEnd,
     ChunkLanded,

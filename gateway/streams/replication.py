@@ -24,8 +24,8 @@ from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedCut
 from menura.naming import TableName
+from menura.v1.changes_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
 from menura.v1.error_pb2 import Error
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.backlog import StreamQueue

@@ -34,7 +34,7 @@ from menura.change_batch import (
 )
 from menura.row_versions import ROW_END_FORMATS
 from menura.types import ARROW_TYPES
-from menura.v1.mysql_binlog_pb2 import ChangeBatch
+from menura.v1.changes_pb2 import ChangeBatch
 
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError, OutOfSequence
 from gateway.wire.arrow import read_stream

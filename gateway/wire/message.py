@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
-from menura.v1.mysql_binlog_pb2 import ChangeBatch
-from menura.v1.mysql_client_pb2 import SnapshotBatch
+from menura.v1.changes_pb2 import ChangeBatch
+from menura.v1.snapshot_pb2 import SnapshotBatch
 from menura.v1.stream_pb2 import StreamResponse
 from menura.wire_format import length_delimited
 

@@ -17,7 +17,7 @@ from menura.change_batch import (
     UNREPRESENTABLE,
 )
 from menura.schema import digest
-from menura.v1.mysql_client_pb2 import SnapshotBatch
+from menura.v1.snapshot_pb2 import SnapshotBatch
 
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError
 from gateway.wire.arrow import read_stream

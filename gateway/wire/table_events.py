@@ -14,7 +14,7 @@ from menura.landing import LandedColumn, LandedEvent, LandedForeignKey
 from menura.naming import TableName
 from menura.row_versions import ROW_END_FORMATS
 from menura.types import ARROW_TYPES, decimal_digits
-from menura.v1.mysql_binlog_pb2 import ColumnAfter, CutEnd, ForeignKey, TableEvent
+from menura.v1.changes_pb2 import ColumnAfter, CutEnd, ForeignKey, TableEvent
 
 from gateway.errors import NOTHING_LOST, GatewayError, OutOfSequence, PayloadInvalid, TableNotDesired
 from gateway.wire.translation import table_name

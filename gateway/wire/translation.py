@@ -9,10 +9,10 @@ from menura.bounds import MAX_NAME_CHARS, clean_int64, clean_text
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
+from menura.v1.catalog_pb2 import Cartography, TableCard
+from menura.v1.changes_pb2 import Ahead, CutEnd, Position, Replicate, TableSync
 from menura.v1.config_pb2 import EffectiveState, Heartbeat, Hello, TableName, TableState
 from menura.v1.error_pb2 import Error
-from menura.v1.mysql_binlog_pb2 import Ahead, CutEnd, Position, Replicate, TableSync
-from menura.v1.mysql_client_pb2 import Cartography, TableCard
 
 from gateway.errors import PayloadInvalid
 from gateway.registry import (

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from menura.change_batch import ChangeType
-from menura.v1 import config_pb2, error_pb2, mysql_binlog_pb2, mysql_client_pb2
+from menura.v1 import changes_pb2, config_pb2, error_pb2, snapshot_pb2
 
 from tests.agent.wire import read_table
 
 Table = tuple[str, str]
-Event = mysql_binlog_pb2.TableEvent
+Event = changes_pb2.TableEvent
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Pending:
     table: Table
     batches: list[pa.Table] = field(default_factory=list)
     schema_ids: set[str] = field(default_factory=set)
-    end: mysql_client_pb2.ChunkEnd | None = None
+    end: snapshot_pb2.ChunkEnd | None = None
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Committed:
     table: Table
     cut: int
     gsn: int
-    end: mysql_client_pb2.ChunkEnd
+    end: snapshot_pb2.ChunkEnd
     schema_ids: set[str]
     rows: list[dict[str, object]]
 
@@ -46,13 +46,13 @@ class Dump:
     table: Table
     priority: int = 0
     paused: bool = False
-    limits: mysql_client_pb2.DumpLimits = field(default_factory=mysql_client_pb2.DumpLimits)
+    limits: snapshot_pb2.DumpLimits = field(default_factory=snapshot_pb2.DumpLimits)
     started_gsn: int = 0
-    plan: mysql_client_pb2.DumpPlan | None = None
+    plan: snapshot_pb2.DumpPlan | None = None
     #: range: where its next chunk begins; a range that is done is not in it
     remaining: dict[int, str] = field(default_factory=dict)
     next_chunk: int = 1
-    statuses: list[mysql_client_pb2.DumpStatus] = field(default_factory=list)
+    statuses: list[snapshot_pb2.DumpStatus] = field(default_factory=list)
     failed: error_pb2.Error | None = None
     #: the cut with DUMPED
     dumped_cut: int = 0
@@ -64,9 +64,9 @@ class Dump:
     def is_over(self) -> bool:
         return bool(self.failed or self.dumped_cut or self.cancelled)
 
-    def order(self) -> mysql_client_pb2.DumpOrder:
+    def order(self) -> snapshot_pb2.DumpOrder:
         uppers = {part.number: part.upper for part in self.plan.ranges} if self.plan else {}
-        return mysql_client_pb2.DumpOrder(
+        return snapshot_pb2.DumpOrder(
             dump=self.dump,
             table=config_pb2.TableName(database=self.table[0], table=self.table[1]),
             priority=self.priority,
@@ -75,7 +75,7 @@ class Dump:
             started_gsn=self.started_gsn,
             plan=self.plan if self.plan is not None and self.plan.key else None,
             remaining=[
-                mysql_client_pb2.DumpRange(number=number, lower=lower, upper=uppers[number])
+                snapshot_pb2.DumpRange(number=number, lower=lower, upper=uppers[number])
                 for number, lower in sorted(self.remaining.items())
             ],
             next_chunk=self.next_chunk,
@@ -91,16 +91,16 @@ class DumpLedger:
     pending: dict[tuple[str, int], Pending] = field(default_factory=dict)
     chunks: list[Committed] = field(default_factory=list)
     #: references to chunks that were not pending
-    ignored: list[mysql_binlog_pb2.ChunkRef] = field(default_factory=list)
-    dropped: list[mysql_client_pb2.ChunkDropped] = field(default_factory=list)
+    ignored: list[changes_pb2.ChunkRef] = field(default_factory=list)
+    dropped: list[snapshot_pb2.ChunkDropped] = field(default_factory=list)
     #: of all SnapshotBatches that came
     received_rows: int = 0
 
-    def desired(self) -> mysql_client_pb2.DesiredDumps:
+    def desired(self) -> snapshot_pb2.DesiredDumps:
         orders = [dump.order() for dump in self.dumps.values() if not dump.is_over]
-        return mysql_client_pb2.DesiredDumps(generation=self.generation, dumps=orders)
+        return snapshot_pb2.DesiredDumps(generation=self.generation, dumps=orders)
 
-    def planned(self, plan: mysql_client_pb2.DumpPlan) -> Dump | None:
+    def planned(self, plan: snapshot_pb2.DumpPlan) -> Dump | None:
         """The dump, if this is its first plan."""
         dump = self.dumps.get(plan.dump)
         if dump is None or dump.is_over or dump.plan is not None:
@@ -111,7 +111,7 @@ class DumpLedger:
         self.generation += 1
         return dump
 
-    def batch(self, message: mysql_client_pb2.SnapshotBatch) -> None:
+    def batch(self, message: snapshot_pb2.SnapshotBatch) -> None:
         rows = read_table(message.rows, message.rows_bytes)
         assert rows.num_rows == message.row_count
         self.received_rows += message.row_count
@@ -121,14 +121,14 @@ class DumpLedger:
         pending.batches.append(rows)
         pending.schema_ids.add(message.schema_id)
 
-    def ended(self, end: mysql_client_pb2.ChunkEnd) -> None:
+    def ended(self, end: snapshot_pb2.ChunkEnd) -> None:
         table = (end.table.database, end.table.table)
         pending = self.pending.setdefault((end.dump, end.chunk), Pending(table))
         assert pending.end is None
         assert sum(batch.num_rows for batch in pending.batches) == end.row_count
         pending.end = end
 
-    def drop(self, message: mysql_client_pb2.ChunkDropped) -> None:
+    def drop(self, message: snapshot_pb2.ChunkDropped) -> None:
         self.dropped.append(message)
         self.pending.pop((message.dump, message.chunk), None)
 
@@ -136,7 +136,7 @@ class DumpLedger:
         """The client's stream is over."""
         self.pending.clear()
 
-    def commit(self, end: mysql_binlog_pb2.CutEnd) -> list[mysql_client_pb2.ChunkLanded]:
+    def commit(self, end: changes_pb2.CutEnd) -> list[snapshot_pb2.ChunkLanded]:
         """What a cut says of dumps; returns the chunks that are committed with it."""
         committed = [landed for ref in end.chunks if (landed := self._chunk(ref, end.cut)) is not None]
         for event in end.events:
@@ -144,7 +144,7 @@ class DumpLedger:
                 self._event(event, end)
         return committed
 
-    def _chunk(self, ref: mysql_binlog_pb2.ChunkRef, cut: int) -> mysql_client_pb2.ChunkLanded | None:
+    def _chunk(self, ref: changes_pb2.ChunkRef, cut: int) -> snapshot_pb2.ChunkLanded | None:
         pending = self.pending.pop((ref.dump, ref.chunk), None)
         dump = self.dumps[ref.dump]
         if pending is None or pending.end is None or dump.is_over:
@@ -162,9 +162,9 @@ class DumpLedger:
         self.chunks.append(
             Committed(ref.dump, ref.chunk, pending.table, cut, ref.gsn, pending.end, pending.schema_ids, rows)
         )
-        return mysql_client_pb2.ChunkLanded(dump=ref.dump, chunk=ref.chunk)
+        return snapshot_pb2.ChunkLanded(dump=ref.dump, chunk=ref.chunk)
 
-    def _event(self, event: Event, end: mysql_binlog_pb2.CutEnd) -> None:
+    def _event(self, event: Event, end: changes_pb2.CutEnd) -> None:
         dump = self.dumps[event.dump]
         assert not dump.is_over or dump.cancelled or dump.failed
         self.generation += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from menura.v1 import mysql_client_pb2
+from menura.v1 import snapshot_pb2
 
 from agent.config import load
 from agent.pipeline import Agent
@@ -23,7 +23,7 @@ from tests.servers import FLAVORS, Server, server
 
 END_SECONDS = 300
 #: a dump of 2,000 rows takes a minute: it is in its middle whenever a test acts upon it, which then lifts the limit
-SLOW = mysql_client_pb2.DumpLimits(rows_per_second=30)
+SLOW = snapshot_pb2.DumpLimits(rows_per_second=30)
 #: the server may find a deadlock or a duplicate, which is then no change
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.OperationalError)
 COLUMNS = "id INT NOT NULL, name VARCHAR(50) NOT NULL, note VARCHAR(50)"
@@ -158,10 +158,10 @@ def create(database: Server, key: str = "PRIMARY KEY (id)", rows: int = 1000, ta
     return ("shop", table)
 
 
-def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> mysql_client_pb2.DumpStatus:
+def wait_status(gateway: GatewayDouble, dump: Dump, reason: str) -> snapshot_pb2.DumpStatus:
     """The newest status that names what the dump waits for, as soon as there is one: another may follow it at once."""
 
-    def told() -> list[mysql_client_pb2.DumpStatus]:
+    def told() -> list[snapshot_pb2.DumpStatus]:
         return [status for status in dump.statuses if reason in status.reason]
 
     try:

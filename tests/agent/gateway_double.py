@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 import grpc
 import pyarrow as pa
-from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2, stream_pb2, stream_pb2_grpc
+from menura.v1 import catalog_pb2, changes_pb2, config_pb2, snapshot_pb2, stream_pb2, stream_pb2_grpc
 
 from tests.agent.dump_ledger import Dump, DumpLedger
 from tests.agent.wire import read_table
@@ -30,7 +30,7 @@ class Batch:
     schema_id: str
     rows: pa.Table
     transactions: pa.Table
-    raw: mysql_binlog_pb2.ChangeBatch
+    raw: changes_pb2.ChangeBatch
 
 
 @dataclass
@@ -41,12 +41,12 @@ class SourceRecord:
     effective: list[config_pb2.EffectiveState] = field(default_factory=list)
     #: before the first one it says nothing
     status: config_pb2.SourceStatus = field(default_factory=config_pb2.SourceStatus)
-    cartography: list[mysql_client_pb2.Cartography] = field(default_factory=list)
+    cartography: list[catalog_pb2.Cartography] = field(default_factory=list)
     errors: list[stream_pb2.StreamResponse] = field(default_factory=list)
-    committed: list[mysql_binlog_pb2.CutEnd] = field(default_factory=list)
+    committed: list[changes_pb2.CutEnd] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
     pending: list[Batch] = field(default_factory=list)
-    tables: dict[Table, mysql_binlog_pb2.TableSync] = field(default_factory=dict)
+    tables: dict[Table, changes_pb2.TableSync] = field(default_factory=dict)
     generation: int = 1
     streams: dict[int, "_Stream"] = field(default_factory=dict)
     replicates: int = 0
@@ -110,7 +110,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             record.generation += 1
             for table in tables:
                 name = config_pb2.TableName(database=table[0], table=table[1])
-                record.tables[table] = mysql_binlog_pb2.TableSync(table=name, **start)
+                record.tables[table] = changes_pb2.TableSync(table=name, **start)
             self._push(source)
 
     def unsync(self, source: str, *tables: Table) -> None:
@@ -152,7 +152,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self._open_stream(source, request_type).out.put(None)
 
     def grant(self, source: str, size: int, request_type: int = stream_pb2.MySQLBinlog) -> None:
-        request = stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size))
+        request = stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size))
         self._open_stream(source, request_type).out.put(request)
 
     def wait_gone(self, source: str) -> None:
@@ -179,7 +179,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         rows = [row for batch in self.source(source).batches if batch.table == table for row in batch.rows.to_pylist()]
         return sorted(rows, key=lambda row: row["_gsn"])
 
-    def events(self, source: str, table: Table | None = None) -> list[mysql_binlog_pb2.TableEvent]:
+    def events(self, source: str, table: Table | None = None) -> list[changes_pb2.TableEvent]:
         """Committed events, of one table or of all, in the order of their numbers."""
         found = [event for cut in self.source(source).committed for event in cut.events]
         return [event for event in found if table in (None, (event.table.database, event.table.table))]
@@ -246,14 +246,14 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         elif kind == stream_pb2.MySQLClient:
             assert record is not None
             record.ledger.forget()
-            stream.out.put(stream_pb2.StreamRequest(cartography_request=mysql_client_pb2.CartographyRequest()))
+            stream.out.put(stream_pb2.StreamRequest(cartography_request=catalog_pb2.CartographyRequest()))
             if self.grants_credit:
-                stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=self.window_bytes)))
+                stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=self.window_bytes)))
             stream.out.put(stream_pb2.StreamRequest(desired_dumps=record.ledger.desired()))
         elif kind == stream_pb2.MySQLBinlog:
             assert record is not None
             if self.grants_credit:
-                stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=self.window_bytes)))
+                stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=self.window_bytes)))
             if record.tables:
                 stream.out.put(stream_pb2.StreamRequest(replicate=self._replicate(first.header.source)))
 
@@ -262,12 +262,12 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         names = [config_pb2.TableName(database=d, table=t) for d, t in record.tables]
         return config_pb2.DesiredState(source=source, generation=record.generation, tables=names)
 
-    def _replicate(self, source: str) -> mysql_binlog_pb2.Replicate:
+    def _replicate(self, source: str) -> changes_pb2.Replicate:
         record = self.source(source)
         last = record.committed[-1] if record.committed else None
         record.pending.clear()
         record.replicates += 1
-        return mysql_binlog_pb2.Replicate(
+        return changes_pb2.Replicate(
             generation=record.generation,
             lease_epoch=1,
             next_cut=last.cut + 1 if last else 1,
@@ -343,12 +343,12 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             ledger.batch(response.snapshot_batch)
             if self.grants_credit:
                 size = len(response.snapshot_batch.rows)
-                stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size)))
+                stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size)))
         elif kind == "chunk_end":
             end = response.chunk_end
             ledger.ended(end)
             if self.lands_chunks:
-                landed = mysql_client_pb2.ChunkLanded(dump=end.dump, chunk=end.chunk)
+                landed = snapshot_pb2.ChunkLanded(dump=end.dump, chunk=end.chunk)
                 stream.out.put(stream_pb2.StreamRequest(chunk_landed=landed))
         elif kind == "chunk_dropped":
             ledger.drop(response.chunk_dropped)
@@ -371,7 +371,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         sync = record.tables.get(dump.table)
         assert dump.plan is not None
         if sync is not None and not dump.plan.key and sync.dump != dump.dump:
-            record.tables[dump.table] = mysql_binlog_pb2.TableSync(table=sync.table, dump=dump.dump)
+            record.tables[dump.table] = changes_pb2.TableSync(table=sync.table, dump=dump.dump)
             record.generation += 1
             self._push(source)
 
@@ -380,7 +380,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         message = response.change_batch
         if self.grants_credit:
             size = len(message.rows) + len(message.transactions)
-            stream.out.put(stream_pb2.StreamRequest(credit=mysql_binlog_pb2.Credit(bytes=size)))
+            stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size)))
         if message.generation != record.generation:
             return
         batch = Batch(
@@ -409,19 +409,15 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         for started in end.started:
             sync = record.tables.get((started.table.database, started.table.table))
             if sync is not None:
-                record.tables[started.table.database, started.table.table] = mysql_binlog_pb2.TableSync(
-                    table=sync.table
-                )
+                record.tables[started.table.database, started.table.table] = changes_pb2.TableSync(table=sync.table)
         committed = record.ledger.commit(end)
         if committed and stream_pb2.MySQLClient in record.streams:
-            said = mysql_client_pb2.ChunksCommitted(chunks=committed)
+            said = snapshot_pb2.ChunksCommitted(chunks=committed)
             self._send(response.header.source, stream_pb2.MySQLClient, stream_pb2.StreamRequest(chunks_committed=said))
         if any(event.dump for event in end.events):
             self._push_dumps(response.header.source)
         stopped = [(stop.table.database, stop.table.table) for stop in end.stopped]
-        stream.out.put(
-            stream_pb2.StreamRequest(cut_committed=mysql_binlog_pb2.CutCommitted(cut=end.cut, log_entry=end.cut))
-        )
+        stream.out.put(stream_pb2.StreamRequest(cut_committed=changes_pb2.CutCommitted(cut=end.cut, log_entry=end.cut)))
         if stopped:
             record.generation += 1
             for table in stopped:

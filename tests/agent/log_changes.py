@@ -3,7 +3,7 @@
 from contextlib import closing
 from pathlib import Path
 
-from menura.v1 import config_pb2, mysql_binlog_pb2
+from menura.v1 import changes_pb2, config_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
@@ -38,10 +38,10 @@ def seconds_of(database: Server) -> int:
     return int(str(database.run("SELECT UNIX_TIMESTAMP()")[0][0]))
 
 
-def gaps(gateway: GatewayDouble, table: Table = ORDERS) -> list[mysql_binlog_pb2.TableEvent]:
+def gaps(gateway: GatewayDouble, table: Table = ORDERS) -> list[changes_pb2.TableEvent]:
     """What committed cuts say of the log that is not in the lake."""
     events = [event for cut in gateway.source("shop").committed for event in cut.events]
-    kind = mysql_binlog_pb2.TableEvent.LOG_GAP
+    kind = changes_pb2.TableEvent.LOG_GAP
     return [e for e in events if e.kind == kind and (e.table.database, e.table.table) == table]
 
 
@@ -95,7 +95,7 @@ def wait_until_it_waits(gateway: GatewayDouble, code: str) -> config_pb2.OtherSe
     return said.other_server
 
 
-def accept(gateway: GatewayDouble, database: Server, identity: str) -> mysql_binlog_pb2.TableEvent:
+def accept(gateway: GatewayDouble, database: Server, identity: str) -> changes_pb2.TableEvent:
     """An operator takes the server for the source's: its rows land from there on. Gives the one gap that is told."""
     gateway.accept("shop", identity)
     gateway.wait(lambda: gaps(gateway))

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from menura.v1 import mysql_client_pb2
+from menura.v1 import catalog_pb2
 from pymysql.connections import Connection
 
 from agent.config_entries import Secret
@@ -40,7 +40,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield running
 
 
-def read(database: Server) -> list[mysql_client_pb2.Cartography]:
+def read(database: Server) -> list[catalog_pb2.Cartography]:
     config = ServerConfig(database.host, "menura", database.port, Secret("menura-secret"))
     filter_ = Filter(Policy.ACCEPT, {"hidden": None, "orders": ("NOTE",)})
     source = MysqlConfig(name="shop", kind="mysql", client=config, binlog=config, filter=filter_)

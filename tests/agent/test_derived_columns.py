@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from tests.agent.dumping import agent_inside, wait_dumped
 from tests.agent.gateway_double import GatewayDouble, Table
@@ -57,11 +57,11 @@ def wait_row(gateway: GatewayDouble, number: int) -> dict[str, object]:
     return {name: value for name, value in found()[-1].items() if not name.startswith("_")}
 
 
-def events(gateway: GatewayDouble) -> list[mysql_binlog_pb2.TableEvent]:
+def events(gateway: GatewayDouble) -> list[changes_pb2.TableEvent]:
     return [event for cut in gateway.source("shop").committed for event in cut.events]
 
 
-def stops(gateway: GatewayDouble) -> list[mysql_binlog_pb2.TableStopped]:
+def stops(gateway: GatewayDouble) -> list[changes_pb2.TableStopped]:
     return [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from menura.v1 import mysql_client_pb2
+from menura.v1 import snapshot_pb2
 
 from agent.runtime import session
 from agent.snapshot import throttle
@@ -37,8 +37,8 @@ from tests.silent_network import SilentNetwork
 
 __all__ = ["database", "gateway", "running"]
 
-Limits = mysql_client_pb2.DumpLimits
-Status = mysql_client_pb2.DumpStatus
+Limits = snapshot_pb2.DumpLimits
+Status = snapshot_pb2.DumpStatus
 
 
 def test_dump_when_the_network_falls_silent_then_the_agent_notices_and_goes_on_at_the_ledger(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from menura.v1 import mysql_client_pb2, stream_pb2
+from menura.v1 import snapshot_pb2, stream_pb2
 
 from tests.agent.dump_ledger import Dump
 from tests.agent.dumping import (
@@ -37,7 +37,7 @@ def test_dump_when_a_stream_breaks_then_it_goes_on_from_the_ledger(
     gateway.sync("shop", table, now=True)
     ledger = gateway.source("shop").ledger
     with agent_inside(config(tmp_path, gateway, database)), Writers(database, "shop.orders", 4, most_id=8000):
-        dump = gateway.dump("shop", "broken", table, limits=mysql_client_pb2.DumpLimits(rows_per_second=1500))
+        dump = gateway.dump("shop", "broken", table, limits=snapshot_pb2.DumpLimits(rows_per_second=1500))
         for chunks in (3, 8, 12):
             gateway.wait(lambda least=chunks: len(ledger.chunks) > least)
             gateway.drop("shop", broken)
@@ -56,7 +56,7 @@ def test_dump_when_its_connections_are_killed_then_chunks_are_read_again(
     with agent_inside(config(tmp_path, gateway, database)):
         gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
         kill_reads_until(gateway, database, dump, "broke")
-        gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+        gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
         wait_dumped(gateway, dump)
         assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
 
@@ -89,7 +89,7 @@ def test_dump_when_transactions_are_prepared_around_it_then_their_rows_come_with
         gateway.wait(lambda: any(chunk.dump == "keyed" for chunk in gateway.source("shop").ledger.chunks))
         prepare_xa(database, "between", 6)
         database.run("XA COMMIT 'before'")
-        gateway.order("shop", dumps[0], limits=mysql_client_pb2.DumpLimits())
+        gateway.order("shop", dumps[0], limits=snapshot_pb2.DumpLimits())
         for dump in dumps:
             wait_dumped(gateway, dump)
         database.run("XA COMMIT 'between'")
@@ -132,7 +132,7 @@ def test_dump_when_its_table_is_changed_in_the_middle_then_chunks_from_before_ar
     ):
         gateway.wait(lambda: len(ledger.chunks) > 1)
         database.run(statement)
-        gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+        gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
         wait_dumped(gateway, dump)
         writers.stop()
         wait_rows(gateway, database, dump, ("id",))
@@ -201,6 +201,6 @@ def test_dump_when_the_server_refuses_its_login_then_it_waits_and_goes_on_when_i
         database.run("ALTER USER 'menura'@'%' IDENTIFIED BY 'another'")
         kill_reads_until(gateway, database, dump, "refused this user")
         database.run("ALTER USER 'menura'@'%' IDENTIFIED BY 'menura-secret'")
-        gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+        gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
         wait_dumped(gateway, dump)
         assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pymysql
 import pytest
-from menura.v1 import config_pb2, mysql_client_pb2, stream_pb2
+from menura.v1 import config_pb2, snapshot_pb2, stream_pb2
 
 from agent.snapshot import statuses
 from agent.sources.mysql.snapshot import reading
@@ -67,13 +67,13 @@ def test_dump_when_the_agent_is_killed_then_it_goes_on_at_the_chunk(
     gateway.sync("shop", WIDE, now=True)
     path, log = config(tmp_path, gateway, database), tmp_path / "log"
     ledger = gateway.source("shop").ledger
-    dump = gateway.dump("shop", "killed", WIDE, limits=mysql_client_pb2.DumpLimits(rows_per_second=1_000))
+    dump = gateway.dump("shop", "killed", WIDE, limits=snapshot_pb2.DumpLimits(rows_per_second=1_000))
     with running_agent(path, log) as process:
         gateway.wait(lambda: len(ledger.chunks) > 1)
         process.kill()
     gateway.wait_gone("shop")
     read, had = ledger.received_rows, sum(len(chunk.rows) for chunk in ledger.chunks)
-    gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+    gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
     database.run("UPDATE shop.wide SET note = 'unseen' WHERE id % 1000 = 7", "DELETE FROM shop.wide LIMIT 9")
     with running_agent(path, log) as process:
         wait_dumped(gateway, dump)
@@ -112,7 +112,7 @@ def test_dump_when_its_server_is_away_then_its_table_says_why_and_the_others_str
     with replica_of(database, tmp_path / "replica") as replica:
         path = config(tmp_path, gateway, database, client=client(replica), binlog=client(database))
         gateway.sync("shop", WIDE, small, now=True)
-        dump = gateway.dump("shop", "away", WIDE, limits=mysql_client_pb2.DumpLimits(rows_per_second=200))
+        dump = gateway.dump("shop", "away", WIDE, limits=snapshot_pb2.DumpLimits(rows_per_second=200))
         record = gateway.source("shop")
         with running_agent(path, tmp_path / "log"):
             gateway.wait(lambda: record.ledger.chunks)
@@ -125,7 +125,7 @@ def test_dump_when_its_server_is_away_then_its_table_says_why_and_the_others_str
             gateway.wait(lambda: gateway.rows("shop", small))
             gateway.wait(lambda: record.status.HasField("lag_us") and not record.status.HasField("error"))
             replica.start()
-            gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+            gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
             wait_dumped(gateway, dump)
             gateway.wait(lambda: said(gateway, WIDE) == (config_pb2.TableState.STREAMING, ""))
             gateway.wait(lambda: not record.effective[-1].warnings)

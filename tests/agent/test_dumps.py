@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from menura.v1 import config_pb2, mysql_client_pb2
+from menura.v1 import config_pb2, snapshot_pb2
 
 from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows
 from tests.agent.dump_ledger import Dump, merged
@@ -36,7 +36,7 @@ __all__ = ["database", "gateway", "running"]
 
 #: one in CI; more, e.g. MENURA_DUMP_SEEDS=40, in a long run
 SEEDS = range(1, 1 + int(os.environ.get("MENURA_DUMP_SEEDS", "1")))
-Status = mysql_client_pb2.DumpStatus
+Status = snapshot_pb2.DumpStatus
 
 
 @pytest.mark.parametrize("key", [("id",), ("name", "id")])
@@ -74,7 +74,7 @@ def test_dump_when_a_sync_begins_with_it_then_the_table_is_whole_and_its_state_s
         with Writers(database, "shop.orders", 1, most_id=4000):
             dump = gateway.dump("shop", "first", table, limits=SLOW)
             gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.DUMPING)
-            gateway.order("shop", dump, limits=mysql_client_pb2.DumpLimits())
+            gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
             wait_dumped(gateway, dump)
         wait_equal(gateway, database, dump, ("id",))
         gateway.wait(lambda: (state := last_state(gateway, table)) and state.state == config_pb2.TableState.STREAMING)
@@ -185,7 +185,7 @@ def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
 ) -> None:
     table = create(database, rows=3000)
     gateway.sync("shop", table, now=True)
-    slow = mysql_client_pb2.DumpLimits(rows_per_second=100)
+    slow = snapshot_pb2.DumpLimits(rows_per_second=100)
     with agent_inside(config(tmp_path, gateway, database)):
         dump = gateway.dump("shop", "slow", table, limits=slow)
         ledger = gateway.source("shop").ledger
@@ -193,7 +193,7 @@ def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
         assert wait_status(gateway, dump, "own limit is 100 rows").state == Status.READING
         gateway.order("shop", dump, paused=True)
         gateway.wait(lambda: dump.statuses[-1].state == Status.PAUSED)
-        gateway.order("shop", dump, paused=False, limits=mysql_client_pb2.DumpLimits())
+        gateway.order("shop", dump, paused=False, limits=snapshot_pb2.DumpLimits())
         wait_dumped(gateway, dump)
         assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
         assert ledger.received_rows < 3000 + 3 * 100
@@ -204,7 +204,7 @@ def test_dump_when_cancelled_then_nothing_of_it_is_read_on_the_server_any_more(
 ) -> None:
     table = create(database, rows=3000)
     gateway.sync("shop", table, now=True)
-    slow = mysql_client_pb2.DumpLimits(rows_per_second=1)
+    slow = snapshot_pb2.DumpLimits(rows_per_second=1)
     with agent_inside(config(tmp_path, gateway, database)):
         dump = gateway.dump("shop", "slow", table, limits=slow)
         gateway.wait(lambda: gateway.source("shop").ledger.received_rows)
@@ -230,7 +230,7 @@ def test_dump_when_tables_join_under_load_then_nothing_is_read_twice_and_each_is
         with ExitStack() as writing:
             for number, table in enumerate(tables):
                 writing.enter_context(Writers(database, ".".join(table), 7 * seed + number, 8000, threads=1))
-            limits = mysql_client_pb2.DumpLimits(rows_per_second=1000)
+            limits = snapshot_pb2.DumpLimits(rows_per_second=1000)
             dumps = [gateway.dump("shop", "large", tables[0], limits=limits)]
             for table in tables[1:]:
                 gateway.wait(lambda: sum(chunk.dump == "large" for chunk in ledger.chunks) > 4 * len(dumps))
@@ -321,7 +321,7 @@ def test_dumps_when_one_has_a_higher_priority_then_it_is_read_first(
             gateway.order("shop", dump, paused=True)
             gateway.wait(lambda of=dump: of.statuses[-1].state == Status.PAUSED)
         begun = time.time_ns() // 1000
-        gateway.order("shop", *dumps, paused=False, limits=mysql_client_pb2.DumpLimits())
+        gateway.order("shop", *dumps, paused=False, limits=snapshot_pb2.DumpLimits())
         for dump in dumps:
             wait_dumped(gateway, dump)
     chunks = sorted(ledger.chunks, key=lambda chunk: chunk.end.read_at_us)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from menura.change_batch import ChangeType
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import running_agent
@@ -194,7 +194,7 @@ def test_table_when_it_is_written_through_a_merge_table_then_stops_before_it(
         codes = {table: [stop.error.code for stop in stops(gateway, table)] for table in before}
         assert codes == {table: ["TABLE_ROWS_UNCERTAIN"] for table in before} | {emptied: []}
         told = [(event.kind, event.reread) for event in gateway.events("shop", emptied) if event.unlogged_changes]
-        assert told == [(mysql_binlog_pb2.TableEvent.ROWS_UNLOGGED, True)]
+        assert told == [(changes_pb2.TableEvent.ROWS_UNLOGGED, True)]
         assert {table: gateway.rows("shop", table) for table in before} == before
 
 
@@ -267,7 +267,7 @@ def test_rows_below_a_table_when_the_lake_lacks_rows_of_it_then_it_and_they_are_
         assert all(event.reread for event in gateway.events("shop", middle) if event.unlogged_changes)
 
 
-def starts(gateway: GatewayDouble) -> list[mysql_binlog_pb2.TableStarted]:
+def starts(gateway: GatewayDouble) -> list[changes_pb2.TableStarted]:
     return [start for cut in gateway.source("shop").committed for start in cut.started]
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from menura.v1 import mysql_client_pb2
+from menura.v1 import snapshot_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
@@ -69,7 +69,7 @@ def test_memory_when_a_table_of_large_rows_is_dumped_then_is_bounded_by_them(
 ) -> None:
     fill(database, size_mib, rows=6 if size_mib < 20 else 3)
     gateway.sync("shop", TABLE, dump="first")
-    dump = gateway.dump("shop", "first", TABLE, limits=mysql_client_pb2.DumpLimits())
+    dump = gateway.dump("shop", "first", TABLE, limits=snapshot_pb2.DumpLimits())
     config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
     with running_agent(config, tmp_path / "log") as process:
         gateway.wait(lambda: dump.is_over)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 from pymysql.constants import ER
 
 from agent.online_change import bases, is_ghost, is_swap
@@ -23,7 +23,7 @@ from tests.stack import wait_for
 T: Table = ("shop", "t")
 U: Table = ("shop", "u")
 LONG = "t" * 62
-TableEvent = mysql_binlog_pb2.TableEvent
+TableEvent = changes_pb2.TableEvent
 
 
 def test_names_when_they_are_of_a_tool_then_say_whose_copy_they_are() -> None:
@@ -172,7 +172,7 @@ def lake(gateway: GatewayDouble) -> dict[object, dict[str, object]]:
     happened: list[tuple[int, object]] = [(event.gsn, event) for event in events(gateway)]
     happened += [(int(str(row["_gsn"])), row) for row in gateway.rows("shop", T)]
     for _, what in sorted(happened, key=lambda entry: entry[0]):
-        if isinstance(what, mysql_binlog_pb2.TableEvent):
+        if isinstance(what, changes_pb2.TableEvent):
             state = {} if what.removes_rows else {key: _with_columns(row, what) for key, row in state.items()}
             continue
         assert isinstance(what, dict)
@@ -185,7 +185,7 @@ def lake(gateway: GatewayDouble) -> dict[object, dict[str, object]]:
     return state
 
 
-def _with_columns(row: dict[str, object], event: mysql_binlog_pb2.TableEvent) -> dict[str, object]:
+def _with_columns(row: dict[str, object], event: changes_pb2.TableEvent) -> dict[str, object]:
     after: dict[str, object] = {}
     for column in event.columns:
         if column.HasField("text"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from menura.v1.mysql_binlog_pb2 import Position
+from menura.v1.changes_pb2 import Position
 
 from agent.positions import PositionsUnordered, PositionSyntaxError, least
 from agent.sources.mysql.positions import (

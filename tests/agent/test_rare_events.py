@@ -7,7 +7,7 @@ from pathlib import Path
 import pymysql
 import pytest
 from menura.errors import MenuraError
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.cuts import CutSettings
 from agent.capture.stale_tables import StaleTables
@@ -66,7 +66,7 @@ class Recorder:
         self.stopped: list[Stop[Position]] = []
 
     def send_batch(self, batch: TableBatch, cut: int) -> None: ...
-    def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None: ...
+    def send_cut(self, end: changes_pb2.CutEnd) -> None: ...
     def received(self, size: int) -> None: ...
     def position_is(self, position: Position, commit_us: int) -> None:
         assert isinstance(position, BinlogPosition)
@@ -185,7 +185,7 @@ def test_incident_when_a_server_writes_one_then_tables_go_on_and_are_read_again(
                 told = [event for event in gateway.events("shop") if event.unlogged_changes]
                 assert sorted(event.table.table for event in told) == ["items", "orders"]
                 for event in told:
-                    assert (event.kind, event.reread) == (mysql_binlog_pb2.TableEvent.ROWS_UNLOGGED, True)
+                    assert (event.kind, event.reread) == (changes_pb2.TableEvent.ROWS_UNLOGGED, True)
                     assert "changes are missing from its log (incident 1" in event.unlogged_changes
                 before, after = (gateway.rows("shop", table) for table in (ORDERS, ITEMS))
                 assert before[-1]["_gsn"] < told[0].gsn < told[1].gsn < after[0]["_gsn"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from menura.v1 import config_pb2, mysql_binlog_pb2
+from menura.v1 import changes_pb2, config_pb2
 
 from tests.agent.dumping import agent_inside
 from tests.agent.gateway_double import GatewayDouble, Table
@@ -48,8 +48,8 @@ def config(folder: Path, gateway: GatewayDouble, database: Server, rules: object
     return write_config(folder, gateway.address, {"shop": source})
 
 
-def wait_stopped(gateway: GatewayDouble, table: Table, code: str) -> mysql_binlog_pb2.TableStopped:
-    def found() -> list[mysql_binlog_pb2.TableStopped]:
+def wait_stopped(gateway: GatewayDouble, table: Table, code: str) -> changes_pb2.TableStopped:
+    def found() -> list[changes_pb2.TableStopped]:
         stops = [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
         return [stop for stop in stops if (stop.table.database, stop.table.table) == table]
 

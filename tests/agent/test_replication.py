@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
+from menura.v1 import changes_pb2, config_pb2, stream_pb2
 
 from agent.sources.mysql.server import replication
 from tests.agent.dumping import agent_inside, poll
@@ -80,7 +80,7 @@ def last_state(gateway: GatewayDouble, table: Table) -> config_pb2.TableState | 
     return found[0] if found else None
 
 
-def stops(gateway: GatewayDouble, table: Table) -> list[mysql_binlog_pb2.TableStopped]:
+def stops(gateway: GatewayDouble, table: Table) -> list[changes_pb2.TableStopped]:
     """What committed cuts say of the table's stop; its state is soon not told any more, since nobody wants it then."""
     cuts = gateway.source("shop").committed
     return [stop for cut in cuts for stop in cut.stopped if (stop.table.database, stop.table.table) == table]

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
 from tests.servers import Flavor, Server, server
 
 T: Table = ("shop", "t")
-TableEvent = mysql_binlog_pb2.TableEvent
+TableEvent = changes_pb2.TableEvent
 MINIMAL = {"mariadb": "NO_LOG", "mysql": "MINIMAL"}
 
 
@@ -138,7 +138,7 @@ def expect(gateway: GatewayDouble, written: Written, seconds: float = 300.0) -> 
         assert read() == written.rows
 
 
-def events(gateway: GatewayDouble) -> list[mysql_binlog_pb2.TableEvent]:
+def events(gateway: GatewayDouble) -> list[changes_pb2.TableEvent]:
     return gateway.events("shop")
 
 
@@ -200,7 +200,7 @@ def test_definition_when_it_changes_while_the_agent_is_killed_then_each_row_has_
             afterwards.stop()
 
 
-def stops(gateway: GatewayDouble) -> list[mysql_binlog_pb2.TableStopped]:
+def stops(gateway: GatewayDouble) -> list[changes_pb2.TableStopped]:
     return [stop for cut in gateway.source("shop").committed for stop in cut.stopped]
 
 

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from menura.v1 import config_pb2, mysql_binlog_pb2, mysql_client_pb2
+from menura.v1 import changes_pb2, config_pb2, snapshot_pb2
 
 from agent.snapshot.chunks import Chunk
 from agent.snapshot.coordinator import GATHER_SECONDS, QUIET_SECONDS, SnapshotCoordinator, TableStart, TaskTables
@@ -16,7 +16,7 @@ from agent.table_positions import TablePositions
 
 TABLE = ("shop", "orders")
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-Event = mysql_binlog_pb2.TableEvent
+Event = changes_pb2.TableEvent
 
 
 class Numbers:
@@ -58,7 +58,7 @@ def chunk(number: int, *, gsn: int = 10, high: int = 5, part: int = 1) -> Chunk:
     return Chunk("d", TABLE, number, part, gsn, at(high))
 
 
-def event(kind: int, gsn: int, *, removes_rows: bool = False) -> mysql_binlog_pb2.TableEvent:
+def event(kind: int, gsn: int, *, removes_rows: bool = False) -> changes_pb2.TableEvent:
     name = config_pb2.TableName(database=TABLE[0], table=TABLE[1])
     return Event(table=name, kind=kind, gsn=gsn, removes_rows=removes_rows)
 
@@ -300,10 +300,10 @@ def test_whole_table_when_the_gateway_has_dropped_it_then_its_table_does_not_beg
 
 
 def test_progress_when_a_chunk_is_given_back_then_its_range_begins_there_again_and_others_stay() -> None:
-    ranges = [mysql_client_pb2.DumpRange(number=n, lower="", upper="") for n in (1, 2)]
-    plan = mysql_client_pb2.DumpPlan(key=["id"], ranges=ranges)
-    progress = SnapshotProgress(mysql_client_pb2.DumpOrder(dump="d"), 1)
-    progress.ordered(mysql_client_pb2.DumpOrder(dump="d", plan=plan, remaining=ranges, next_chunk=1))
+    ranges = [snapshot_pb2.DumpRange(number=n, lower="", upper="") for n in (1, 2)]
+    plan = snapshot_pb2.DumpPlan(key=["id"], ranges=ranges)
+    progress = SnapshotProgress(snapshot_pb2.DumpOrder(dump="d"), 1)
+    progress.ordered(snapshot_pb2.DumpOrder(dump="d", plan=plan, remaining=ranges, next_chunk=1))
     for number, part, lower, upper, last in ((1, 1, "", "a", False), (2, 2, "", "x", False), (3, 1, "a", "b", True)):
         progress.sent(SentChunk(number, part, lower, upper, last, 5))
     progress.committed(1)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
@@ -13,7 +13,7 @@ from tests.servers import Flavor, Server, server
 
 T: Table = ("shop", "t")
 BESIDE: Table = ("shop", "beside")
-TableEvent = mysql_binlog_pb2.TableEvent
+TableEvent = changes_pb2.TableEvent
 
 MADE = (
     "CREATE DATABASE shop CHARACTER SET utf8mb4",

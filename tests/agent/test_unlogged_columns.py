@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from tests.agent.dumping import wait_dumped, wait_equal
 from tests.agent.gateway_double import GatewayDouble, Table
@@ -60,7 +60,7 @@ def altered(gateway: GatewayDouble) -> list[tuple[str, list[str]]]:
     return [
         (event.statement, [column.name for column in event.columns])
         for event in gateway.events("shop", T)
-        if event.kind == mysql_binlog_pb2.TableEvent.ALTERED
+        if event.kind == changes_pb2.TableEvent.ALTERED
     ]
 
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import running_agent
@@ -153,7 +153,7 @@ def test_xa_when_the_log_lacks_the_prepare_then_tables_go_on_and_are_read_again(
         gateway.wait(lambda: [row["id"] for row in gateway.rows("shop", ORDERS)] == [2, 3])
         before, after = (row["_gsn"] for row in gateway.rows("shop", ORDERS))
         (event,) = [event for cut in gateway.source("shop").committed for event in cut.events]
-        assert (event.kind, event.reread) == (mysql_binlog_pb2.TableEvent.ROWS_UNLOGGED, True)
+        assert (event.kind, event.reread) == (changes_pb2.TableEvent.ROWS_UNLOGGED, True)
         assert before < event.gsn < after
         assert "prepared" in event.unlogged_changes
 

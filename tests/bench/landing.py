@@ -16,7 +16,7 @@ import grpc
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, Replicate
+from menura.v1.changes_pb2 import ChangeBatch, Replicate
 
 from gateway.registry import SourceKey
 from gateway.wire.change_batch import read_batch

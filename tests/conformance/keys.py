@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pymysql
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, running_agent, write_config
@@ -221,7 +221,7 @@ def _outcome(gateway: GatewayDouble, database: str, rows_before: int, is_changed
         return f"re-read: {whys[0].rpartition(': ')[2].replace(f'{database}.', '')}"
     if any(event.unchecked_from_gsn for event in gateway.events(SOURCE, (database, "p"))):
         return WRONG if is_changed else UNCHANGED
-    told = [event for event in events if event.kind == mysql_binlog_pb2.TableEvent.FOREIGN_KEYS]
+    told = [event for event in events if event.kind == changes_pb2.TableEvent.FOREIGN_KEYS]
     if any(event.foreign_keys for event in told):
         return DERIVED
     if _rows(gateway, database) > rows_before:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pyarrow as pa
 from menura.errors import MenuraError
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.cuts import CutSettings
 from agent.capture.stale_tables import StaleTables
@@ -75,7 +75,7 @@ class _Sink:
         assert sent.num_rows == batch.row_count
         assert read_table(encoded.transactions, encoded.transactions_bytes).equals(pa.table(batch.transactions))
 
-    def send_cut(self, end: mysql_binlog_pb2.CutEnd) -> None:
+    def send_cut(self, end: changes_pb2.CutEnd) -> None:
         end.SerializeToString()
 
     def received(self, size: int) -> None: ...

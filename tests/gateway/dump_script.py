@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from menura.v1.mysql_binlog_pb2 import Replicate
-from menura.v1.mysql_client_pb2 import DesiredDumps, DumpOrder
+from menura.v1.changes_pb2 import Replicate
+from menura.v1.snapshot_pb2 import DesiredDumps, DumpOrder
 
 from gateway.registry import Registry
 from tests.gateway.harness import running_gateway

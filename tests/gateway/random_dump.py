@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import grpc
-from menura.v1.mysql_client_pb2 import ChunkDropped
+from menura.v1.snapshot_pb2 import ChunkDropped
 
 from tests.gateway.dump_script import DumpScript, open_dump
 from tests.gateway.scripted_agent import OPTIONS, ScriptedAgent, chunk_end, snapshot_batch, snapshot_rows

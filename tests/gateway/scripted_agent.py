@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 from menura.schema import digest
+from menura.v1.changes_pb2 import ChangeBatch, ChunkRef, CutEnd, Position, Replicate, TableEvent
 from menura.v1.config_pb2 import Hello, SourceHello, TableName
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, ChunkRef, CutEnd, Position, Replicate, TableEvent
-from menura.v1.mysql_client_pb2 import ChunkEnd, DesiredDumps, DumpPlan, SnapshotBatch
+from menura.v1.snapshot_pb2 import ChunkEnd, DesiredDumps, DumpPlan, SnapshotBatch
 from menura.v1.stream_pb2 import Header, RequestType, StreamResponse
 from menura.v1.stream_pb2_grpc import GatewayStub
 

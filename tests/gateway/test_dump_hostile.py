@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES
 from menura.v1.config_pb2 import TableName
-from menura.v1.mysql_client_pb2 import ChunkDropped, DumpFailed, DumpStatus, SnapshotBatch
+from menura.v1.snapshot_pb2 import ChunkDropped, DumpFailed, DumpStatus, SnapshotBatch
 
 from gateway.errors import StreamError
 from gateway.landing import chunks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from menura.v1.mysql_client_pb2 import ChunkDropped, DumpFailed, DumpStatus
+from menura.v1.snapshot_pb2 import ChunkDropped, DumpFailed, DumpStatus
 
 from gateway.landing import chunk_files
 from gateway.metrics import GatewayMetrics

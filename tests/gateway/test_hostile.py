@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from menura.change_batch import MAX_BATCH_BYTES, METADATA_LAYOUT
 from menura.landing import LandedForeignKey
+from menura.v1.changes_pb2 import ChangeBatch, Position, Replicate, TableEvent
 from menura.v1.config_pb2 import Hello, TableName
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, Position, Replicate, TableEvent
 
 from gateway.errors import StreamError
 from gateway.wire.change_batch import read_batch

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pyarrow.parquet as pq
 import pytest
-from menura.v1.mysql_binlog_pb2 import Replicate
+from menura.v1.changes_pb2 import Replicate
 
 from gateway.registry import SourceKey
 from tests.gateway.harness import data_files, read_log

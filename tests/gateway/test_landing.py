@@ -7,9 +7,9 @@ import fsspec
 import pyarrow.parquet as pq
 import pytest
 from menura.landing import decode_entry, entry_path
+from menura.v1.changes_pb2 import Position, TableStopped
 from menura.v1.config_pb2 import TableName
 from menura.v1.error_pb2 import Error
-from menura.v1.mysql_binlog_pb2 import Position, TableStopped
 
 from gateway.config import GatewayConfig
 from gateway.landing import committer, parquet

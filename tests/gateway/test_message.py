@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from menura.v1.mysql_binlog_pb2 import ChangeBatch, CutEnd
-from menura.v1.mysql_client_pb2 import SnapshotBatch
+from menura.v1.changes_pb2 import ChangeBatch, CutEnd
+from menura.v1.snapshot_pb2 import SnapshotBatch
 from menura.v1.stream_pb2 import Header, StreamResponse
 
 from gateway.errors import PayloadInvalid

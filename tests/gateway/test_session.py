@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 import pytest
+from menura.v1.catalog_pb2 import Cartography, ColumnCard, KeyCard, TableCard
+from menura.v1.changes_pb2 import Position, TableStarted, TableStopped
 from menura.v1.config_pb2 import EffectiveState, Heartbeat, SourceStatus, TableName, TableState
 from menura.v1.error_pb2 import Error
-from menura.v1.mysql_binlog_pb2 import Position, TableStarted, TableStopped
-from menura.v1.mysql_client_pb2 import Cartography, ColumnCard, KeyCard, TableCard
 
 from gateway.config import GatewayConfig, TlsFiles
 from gateway.errors import ListenRefused

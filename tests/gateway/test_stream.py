@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from menura.v1.mysql_binlog_pb2 import Credit
+from menura.v1.changes_pb2 import Credit
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.stream import AgentStream

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.starts import Starts, resolve
 from agent.capture.task import Task
@@ -51,7 +51,7 @@ class Beginning:
     renames: Renames
     unlogged_columns: UnloggedColumns
 
-    def anew(self, replicate: mysql_binlog_pb2.Replicate, known: Collection[Table]) -> list[Table]:
+    def anew(self, replicate: changes_pb2.Replicate, known: Collection[Table]) -> list[Table]:
         """Tables whose earlier life says nothing of their definition; of a log that is gone, all that are `known`."""
         begun = [
             (sync.table.database, sync.table.table)

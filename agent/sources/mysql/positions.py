@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.positions import PositionKind, PositionsUnordered, PositionSyntaxError
 
@@ -302,7 +302,7 @@ class BinlogPosition:
             return BinlogPosition(self.gtids.meet(other.gtids), self.server_uuid)
         raise PositionsUnordered(f"{self} and {other}")
 
-    def to_proto(self) -> mysql_binlog_pb2.Position:
+    def to_proto(self) -> changes_pb2.Position:
         """The text is `str`; the token says whether it is a GTID set, and has the rest."""
         is_beginning = self.gtids is not None and not self.gtids
         token = {
@@ -311,10 +311,10 @@ class BinlogPosition:
             "file": self.file,
             "offset": self.offset,
         }
-        return mysql_binlog_pb2.Position(kind=KIND, text=str(self), token=json.dumps(token))
+        return changes_pb2.Position(kind=KIND, text=str(self), token=json.dumps(token))
 
 
-def from_proto(position: mysql_binlog_pb2.Position, position_kind: BinlogPositionKind) -> BinlogPosition:
+def from_proto(position: changes_pb2.Position, position_kind: BinlogPositionKind) -> BinlogPosition:
     """The position as `position_kind` keeps it; raises `PositionSyntaxError`."""
     has_gtids, server_uuid, file, offset = _token(position)
     gtid_set = "" if not has_gtids or position.text == BEGINNING else position.text
@@ -328,7 +328,7 @@ def from_proto(position: mysql_binlog_pb2.Position, position_kind: BinlogPositio
     return BinlogPosition(gtids, server_uuid, file, offset)
 
 
-def is_file_only(position: mysql_binlog_pb2.Position) -> bool:
+def is_file_only(position: changes_pb2.Position) -> bool:
     """Whether a stored position can only be read by file and offset (it was kept while the server had no GTIDs)."""
     try:
         return not _token(position)[0]
@@ -336,7 +336,7 @@ def is_file_only(position: mysql_binlog_pb2.Position) -> bool:
         return False
 
 
-def has_file(position: mysql_binlog_pb2.Position) -> bool:
+def has_file(position: changes_pb2.Position) -> bool:
     """Whether a stored position can be read by file and offset."""
     try:
         _, server_uuid, file, _ = _token(position)
@@ -345,7 +345,7 @@ def has_file(position: mysql_binlog_pb2.Position) -> bool:
     return bool(server_uuid and file)
 
 
-def _token(position: mysql_binlog_pb2.Position) -> tuple[bool, str, str, int]:
+def _token(position: changes_pb2.Position) -> tuple[bool, str, str, int]:
     """Whether the text is a GTID set; server, file and offset. Raises `PositionSyntaxError`."""
     if position.kind != KIND:
         raise PositionSyntaxError(f"it is a position of a source of kind {position.kind or 'unknown'}")

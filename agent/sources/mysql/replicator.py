@@ -14,7 +14,7 @@ from random import Random
 from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.protocol import PROTOCOL_VERSION
-from menura.v1 import config_pb2, mysql_binlog_pb2, stream_pb2
+from menura.v1 import changes_pb2, config_pb2, stream_pb2
 
 from agent.capture.cuts import CutSettings
 from agent.capture.stale_tables import StaleTables
@@ -250,7 +250,7 @@ class BinlogPlugin:
             self._read(task, begun, definitions)
 
     def _begin_dumps(
-        self, replicate: mysql_binlog_pb2.Replicate, position_kind: BinlogPositionKind, starts: Starts[BinlogPosition]
+        self, replicate: changes_pb2.Replicate, position_kind: BinlogPositionKind, starts: Starts[BinlogPosition]
     ) -> None:
         unchunked = [
             self._coordinator.unchunked(dump) for dump, table in starts.awaited.items() if table in starts.positions
@@ -346,7 +346,7 @@ class BinlogPlugin:
         )
 
 
-def _committed(replicate: mysql_binlog_pb2.Replicate, position_kind: BinlogPositionKind) -> Watermark | None:
+def _committed(replicate: changes_pb2.Replicate, position_kind: BinlogPositionKind) -> Watermark | None:
     """The end of its last cut."""
     try:
         position = from_proto(replicate.position, position_kind) if replicate.HasField("position") else None

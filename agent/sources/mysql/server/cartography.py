@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from menura.v1 import config_pb2, mysql_client_pb2
+from menura.v1 import catalog_pb2, config_pb2
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
@@ -51,7 +51,7 @@ NamesDigest = tuple[int, int]
 
 def read_cartography(
     connection: "Connection[Any]", source: MysqlConfig, facts: Facts
-) -> Iterator[mysql_client_pb2.Cartography]:
+) -> Iterator[catalog_pb2.Cartography]:
     """The parts, the last one marked; statements inside `server_errors`."""
     columns = _columns(connection)
     keys = _keys(connection)
@@ -60,7 +60,7 @@ def read_cartography(
     size = 0
     for database, table, engine, estimated_rows, size_bytes, collation in _stream(connection, _TABLES):
         verdict = verdicts.get((database, table)) or source.filter.verdict(database, table)
-        card = mysql_client_pb2.TableCard(
+        card = catalog_pb2.TableCard(
             table=config_pb2.TableName(database=database, table=table),
             engine=engine or "",
             estimated_rows=None if estimated_rows is None else int(estimated_rows),
@@ -88,8 +88,8 @@ def names_digest(connection: "Connection[Any]") -> NamesDigest:
     return int(count), int(digest)
 
 
-def _part(source: MysqlConfig, facts: Facts) -> mysql_client_pb2.Cartography:
-    return mysql_client_pb2.Cartography(
+def _part(source: MysqlConfig, facts: Facts) -> catalog_pb2.Cartography:
+    return catalog_pb2.Cartography(
         source=source.name,
         flavor=facts.flavor,
         server_version=facts.version,
@@ -98,11 +98,11 @@ def _part(source: MysqlConfig, facts: Facts) -> mysql_client_pb2.Cartography:
     )
 
 
-def _columns(connection: "Connection[Any]") -> dict[Table, list[mysql_client_pb2.ColumnCard]]:
-    columns: dict[Table, list[mysql_client_pb2.ColumnCard]] = defaultdict(list)
+def _columns(connection: "Connection[Any]") -> dict[Table, list[catalog_pb2.ColumnCard]]:
+    columns: dict[Table, list[catalog_pb2.ColumnCard]] = defaultdict(list)
     for database, table, name, column_type, nullable, charset, generated in _stream(connection, _COLUMNS):
         columns[database, table].append(
-            mysql_client_pb2.ColumnCard(
+            catalog_pb2.ColumnCard(
                 name=name,
                 column_type=column_type.decode() if isinstance(column_type, bytes) else column_type,
                 nullable=bool(nullable),
@@ -113,12 +113,12 @@ def _columns(connection: "Connection[Any]") -> dict[Table, list[mysql_client_pb2
     return columns
 
 
-def _keys(connection: "Connection[Any]") -> dict[Table, list[mysql_client_pb2.KeyCard]]:
-    keys: dict[Table, list[mysql_client_pb2.KeyCard]] = defaultdict(list)
+def _keys(connection: "Connection[Any]") -> dict[Table, list[catalog_pb2.KeyCard]]:
+    keys: dict[Table, list[catalog_pb2.KeyCard]] = defaultdict(list)
     for database, table, name, unique, column in _stream(connection, _KEYS):
         found = keys[database, table]
         if not found or found[-1].name != name:
-            found.append(mysql_client_pb2.KeyCard(name=name, unique=bool(unique)))
+            found.append(catalog_pb2.KeyCard(name=name, unique=bool(unique)))
         if column is not None:  # a functional key part has none
             found[-1].columns.append(column)
     return keys

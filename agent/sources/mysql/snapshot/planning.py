@@ -5,7 +5,7 @@ Comes in: an order and the key that its table is read by. Goes out: a `DumpPlan`
 
 from contextlib import closing
 
-from menura.v1 import mysql_client_pb2
+from menura.v1 import snapshot_pb2
 
 from agent.runtime.state import SourceState
 from agent.snapshot.throttle import Limits
@@ -24,8 +24,8 @@ DOING = "planning a dump"
 
 
 def plan_message(
-    access: Access, order: mysql_client_pb2.DumpOrder, key: Key | None, most_ranges: int, state: SourceState
-) -> mysql_client_pb2.DumpPlan:
+    access: Access, order: snapshot_pb2.DumpOrder, key: Key | None, most_ranges: int, state: SourceState
+) -> snapshot_pb2.DumpPlan:
     """Raises a `SourceError`."""
     config = access.config
     table = (order.table.database, order.table.table)
@@ -43,12 +43,10 @@ def plan_message(
             warning = "; ".join(filter(None, (why, warning)))
     else:
         warning = lag_warning(retention, state.status().lag_us / 1_000_000)  # 0: not known
-    return mysql_client_pb2.DumpPlan(
+    return snapshot_pb2.DumpPlan(
         dump=order.dump,
         key=key.names if key is not None else (),
-        ranges=[
-            mysql_client_pb2.DumpRange(number=part.number, lower=part.lower, upper=part.upper) for part in made.ranges
-        ],
+        ranges=[snapshot_pb2.DumpRange(number=part.number, lower=part.lower, upper=part.upper) for part in made.ranges],
         estimated_rows=made.estimated_rows,
         estimated_bytes=made.estimated_bytes,
         runway_seconds=retention.seconds,

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from menura.v1 import mysql_client_pb2, stream_pb2
+from menura.v1 import snapshot_pb2, stream_pb2
 
 from agent.columnar.encode import SnapshotRows, encode_snapshot
 from agent.filter import ignored_key
@@ -178,7 +178,7 @@ class Reader:
     def give_up(self, task: SnapshotTask) -> None:
         """The gateway forgets what came of the chunk."""
         if task.sent_batches:
-            dropped = mysql_client_pb2.ChunkDropped(dump=task.progress.dump, chunk=task.number)
+            dropped = snapshot_pb2.ChunkDropped(dump=task.progress.dump, chunk=task.number)
             task.writer.send(stream_pb2.StreamResponse(chunk_dropped=dropped))
 
     def _check_restarts(self, losses: Losses, most: int) -> None:
@@ -289,7 +289,7 @@ class Reader:
 
     def _send(self, task: SnapshotTask, rows: SnapshotRows) -> None:
         encoded = encode_snapshot(rows)
-        batch = mysql_client_pb2.SnapshotBatch(
+        batch = snapshot_pb2.SnapshotBatch(
             dump=task.progress.dump,
             chunk=task.number,
             table=name_message(task.progress.table),
@@ -308,8 +308,8 @@ class Reader:
 
 def _chunk_end(
     task: SnapshotTask, sent: SentChunk, result: ReadResult, shown: BinlogPosition, seconds: float
-) -> mysql_client_pb2.ChunkEnd:
-    return mysql_client_pb2.ChunkEnd(
+) -> snapshot_pb2.ChunkEnd:
+    return snapshot_pb2.ChunkEnd(
         dump=task.progress.dump,
         chunk=sent.number,
         table=name_message(task.progress.table),

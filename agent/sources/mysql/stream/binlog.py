@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, Protocol
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts, CutSettings
 from agent.capture.sink import Sink
@@ -196,9 +196,9 @@ class BinlogReader:
 
     def send_start(
         self,
-        started: list[mysql_binlog_pb2.TableStarted],
+        started: list[changes_pb2.TableStarted],
         stopped: list[Stop[BinlogPosition]],
-        gaps: Iterable[mysql_binlog_pb2.TableEvent] = (),
+        gaps: Iterable[changes_pb2.TableEvent] = (),
     ) -> None:
         """The start cut: the resolved positions, gaps of the log, and of rows only tables that begin with their whole
         dump."""
@@ -253,7 +253,7 @@ class BinlogReader:
         else:
             self._end_cut()
 
-    def _end_cut(self, started: Sequence[mysql_binlog_pb2.TableStarted] = ()) -> None:
+    def _end_cut(self, started: Sequence[changes_pb2.TableStarted] = ()) -> None:
         """Send what is pending and then the cut's end; the decoder stands between two transactions."""
         self._keys.end_cut(self._unlogged)
         self._cuts.send_batches()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from menura.collations import comparison
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.capture.stale_tables import StaleTables
@@ -30,7 +30,7 @@ from agent.sources.mysql.server.foreign_keys import Action, Cascades, ForeignKey
 from agent.table_positions import Table, TablePositions, name_message
 from agent.unlogged import UnloggedChanges
 
-_Key = mysql_binlog_pb2.ForeignKey
+_Key = changes_pb2.ForeignKey
 _ACTIONS = {Action.NONE: _Key.NONE, Action.CASCADE: _Key.CASCADE, Action.SET_NULL: _Key.SET_NULL}
 #: of types that compare by what the lake holds
 _LISTS = ("enum(", "set(")
@@ -158,9 +158,9 @@ class FollowedKeys:
         """Tell what no key minds of the parents' rows, and which children may have changed otherwise."""
         for database, name, first_gsn, above_gsn in self._decoder.take_unchecked():
             if (database, name) in self._parents:
-                event = mysql_binlog_pb2.TableEvent(
+                event = changes_pb2.TableEvent(
                     table=name_message((database, name)),
-                    kind=mysql_binlog_pb2.TableEvent.FOREIGN_KEYS_UNCHECKED,
+                    kind=changes_pb2.TableEvent.FOREIGN_KEYS_UNCHECKED,
                     gsn=above_gsn,
                     unchecked_from_gsn=first_gsn,
                 )
@@ -209,9 +209,9 @@ class FollowedKeys:
     def _tell(self, table: Table, keys: Collection[ForeignKey], position: str) -> None:
         self._parents.update(key.parent for key in keys)
         columns = self._cascades.columns(table) if keys else {}
-        event = mysql_binlog_pb2.TableEvent(
+        event = changes_pb2.TableEvent(
             table=name_message(table),
-            kind=mysql_binlog_pb2.TableEvent.FOREIGN_KEYS,
+            kind=changes_pb2.TableEvent.FOREIGN_KEYS,
             transaction_id=self._decoder.next_transaction_id,
             commit_timestamp_us=self._decoder.commit_timestamp_us,
             position=position,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.filter import Filter, Verdict
@@ -51,11 +51,11 @@ from agent.table_positions import name_message
 log = logging.getLogger("menura.binlog")
 
 _KINDS = {
-    ChangeKind.CREATED: mysql_binlog_pb2.TableEvent.CREATED,
-    ChangeKind.ALTERED: mysql_binlog_pb2.TableEvent.ALTERED,
-    ChangeKind.RENAMED: mysql_binlog_pb2.TableEvent.RENAMED,
-    ChangeKind.DROPPED: mysql_binlog_pb2.TableEvent.DROPPED,
-    ChangeKind.TRUNCATED: mysql_binlog_pb2.TableEvent.TRUNCATED,
+    ChangeKind.CREATED: changes_pb2.TableEvent.CREATED,
+    ChangeKind.ALTERED: changes_pb2.TableEvent.ALTERED,
+    ChangeKind.RENAMED: changes_pb2.TableEvent.RENAMED,
+    ChangeKind.DROPPED: changes_pb2.TableEvent.DROPPED,
+    ChangeKind.TRUNCATED: changes_pb2.TableEvent.TRUNCATED,
 }
 #: of an ALTER that gives a column another name, or another definition
 _REVEALING_WORDS = frozenset({"CHANGE", "RENAME", "MODIFY", "DEFAULT"})
@@ -233,7 +233,7 @@ class SchemaChanges:
         ]
         return "; ".join(filter(None, (unlogged_by(verb, changes, verdict), *shown)))
 
-    def _event(self, made: _Statement, change: Change, before: Version) -> mysql_binlog_pb2.TableEvent:
+    def _event(self, made: _Statement, change: Change, before: Version) -> changes_pb2.TableEvent:
         event = self._named(made, change)
         event.kind = _KINDS[change.kind]
         event.removes_rows = bool(change.rows & Rows.REMOVED) or change.kind in _REMOVING
@@ -254,8 +254,8 @@ class SchemaChanges:
             event.columns.extend(columns_after(after, verdict, added, renamed))
         return event
 
-    def _named(self, made: _Statement, change: Change) -> mysql_binlog_pb2.TableEvent:
-        return mysql_binlog_pb2.TableEvent(
+    def _named(self, made: _Statement, change: Change) -> changes_pb2.TableEvent:
+        return changes_pb2.TableEvent(
             table=name_message(change.table),
             transaction_id=self._decoder.next_transaction_id,
             commit_timestamp_us=self._decoder.commit_timestamp_us,
@@ -263,7 +263,7 @@ class SchemaChanges:
             statement=statement_about(change, made.statement, self._server, self._filter),
         )
 
-    def _add(self, event: mysql_binlog_pb2.TableEvent) -> None:
+    def _add(self, event: changes_pb2.TableEvent) -> None:
         event.gsn = self._decoder.take_gsn()
         self._cuts.add_event(event)
 
@@ -278,7 +278,7 @@ class SchemaChanges:
 
     def _swap(
         self, made: _Statement, table: Table, changes: list[Change], before: Version
-    ) -> tuple[mysql_binlog_pb2.TableEvent, str] | None:
+    ) -> tuple[changes_pb2.TableEvent, str] | None:
         """The table's changed copy takes its place, and why rows from before may be stale; None: it does not.
 
         The tool fills the copy by statements about another table, which may convert values.
@@ -295,7 +295,7 @@ class SchemaChanges:
             return None
         event = self._named(made, Change(ChangeKind.ALTERED, table))
         event.statement = f"RENAME TABLE `{name}` TO `{aside[1]}`, `{ghost[1]}` TO `{name}`"
-        event.kind = mysql_binlog_pb2.TableEvent.SWAPPED
+        event.kind = changes_pb2.TableEvent.SWAPPED
         after = self._definitions.of(table)
         renames = self._definitions.renames_of(ghost)
         if not isinstance(before, TableDefinition) or not isinstance(after, TableDefinition):

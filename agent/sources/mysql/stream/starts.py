@@ -7,7 +7,7 @@ asks of a log. Its two ends are asked for once.
 from contextlib import suppress
 from functools import cache
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.source import Oldest, Reason
 from agent.errors import PositionInvalid
@@ -23,7 +23,7 @@ from agent.sources.mysql.positions import (
 from agent.sources.mysql.server.continuity import Continuity
 
 
-def position_kind_of(replicate: mysql_binlog_pb2.Replicate, natural: BinlogPositionKind) -> BinlogPositionKind:
+def position_kind_of(replicate: changes_pb2.Replicate, natural: BinlogPositionKind) -> BinlogPositionKind:
     """By file and offset where some position knows no GTIDs, else the server's natural kind."""
     if natural is not BinlogPositionKind.MYSQL_GTID:
         return natural
@@ -61,13 +61,13 @@ class BinlogStart:
     def after(self, position: BinlogPosition, why: Reason) -> BinlogPosition:
         return self._continuity.after(position, why)
 
-    def place_of(self, position: mysql_binlog_pb2.Position) -> BinlogPosition:
+    def place_of(self, position: changes_pb2.Position) -> BinlogPosition:
         try:
             return from_proto(position, self._position_kind)
         except PositionSyntaxError:
             return BinlogPosition()
 
-    def stored(self, position: mysql_binlog_pb2.Position) -> BinlogPosition:
+    def stored(self, position: changes_pb2.Position) -> BinlogPosition:
         """Of another flavour's server too: `Continuity.check` says what that means."""
         if self._position_kind is BinlogPositionKind.MARIADB_GTID and is_file_only(position):
             return from_proto(position, BinlogPositionKind.FILE)

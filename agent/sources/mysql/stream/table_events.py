@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from menura.change_batch import MAX_STATEMENT_BYTES
 from menura.types import arrow_format
-from menura.v1 import config_pb2, mysql_binlog_pb2
+from menura.v1 import changes_pb2, config_pb2
 
 from agent.filter import Filter, Policy, Verdict
 from agent.sources.mysql.ddl.derived import with_derived
@@ -54,7 +54,7 @@ def columns_after(
     verdict: Verdict,
     added: Collection[AddedColumn] = (),
     renamed: Mapping[str, str] | None = None,
-) -> list[mysql_binlog_pb2.ColumnAfter]:
+) -> list[changes_pb2.ColumnAfter]:
     """The columns that are sent; `renamed`: new name to old."""
     additions = {column.name: column for column in added}
     keys = {name.lower(): place for place, name in enumerate(definition.primary_key, start=1)}
@@ -67,8 +67,8 @@ def columns_after(
 
 def _column(
     column: ColumnDefinition, key: int, added: AddedColumn | None, renamed_from: str | None
-) -> mysql_binlog_pb2.ColumnAfter:
-    message = mysql_binlog_pb2.ColumnAfter(
+) -> changes_pb2.ColumnAfter:
+    message = changes_pb2.ColumnAfter(
         name=column.name,
         source_type=_short(str(column.type)),
         arrow_format=arrow_format(column.type),

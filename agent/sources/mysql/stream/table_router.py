@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from menura.errors import MenuraError
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.capture.sink import Sink
@@ -300,9 +300,9 @@ class TableRouter:
         definition = self._definitions.of(table)
         assert isinstance(definition, TableDefinition)  # else there is no plan
         self._cuts.add_event(
-            mysql_binlog_pb2.TableEvent(
+            changes_pb2.TableEvent(
                 table=name_message(table),
-                kind=mysql_binlog_pb2.TableEvent.ALTERED,
+                kind=changes_pb2.TableEvent.ALTERED,
                 transaction_id=self._decoder.next_transaction_id,
                 commit_timestamp_us=self._decoder.commit_timestamp_us,
                 position=current_transaction(self._decoder, self._read).name,

@@ -7,7 +7,7 @@ before the statement. Durable with its cut; a cut that is lost is read again.
 
 from collections.abc import Collection
 
-from menura.v1 import mysql_binlog_pb2
+from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.filter import Verdict
@@ -44,7 +44,7 @@ class UnloggedRows:
         self._router.stop_here(table, rows_unlogged(self._read.place(), table, why))
         return True
 
-    def mark(self, event: mysql_binlog_pb2.TableEvent, why: str) -> None:
+    def mark(self, event: changes_pb2.TableEvent, why: str) -> None:
         """Rows with a lower number than the event's may be stale."""
         event.unlogged_changes = why if len(why) <= MOST_CHARS else f"{why[: MOST_CHARS - 1]}…"
         if self._policy.of(event.table.database, event.table.table) is UnloggedChanges.REREAD:
@@ -56,9 +56,9 @@ class UnloggedRows:
         for table in tables:
             if self.stops(table, why):
                 continue
-            event = mysql_binlog_pb2.TableEvent(
+            event = changes_pb2.TableEvent(
                 table=name_message(table),
-                kind=mysql_binlog_pb2.TableEvent.ROWS_UNLOGGED,
+                kind=changes_pb2.TableEvent.ROWS_UNLOGGED,
                 transaction_id=self._decoder.next_transaction_id if self._decoder.in_transaction else 0,
                 commit_timestamp_us=self._decoder.commit_timestamp_us,
                 position=transaction,
