@@ -19,7 +19,7 @@ broken or behind is begun anew, and the log is searched instead.
 import logging
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.positions import PositionsUnordered
@@ -122,7 +122,9 @@ class PreparedFile:
             return False
         try:
             position = position_of(found[0])
-            return position.is_of(position_kind) and position.covers(start)
+            if position_kind is BinlogPositionKind.FILE:
+                position = replace(position, gtids=None)
+            return position.is_comparable(start) and position.covers(start)
         except (RecordUnreadable, PositionsUnordered):
             return False
 
