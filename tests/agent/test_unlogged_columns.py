@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from menura.v1 import changes_pb2
 
-from tests.agent.dumping import wait_dumped, wait_equal
+from agent.sources.mysql.schema import schema_reader
+from tests.agent.dumping import agent_inside, wait_dumped, wait_equal
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
 from tests.agent.test_replication import stops
@@ -124,6 +125,35 @@ def test_table_when_statements_come_before_its_columns_and_make_them_anew_then_i
     assert not stops(gateway, later)
     assert not [row for row in gateway.rows("shop", later) if "shown" in row]
     assert (tmp_path / "log").read_text().count("the log lacks new values of generated columns") <= 2
+
+
+@pytest.mark.parametrize("later", ["", "ALTER TABLE shop.t DROP COLUMN more"])
+def test_table_when_only_table_maps_describe_it_then_its_definition_says_which_columns_are_generated(
+    later: str, database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or, where a later statement hides that, its rows go by until that statement, and a dump is ordered."""
+    monkeypatch.setattr(schema_reader, "NEAR_BYTES", -1)  # nothing is asked before a row needs it
+    database.run(
+        "SET sql_log_bin = 0",
+        "CREATE TABLE shop.mapped LIKE shop.t",
+        "ALTER TABLE shop.mapped ADD other INT",
+    )
+    mapped: Table = ("shop", "mapped")
+    database.run(
+        "INSERT INTO shop.mapped (id, note) VALUES (1, 'a')",
+        "UPDATE shop.mapped SET note = 'b'",
+        *([later.replace("shop.t", "shop.mapped")] if later else []),
+        "UPDATE shop.mapped SET note = 'c'",
+    )
+    gateway.sync("shop", mapped, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    with agent_inside(config):
+        gateway.wait(lambda: [row for row in gateway.rows("shop", mapped) if row["note"] == "c"])
+    assert not stops(gateway, mapped)
+    assert "shown" not in [row for row in gateway.rows("shop", mapped) if row["note"] == "c"][-1]
+    gaps = [event for event in gateway.events("shop", mapped) if event.kind == changes_pb2.TableEvent.LOG_GAP]
+    assert bool(gaps) == bool(later)
+    assert all(gap.reread for gap in gaps)
 
 
 def test_table_when_it_begins_anew_then_its_generated_columns_are_sent_until_an_update_lacks_them(

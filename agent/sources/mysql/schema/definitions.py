@@ -222,11 +222,11 @@ class Definitions:
             self._changed.add(table)
 
     def _forget_without_expressions(self) -> None:
-        """What earlier versions of Menura kept does not say what columns are computed from: the filter has to know."""
+        """Table maps do not say what columns are computed from: what is kept back of a table needs that."""
         for table in self._synced:
             version = self.of(table)
-            ignores = self._filter.verdict(*table).ignored_columns
-            if ignores and isinstance(version, TableDefinition) and lacks_expressions(version):
+            needs = bool(self._filter.verdict(*table).ignored_columns) or table in self._filter.findings.unlogged
+            if needs and isinstance(version, TableDefinition) and lacks_expressions(version):
                 self._put(table, Unknown("what its columns are computed from was not kept"))
 
     def _unknown(self) -> list[Table]:

@@ -53,15 +53,21 @@ class UnloggedColumns:
         if kept != self._kept:
             self._kept = kept
             self._keep()
-        self._untold = {table for table, (_, since) in kept.items() if not _is_past(start, since)}
+        self._untold = {table for table, (columns, since) in kept.items() if columns and not _is_past(start, since)}
 
     def found(self, table: Table, columns: Collection[str], position: BinlogPosition) -> None:
-        """An update behind `position` lacks these."""
+        """An update behind `position` lacks these; none: that is not known, so the table is read by its definition."""
         before = self._kept.get(table, (frozenset(), position))[0]
         self._kept[table] = before | {column.lower() for column in columns}, position
         self._keep()
-        fields = {"source": self.source, "table": ".".join(table), "columns": sorted(columns)}
-        log.warning("the log lacks new values of generated columns: they are not sent", extra={"fields": fields})
+        fields: dict[str, object] = {"source": self.source, "table": ".".join(table)}
+        if columns:
+            fields["columns"] = ", ".join(sorted(columns))
+            log.warning("the log lacks new values of generated columns: they are not sent", extra={"fields": fields})
+        else:
+            log.info(
+                "an update lacks columns: the table's definition says which are generated", extra={"fields": fields}
+            )
 
     def defined(self, table: Table, version: Version, position: BinlogPosition) -> None:
         """From a statement behind `position` on the table looks so: what is no generated column any more is sent.
