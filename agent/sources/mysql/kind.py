@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 
+from menura.v1 import stream_pb2
+
+from agent.capture.plugin import ChangesPlugin
+from agent.runtime.credit import Credit
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.source_kind import Context, SourcePlugin
 from agent.sources.mysql.client import ClientPlugin
 from agent.sources.mysql.config import KEYS, MysqlConfig, configure
-from agent.sources.mysql.replicator import BinlogPlugin
+from agent.sources.mysql.replicator import BinlogChanges
 
 __all__ = ["config_keys", "configure", "make_plugins"]
 
@@ -17,5 +21,9 @@ def make_plugins(context: Context) -> Sequence[SourcePlugin]:
     """Its two streams, which share a coordinator."""
     config = context.source
     assert isinstance(config, MysqlConfig)  # of `configure`
-    coordinator = SnapshotCoordinator()
-    return ClientPlugin(context, config, coordinator), BinlogPlugin(context, config, coordinator)
+    coordinator, credit = SnapshotCoordinator(), Credit()
+    changes = BinlogChanges(context, config, coordinator, credit)
+    return (
+        ClientPlugin(context, config, coordinator),
+        ChangesPlugin(stream_pb2.MySQLBinlog, context.state, coordinator, credit, changes),
+    )

@@ -1,0 +1,170 @@
+"""The plugin of the role CHANGES: works on the gateway's newest Replicate, in a thread of its own.
+
+Comes in: Replicate, Credit and CutCommitted. Goes out, by the source's `Changes`: the start cut, batches under credit,
+cuts. After any failure everything read is dropped and the stream opens anew: the next Replicate names the last
+committed cut, and the log is read again from there. Nothing here is durable.
+"""
+
+import logging
+import threading
+from random import Random
+
+from menura.error_message import as_message
+from menura.errors import MenuraError
+from menura.protocol import PROTOCOL_VERSION
+from menura.v1 import config_pb2, stream_pb2
+
+from agent.capture.source import Changes, ReadAgain
+from agent.capture.task import Task, TaskCancelled
+from agent.errors import defect
+from agent.runtime.backoff import Backoff
+from agent.runtime.credit import Credit, CreditCancelled
+from agent.runtime.session import StreamClosed, StreamWriter
+from agent.runtime.state import FAILED, READING, SourceState
+from agent.snapshot.coordinator import SnapshotCoordinator
+
+log = logging.getLogger("menura.replicator")
+
+RETRY_FIRST_SECONDS = 0.5
+RETRY_MOST_SECONDS = 30.0
+#: a terminal error waits for somebody: look again this often
+TERMINAL_FIRST_SECONDS = 5.0
+TERMINAL_MOST_SECONDS = 60.0
+STOP_SECONDS = 5.0
+
+
+class ChangesPlugin:
+    """Of one source."""
+
+    findings: tuple[MenuraError, ...] = ()
+
+    def __init__(
+        self,
+        request_type: stream_pb2.RequestType,
+        state: SourceState,
+        coordinator: SnapshotCoordinator,
+        credit: Credit,
+        changes: Changes,
+    ) -> None:
+        self.request_type = request_type
+        self.source = state.name
+        self._state = state
+        self._coordinator = coordinator
+        coordinator.reopen = self._reopen
+        self._credit = credit
+        self._state.credit_wait_us = lambda: self._credit.waited_us
+        self._changes = changes
+        self._changed = threading.Condition()
+        self._writer: StreamWriter | None = None
+        self._task: Task | None = None
+        self._is_new = False
+        self._stopping = False
+        self._transient = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
+        self._terminal = Backoff(TERMINAL_FIRST_SECONDS, TERMINAL_MOST_SECONDS, Random())  # noqa: S311
+        self._thread = threading.Thread(target=self._run, name=f"{self.source}/changes", daemon=True)
+
+    # --- the stream's side
+
+    def preflight(self) -> str:
+        return self._changes.preflight()
+
+    def hello(self) -> config_pb2.Hello:
+        return config_pb2.Hello(protocol=PROTOCOL_VERSION, sources=[self._state.hello()])
+
+    def opened(self, writer: StreamWriter, ack: config_pb2.HelloAck) -> None:
+        self._credit.reset()
+        self._writer = writer
+        if not self._thread.is_alive():
+            self._changes.watch(self._log_was_reset)
+            self._thread.start()
+
+    def received(self, request: stream_pb2.StreamRequest) -> None:
+        match request.WhichOneof("payload"):
+            case "replicate":
+                assert self._writer is not None
+                self._assign(Task(request.replicate, self._writer))
+            case "credit":
+                self._credit.grant(request.credit.bytes)
+            case "cut_committed":
+                committed = request.cut_committed
+                task = self._task
+                if task is not None:
+                    task.committed_cut = committed.cut
+                    self._coordinator.committed(committed.cut)
+                    if committed.cut > task.replicate.next_cut:
+                        self._changes.progressed()
+                        self._transient.succeeded()
+                        self._terminal.succeeded()
+                log.debug("cut committed", extra={"fields": {"source": self.source, "cut": committed.cut}})
+
+    def closed(self) -> None:
+        self._assign(None)
+        self._coordinator.end()
+
+    def _reopen(self) -> None:
+        """Tables can begin now."""
+        self._begin_anew("tables can begin with their dumps")
+
+    def _log_was_reset(self) -> None:
+        self._begin_anew("the server's log was reset: its new one is compared with the committed position")
+
+    def _begin_anew(self, why: str) -> None:
+        task = self._task
+        if task is not None:
+            log.info(why, extra={"fields": {"source": self.source}})
+            task.writer.abort()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+        self._assign(None)
+        self._changes.stop()
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
+
+    def _assign(self, task: Task | None) -> None:
+        with self._changed:
+            previous, self._task, self._is_new = self._task, task, True
+            self._changed.notify_all()
+        if previous is not None:
+            previous.cancel()
+        self._credit.wake()
+
+    # --- the worker's side
+
+    def _run(self) -> None:
+        while (task := self._next_task()) is not None:
+            try:
+                self._changes.read(task)
+            except (StreamClosed, TaskCancelled, CreditCancelled):
+                continue
+            except ReadAgain:
+                task.writer.abort()
+            except MenuraError as error:
+                if not task.cancelled.is_set():
+                    self._retry_later(task, error)
+            except Exception as broken:
+                log.exception("defect", extra={"fields": {"source": self.source}})
+                self._retry_later(task, defect("reading the source's log", broken, self.source))
+
+    def _next_task(self) -> Task | None:
+        with self._changed:
+            while True:
+                if self._stopping:
+                    return None
+                if self._task is not None and self._is_new:
+                    self._is_new = False
+                    return self._task
+                self._changed.wait()
+
+    def _retry_later(self, task: Task, error: MenuraError) -> None:
+        """Report once, wait, and let the stream open anew."""
+        if self._state.failed(READING, error):
+            log.error(FAILED[error.terminal], extra={"fields": {"source": self.source, "error": str(error)}})
+            try:
+                task.writer.send(stream_pb2.StreamResponse(error=as_message(error)))
+            except StreamClosed:
+                return
+        backoff = self._terminal if error.terminal else self._transient
+        if not task.cancelled.wait(backoff.next_seconds()):
+            task.writer.abort()
