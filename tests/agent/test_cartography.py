@@ -10,7 +10,7 @@ from pymysql.connections import Connection
 
 from agent.config_entries import Secret
 from agent.filter import Filter, Policy
-from agent.sources.mysql import client as client_plugin
+from agent.snapshot import plugin as catalog_plugin
 from agent.sources.mysql.config import MysqlConfig, ServerConfig
 from agent.sources.mysql.server import cartography
 from agent.sources.mysql.server.cartography import names_digest, read_cartography
@@ -78,8 +78,8 @@ def test_cartography_when_read_then_describes_every_table(database: Server) -> N
 def test_cartography_when_tables_come_or_go_then_is_sent_again_though_nobody_asked(
     database: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_plugin, "LOOK_SECONDS", 0.2)
-    monkeypatch.setattr(client_plugin, "_RESTS_PER_LOOK", 1)
+    monkeypatch.setattr(catalog_plugin, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(catalog_plugin, "_RESTS_PER_LOOK", 1)
     gateway = GatewayDouble()
     sent = gateway.source("shop").cartography
 

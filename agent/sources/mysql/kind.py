@@ -7,8 +7,9 @@ from menura.v1 import stream_pb2
 from agent.capture.plugin import ChangesPlugin
 from agent.runtime.credit import Credit
 from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.snapshot.plugin import CatalogPlugin
 from agent.source_kind import Context, SourcePlugin
-from agent.sources.mysql.client import ClientPlugin
+from agent.sources.mysql.catalog import MysqlCatalog
 from agent.sources.mysql.config import KEYS, MysqlConfig, configure
 from agent.sources.mysql.replicator import BinlogChanges
 
@@ -23,7 +24,8 @@ def make_plugins(context: Context) -> Sequence[SourcePlugin]:
     assert isinstance(config, MysqlConfig)  # of `configure`
     coordinator, credit = SnapshotCoordinator(), Credit()
     changes = BinlogChanges(context, config, coordinator, credit)
+    catalog = MysqlCatalog(config, context.state)
     return (
-        ClientPlugin(context, config, coordinator),
+        CatalogPlugin(stream_pb2.MySQLClient, config, context.state, coordinator, catalog, catalog.readers),
         ChangesPlugin(stream_pb2.MySQLBinlog, context.state, coordinator, credit, changes),
     )

@@ -1,37 +1,31 @@
-"""The MySQLClient plugin: answers what exists on the server, and reads its dumps.
+"""The plugin of the role CATALOG: tells what tables a source has, and reads its dumps.
 
-Comes in: CartographyRequest, answered by a thread of its own; what dumps are to be read (`agent.snapshot.scheduler`)
-and how much may be sent. Goes out: the cartography in parts, or an Error; again soon after tables came or went, so that
-commands can name them; what dumps read (`agent.snapshot.worker`). Nothing is durable: the gateway asks again.
+Comes in: CartographyRequest, answered by a thread of its own; what dumps are to be read (`scheduler`) and how much may
+be sent. Goes out: the cartography in parts, or an Error; again soon after tables came or went, so that commands can
+name them; what dumps read (`worker`). Nothing is durable: the gateway asks again.
 """
 
 import logging
 import threading
-import time
-from contextlib import closing
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
 from menura.errors import MenuraError
 from menura.protocol import PROTOCOL_VERSION
-from menura.v1 import config_pb2, stream_pb2
+from menura.v1 import catalog_pb2, config_pb2, stream_pb2
 
 from agent.errors import defect
-from agent.positions import PositionKind
 from agent.runtime.backoff import Backoff
 from agent.runtime.credit import Credit
 from agent.runtime.session import StreamClosed, StreamWriter
-from agent.runtime.state import FAILED
+from agent.runtime.state import FAILED, SourceState
+from agent.settings import SourceConfig
 from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.snapshot.reader import OpenReader
 from agent.snapshot.scheduler import SnapshotScheduler
-from agent.snapshot.throttles import Throttles
 from agent.snapshot.worker import Workers
-from agent.source_kind import Context
-from agent.sources.mysql.config import MysqlConfig
-from agent.sources.mysql.server.cartography import NamesDigest, names_digest, read_cartography
-from agent.sources.mysql.server.checks import check_client
-from agent.sources.mysql.server.connection import connect, server_errors
-from agent.sources.mysql.snapshot.access import Access
-from agent.sources.mysql.snapshot.reading import Reader
 
 log = logging.getLogger("menura.client")
 
@@ -45,43 +39,72 @@ _RESTS_PER_LOOK = 100
 PART = "client"
 
 
-class ClientPlugin:
-    """One source's client connection."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at the source's tables found."""
 
-    request_type = stream_pb2.MySQLClient
+    #: of their names; another one: tables came, went or were renamed
+    digest: object
+    #: that asking for the digest took
+    seconds: float
+    #: what does not fit the filter; None: no more than the digest was asked for, since it is the one that was known
+    findings: Collection[MenuraError] | None
 
-    def __init__(self, context: Context, config: MysqlConfig, coordinator: SnapshotCoordinator) -> None:
+
+class Catalog(Protocol):
+    """What a source does for it."""
+
+    def preflight(self) -> tuple[str, Collection[MenuraError]]:
+        """Check the server: what was found, in one line, and what stops no source. Raises an `AgentError`."""
+
+    def look(self, known: object, send: Callable[[catalog_pb2.Cartography], None]) -> Look:
+        """Send the tables in parts, the last one marked, unless the digest is `known`. Raises a `SourceError`."""
+
+
+#: of a source with snapshots, given what its readers share with the engine
+MakeReaders = Callable[[SnapshotCoordinator, SnapshotScheduler, Credit], OpenReader]
+
+
+class CatalogPlugin:
+    """Of one source."""
+
+    def __init__(
+        self,
+        request_type: stream_pb2.RequestType,
+        config: SourceConfig,
+        state: SourceState,
+        coordinator: SnapshotCoordinator,
+        catalog: Catalog,
+        make_readers: MakeReaders,
+    ) -> None:
+        self.request_type = request_type
         self.source = config.name
-        self._config = config
-        self._state = context.state
+        self._state = state
+        self._catalog = catalog
         self._credit = Credit()
         self._coordinator = coordinator
-        self._scheduler = SnapshotScheduler(self.source, coordinator, context.state)
-        self._workers = Workers(self._config, coordinator, self._scheduler, self._credit, self._open_reader)
+        self._scheduler = SnapshotScheduler(self.source, coordinator, state)
+        open_reader = make_readers(coordinator, self._scheduler, self._credit)
+        self._workers = Workers(config, coordinator, self._scheduler, self._credit, open_reader)
         self._backoff = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._changed = threading.Condition()
         self._wanted: StreamWriter | None = None
         self._writer: StreamWriter | None = None
         self._stopping = False
         #: of the last cartography that was sent on the open stream
-        self._names: NamesDigest | None = None
+        self._digest: object = None
         self._look_seconds = LOOK_SECONDS
         #: of the check at the start; later ones are logged
         self.findings: tuple[MenuraError, ...] = ()
         self._told: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name=f"{self.source}/client", daemon=True)
-
-    def _open_reader(self, position_kind: PositionKind, throttles: Throttles) -> Reader:
-        access = Access.open(self._config, position_kind)
-        return Reader(access, self._coordinator, self._scheduler, self._credit, throttles, self._state)
+        self._thread = threading.Thread(target=self._run, name=f"{self.source}/catalog", daemon=True)
 
     def preflight(self) -> str:
-        facts, findings = check_client(self._config)
-        self._state.seen(facts.flavor, facts.version)
+        found, findings = self._catalog.preflight()
         self.findings = tuple(findings)
-        self._state.findings_are(findings)
+        self._state.findings_are(self.findings)
         self._told = {str(finding) for finding in findings}
-        return f"client {self._config.client.address} {facts.flavor} {facts.version}"
+        return found
 
     def hello(self) -> config_pb2.Hello:
         return config_pb2.Hello(protocol=PROTOCOL_VERSION)
@@ -149,26 +172,20 @@ class ClientPlugin:
 
     def _send_cartography(self, writer: StreamWriter, *, is_asked: bool) -> None:
         """Where nobody asked, only what is new."""
-        server = self._config.client
-        with (
-            closing(connect(server, self.source)) as connection,
-            server_errors("reading what tables exist", server, self.source, "SELECT"),
-        ):
-            began = time.monotonic()
-            names = names_digest(connection)
-            self._look_seconds = max(LOOK_SECONDS, (time.monotonic() - began) * _RESTS_PER_LOOK)
-            if names == self._names and not is_asked:
-                return
-            facts, findings = check_client(self._config)
-            self._tell_findings(findings)
-            self._state.seen(facts.flavor, facts.version)
-            for part in read_cartography(connection, self._config, facts):
-                writer.send(stream_pb2.StreamResponse(cartography=part))
-            self._names = names
+
+        def send(part: catalog_pb2.Cartography) -> None:
+            writer.send(stream_pb2.StreamResponse(cartography=part))
+
+        look = self._catalog.look(None if is_asked else self._digest, send)
+        self._look_seconds = max(LOOK_SECONDS, look.seconds * _RESTS_PER_LOOK)
+        if look.findings is None:
+            return
+        self._tell_findings(look.findings)
+        self._digest = look.digest
         self._backoff.succeeded()
         self._state.recovered(PART)
 
-    def _tell_findings(self, findings: list[MenuraError]) -> None:
+    def _tell_findings(self, findings: Collection[MenuraError]) -> None:
         """What does not fit the filter, once."""
         for finding in findings:
             if str(finding) not in self._told:
