@@ -62,7 +62,7 @@ class SourceKind(Protocol):
 
 
 class KindUnknown(LookupError):
-    """Nobody, or more than one package, brings a kind of that name; says which."""
+    """Nobody, or more than one package, brings a kind of that name, or it can't be loaded; says which."""
 
 
 def kind_names() -> list[str]:
@@ -79,5 +79,8 @@ def find_kind(name: str) -> SourceKind:
     if len(found) > 1:
         packages = ", ".join(sorted(f"{point.value}" for point in found))
         raise KindUnknown(f"more than one package brings it ({packages})")
-    kind: SourceKind = found[0].load()
+    try:
+        kind: SourceKind = found[0].load()
+    except (ImportError, AttributeError) as broken:
+        raise KindUnknown(f"{found[0].value} can't be loaded: {broken}") from broken
     return kind

@@ -1,11 +1,11 @@
-"""The coordinator between a source's two plugins: the client reads chunks of dumps, the binlog plugin names them in its
-cuts.
+"""The coordinator between a source's two plugins: that of the catalog reads chunks of dumps, that of the changes names
+them in its cuts.
 
-Comes in from the client: chunks that were read, landed, and wait until the stream has all that they show; dumps that
-begin or end; how a table's sync begins. From the binlog plugin: where cuts ended, which of these are committed, events
-of the tables. Goes out: watermarks for chunks; for a cut, its `Publication`; what the client must read again.
+Comes in from the catalog's: chunks that were read, landed, and wait until the stream has all that they show; dumps that
+begin or end; how a table's sync begins. From the changes': where cuts ended, which of these are committed, events
+of the tables. Goes out: watermarks for chunks; for a cut, its `Publication`; what must be read again.
 
-Thread-safe, never waits. Nothing is durable. The binlog stream begins anew whenever tables join: where it goes on from
+Thread-safe, never waits. Nothing is durable. The stream begins anew whenever tables join: where it goes on from
 a cut that ended here, watermarks and chunks stay as true as they were, and the next cuts name them. Where it does not
 (another agent has read on), they are forgotten, but an unchunked snapshot that no cut has named: its position
 does not age. With each forgetting `attempt` grows, and what is read for an older attempt is void: so a chunk never
@@ -72,7 +72,7 @@ class TaskTables:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What the client has to do."""
+    """What the catalog's plugin has to do."""
 
     attempt: int
     #: dump: numbers of chunks that are to be read again
@@ -88,9 +88,9 @@ class SnapshotCoordinator:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: ends the binlog stream, which then opens anew
+        #: ends the stream of changes, which then opens anew
         self.reopen: Callable[[], None] = lambda: None
-        #: wakes the client; called without the lock held by whoever brings news
+        #: wakes the catalog's plugin; called without the lock held by whoever brings news
         self.on_news: Callable[[], None] = lambda: None
         self._attempt = 0
         self._task: TaskTables | None = None
@@ -116,7 +116,7 @@ class SnapshotCoordinator:
         #: whether a cut may have something to say; read without the lock
         self.is_busy = False
 
-    # --- the client's side
+    # --- the side of the catalog
 
     @property
     def attempt(self) -> int:
@@ -272,7 +272,7 @@ class SnapshotCoordinator:
             self._refused.clear()
             return news
 
-    # --- the binlog plugin's side
+    # --- the side of the changes
 
     def start_of(self, dump: str, position_kind: PositionKind) -> Position | TableStart:
         """Where the stream of a table begins whose sync waits for this dump."""

@@ -11,9 +11,9 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 4 (times in microseconds since the epoch, UTC)::
+An entry, format 5 (times in microseconds since the epoch, UTC)::
 
-    {"format": 3, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+    {"format": 5, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"kind": "mysql", "text": "3E11...:1-77", "token": "{...}"},
@@ -45,7 +45,8 @@ the other columns before and after them hold is the same for all its rows and st
 (also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
 are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
 over them, wherever in the log those stand.
-Format 3 is the same without what an event has from `unlogged_changes` on. Format 2 is format 3 without dumps.
+Format 4 has positions of MySQL and MariaDB: {"gtid_set", "server_uuid", "file", "offset"}; see `position_from`.
+Format 3 is format 4 without what an event has from `unlogged_changes` on. Format 2 is format 3 without dumps.
 Format 1 is format 2 without `events`; its files have no `_absent`.
 
 Within a source cuts are numbered from 1 without gaps; `epoch` is that of the gateway's lease and never falls.

@@ -2,5 +2,5 @@
 
 from typing import Final
 
-#: of menura.v1; an agent's Hello names it, and a gateway refuses any other
-PROTOCOL_VERSION: Final = 1
+#: of menura.v1; an agent's Hello names it, and a gateway refuses any other. 2: positions are kind, text and token
+PROTOCOL_VERSION: Final = 2

@@ -52,6 +52,8 @@ class SourceRecord:
     replicates: int = 0
     #: identity of another server that somebody has accepted
     accepted_server: str = ""
+    #: cuts are dropped uncommitted
+    loses_cuts: bool = False
     ledger: DumpLedger = field(default_factory=DumpLedger)
 
 
@@ -146,6 +148,11 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                     setattr(dump, name, value)
             ledger.generation += 1
             self._push_dumps(source)
+
+    def lose_cuts(self, source: str, *, loses: bool = True) -> None:
+        """As if the gateway was killed before it commits each cut of the source from now on."""
+        with self.changed:
+            self.source(source).loses_cuts = loses
 
     def drop(self, source: str, request_type: int) -> None:
         """End a stream as a broken network would."""
@@ -398,6 +405,9 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         record = self.source(response.header.source)
         end = response.cut_end
         if end.generation != record.generation:
+            return
+        if record.loses_cuts:
+            record.pending = []
             return
         expected = record.committed[-1].cut + 1 if record.committed else 1
         assert end.cut == expected, (end.cut, expected)

@@ -1,5 +1,6 @@
 """Positions: text, sets and wire form; the server's own functions are the oracle."""
 
+import json
 import struct
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from agent.sources.mysql.positions import (
     MariadbGtids,
     MysqlGtids,
     from_proto,
+    has_file,
     is_file_only,
     log_number,
     moved,
@@ -141,11 +143,24 @@ def test_position_when_sent_and_read_then_is_itself() -> None:
 
 def test_position_when_it_is_of_no_source_like_this_then_is_refused() -> None:
     sent = BinlogPosition(MariadbGtids.parse("0-1-5"), "", "binlog.000002", 157).to_proto()
-    for changes in ({"kind": "postgresql"}, {"kind": ""}, {"token": ""}, {"token": "[]"}, {"token": "{}"}):
+    facts = json.loads(sent.token)
+    tokens = ["", "[]", "{}", "[" * 60_000, *(json.dumps({**facts, **odd}) for odd in ODD_FACTS)]
+    for changes in ({"kind": "postgresql"}, {"kind": ""}, *({"token": token} for token in tokens)):
         other = Position(**{"kind": sent.kind, "text": sent.text, "token": sent.token, **changes})
         with pytest.raises(PositionSyntaxError):
             from_proto(other, BinlogPositionKind.MARIADB_GTID)
         assert not is_file_only(other)
+
+
+ODD_FACTS: tuple[dict[str, object], ...] = (
+    {"offset": -1}, {"offset": 1 << 63}, {"offset": float("inf")}, {"offset": None},
+    {"file": "\ud800"}, {"file": "a\0"},
+)  # fmt: skip
+
+
+def test_position_of_a_table_that_never_began_when_it_is_read_again_then_says_nothing_of_files() -> None:
+    assert not is_file_only(BinlogPosition().to_proto())
+    assert not has_file(BinlogPosition().to_proto())
 
 
 def test_position_when_it_is_where_a_log_begins_then_its_text_says_so() -> None:
@@ -161,6 +176,19 @@ def test_moved_when_transactions_finished_then_holds_them() -> None:
     assert after.offset == 700
 
 
-@pytest.mark.parametrize("text", ["binlog.000002", "binlog:4", "binlog.000002:", f"{UUIDS[0]}:1-4", "0-1-5", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "binlog.000002",
+        "binlog:4",
+        "binlog.000002:",
+        "binlog.000002:²",
+        "binlog.²:4",
+        f"binlog.1:{'9' * 5000}",
+        f"{UUIDS[0]}:1-4",
+        "0-1-5",
+        "",
+    ],
+)
 def test_file_offset_when_text_has_another_form_then_is_none(text: str) -> None:
     assert parse_file_offset(text) is None

@@ -6,6 +6,7 @@ from concurrent import futures
 
 import grpc
 import pytest
+from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, error_pb2, stream_pb2, stream_pb2_grpc
 
 from agent.runtime.credit import Credit, CreditCancelled
@@ -48,7 +49,7 @@ class Recorder:
         self.writer: StreamWriter | None = None
 
     def hello(self) -> config_pb2.Hello:
-        return config_pb2.Hello(protocol=1)
+        return config_pb2.Hello(protocol=PROTOCOL_VERSION)
 
     def opened(self, writer: StreamWriter, ack: config_pb2.HelloAck) -> None:
         self.writer = writer
@@ -195,7 +196,7 @@ def test_stream_when_stopped_before_its_first_word_then_ends_without_an_error(
     def hello() -> config_pb2.Hello:
         is_asked.set()
         assert is_stopped.wait(300)
-        return config_pb2.Hello(protocol=1)
+        return config_pb2.Hello(protocol=PROTOCOL_VERSION)
 
     monkeypatch.setattr(recorder, "hello", hello)
     channel = GatewayChannel(AgentConfig("acme", "db-1", GatewayConfig("127.0.0.1:1", None), ()))

@@ -89,6 +89,13 @@ def test_kind_when_its_entries_are_wrong_then_one_line_names_the_fix(packages: P
         load(write(packages, "mysql", "rows: 3"))
 
 
+def test_kind_when_its_package_can_not_be_loaded_then_one_line_says_why(packages: Path):
+    install(packages, "broken_counts", "counts")
+    (packages / "broken_counts.py").write_text("import no_such_package")
+    with pytest.raises(ConfigError, match=r"broken_counts can't be loaded: No module named 'no_such_package'"):
+        load(write(packages, "counts", "rows: 3"))
+
+
 def test_kind_when_nobody_or_two_packages_bring_it_then_one_line_says_so(packages: Path):
     with pytest.raises(ConfigError, match=r"line 6: sources\.counted\.kind names the kind of source 'counts': no inst"):
         load(write(packages, "counts", "rows: 3"))

@@ -127,6 +127,73 @@ def test_table_when_statements_come_before_its_columns_and_make_them_anew_then_i
     assert (tmp_path / "log").read_text().count("the log lacks new values of generated columns") <= 2
 
 
+#: statements that make `kept`, of which an update lacks the new value, a column that is sent; its name then
+MADE_PLAIN = {
+    "modified": (("ALTER TABLE shop.t MODIFY kept VARCHAR(30)",), "kept"),
+    "renamed": (("ALTER TABLE shop.t CHANGE kept plain VARCHAR(30)",), "plain"),
+    "swapped": (
+        ("CREATE TABLE shop._t_new LIKE shop.t", "ALTER TABLE shop._t_new MODIFY kept VARCHAR(30)",
+         "RENAME TABLE shop.t TO shop._t_old, shop._t_new TO shop.t"),
+        "kept",
+    ),
+    "swapped in two statements": (
+        ("CREATE TABLE shop._t_gho LIKE shop.t", "ALTER TABLE shop._t_gho MODIFY kept VARCHAR(30)",
+         "RENAME TABLE shop.t TO shop._t_del", "RENAME TABLE shop._t_gho TO shop.t"),
+        "kept",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", MADE_PLAIN)
+def test_column_when_a_statement_makes_it_a_plain_one_then_its_earlier_values_are_read_again(
+    way: str, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """Also where the cut with the statement is lost, and it is read again."""
+    statements, name = MADE_PLAIN[way]
+    with server("mariadb", tmp_path / "server", release="11.8") as database:
+        database.create_replication_user()
+        database.run(
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, note VARCHAR(20),"
+            " kept VARCHAR(30) AS (CONCAT(note, '?')) STORED)",
+            "INSERT INTO shop.t (id, note) VALUES (1, 'a')",
+            "UPDATE shop.t SET note = 'b'",
+        )
+        gateway.sync("shop", T, oldest=True)
+        config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+        with running_agent(config, tmp_path / "log"):
+            assert list(wait_note(gateway, "b")) == ["id", "note"]
+        cuts = len(gateway.source("shop").committed)
+        database.run(*statements, f"INSERT INTO shop.t (id, note, {name}) VALUES (2, 'c', 'plain')")
+        gateway.lose_cuts("shop")
+        with running_agent(config, tmp_path / "log.2"):
+            gateway.wait(lambda: "definition changed" in (tmp_path / "log.2").read_text())
+        assert len(gateway.source("shop").committed) == cuts
+        gateway.lose_cuts("shop", loses=False)
+        with running_agent(config, tmp_path / "log.3"):
+            assert wait_note(gateway, "c")[name] == "plain"
+    told = next(event for event in gateway.events("shop", T) if event.reread)
+    (column,) = [column for column in told.columns if column.name == name]
+    assert (column.is_unknown, column.renamed_from) == (True, "")
+    assert f"column {name}: its values from before were not sent" in told.unlogged_changes
+
+
+def test_column_when_it_is_renamed_and_generated_still_then_is_not_sent_under_its_new_name(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    gateway.sync("shop", T, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    names = logged_columns(database)
+    with running_agent(config, tmp_path / "log"):
+        database.run("INSERT INTO shop.t (id, note) VALUES (1, 'a')", "UPDATE shop.t SET note = 'b'")
+        assert list(wait_note(gateway, "b")) == names
+        database.run("ALTER TABLE shop.t RENAME COLUMN shown TO Seen", "INSERT INTO shop.t (id, note) VALUES (2, 'c')")
+        assert list(wait_note(gateway, "c")) == names
+        database.run("UPDATE shop.t SET note = 'd' WHERE id = 2")
+        assert list(wait_note(gateway, "d")) == names
+    assert (tmp_path / "log").read_text().count("the log lacks new values of generated columns") == 1
+
+
 @pytest.mark.parametrize("later", ["", "ALTER TABLE shop.t DROP COLUMN more"])
 def test_table_when_only_table_maps_describe_it_then_its_definition_says_which_columns_are_generated(
     later: str, database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,6 +210,7 @@ def test_table_when_only_table_maps_describe_it_then_its_definition_says_which_c
         "INSERT INTO shop.mapped (id, note) VALUES (1, 'a')",
         "UPDATE shop.mapped SET note = 'b'",
         *([later.replace("shop.t", "shop.mapped")] if later else []),
+        "ALTER TABLE shop.mapped ADD last INT",
         "UPDATE shop.mapped SET note = 'c'",
     )
     gateway.sync("shop", mapped, oldest=True)

@@ -112,15 +112,14 @@ def test_start_and_stop_when_posted_then_desired_state_follows(client: httpx.Cli
     refused = client.post(path_of("shop", "orders", "/start"), json={"start": "oldest"})
     assert "runs already" in problem(refused, 409, "SYNC_RUNNING")["found"]
     assert post(client, path_of("shop", "orders", "/stop"))["state"] == "stopped"
-    answer = post(client, path_of("shop", "orders", "/start"), {"start": {"position": f"{facts.UUID}:1-5"}})
+    position = f"{facts.UUID}:1-5,\n{facts.UUID[::-1]}:1"
+    answer = post(client, path_of("shop", "orders", "/start"), {"start": {"position": position}})
     assert answer["notice"]
-    assert registry.desired(KEY).tables[0].start_text == f"{facts.UUID}:1-5"
+    assert registry.desired(KEY).tables[0].start_text == position
 
 
-@pytest.mark.parametrize("position", ["", " ", "0-1-100\n0-1-101", "\x00", "x" * 70_000])
-def test_start_when_position_is_no_line_of_text_then_refused(
-    client: httpx.Client, registry: SqlRegistry, position: str
-):
+@pytest.mark.parametrize("position", ["", " \n", "\x00", "\u202e0-1-7", "x" * 70_000])
+def test_start_when_position_is_no_text_then_refused(client: httpx.Client, registry: SqlRegistry, position: str):
     facts.record_shop(registry)
     answer = client.post(path_of("shop", "orders", "/start"), json={"start": {"position": position}})
     assert "as the server writes it" in problem(answer, 422, "REQUEST_INVALID")["remedy"]

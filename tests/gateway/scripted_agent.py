@@ -13,6 +13,7 @@ import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
+from menura.protocol import PROTOCOL_VERSION
 from menura.schema import digest
 from menura.v1.changes_pb2 import ChangeBatch, ChunkRef, CutEnd, Position, Replicate, TableEvent
 from menura.v1.config_pb2 import Hello, SourceHello, TableName
@@ -300,7 +301,7 @@ class ScriptedAgent:
     async def open(self, request_type: str, source: str = "", **hello: Any) -> AgentStream:
         stream = self.dial(request_type, source)
         sources = [SourceHello(source=name, flavor="mysql") for name in self.sources]
-        await stream.send(hello=Hello(**{"protocol": 1, "version": "test", "sources": sources, **hello}))
+        await stream.send(hello=Hello(**{"protocol": PROTOCOL_VERSION, "version": "test", "sources": sources, **hello}))
         return stream
 
     async def open_binlog(self, source: str) -> tuple[AgentStream, Replicate]:

@@ -23,7 +23,8 @@ Run = tuple[str, int, int]
 
 MAX_GNO = 2**63 - 2
 _TAG = re.compile(r"[a-z_][a-z0-9_]{0,31}")
-_FILE = re.compile(r"(?P<base>.*)\.(?P<number>[0-9]+)")
+_FILE = re.compile(r"(?P<base>.*)\.(?P<number>[0-9]{1,19})")
+_OFFSET = re.compile(r"[0-9]{1,19}")
 #: top and bottom byte of the count in a tagged set (Gtid_set::encode in rpl_gtid_set.cc, MySQL 8.3 and later)
 _TAGGED_FORMAT = 1
 
@@ -314,6 +315,15 @@ class BinlogPosition:
         return changes_pb2.Position(kind=KIND, text=str(self), token=json.dumps(token))
 
 
+def no_gtids(position_kind: BinlogPositionKind) -> Gtids | None:
+    """An empty set; None where there are none."""
+    empty: dict[BinlogPositionKind, Gtids] = {
+        BinlogPositionKind.MYSQL_GTID: MysqlGtids({}),
+        BinlogPositionKind.MARIADB_GTID: MariadbGtids({}),
+    }
+    return empty.get(position_kind)
+
+
 def from_proto(position: changes_pb2.Position, position_kind: BinlogPositionKind) -> BinlogPosition:
     """The position as `position_kind` keeps it; raises `PositionSyntaxError`."""
     has_gtids, server_uuid, file, offset = _token(position)
@@ -331,9 +341,10 @@ def from_proto(position: changes_pb2.Position, position_kind: BinlogPositionKind
 def is_file_only(position: changes_pb2.Position) -> bool:
     """Whether a stored position can only be read by file and offset (it was kept while the server had no GTIDs)."""
     try:
-        return not _token(position)[0]
+        has_gtids, server_uuid, _, _ = _token(position)
     except PositionSyntaxError:
         return False
+    return not has_gtids and bool(server_uuid)
 
 
 def has_file(position: changes_pb2.Position) -> bool:
@@ -351,9 +362,13 @@ def _token(position: changes_pb2.Position) -> tuple[bool, str, str, int]:
         raise PositionSyntaxError(f"it is a position of a source of kind {position.kind or 'unknown'}")
     try:
         facts = json.loads(position.token)
-        return bool(facts["gtids"]), str(facts["server_uuid"]), str(facts["file"]), int(facts["offset"])
-    except (ValueError, TypeError, KeyError) as broken:
+        server_uuid, file, offset = str(facts["server_uuid"]), str(facts["file"]), int(facts["offset"])
+        has_gtids = bool(facts["gtids"])
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as broken:
         raise PositionSyntaxError(f"its token can't be read ({type(broken).__name__})") from broken
+    if not (server_uuid + file).isprintable() or not 0 <= offset < 1 << 63:
+        raise PositionSyntaxError("its token names no place")
+    return has_gtids, server_uuid, file, offset
 
 
 def parse_file_offset(text: str) -> tuple[str, int] | None:
@@ -363,7 +378,7 @@ def parse_file_offset(text: str) -> tuple[str, int] | None:
     (('binlog.000002', 157), None)
     """
     file, _, offset = text.strip().rpartition(":")
-    if _FILE.fullmatch(file) is None or not offset.isdigit():
+    if _FILE.fullmatch(file) is None or _OFFSET.fullmatch(offset) is None:
         return None
     return file, int(offset)
 

@@ -61,7 +61,7 @@ class BinlogChanges:
         self._replica = identity_of(context.tenant, context.agent, self.source, config.server_id)
         self._beginnings = Beginnings(config, self._replica, coordinator, self._state)
         self._credit = credit
-        self._watch: LogEndWatch | None = None
+        self._watch = LogEndWatch(config.binlog, self.source, self._state.end_is)
         self._pending_stops: dict[Table, Stop[BinlogPosition]] = {}
         self._undone: list[Undone] = []
         #: MariaDB's statements are asked for beside their rows, which costs bytes: from when some row needed it
@@ -74,12 +74,10 @@ class BinlogChanges:
         return f"binlog {self._config.binlog.address} {facts.flavor} {facts.version} {gtids}"
 
     def watch(self, on_reset: Callable[[], None]) -> None:
-        self._watch = LogEndWatch(self._config.binlog, self.source, self._state.end_is, on_reset)
-        self._watch.start()
+        self._watch.start(on_reset)
 
     def stop(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
+        self._watch.stop()
 
     def progressed(self) -> None:
         self._beginnings.progressed()
@@ -118,9 +116,10 @@ class BinlogChanges:
             begun = self._beginnings.begin(task, history)
             if begun.starts.gaps:  # places of the log that is gone
                 self._pending_stops, self._undone = {}, []
-            assert self._watch is not None  # it began with the first stream
             self._watch.follow(begun.facts, begun.position_kind)
             task.check()
+            anew = begun.anew(replicate, history.tables())
+            begun.unlogged_columns.begin(begun.starts.positions, anew)
             self._begin_dumps(replicate, begun.position_kind, begun.starts)
             definitions = Definitions(
                 self.source,
@@ -131,9 +130,7 @@ class BinlogChanges:
                 begun.renames,
                 begun.unlogged_columns,
             )
-            definitions.begin(
-                begun.table_positions.start, begun.starts.positions, begun.anew(replicate, history.tables())
-            )
+            definitions.begin(begun.table_positions.start, begun.starts.positions, anew)
             self._read(task, begun, definitions)
 
     def _begin_dumps(

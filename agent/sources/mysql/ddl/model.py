@@ -38,7 +38,8 @@ class ColumnDefinition:
     default: Default = Default.NULL
     #: of a LITERAL, as SELECT prints the value; BIT: its number in decimal digits; binary kinds: upper-case hex
     default_text: str = ""
-    #: computed from other columns; row events hold it all the same, a virtual one too
+    #: computed from other columns; row events hold it all the same, a virtual one too, but for those of some servers
+    #: (`schema.unlogged_columns`)
     generated: bool = False
     #: of a generated column: the same where it is certainly computed by the same expression; '': not known
     expression: str = ""

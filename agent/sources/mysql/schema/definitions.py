@@ -95,7 +95,6 @@ class Definitions:
         """The stream begins at `start`, and each table at its own position."""
         self._synced = frozenset(tables)
         self.renames.begin(start)
-        self.unlogged_columns.begin(start, tables, anew)
         self._shadow_tables = self._history.shadow_tables(tables)
         self._databases = frozenset(database for database, _ in tables)
         positions = dict(tables) | {_database_key(database): start for database in self._databases}
@@ -104,6 +103,7 @@ class Definitions:
             if owner is not None:
                 positions[table] = tables[owner]
         begun = self._history.begin(start, positions, anew)
+        self.unlogged_columns.keep()  # it may be another file now
         self._versions = begun.versions
         if not tables:
             return
@@ -199,12 +199,14 @@ class Definitions:
         """This cut ends here."""
         self.settled(position)
         self._history.followed(position)
+        self.unlogged_columns.followed(cut)
         if self._has_recorded:
             self._uncommitted.append((cut, position))
             self._has_recorded = False
 
     def committed(self, cut: int) -> None:
         """No stream will ask for what was before this cut's end."""
+        self.unlogged_columns.committed(cut)
         position: BinlogPosition | None = None
         while self._uncommitted and self._uncommitted[0][0] <= cut:
             position = self._uncommitted.popleft()[1]

@@ -218,7 +218,8 @@ class TablePlanner:
         is_sent = [place not in hashes and not verdict.ignores(column.name) for place, column in enumerate(columns)]
         sent = tuple(compress(columns, is_sent))
         known = self._definitions.of(table)
-        computed = _computed(known) if isinstance(known, TableDefinition) else frozenset()
+        is_looked_up = self._lacks_columns(table)
+        computed = _computed(known, is_looked_up) if isinstance(known, TableDefinition) else frozenset()
         planned = [
             PlannedColumn(column, logged.type, logged.metadata, sends, column.name.lower() in computed)
             for column, logged, sends in zip(columns, table_map.columns, is_sent, strict=True)
@@ -290,10 +291,16 @@ def _told(column: Column, default: str, row_end: bool) -> Column:
     return replace(column, default=default, row_end=row_end)
 
 
-def _computed(definition: TableDefinition) -> frozenset[str]:
-    """Lower-cased names of columns that may be generated: of a table that only its table map describes, all."""
-    is_described_only = all(column.default is Default.EXPRESSION for column in definition.columns)
-    return frozenset(column.name.lower() for column in definition.columns if column.generated or is_described_only)
+def _computed(definition: TableDefinition, is_looked_up: bool) -> frozenset[str]:
+    """Lower-cased names of columns that are generated, or may be: of what only table maps tell that is not known.
+
+    `is_looked_up`: what may be was looked up, after an update had lacked it.
+    """
+    return frozenset(
+        column.name.lower()
+        for column in definition.columns
+        if column.generated or (column.reads_unknown and not is_looked_up)
+    )
 
 
 def _insert_default(column: ColumnDefinition) -> str:

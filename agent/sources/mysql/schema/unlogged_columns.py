@@ -1,8 +1,9 @@
 """Generated columns whose new values a server leaves out of its log: stream and dumps read their tables without them.
 
-Comes in: from the stream, generated columns that an update lacks. Goes out, to the filter's findings: the same, until
-the table begins anew. Durable, as a fact in the schema history, before the log is read again without them; where it is
-lost, the next update says the same again.
+Comes in: from the stream, generated columns that an update lacks, and what statements make of them. Goes out, to the
+filter's findings: which are not sent. Durable, as a fact in the schema history: found columns before the log is read
+again without them; columns that a statement made plain or took away only once its cut is committed, since it may be
+read again. Where the fact is lost, the next update of the table says the same again.
 
 ::
 
@@ -11,7 +12,7 @@ lost, the next update says the same again.
 
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from agent.filter import Filter
@@ -25,6 +26,13 @@ log = logging.getLogger("menura.history")
 FACT = "unlogged_columns"
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    #: in lower case; none: which of them are generated was not known, and the table is read by its definition
+    columns: frozenset[str]
+    since: BinlogPosition
+
+
 @dataclass(slots=True)
 class UnloggedColumns:
     """Of one source."""
@@ -32,7 +40,10 @@ class UnloggedColumns:
     source: str
     history: SchemaHistory
     filter: Filter
-    _kept: dict[Table, tuple[frozenset[str], BinlogPosition]] = field(default_factory=dict)
+    #: as it is durable
+    _kept: dict[Table, _Found] = field(default_factory=dict)
+    #: what statements have made of it that are in no committed cut: the cut that has them, or 0 for the open one
+    _changed: dict[Table, tuple[int, frozenset[str]]] = field(default_factory=dict)
     #: tables of which no cut tells yet that the columns are not sent
     _untold: set[Table] = field(default_factory=set)
 
@@ -40,70 +51,106 @@ class UnloggedColumns:
         text = self.history.fact(FACT)
         try:
             for database, table, columns, since in json.loads(text) if text else ():
-                self._kept[str(database), str(table)] = frozenset(map(str, columns)), position_of(since)
+                self._kept[str(database), str(table)] = _Found(frozenset(map(str, columns)), position_of(since))
         except (RecordUnreadable, ValueError, TypeError) as broken:
             fields = {"source": self.source, "found": type(broken).__name__}
             log.warning("what is known of unlogged columns can't be read: updates tell it", extra={"fields": fields})
             self._kept = {}
         self._tell()
 
-    def begin(self, start: BinlogPosition, tables: Collection[Table], anew: Collection[Table]) -> None:
-        """A stream of `tables` begins at `start`; of those in `anew` nothing older counts."""
-        kept = {table: found for table, found in self._kept.items() if table in tables and table not in anew}
-        if kept != self._kept:
-            self._kept = kept
-            self._keep()
-        self._untold = {table for table, (columns, since) in kept.items() if columns and not _is_past(start, since)}
+    def begin(self, tables: Mapping[Table, BinlogPosition], anew: Collection[Table]) -> None:
+        """A stream begins, each table at its position; of those in `anew` nothing counts from before that."""
+        self._kept = {
+            table: found
+            for table, found in self._kept.items()
+            if table in tables and (table not in anew or _covers(found.since, tables[table]))
+        }
+        self._changed = {}
+        self._untold = {
+            table
+            for table, found in self._kept.items()
+            if found.columns and not (_covers(tables[table], found.since) and not _covers(found.since, tables[table]))
+        }
+        self.keep()
 
-    def found(self, table: Table, columns: Collection[str], position: BinlogPosition) -> None:
-        """An update behind `position` lacks these; none: that is not known, so the table is read by its definition."""
-        before = self._kept.get(table, (frozenset(), position))[0]
-        self._kept[table] = before | {column.lower() for column in columns}, position
-        self._keep()
+    def found(self, table: Table, columns: Collection[str], position: BinlogPosition) -> bool:
+        """An update behind `position` lacks these generated columns. Whether that is new.
+
+        None: which are generated is not known; from now on the table is read by its definition.
+        """
+        lowered = frozenset(column.lower() for column in columns)
+        before = self._kept.get(table)
+        if before is not None and lowered <= self._columns(table):
+            return False
+        self._kept[table] = _Found(lowered | (before.columns if before is not None else lowered), position)
+        self._changed.pop(table, None)
+        self.keep()
         fields: dict[str, object] = {"source": self.source, "table": ".".join(table)}
         if columns:
             fields["columns"] = ", ".join(sorted(columns))
             log.warning("the log lacks new values of generated columns: they are not sent", extra={"fields": fields})
         else:
-            log.info(
-                "an update lacks columns: the table's definition says which are generated", extra={"fields": fields}
-            )
+            log.info("an update lacks columns: which are generated is looked up", extra={"fields": fields})
+        return True
 
-    def defined(self, table: Table, version: Version, position: BinlogPosition) -> None:
-        """From a statement behind `position` on the table looks so: what is no generated column any more is sent.
+    def defined(self, table: Table, version: Version, renamed: Mapping[str, str], position: BinlogPosition) -> None:
+        """From a statement behind `position` on the table looks so; `renamed`: old to new name, in lower case.
 
-        A statement from before the update that lacked the columns says nothing: its table may not have had them yet.
+        What is no generated column any more is sent. A statement from before the update that lacked the columns says
+        nothing of that: its table may not have had them yet.
         """
         known = self._kept.get(table)
-        if known is None or isinstance(version, Unknown) or not _is_past(position, known[1]):
+        if known is None or isinstance(version, Unknown):
             return
-        columns, since = known
-        names = version.columns if isinstance(version, TableDefinition) else ()
-        left = columns & {column.name.lower() for column in names if column.generated}
-        if left == columns:
-            return
-        if left:
-            self._kept[table] = left, since
-        else:
-            del self._kept[table]
-        self._keep()
+        columns = frozenset(renamed.get(column, column) for column in self._columns(table))
+        if _covers(position, known.since) and not _covers(known.since, position):
+            names = version.columns if isinstance(version, TableDefinition) else ()
+            columns &= {column.name.lower() for column in names if column.generated}
+        if columns != self._columns(table):
+            self._changed[table] = 0, columns
+            self._tell()
+
+    def followed(self, cut: int) -> None:
+        """This cut ends here."""
+        self._changed = {table: (number or cut, columns) for table, (number, columns) in self._changed.items()}
+
+    def committed(self, cut: int) -> None:
+        """What statements of this cut, or an earlier one, have made of the columns is not read again."""
+        done = {table: columns for table, (number, columns) in self._changed.items() if 0 < number <= cut}
+        for table, columns in done.items():
+            del self._changed[table]
+            since = self._kept.pop(table).since
+            if columns:
+                self._kept[table] = _Found(columns, since)
+        if done:
+            self.keep()
 
     def is_untold(self, table: Table) -> bool:
         """Whether a cut has to tell that columns of the table are not sent."""
-        return table in self._untold
+        return table in self._untold and bool(self._columns(table))
 
     def told(self, table: Table) -> None:
         """The cut that is being made tells it; if it is lost, the next stream begins before it."""
         self._untold.discard(table)
 
-    def _keep(self) -> None:
-        kept = [[*table, sorted(columns), position_text(since)] for table, (columns, since) in self._kept.items()]
-        self.history.keep_fact(FACT, json.dumps(kept))
+    def keep(self) -> None:
+        """Durably, where it is not yet."""
+        kept = [
+            [*table, sorted(found.columns), position_text(found.since)] for table, found in sorted(self._kept.items())
+        ]
+        text = json.dumps(kept) if kept else ""
+        if text != self.history.fact(FACT):
+            self.history.keep_fact(FACT, text)
         self._tell()
 
+    def _columns(self, table: Table) -> frozenset[str]:
+        """As the stream stands."""
+        changed = self._changed.get(table)
+        return changed[1] if changed is not None else self._kept[table].columns
+
     def _tell(self) -> None:
-        self.filter.findings.unlogged = {table: columns for table, (columns, _) in self._kept.items()}
+        self.filter.findings.unlogged = {table: self._columns(table) for table in self._kept}
 
 
-def _is_past(start: BinlogPosition, since: BinlogPosition) -> bool:
-    return start.is_comparable(since) and start.covers(since) and not since.covers(start)
+def _covers(position: BinlogPosition, other: BinlogPosition) -> bool:
+    return position.is_comparable(other) and position.covers(other)

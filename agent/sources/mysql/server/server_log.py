@@ -19,6 +19,7 @@ from agent.sources.mysql.positions import (
     MariadbGtids,
     MysqlGtids,
     log_number,
+    no_gtids,
     parse_file_offset,
 )
 from agent.sources.mysql.server.connection import Facts, rows, server_errors, variable
@@ -95,7 +96,7 @@ class ServerLog:
         with server_errors("asking for the end of the binary log", self._server, self._source, STATUS_GRANT):
             found = rows(self._connection, status_statement(self._facts))
             if not found:
-                return BinlogPosition(self._no_gtids(), self._facts.server_uuid)
+                return BinlogPosition(no_gtids(self._position_kind), self._facts.server_uuid)
             file, offset = str(found[0][0]), int(found[0][1])
             gtids: Gtids | None = None
             if self._position_kind is BinlogPositionKind.MYSQL_GTID:
@@ -214,18 +215,14 @@ class ServerLog:
     def _position(self, gtids: Gtids | None, file: str, offset: int) -> BinlogPosition:
         return BinlogPosition(gtids, self._facts.server_uuid, file, offset)
 
-    def _no_gtids(self) -> Gtids | None:
-        empty: dict[BinlogPositionKind, Gtids] = {
-            BinlogPositionKind.MYSQL_GTID: MysqlGtids({}),
-            BinlogPositionKind.MARIADB_GTID: MariadbGtids({}),
-        }
-        return empty.get(self._position_kind)
-
 
 def _parse_gtids(text: str, position_kind: BinlogPositionKind) -> Gtids:
     if position_kind is BinlogPositionKind.FILE:
         raise PositionSyntaxError("this server has no GTIDs, so FILE:OFFSET is needed")
-    return MysqlGtids.parse(text) if position_kind is BinlogPositionKind.MYSQL_GTID else MariadbGtids.parse(text)
+    gtids = MysqlGtids.parse(text) if position_kind is BinlogPositionKind.MYSQL_GTID else MariadbGtids.parse(text)
+    if not gtids:
+        raise PositionSyntaxError("it names no transaction")
+    return gtids
 
 
 def status_statement(facts: Facts) -> str:

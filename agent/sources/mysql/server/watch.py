@@ -36,18 +36,18 @@ class LogEndWatch:
         server: ServerConfig,
         source: str,
         on_end: Callable[[BinlogPosition | None], None],
-        on_reset: Callable[[], None],
     ) -> None:
         self._server = server
         self._source = source
         self._on_end = on_end
-        self._on_reset = on_reset
+        self._on_reset: Callable[[], None] = lambda: None
         self._followed: _Followed | None = None
         self._stopping = threading.Event()
         self._wanted = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{source}/watch", daemon=True)
 
-    def start(self) -> None:
+    def start(self, on_reset: Callable[[], None]) -> None:
+        self._on_reset = on_reset
         self._thread.start()
 
     def follow(self, facts: Facts, position_kind: BinlogPositionKind) -> None:

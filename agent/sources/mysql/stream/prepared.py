@@ -7,7 +7,7 @@ Durable: one file per source in the agent's state folder,
 
 ::
 
-    read       position: up to here nothing was missed   (a position is {"gtid_set", "server_uuid", "file", "offset"})
+    read       position: up to here nothing was missed   (a position is as `schema.versions` writes it)
     prepared   xid; gtid, server_uuid, file, offset of the group that prepared it;
                ended, ended_gtid, ended_file, ended_offset: cut and group that ended it, null: open
 
@@ -16,6 +16,7 @@ and what is past it is undone when the stream begins anew. Nothing in it is need
 broken or behind is begun anew, and the log is searched instead.
 """
 
+import json
 import logging
 import sqlite3
 from collections.abc import Iterable, Mapping
@@ -25,7 +26,7 @@ from pathlib import Path
 from agent.positions import PositionsUnordered
 from agent.runtime.state_folder import make_state_folder, state_unusable
 from agent.sources.mysql.log.xid import Xid
-from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
+from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, no_gtids
 from agent.sources.mysql.schema.versions import RecordUnreadable, position_of, position_text
 
 log = logging.getLogger("menura.prepared")
@@ -121,11 +122,11 @@ class PreparedFile:
         if found is None:
             return False
         try:
-            position = position_of(found[0])
+            position = position_of(_with_scheme(found[0], position_kind))
             if position_kind is BinlogPositionKind.FILE:
                 position = replace(position, gtids=None)
             return position.is_comparable(start) and position.covers(start)
-        except (RecordUnreadable, PositionsUnordered):
+        except (RecordUnreadable, PositionsUnordered, ValueError):
             return False
 
     def _read_to(self, position: BinlogPosition) -> None:
@@ -184,3 +185,11 @@ def _encoded(xid: Xid) -> bytes:
 def _decoded(encoded: bytes) -> Xid:
     at = 5 + encoded[4]
     return Xid(int.from_bytes(encoded[:4], "little"), encoded[5:at], encoded[at:])
+
+
+def _with_scheme(text: str, position_kind: BinlogPositionKind) -> str:
+    """Earlier versions did not write what kind of GTIDs a position has: those of the server that it is read for."""
+    facts = json.loads(text)
+    if isinstance(facts, dict) and "scheme" not in facts:
+        facts["scheme"] = type(no_gtids(position_kind)).__name__
+    return json.dumps(facts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
-from agent.filter import Filter, Verdict
+from agent.filter import Verdict
 from agent.online_change import is_put_aside, is_swap
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.apply import apply
@@ -124,7 +124,6 @@ class SchemaChanges:
                 changes.append(_unsure(summary, table, changes))
             if changes:
                 self._changed(made, table, changes, before[table])
-                self._definitions.unlogged_columns.defined(table, self._definitions.of(table), self._read.position)
         self._gaps.close_known()
         self._router.forget()
 
@@ -204,12 +203,20 @@ class SchemaChanges:
             self._router.stop_here(table, ignored_renamed(self._read.place(), table, made.words.first))
             return
         self._note_dropped(table, before)
-        swap = self._swap(made, table, changes, before)
+        looked = before
+        if isinstance(before, Gone) and before.put_aside:
+            looked = self._definitions.of((table[0], before.put_aside))
+        was = unsent(self._filter, table, looked if isinstance(looked, TableDefinition) else None)
+        renamed = {old.lower(): new for new, old in self._renamed(made, table, changes).items()}
+        if not any(self._is_put_aside(change) for change in changes):
+            after = self._definitions.of(table)
+            self._definitions.unlogged_columns.defined(table, after, renamed, self._read.position)
+        swap = self._swap(made, table, changes, before, was)
         if swap is not None:
             events, why = [swap[0]], swap[1]
         else:
-            why = self._why_stale(made.words.first, table, changes)
-            events = [self._event(made, change, before) for change in changes]
+            why = self._why_stale(made.words.first, table, changes, was)
+            events = [self._event(made, change, before, was) for change in changes]
         if why and self._unlogged.stops(table, why):
             return
         if why:
@@ -217,7 +224,14 @@ class SchemaChanges:
         for event in events:
             self._add(event)
 
-    def _why_stale(self, verb: str, table: Table, changes: Collection[Change]) -> str:
+    def _renamed(self, made: _Statement, table: Table, changes: Collection[Change]) -> dict[str, str]:
+        """Columns with another name now: the new one, in lower case, to the old one; of a copy that comes too."""
+        renamed = {new.lower(): old for change in changes for old, new in change.renamed_columns}
+        for ghost in [change.table for change in made.applied.changes if change.new_table == table]:
+            renamed |= {new.lower(): old for new, old in self._definitions.renames_of(ghost).items()}
+        return renamed
+
+    def _why_stale(self, verb: str, table: Table, changes: Collection[Change], was: Verdict) -> str:
         """Why the lake's rows from before may be others than the source's; empty where none may be."""
         after = self._definitions.of(table)
         if not isinstance(after, TableDefinition):
@@ -225,15 +239,15 @@ class SchemaChanges:
         verdict = unsent(self._filter, table, after)
         converted = {name for change in changes for name, _ in change.converted}
         shown = [
-            f"column {column.name}: its values from before were not sent"
+            _not_sent_before(column)
             for change in changes
-            if change.kind is ChangeKind.ALTERED
-            for column in _shown_anew(change, after, verdict, self._filter)
+            if change.kind is ChangeKind.ALTERED and change.before is not None
+            for column in _shown_anew(after, verdict, was, dict(change.renamed_columns))
             if column.name not in converted
         ]
         return "; ".join(filter(None, (unlogged_by(verb, changes, verdict), *shown)))
 
-    def _event(self, made: _Statement, change: Change, before: Version) -> changes_pb2.TableEvent:
+    def _event(self, made: _Statement, change: Change, before: Version, was: Verdict) -> changes_pb2.TableEvent:
         event = self._named(made, change)
         event.kind = _KINDS[change.kind]
         event.removes_rows = bool(change.rows & Rows.REMOVED) or change.kind in _REMOVING
@@ -249,9 +263,11 @@ class SchemaChanges:
         after = self._definitions.of(change.table)
         if isinstance(after, TableDefinition) and change.kind in (ChangeKind.CREATED, ChangeKind.ALTERED):
             verdict = unsent(self._filter, change.table, after)
-            renamed = {new: old for old, new in change.renamed_columns}
-            added = (*change.added_columns, *_shown_anew(change, after, verdict, self._filter))
-            event.columns.extend(columns_after(after, verdict, added, renamed))
+            is_there = change.kind is ChangeKind.ALTERED and change.before is not None
+            shown = list(_shown_anew(after, verdict, was, dict(change.renamed_columns))) if is_there else []
+            anew = {column.name for column in shown}
+            renamed = {new: old for old, new in change.renamed_columns if new not in anew}
+            event.columns.extend(columns_after(after, verdict, (*change.added_columns, *shown), renamed))
         return event
 
     def _named(self, made: _Statement, change: Change) -> changes_pb2.TableEvent:
@@ -277,7 +293,7 @@ class SchemaChanges:
         return self._definitions.has_ghost(change.table)
 
     def _swap(
-        self, made: _Statement, table: Table, changes: list[Change], before: Version
+        self, made: _Statement, table: Table, changes: list[Change], before: Version, was: Verdict
     ) -> tuple[changes_pb2.TableEvent, str] | None:
         """The table's changed copy takes its place, and why rows from before may be stale; None: it does not.
 
@@ -302,10 +318,14 @@ class SchemaChanges:
             return event, "how the copy that took its place differs is not known"
         added = _added(before, after, renames)
         verdict = unsent(self._filter, table, after)
-        event.columns.extend(columns_after(after, verdict, added, renames))
+        shown = list(_shown_anew(after, verdict, was, {old: new for new, old in renames.items()}))
+        anew = {column.name for column in shown}
+        told = {new: old for new, old in renames.items() if new not in anew}
+        event.columns.extend(columns_after(after, verdict, (*added, *shown), told))
         old_names = {new.lower(): old for new, old in renames.items()}
         found = converted(before, after, old_names, added, Session(self._server.mariadb))
-        return event, "; ".join(converted_columns(found, verdict))
+        why = converted_columns([pair for pair in found if pair[0] not in anew], verdict)
+        return event, "; ".join([*why, *map(_not_sent_before, shown)])
 
     def _may_reveal(self, made: _Statement, table: Table, changes: list[Change], before: Version) -> bool:
         """Whether values that the filter kept back may be under a name now that it lets through.
@@ -352,14 +372,21 @@ def _lowered(definition: TableDefinition) -> frozenset[str]:
     return frozenset(column.name.lower() for column in definition.columns)
 
 
-def _shown_anew(change: Change, after: TableDefinition, verdict: Verdict, filter_: Filter) -> Iterator[AddedColumn]:
-    """Columns that are sent from here on: the lake has them in no row from before."""
-    if change.before is None:  # it was not there, or is read again anyway
-        return
-    was = unsent(filter_, change.table, change.before)
+def _shown_anew(
+    after: TableDefinition, verdict: Verdict, was: Verdict, renamed: Mapping[str, str]
+) -> Iterator[AddedColumn]:
+    """Columns that are sent from here on and were not: the lake has them in no row from before.
+
+    `renamed`: old to new name.
+    """
+    old_names = {new.lower(): old for old, new in renamed.items()}
     for column in after.columns:
-        if was.ignores(column.name) and not verdict.ignores(column.name):
+        if was.ignores(old_names.get(column.name.lower(), column.name)) and not verdict.ignores(column.name):
             yield AddedColumn(column.name, EarlierRows.UNKNOWN)
+
+
+def _not_sent_before(column: AddedColumn) -> str:
+    return f"column {column.name}: its values from before were not sent"
 
 
 def _added(before: TableDefinition, after: TableDefinition, renames: Mapping[str, str]) -> list[AddedColumn]:

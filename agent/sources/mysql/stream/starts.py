@@ -18,6 +18,7 @@ from agent.sources.mysql.positions import (
     from_proto,
     has_file,
     is_file_only,
+    no_gtids,
     parse_file_offset,
 )
 from agent.sources.mysql.server.continuity import Continuity
@@ -64,13 +65,11 @@ class BinlogStart:
     def place_of(self, position: changes_pb2.Position) -> BinlogPosition:
         try:
             return from_proto(position, self._position_kind)
-        except PositionSyntaxError:
-            return BinlogPosition()
+        except PositionSyntaxError:  # none was named
+            return BinlogPosition(no_gtids(self._position_kind))
 
     def stored(self, position: changes_pb2.Position) -> BinlogPosition:
         """Of another flavour's server too: `Continuity.check` says what that means."""
-        if self._position_kind is BinlogPositionKind.MARIADB_GTID and is_file_only(position):
-            return from_proto(position, BinlogPositionKind.FILE)
         source = self._source
         other = (
             BinlogPositionKind.MYSQL_GTID
@@ -78,6 +77,8 @@ class BinlogStart:
             else BinlogPositionKind.MARIADB_GTID
         )
         try:
+            if self._position_kind is BinlogPositionKind.MARIADB_GTID and is_file_only(position):
+                return from_proto(position, BinlogPositionKind.FILE)
             return from_proto(position, self._position_kind)
         except PositionSyntaxError as wrong:
             with suppress(PositionSyntaxError):

@@ -274,20 +274,23 @@ class TableRouter:
         if isinstance(broken, RowsMissing):
             error = rows_missing(place, table, str(broken))
             return self._failed(Stop(table, place.position, error))
-        if isinstance(broken, GeneratedMissing):
-            self._find_unlogged_columns(table, broken.columns)
+        if isinstance(broken, GeneratedMissing) and self._find_unlogged_columns(table, broken.columns):
             return ColumnsUnlogged()
         return self._failed(Stop(table, place.position, row_unreadable(place, table, broken.log_pos, str(broken))))
 
     # --- generated columns that the log lacks
 
-    def _find_unlogged_columns(self, table: Table, columns: Collection[str]) -> None:
-        """Of the columns that an update lacks, those that are generated; none where the definition is not known."""
+    def _find_unlogged_columns(self, table: Table, columns: Collection[str]) -> bool:
+        """Of the columns that an update lacks, those that are generated; none where the definition is not known.
+
+        Whether that is new: else the log would be read again in vain.
+        """
         transaction = current_transaction(self._decoder, self._read)
         version = self._definitions.learned_generated(table, self._read.position, transaction)
+        lacking = {column.lower() for column in columns}
         known = version.columns if isinstance(version, TableDefinition) else ()
-        generated = {column.name for column in known if column.generated and column.name in columns}
-        self._definitions.unlogged_columns.found(table, generated, self._read.position)
+        generated = {column.name for column in known if column.generated and column.name.lower() in lacking}
+        return self._definitions.unlogged_columns.found(table, generated, self._read.position)
 
     def _tell_unlogged_columns(self, table: Table, plan: TablePlan) -> None:
         """Before the first row without them; a table that gets no rows here has its table map planned again."""
