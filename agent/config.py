@@ -131,7 +131,7 @@ def _source(name: str, entry: Entry) -> SourceConfig:
         listed = entries["filter"].mapping()
     rules = {table: _rule(rule) for table, rule in listed.items()}
     dump = _dump(entries["dump"]) if "dump" in entries and not entries["dump"].is_empty() else DumpConfig()
-    filter_ = Filter(policy, rules, _renamed_from(listed))
+    filter_ = Filter(policy, rules, _renamed_from(listed), kind.identifiers)
     unlogged = _unlogged(entries, listed)
     common = SourceConfig(name=name, kind=kind_name, filter=filter_, dump=dump, unlogged=unlogged)
     return kind.configure(common, entry, entries)

@@ -1,6 +1,7 @@
 """What can go wrong in the agent: one class per failure that an operator can see.
 
-A class's `exit_code` is the process's; 1 is a defect of Menura, 2 a wrong command line.
+A class's `exit_code` is the process's; 1 is a defect of Menura, 2 a wrong command line. A kind of source has errors of
+its own beside these, with codes that nobody else has.
 """
 
 from typing import ClassVar
@@ -69,18 +70,6 @@ class SourceVersionUnsupported(SourceError):
     exit_code = 24
 
 
-class BinlogDisabled(SourceError):
-    exit_code = 25
-
-
-class BinlogFormatNotRow(SourceError):
-    exit_code = 26
-
-
-class BinlogRowValuePartial(SourceError):
-    exit_code = 28
-
-
 class PositionPurged(SourceError):
     """The server is the one that was read, and its log begins after the position."""
 
@@ -107,10 +96,6 @@ class SourceDiverged(SourceRebuilt):
     """The lake has transactions that the server lacks."""
 
     exit_code = 70
-
-
-class ServerIdDuplicate(SourceError):
-    exit_code = 32
 
 
 class EventUnknown(SourceError):

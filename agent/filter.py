@@ -19,21 +19,19 @@ a missing table is only told, a column that is missing or in the key denies its 
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from menura.naming import sync_resync
 
 from agent.errors import FilterColumnIsKey, FilterColumnUnknown, FilterTableUnknown, TableDenied, TableError
-from agent.online_change import bases
 
 #: (database, table)
 Table = tuple[str, str]
 
 _DOING = "checking the filter"
 _UNREAD = "No row of it leaves the database's host, and the source's other tables are not concerned"
-SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
 
 class Policy(StrEnum):
@@ -42,14 +40,30 @@ class Policy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Identifiers:
+    """How a kind of source names things. By default the names of columns have no case: that keeps back more."""
+
+    #: the servers' own, of which no row is sent; in their folded form
+    system_databases: frozenset[str] = frozenset()
+    #: the form in which two names of one column, or of one system database, are equal
+    fold: Callable[[str], str] = str.lower
+    #: tables that a table of this name may be a copy of, on which an online schema change works
+    copied_tables: Callable[[str], Iterable[str]] = lambda name: ()
+
+
+WITHOUT_CASE = Identifiers()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     #: False: no row of the table leaves this host
     allowed: bool
-    #: lower-cased names: column names have no case on these servers
+    #: folded names
     ignored_columns: frozenset[str] = frozenset()
+    identifiers: Identifiers = field(default=WITHOUT_CASE, compare=False, repr=False)
 
     def ignores(self, column: str) -> bool:
-        return column.lower() in self.ignored_columns
+        return self.identifiers.fold(column) in self.ignored_columns
 
 
 class KnownTable:
@@ -70,9 +84,9 @@ class KnownTable:
     ) -> None:
         self.database = database
         self.table = table
-        self.columns = frozenset(name.lower() for name in columns)
-        self.key_columns = frozenset(name.lower() for name in key_columns)
-        self.kept_back = frozenset(name.lower() for name in kept_back)
+        self.columns = frozenset(columns)
+        self.key_columns = frozenset(key_columns)
+        self.kept_back = frozenset(kept_back)
         self.dropped: frozenset[str] = frozenset()
 
 
@@ -98,9 +112,9 @@ class Findings:
 
     def __init__(self) -> None:
         self.denied: Mapping[Table, TableError] = {}
-        #: ignored columns that the stream saw go, in lower case: nobody has misspelt them
+        #: ignored columns that the stream saw go, folded: nobody has misspelt them
         self.dropped: Mapping[Table, frozenset[str]] = {}
-        #: generated columns whose new values the server leaves out of its log, in lower case
+        #: generated columns whose new values the server leaves out of its log, folded
         self.unlogged: Mapping[Table, frozenset[str]] = {}
 
 
@@ -111,6 +125,7 @@ class Filter:
     rules: Mapping[str, tuple[str, ...] | None] | None = None
     #: key as written -> names under which the filter lets its table come from
     renamed_from: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    identifiers: Identifiers = field(default=WITHOUT_CASE, compare=False, repr=False)
     origins: Origins = field(default_factory=Origins, compare=False, repr=False)
     findings: Findings = field(default_factory=Findings, compare=False, repr=False)
 
@@ -135,23 +150,26 @@ class Filter:
             if not self._lets_come(database, table, origin):
                 was = self.by_name(*origin)
                 ignored = verdict.ignored_columns | was.ignored_columns
-                verdict = Verdict(verdict.allowed and was.allowed, ignored)
+                verdict = self._verdict(verdict.allowed and was.allowed, ignored)
         if (database, table) in self.findings.denied:
-            return Verdict(False, verdict.ignored_columns)
+            return self._verdict(False, verdict.ignored_columns)
         return verdict
 
     def by_name(self, database: str, table: str) -> Verdict:
         """The same, by the rules alone."""
-        if database.lower() in SYSTEM_DATABASES:
-            return Verdict(allowed=False)
-        names = [table, *(bases(table) if self.policy is Policy.ACCEPT else ())]
+        if self.identifiers.fold(database) in self.identifiers.system_databases:
+            return self._verdict(False)
+        names = [table, *(self.identifiers.copied_tables(table) if self.policy is Policy.ACCEPT else ())]
         key = next((key for name in names if (key := self._key(database, name)) is not None), None)
         if key is None:
-            return Verdict(allowed=self.policy is Policy.ACCEPT)
+            return self._verdict(self.policy is Policy.ACCEPT)
         ignored = (self.rules or {})[key]
         if ignored is None:
-            return Verdict(allowed=self.policy is Policy.DROP)
-        return Verdict(allowed=True, ignored_columns=frozenset(name.lower() for name in ignored))
+            return self._verdict(self.policy is Policy.DROP)
+        return self._verdict(True, map(self.identifiers.fold, ignored))
+
+    def _verdict(self, allowed: bool, ignored_columns: Iterable[str] = ()) -> Verdict:
+        return Verdict(allowed, frozenset(ignored_columns), self.identifiers)
 
     def denial(self, source: str, database: str, table: str) -> TableError:
         """Why the table is denied."""
@@ -195,12 +213,24 @@ class Filter:
             keys = [key for key in (f"{known.database}.{known.table}", known.table) if key in rules]
             answering.update(keys)
             known.dropped = self.findings.dropped.get((known.database, known.table), frozenset())
-            errors = _wrong_columns(known, keys[0], rules[keys[0]] or (), source) if keys else []
+            ignored = rules[keys[0]] or () if keys else ()
+            errors = self._wrong_columns(known, keys[0], ignored, source) if keys else []
             if errors:
                 denied[known.database, known.table] = errors[0]
         self.findings.denied = denied
         missing = [_table_unknown(key, source) for key in rules if key not in answering]
         return [*missing, *denied.values()]
+
+    def _wrong_columns(self, known: KnownTable, key: str, ignored: Collection[str], source: str) -> list[TableError]:
+        fold = self.identifiers.fold
+        columns, key_columns, kept_back = (
+            frozenset(map(fold, names)) for names in (known.columns, known.key_columns, [*known.kept_back, *ignored])
+        )
+        unknown = [column for column in ignored if fold(column) not in columns | known.dropped]
+        found: list[TableError] = [_column_unknown(known, column, key, source) for column in unknown]
+        for column in sorted(kept_back & key_columns):
+            found.append(ignored_key(source, (known.database, known.table), column, _DOING, _UNREAD))
+        return found
 
     def sha256(self) -> str:
         """Digest of the policy, so that a change of it is seen."""
@@ -231,19 +261,8 @@ def _table_unknown(key: str, source: str) -> FilterTableUnknown:
     )
 
 
-def _wrong_columns(known: KnownTable, key: str, ignored: Collection[str], source: str) -> list[TableError]:
-    found: list[TableError] = []
-    found += [error for column in ignored if (error := _wrong_column(known, column, key, source)) is not None]
-    kept_back = known.kept_back | {column.lower() for column in ignored}
-    for column in sorted(kept_back & known.key_columns):
-        found.append(ignored_key(source, (known.database, known.table), column, _DOING, _UNREAD))
-    return found
-
-
-def _wrong_column(known: KnownTable, column: str, key: str, source: str) -> FilterColumnUnknown | None:
+def _column_unknown(known: KnownTable, column: str, key: str, source: str) -> FilterColumnUnknown:
     where = f"sources.{source}.filter.{key}.ignored_columns"
-    if column.lower() in known.columns or column.lower() in known.dropped:
-        return None
     return FilterColumnUnknown(
         _DOING,
         f"{where} names {column!r}, which is no column of {known.database}.{known.table}: it may be misspelt, or have"

@@ -16,6 +16,7 @@ from typing import Protocol
 from menura.errors import MenuraError
 
 from agent.config_entries import Entry
+from agent.filter import Identifiers
 from agent.runtime.session import Plugin
 from agent.runtime.state import SourceState
 from agent.settings import SourceConfig
@@ -53,6 +54,10 @@ class SourceKind(Protocol):
     @property
     def config_keys(self) -> tuple[str, ...]:
         """Its own keys of a source's entries."""
+
+    @property
+    def identifiers(self) -> Identifiers:
+        """What the filter has to know of its names."""
 
     def configure(self, common: SourceConfig, entry: Entry, entries: Mapping[str, Entry]) -> SourceConfig:
         """The source with its own entries; raises `ConfigError`."""

@@ -58,6 +58,10 @@ _IGNORED = f"{E2E}::test_table_when_an_ignored_column_gets_another_name_then_its
 _UNKNOWN = f"{E2E}::test_table_when_its_definition_can_not_be_known_then_its_remedy_brings_its_rows"
 _PURGED = f"{E2E}::test_table_when_its_log_was_purged_and_its_policy_is_to_stop_then_its_remedy_brings_its_rows"
 _UNNAMED_KEY = f"{E2E}::test_table_without_a_primary_key_when_its_rows_come_in_parts_then_its_remedy_brings_its_rows"
+_NO_SNAPSHOTS = (
+    "agent/test_memory_source.py::"
+    "test_dump_when_its_source_has_no_snapshots_then_it_fails_and_its_remedy_brings_the_rows"
+)
 _SHORT = f"{E2E}::test_dump_when_the_log_is_kept_too_short_then_its_remedy_brings_its_rows"
 _REFUSED = f"{E2E}::test_command_when_it_is_refused_then_what_it_says_instead_is_taken"
 _LIMIT = f"{E2E}::test_table_when_it_needs_too_many_re_reads_then_its_remedy_brings_its_rows"
@@ -111,7 +115,7 @@ _ACCEPTANCE = f"{CONTROL}::test_acceptance_when_it_is_refused_then_what_it_says_
 RUN_BY = {
     "agent/filter.py Filter.denial": (_DROPPED, _RENAMED),
     "agent/filter.py _table_unknown": (_CHECKS,),
-    "agent/filter.py _wrong_column": (_CHECKS,),
+    "agent/filter.py _column_unknown": (_CHECKS,),
     "agent/filter.py ignored_key": (_CHECKS,),
     "agent/snapshot/failures.py column_unsupported": (_LABELS,),
     "agent/snapshot/failures.py key_changed": (_DUMPS,),
@@ -144,6 +148,8 @@ RUN_BY = {
     "agent/sources/mysql/server/continuity.py Continuity._accept": (_REPLACED,),
     "agent/sources/mysql/server/replication.py _dump_command": (_NO_POSITION,),
     "agent/capture/gaps.py stop_of": (_PURGED,),
+    "agent/snapshot/failures.py no_snapshots": (_NO_SNAPSHOTS,),
+    "agent/sources/mysql/snapshot/log_retention.py _expiry": (_SHORT,),
     "agent/sources/mysql/stream/starts.py BinlogStart.stored": (_NO_POSITION,),
     "controlplane_api/acceptance.py accept": (_ACCEPTANCE,),
     "controlplane_api/acceptance.py offered": (_ACCEPTANCE,),

@@ -16,7 +16,8 @@ from menura.v1 import changes_pb2
 from agent.capture.sink import Sink
 from agent.capture.source import Decoder, ReadPosition
 from agent.capture.stale_tables import StaleTables
-from agent.positions import Position
+from agent.capture.starts import Starts
+from agent.positions import P, Position
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.table_positions import Stop, TablePositions, name_message
 
@@ -148,6 +149,16 @@ class Cuts:
         for batch in self._decoder.take_batches():
             cut.sent_rows += batch.row_count
             self._sink.send_batch(batch, cut.number)
+
+    def begin(self, starts: Starts[P]) -> None:
+        """The start cut: gaps of the log, and tables that could not begin. It has rows only of tables that begin with
+        their unchunked dump; the resolved positions come with its `end`."""
+        for event in starts.gaps:
+            event.gsn = self._decoder.take_gsn()
+            self.add_event(event)
+        self.add_stop(*starts.stopped)
+        for stop in starts.stopped:
+            self._table_positions.stop(stop.table)
 
     def add_stop(self, *stops: Stop[Position]) -> None:
         """Tables that stop in this cut, which is then due at once."""

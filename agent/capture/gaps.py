@@ -16,7 +16,7 @@ from menura.naming import command_table
 from menura.v1 import changes_pb2
 
 from agent.capture.source import Reason
-from agent.errors import SourceRebuilt
+from agent.errors import PositionPurged, SourceRebuilt
 from agent.positions import P
 from agent.settings import SourceConfig
 from agent.table_positions import P_co, Stop, Table, name_message
@@ -111,12 +111,12 @@ def shortened(text: str, most: int = MOST_POSITION_CHARS) -> str:
 
 def stop_of(why: Reason, source: str, table: Table) -> Reason:
     """The same as the table's own error."""
+    again = f"Bring its rows as they are now: menura sync start {source} {command_table(*table)} --from dump"
     return type(why)(
         why.doing,
         why.found,
         data="The lake holds the table as it was at this position",
-        remedy=f"Bring its rows as they are now: menura sync start {source} {command_table(*table)} --from dump; keep"
-        " logs longer on the server: SET GLOBAL binlog_expire_logs_seconds = 604800",
+        remedy=f"{again}. {why.remedy}" if isinstance(why, PositionPurged) else again,
         source=source,
         database=table[0],
         table=table[1],

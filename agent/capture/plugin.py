@@ -22,6 +22,7 @@ from agent.runtime.credit import Credit, CreditCancelled
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import FAILED, READING, SourceState
 from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.snapshot.unchunked_snapshots import DumpForgotten
 
 log = logging.getLogger("menura.replicator")
 
@@ -138,7 +139,7 @@ class ChangesPlugin:
                 self._changes.read(task)
             except (StreamClosed, TaskCancelled, CreditCancelled):
                 continue
-            except ReadAgain:
+            except (ReadAgain, DumpForgotten):
                 task.writer.abort()
             except MenuraError as error:
                 if not task.cancelled.is_set():

@@ -2,7 +2,7 @@
 
 Comes in: the gateway's Replicate and what the source says about its log. Goes out: `Starts`: the positions to read
 from, and what the start cut says. Tables whose log is gone go on behind the gap (`gaps`). A table whose start can't
-be had stops alone.
+be had stops alone. To the coordinator: which dumps these tables wait for, or begin with.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,10 @@ from menura.v1 import changes_pb2
 from agent.capture.gaps import Gap, close, stop_of
 from agent.capture.source import Reason, StartLog
 from agent.errors import GatewayRefused, PositionInvalid, PositionPurged, SourceRebuilt
-from agent.positions import P
+from agent.positions import P, PositionKind
 from agent.settings import SourceConfig
-from agent.snapshot.coordinator import TableStart
+from agent.snapshot.coordinator import SnapshotCoordinator, TableStart, TaskTables
+from agent.snapshot.watermarks import Watermark
 from agent.table_positions import Stop, Table, name_message, names
 
 MISSING_FROM_NOW = "the sync began at the log's end: rows that were not changed since then need a dump"
@@ -88,6 +89,34 @@ def resolve(
             stored[table] = log.stored(ahead.get(table, replicate.position))
     _go_on(starts, stored, log, config, accepts)
     return starts
+
+
+def begin_dumps(
+    coordinator: SnapshotCoordinator,
+    replicate: changes_pb2.Replicate,
+    starts: Starts[P],
+    position_kind: PositionKind,
+    committed: P | None,
+) -> None:
+    """Before the start cut. `committed`: where the last cut ended; None: there is none, or it is of another kind."""
+    for stop in starts.stopped:
+        for dump in [dump for dump, table in starts.awaited.items() if table == stop.table]:
+            coordinator.refuse(dump, stop.error)
+    begun = [dump for dump, table in starts.awaited.items() if table in starts.positions]
+    unchunked = [coordinator.unchunked(dump) for dump in begun]
+    end = Watermark(replicate.next_cut - 1, replicate.next_gsn - 1, committed, {}) if committed is not None else None
+    coordinator.begin(
+        TaskTables(
+            position_kind,
+            replicate.next_cut,
+            end,
+            starts.kept,
+            starts.awaited,
+            frozenset(starts.undecided),
+            bool(starts.positions),
+            tuple(snapshot for snapshot in unchunked if snapshot is not None),
+        )
+    )
 
 
 def _go_on(

@@ -1,12 +1,17 @@
 """Encoding: a table's collected rows to the two byte strings of a ChangeBatch.
 
-Comes in: a `TableBatch` of Arrow columns, or a dump's `SnapshotRows`. Goes out: two Arrow IPC streams, or one, each a
+Comes in: a `TableBatch` of columns, or a dump's `SnapshotRows`: our own (`agent.columnar.arrow`), which are written
+once and split, or those of any library with Arrow's PyCapsule protocol. Goes out: two Arrow IPC streams, or one, each a
 zstd frame, and their sizes before compression. Nothing is durable here.
 """
 
+import io
 import sys
 from dataclasses import dataclass
 from typing import Protocol
+
+import nanoarrow as na
+from nanoarrow.ipc import StreamWriter
 
 from agent.columnar import ipc
 from agent.columnar.arrow import ArrowColumns
@@ -21,6 +26,12 @@ COMPRESSION_LEVEL = 1
 LARGE_STREAM_BYTES = 8 << 20
 #: of what one call compresses: its result is made in pieces, which are joined where they are sent
 PIECE_BYTES = 1 << 20
+
+
+class Columns(Protocol):
+    """An Arrow struct array: arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 
 
 class CollectedTable(Protocol):
@@ -46,9 +57,9 @@ class TableBatch(Protocol):
     @property
     def last_gsn(self) -> int: ...
     @property
-    def rows(self) -> ArrowColumns: ...
+    def rows(self) -> Columns: ...
     @property
-    def transactions(self) -> ArrowColumns: ...
+    def transactions(self) -> Columns: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ class SnapshotRows:
     row_count: int
     schema_id: str
     #: the table's columns, then _unrepresentable
-    columns: ArrowColumns
+    columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +83,8 @@ class EncodedBatch:
 
 
 def encode(batch: TableBatch) -> EncodedBatch:
-    """The rows and the transactions of a batch as they travel; its columns are released on the way."""
-    rows, transactions = ipc.encode(batch.rows), ipc.encode(batch.transactions)
-    batch.rows.release()
-    batch.transactions.release()
+    """The rows and the transactions of a batch as they travel; columns of ours are released on the way."""
+    rows, transactions = _stream_of(batch.rows), _stream_of(batch.transactions)
     rows_bytes, transactions_bytes = len(rows), len(transactions)
     compressed = zstd.compress(transactions, COMPRESSION_LEVEL)
     return EncodedBatch(_compressed(rows), compressed, rows_bytes, transactions_bytes)
@@ -90,11 +99,21 @@ class Encoded:
 
 
 def encode_snapshot(rows: SnapshotRows) -> Encoded:
-    """Rows of a dump as they travel; their columns are released on the way."""
-    stream = ipc.encode(rows.columns)
-    rows.columns.release()
+    """Rows of a dump as they travel; columns of ours are released on the way."""
+    stream = _stream_of(rows.columns)
     size = len(stream)
     return Encoded(_compressed(stream), size)
+
+
+def _stream_of(columns: Columns) -> bytes:
+    if isinstance(columns, ArrowColumns):
+        stream = ipc.encode(columns)
+        columns.release()
+        return stream
+    written = io.BytesIO()
+    with StreamWriter.from_writable(written) as writer:
+        writer.write_stream(na.c_array_stream(columns))
+    return written.getvalue()
 
 
 def _compressed(stream: bytes) -> list[bytes]:

@@ -21,7 +21,7 @@ TableStates = Mapping[Table, tuple[config_pb2.TableState.State, MenuraError | No
 #: the part whose errors are those of the check at the start; each part reports for itself afterwards
 START = "start"
 #: the part that reads the log
-READING = "binlog"
+READING = "changes"
 #: the log's end that was asked for longer ago says nothing about now
 END_SECONDS = 15.0
 #: what a log says of an error, by whether it is terminal

@@ -203,7 +203,7 @@ class SnapshotCoordinator:
             self._first_decision_at = time.monotonic()
 
     def reopen_if_due(self) -> None:
-        """Tables can begin now that could not when the binlog stream began: it has to begin anew."""
+        """Tables can begin now that could not when the stream of changes began: it has to begin anew."""
         with self._lock:
             if self._task is None or self._first_decision_at is None:
                 return
@@ -316,7 +316,7 @@ class SnapshotCoordinator:
         self.on_news()
 
     def end(self) -> None:
-        """The binlog stream is over; what it has committed the next one's begin says."""
+        """The stream of changes is over; what it has committed the next one's begin says."""
         with self._lock:
             self._task = None
             self._first_decision_at = None

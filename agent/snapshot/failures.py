@@ -3,7 +3,7 @@
 import json
 
 from menura.errors import MenuraError
-from menura.naming import dump_anew, sync_resync
+from menura.naming import command_table, dump_anew, sync_resync
 
 from agent.errors import (
     DumpKeyChanged,
@@ -29,6 +29,19 @@ def table_gone(source: str, table: Table, found: str) -> DumpTableGone:
         data="What was dumped is in the lake; the stream says what became of the table",
         remedy="Start the sync of its present name, if it has one; where the table is there again under this name, run:"
         f" {dump_anew(source, *table)}",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def no_snapshots(source: str, table: Table) -> DumpSnapshotImpossible:
+    return DumpSnapshotImpossible(
+        "dumping a table",
+        "its source only has a stream of changes, from which no former rows can be read",
+        data="Nothing of it was dumped; its stream goes on",
+        remedy=f"Begin its sync where the source's log begins: menura sync start {source} {command_table(*table)}"
+        " --from oldest",
         source=source,
         database=table[0],
         table=table[1],
@@ -101,8 +114,8 @@ def server_ends(
         rows = f"range {part.number}, rows {where} by ({', '.join(key)})"
     found = f"{rows}: the server ended while they were read, {losses.restarts} times, and was started anew"
     remedy = (
-        "See the server's log for a damaged page, and restore the table from a backup or a replica (CHECK TABLE may end"
-        f" the server too); then run: {dump_anew(source, *table)}"
+        "See the server's log for a damaged page, and restore the table from a backup or a replica (to have the server"
+        f" check the table may end it too); then run: {dump_anew(source, *table)}"
     )
     return _unreadable(source, table, found, remedy)
 

@@ -61,10 +61,6 @@ class Catalog(Protocol):
         """Send the tables in parts, the last one marked, unless the digest is `known`. Raises a `SourceError`."""
 
 
-#: of a source with snapshots, given what its readers share with the engine
-MakeReaders = Callable[[SnapshotCoordinator, SnapshotScheduler, Credit], OpenReader]
-
-
 class CatalogPlugin:
     """Of one source."""
 
@@ -75,8 +71,9 @@ class CatalogPlugin:
         state: SourceState,
         coordinator: SnapshotCoordinator,
         catalog: Catalog,
-        make_readers: MakeReaders,
+        open_reader: OpenReader | None,
     ) -> None:
+        """`open_reader` None: the source has no snapshots."""
         self.request_type = request_type
         self.source = config.name
         self._state = state
@@ -84,7 +81,6 @@ class CatalogPlugin:
         self._credit = Credit()
         self._coordinator = coordinator
         self._scheduler = SnapshotScheduler(self.source, coordinator, state)
-        open_reader = make_readers(coordinator, self._scheduler, self._credit)
         self._workers = Workers(config, coordinator, self._scheduler, self._credit, open_reader)
         self._backoff = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._changed = threading.Condition()

@@ -1,27 +1,23 @@
-"""How a source reads a table for a dump: the seam between the workers and a server.
+"""How a source reads a table for a dump: the seam between `agent.snapshot.reading` and a server.
 
-A source opens a `Reader` for a worker, which does one task after the other over a connection of its own. What keeps it
-from doing one it raises: an `AgentError`, or one of the words below.
+A source opens a `TableReader` for each worker, over a connection of its own. What keeps it from reading it raises: an
+`AgentError`, or one of the words below.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from agent.positions import PositionKind
-from agent.snapshot.tasks import SnapshotTask
-from agent.snapshot.throttles import Throttles
+from menura.v1 import snapshot_pb2
 
-
-class NotYet(Exception):
-    """The task has to wait; says for what."""
+from agent.columnar.encode import SnapshotRows
+from agent.positions import P, PositionKind
+from agent.snapshot.throttles import ReadLoad
+from agent.table_positions import Table
 
 
 class TableMissing(Exception):
     """The server has no such table."""
-
-
-class ServerEnds(Exception):
-    """The server has ended each time that these rows were read, or the plan was made."""
 
 
 class KeyMissing(Exception):
@@ -36,8 +32,25 @@ class BoundInvalid(ValueError):
     """A bound that is none of its key; says which part, without the value."""
 
 
-class Access(Protocol):
-    """A way to the dump's server, in the hand of one thread, but for `interrupt`."""
+class Rows(Protocol):
+    """Rows that are read: iterate once, to the end; then the rest is known."""
+
+    def __iter__(self) -> Iterator[SnapshotRows]: ...
+
+    @property
+    def source_bytes(self) -> int:
+        """As the server sent them."""
+
+    @property
+    def upper(self) -> str:
+        """Bound of a chunk's last row; '' where it has none."""
+
+
+class TableReader(Protocol[P]):
+    """Reads a source's tables over a connection, in the hand of one thread, but for `interrupt`.
+
+    Positions are those of the log that is streamed. After any exception it is only closed.
+    """
 
     @property
     def position_kind(self) -> PositionKind:
@@ -46,6 +59,40 @@ class Access(Protocol):
     @property
     def started(self) -> float:
         """When the server was started, to some seconds."""
+
+    @property
+    def used(self) -> object | None:
+        """How the table that was read last looked, which can be compared; None: that was not found out."""
+
+    def read_load(self) -> ReadLoad:
+        """What asks the server how busy it is; of a connection of its own, which outlives this one."""
+
+    def plan(self, order: snapshot_pb2.DumpOrder, *, looks_at_rows: bool) -> snapshot_pb2.DumpPlan:
+        """Without a key where the table is to be read in one snapshot. Where it may not look at rows, which seem to end
+        the server, it has one range."""
+
+    def above(self, table: Table) -> frozenset[Table]:
+        """The tables whose rows have to be there before what the table's foreign keys do can be told."""
+
+    def chunk(self, table: Table) -> AbstractContextManager[P]:
+        """Around the reading of a chunk: its low watermark, each transaction in which it shows."""
+
+    def read_chunk(
+        self, table: Table, key: tuple[str, ...], lower: str, upper: str, limit: int, received: Callable[[int], None]
+    ) -> Rows:
+        """At most `limit` rows above `lower`, up to and with `upper`, in the order of the key. `received` is told how
+        many bytes came: it may wait, or raise to end the reading."""
+
+    def snapshot(self, table: Table) -> AbstractContextManager[P]:
+        """Around the reading of a whole table: it shows exactly what is in this position."""
+
+    def read_table(self, table: Table, received: Callable[[int], None]) -> Rows: ...
+
+    def high(self) -> P:
+        """Has each transaction that was shown so far."""
+
+    def in_the_log(self, position: P) -> P:
+        """What of `position`, just read, is in the log that is streamed; a replica may have transactions of its own."""
 
     def interrupt(self) -> None:
         """End what another thread waits for on the connection, at once."""
@@ -57,22 +104,5 @@ class Access(Protocol):
         """Safe whatever state the connections are in."""
 
 
-class Reader(Protocol):
-    """In one thread. After any exception its connection is of no use."""
-
-    @property
-    def access(self) -> Access: ...
-
-    @property
-    def used(self) -> object | None:
-        """How the table of the last task looked, which can be compared; None: the task did not come to that."""
-
-    def do(self, task: SnapshotTask) -> None:
-        """Raises what keeps it from being done."""
-
-    def give_up(self, task: SnapshotTask) -> None:
-        """The gateway forgets what came of the chunk."""
-
-
 #: raises a `SourceError`
-OpenReader = Callable[[PositionKind, Throttles], Reader]
+OpenReader = Callable[[PositionKind], TableReader[Any]]

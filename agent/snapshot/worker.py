@@ -37,18 +37,17 @@ from agent.runtime.credit import Credit, CreditCancelled
 from agent.runtime.session import StreamClosed
 from agent.settings import SourceConfig
 from agent.snapshot.coordinator import SnapshotCoordinator
-from agent.snapshot.failures import key_changed, row_unreadable, rows_unreadable, server_ends, table_gone
-from agent.snapshot.progress import RangeProgress
-from agent.snapshot.reader import (
-    BoundInvalid,
-    KeyMissing,
-    NotYet,
-    OpenReader,
-    OrderChanged,
-    Reader,
-    ServerEnds,
-    TableMissing,
+from agent.snapshot.failures import (
+    key_changed,
+    no_snapshots,
+    row_unreadable,
+    rows_unreadable,
+    server_ends,
+    table_gone,
 )
+from agent.snapshot.progress import RangeProgress
+from agent.snapshot.reader import BoundInvalid, KeyMissing, OpenReader, OrderChanged, TableMissing
+from agent.snapshot.reading import NotYet, ServerEnds, SnapshotReading
 from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.tasks import SnapshotTask, TaskKind
 from agent.snapshot.throttle import ReadCancelled
@@ -74,11 +73,11 @@ class Workers:
         coordinator: SnapshotCoordinator,
         scheduler: SnapshotScheduler,
         credit: Credit,
-        open_reader: OpenReader,
+        open_reader: OpenReader | None,
     ) -> None:
         throttles = Throttles(config)
         self._workers = [
-            Worker(number, config, coordinator, scheduler, throttles, open_reader)
+            Worker(number, config, coordinator, scheduler, credit, throttles, open_reader)
             for number in range(config.dump.workers)
         ]
         scheduler.wake_senders = credit.wake
@@ -101,15 +100,17 @@ class Worker:
         config: SourceConfig,
         coordinator: SnapshotCoordinator,
         scheduler: SnapshotScheduler,
+        credit: Credit,
         throttles: Throttles,
-        open_reader: OpenReader,
+        open_reader: OpenReader | None,
     ) -> None:
         self._config = config
         self._coordinator = coordinator
         self._scheduler = scheduler
+        self._credit = credit
         self._throttles = throttles
         self._open_reader = open_reader
-        self._reader: Reader | None = None
+        self._reading: SnapshotReading | None = None
         self._thread = threading.Thread(target=self._run, name=f"{config.name}/dump-{number}", daemon=True)
 
     def start(self) -> None:
@@ -134,7 +135,7 @@ class Worker:
 
     def _do(self, task: SnapshotTask) -> None:
         try:
-            self._reader_for(task).do(task)
+            self._reading_for(task).do(task)
         except Exception as failed:  # noqa: BLE001  (judged by its class; a defect is logged there)
             self._abandon(task, failed)
         finally:
@@ -143,8 +144,8 @@ class Worker:
     def _abandon(self, task: SnapshotTask, failed: Exception) -> None:
         """Give up what was begun, and say what is to become of the task."""
         try:
-            if self._reader is not None:
-                self._reader.give_up(task)
+            if self._reading is not None:
+                self._reading.give_up(task)
             if not task.cancelled.is_set():
                 self._judge(task, failed)
         except StreamClosed:  # everything begins again with the next one
@@ -152,10 +153,10 @@ class Worker:
         finally:
             if (
                 task.cancelled.is_set()
-                and self._reader is not None
+                and self._reading is not None
                 and task.kind in (TaskKind.CHUNK, TaskKind.UNCHUNKED)
             ):
-                self._reader.access.end_on_server()
+                self._reading.tables.end_on_server()
             if task.cancelled.is_set() or not isinstance(failed, (NotYet, TableMissing)):
                 self._disconnect()
 
@@ -179,7 +180,7 @@ class Worker:
                 self._moved(task, failed.found, failed)
             case SourceConnectionLost():
                 losses = task.part.losses if task.part is not None else progress.losses
-                losses.lost_on = self._reader.access.started if self._reader is not None else None
+                losses.lost_on = self._reading.tables.started if self._reading is not None else None
                 scheduler.retries(task, failed)
             case ServerEnds():
                 scheduler.fails(
@@ -222,7 +223,7 @@ class Worker:
 
     def _moved(self, task: SnapshotTask, found: str, final: MenuraError) -> None:
         """A definition that does not fit what is read has moved on, or goes; if it was the same before, it has not."""
-        used = self._reader.used if self._reader is not None else None
+        used = self._reading.tables.used if self._reading is not None else None
         if used is not None and used == task.progress.moved_with:
             self._scheduler.fails(task.progress, final)
             return
@@ -231,20 +232,29 @@ class Worker:
 
     # --- its connection
 
-    def _reader_for(self, task: SnapshotTask) -> Reader:
+    def _reading_for(self, task: SnapshotTask) -> SnapshotReading:
+        if self._open_reader is None:
+            raise no_snapshots(self._config.name, task.progress.table)
         position_kind = self._coordinator.position_kind
         if position_kind is None:
             raise NotYet("the stream of the source does not run")
-        if self._reader is not None and self._reader.access.position_kind is not position_kind:
+        if self._reading is not None and self._reading.tables.position_kind is not position_kind:
             self._disconnect()
-        if self._reader is None:
-            self._reader = self._open_reader(position_kind, self._throttles)
-        task.interrupt = self._reader.access.interrupt
+        if self._reading is None:
+            self._reading = SnapshotReading(
+                self._open_reader(position_kind),
+                self._config,
+                self._coordinator,
+                self._scheduler,
+                self._credit,
+                self._throttles,
+            )
+        task.interrupt = self._reading.tables.interrupt
         if task.cancelled.is_set():  # before the line above it had nothing to interrupt
             raise ReadCancelled
-        return self._reader
+        return self._reading
 
     def _disconnect(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.access.close()
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.tables.close()

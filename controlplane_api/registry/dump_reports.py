@@ -20,9 +20,6 @@ from controlplane_api.states import DumpEnd, StartKind
 from controlplane_api.syncs import begin_anew
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange, Problem, SourceKey
 
-#: a server that keeps its log for at least so long
-KEPT_SECONDS = 604_800
-
 
 def desired(connection: Connection, key: SourceKey) -> DumpsDesired:
     """See `gateway.registry.Registry.dumps`."""
@@ -153,14 +150,12 @@ def _shortage(connection: Connection, dump: AnyRow, plan: DumpPlanned) -> str:
         .join_from(SourceTable, Source)
         .where(SourceTable.id == dump.table_id)
     ).one()
-    kept = max(2 * plan.needed_seconds, KEPT_SECONDS)
     command = dump_anew(row.source, row.database, row.name)
     return (
         f"Planning the dump of {row.database}.{row.name}: it needs the server's log for about {plan.needed_seconds} s,"
         f" and the server keeps it for about {plan.runway_seconds} s: changes would be lost before they are read."
         f" {_sentence(plan.warning)}Nothing of it was dumped; its stream goes on as it was. Let the server keep its log"
-        f" longer, e.g. SET GLOBAL binlog_expire_logs_seconds = {kept}; then run: {command}; or begin it all the same:"
-        f" {command} --force"
+        f" longer; then run: {command}; or begin it all the same: {command} --force"
     )
 
 

@@ -186,15 +186,15 @@ def _told(dump: Dump) -> list[tuple[int, str]]:
 
 def dumped(gateway: GatewayDouble, dump: Dump, key: tuple[str, ...]) -> dict[tuple[object, ...], dict[str, object]]:
     """The table as the lake has it with the cut that ended the dump."""
-    return _lake(gateway, dump, key, dump.dumped_cut)
+    return lake_at(gateway, dump, key, dump.dumped_cut)
 
 
 def now(gateway: GatewayDouble, dump: Dump, key: tuple[str, ...]) -> dict[tuple[object, ...], dict[str, object]]:
     """The table as the lake has it with the newest cut."""
-    return _lake(gateway, dump, key, gateway.source("shop").committed[-1].cut)
+    return lake_at(gateway, dump, key, gateway.source("shop").committed[-1].cut)
 
 
-def _lake(
+def lake_at(
     gateway: GatewayDouble, dump: Dump, key: tuple[str, ...], cut: int
 ) -> dict[tuple[object, ...], dict[str, object]]:
     record = gateway.source("shop")

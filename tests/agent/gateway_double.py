@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 import grpc
 import pyarrow as pa
+from menura.roles import ROLES, Role
 from menura.v1 import catalog_pb2, changes_pb2, config_pb2, snapshot_pb2, stream_pb2, stream_pb2_grpc
 
 from tests.agent.dump_ledger import Dump, DumpLedger
@@ -48,7 +49,7 @@ class SourceRecord:
     pending: list[Batch] = field(default_factory=list)
     tables: dict[Table, changes_pb2.TableSync] = field(default_factory=dict)
     generation: int = 1
-    streams: dict[int, "_Stream"] = field(default_factory=dict)
+    streams: dict[Role, "_Stream"] = field(default_factory=dict)
     replicates: int = 0
     #: identity of another server that somebody has accepted
     accepted_server: str = ""
@@ -79,8 +80,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self.heartbeats: list[config_pb2.Heartbeat] = []
         self.messages: list[bytes] = []
         self.changed = threading.Condition()
-        #: those without a source, by agent and the request's type
-        self._control: dict[tuple[str, int], _Stream] = {}
+        #: those without a source, by agent
+        self._control: dict[tuple[str, Role], _Stream] = {}
         self._server = grpc.server(
             futures.ThreadPoolExecutor(64),
             options=[("grpc.max_receive_message_length", 300 << 20), ("grpc.max_send_message_length", 300 << 20)],
@@ -154,23 +155,23 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         with self.changed:
             self.source(source).loses_cuts = loses
 
-    def drop(self, source: str, request_type: int) -> None:
+    def drop(self, source: str, role: Role) -> None:
         """End a stream as a broken network would."""
-        self._open_stream(source, request_type).out.put(None)
+        self._open_stream(source, role).out.put(None)
 
-    def grant(self, source: str, size: int, request_type: int = stream_pb2.MySQLBinlog) -> None:
+    def grant(self, source: str, size: int, role: Role = Role.CHANGES) -> None:
         request = stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size))
-        self._open_stream(source, request_type).out.put(request)
+        self._open_stream(source, role).out.put(request)
 
     def wait_gone(self, source: str) -> None:
         """The agent is not running any more: what it sent last has been heard, or never will be."""
         streams = self.source(source).streams
         self.wait(lambda: all(stream.is_over for stream in (*self._control.values(), *streams.values())))
 
-    def _open_stream(self, source: str, request_type: int) -> _Stream:
+    def _open_stream(self, source: str, role: Role) -> _Stream:
         streams = self.source(source).streams
-        self.wait(lambda: request_type in streams and not streams[request_type].is_over)
-        return streams[request_type]
+        self.wait(lambda: role in streams and not streams[role].is_over)
+        return streams[role]
 
     def wait(self, condition: Callable[[], object], seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds
@@ -202,15 +203,16 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         assert first.WhichOneof("payload") == "hello" and first.header.sequence == 1
         stream = _Stream(context)
         key = first.header
+        role = ROLES[key.request_type]
         reader = threading.Thread(target=self._read, args=(request_iterator, stream, key), daemon=True)
         with self.changed:  # nobody else sends on it before its first words, or commits what these leave out
             record = self.sources.setdefault(key.source, SourceRecord()) if key.source else None
             if record is None:
-                former = self._control.get((key.agent, key.request_type))
-                self._control[key.agent, key.request_type] = stream
+                former = self._control.get((key.agent, role))
+                self._control[key.agent, role] = stream
             else:
-                former = record.streams.get(key.request_type)
-                record.streams[key.request_type] = stream
+                former = record.streams.get(role)
+                record.streams[role] = stream
             if former is not None:
                 former.is_over = True
             ack = config_pb2.HelloAck(gateway="double", heartbeat_interval_ms=200)
@@ -223,8 +225,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         finally:
             with self.changed:
                 stream.is_over = True
-                is_client = key.request_type == stream_pb2.MySQLClient
-                if is_client and record is not None and record.streams.get(key.request_type) is stream:
+                if role is Role.CATALOG and record is not None and record.streams.get(role) is stream:
                     record.ledger.forget()
                 self.changed.notify_all()
 
@@ -245,19 +246,19 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             yield request
 
     def _opened(self, first: stream_pb2.StreamResponse, stream: _Stream, record: SourceRecord | None) -> None:
-        kind = first.header.request_type
-        if kind == stream_pb2.Control_Config:
+        role = ROLES[first.header.request_type]
+        if role is Role.CONFIG:
             for hello in first.hello.sources:
                 self.source(hello.source).hello = hello
                 stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(hello.source)))
-        elif kind == stream_pb2.MySQLClient:
+        elif role is Role.CATALOG:
             assert record is not None
             record.ledger.forget()
             stream.out.put(stream_pb2.StreamRequest(cartography_request=catalog_pb2.CartographyRequest()))
             if self.grants_credit:
                 stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=self.window_bytes)))
             stream.out.put(stream_pb2.StreamRequest(desired_dumps=record.ledger.desired()))
-        elif kind == stream_pb2.MySQLBinlog:
+        elif role is Role.CHANGES:
             assert record is not None
             if self.grants_credit:
                 stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=self.window_bytes)))
@@ -290,19 +291,19 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
 
     def _push_dumps(self, source: str) -> None:
         record = self.source(source)
-        if stream_pb2.MySQLClient in record.streams:
+        if Role.CATALOG in record.streams:
             desired = stream_pb2.StreamRequest(desired_dumps=record.ledger.desired())
-            self._send(source, stream_pb2.MySQLClient, desired)
+            self._send(source, Role.CATALOG, desired)
 
     def _push(self, source: str) -> None:
         record = self.source(source)
-        for stream in [found for (_, kind), found in self._control.items() if kind == stream_pb2.Control_Config]:
+        for stream in [found for (_, role), found in self._control.items() if role is Role.CONFIG]:
             stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(source)))
-        if stream_pb2.MySQLBinlog in record.streams:
-            self._send(source, stream_pb2.MySQLBinlog, stream_pb2.StreamRequest(replicate=self._replicate(source)))
+        if Role.CHANGES in record.streams:
+            self._send(source, Role.CHANGES, stream_pb2.StreamRequest(replicate=self._replicate(source)))
 
-    def _send(self, source: str, request_type: int, request: stream_pb2.StreamRequest) -> None:
-        self.source(source).streams[request_type].out.put(request)
+    def _send(self, source: str, role: Role, request: stream_pb2.StreamRequest) -> None:
+        self.source(source).streams[role].out.put(request)
 
     def _read(self, responses: Iterator[stream_pb2.StreamResponse], stream: _Stream, key: stream_pb2.Header) -> None:
         expected = 1
@@ -344,7 +345,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         source = response.header.source
         record = self.source(source)
         ledger = record.ledger
-        if record.streams.get(stream_pb2.MySQLClient) is not stream:
+        if record.streams.get(Role.CATALOG) is not stream:
             return
         if kind == "snapshot_batch":
             ledger.batch(response.snapshot_batch)
@@ -421,9 +422,9 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             if sync is not None:
                 record.tables[started.table.database, started.table.table] = changes_pb2.TableSync(table=sync.table)
         committed = record.ledger.commit(end)
-        if committed and stream_pb2.MySQLClient in record.streams:
+        if committed and Role.CATALOG in record.streams:
             said = snapshot_pb2.ChunksCommitted(chunks=committed)
-            self._send(response.header.source, stream_pb2.MySQLClient, stream_pb2.StreamRequest(chunks_committed=said))
+            self._send(response.header.source, Role.CATALOG, stream_pb2.StreamRequest(chunks_committed=said))
         if any(event.dump for event in end.events):
             self._push_dumps(response.header.source)
         stopped = [(stop.table.database, stop.table.table) for stop in end.stopped]

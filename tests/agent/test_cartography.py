@@ -12,6 +12,7 @@ from agent.config_entries import Secret
 from agent.filter import Filter, Policy
 from agent.snapshot import plugin as catalog_plugin
 from agent.sources.mysql.config import MysqlConfig, ServerConfig
+from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
 from agent.sources.mysql.server import cartography
 from agent.sources.mysql.server.cartography import names_digest, read_cartography
 from agent.sources.mysql.server.connection import connect, facts_of
@@ -42,7 +43,7 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def read(database: Server) -> list[catalog_pb2.Cartography]:
     config = ServerConfig(database.host, "menura", database.port, Secret("menura-secret"))
-    filter_ = Filter(Policy.ACCEPT, {"hidden": None, "orders": ("NOTE",)})
+    filter_ = Filter(Policy.ACCEPT, {"hidden": None, "orders": ("NOTE",)}, identifiers=IDENTIFIERS)
     source = MysqlConfig(name="shop", kind="mysql", client=config, binlog=config, filter=filter_)
     with closing(connect(config, "shop")) as connection:
         return list(read_cartography(connection, source, facts_of(connection, "shop")))

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pymysql
 import pytest
-from menura.v1 import snapshot_pb2, stream_pb2
+from menura.roles import Role
+from menura.v1 import snapshot_pb2
 
 from tests.agent.dump_ledger import Dump
 from tests.agent.dumping import (
@@ -29,9 +30,9 @@ from tests.servers import Server
 __all__ = ["database", "gateway", "running"]
 
 
-@pytest.mark.parametrize("broken", [stream_pb2.MySQLClient, stream_pb2.MySQLBinlog])
+@pytest.mark.parametrize("broken", [Role.CATALOG, Role.CHANGES])
 def test_dump_when_a_stream_breaks_then_it_goes_on_from_the_ledger(
-    database: Server, gateway: GatewayDouble, tmp_path: Path, broken: int
+    database: Server, gateway: GatewayDouble, tmp_path: Path, broken: Role
 ) -> None:
     table = create(database, rows=2000)
     gateway.sync("shop", table, now=True)

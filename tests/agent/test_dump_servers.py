@@ -7,7 +7,8 @@ from pathlib import Path
 import psutil
 import pymysql
 import pytest
-from menura.v1 import config_pb2, snapshot_pb2, stream_pb2
+from menura.roles import Role
+from menura.v1 import config_pb2, snapshot_pb2
 
 from agent.snapshot import statuses
 from agent.sources.mysql.snapshot import reading
@@ -92,14 +93,14 @@ def test_dump_when_credit_runs_out_then_reading_stops_and_memory_is_bounded(
     dump = gateway.dump("shop", "held", WIDE)
     with running_agent(config(tmp_path, gateway, database), tmp_path / "log") as process:
         gateway.wait(lambda: gateway.source("shop").committed)
-        gateway.grant("shop", 1, stream_pb2.MySQLClient)
+        gateway.grant("shop", 1, Role.CATALOG)
         ledger = gateway.source("shop").ledger
         gateway.wait(lambda: ledger.received_rows)
         wait_status(gateway, dump, statuses.GATEWAY_WAITS)
         assert ledger.received_rows < 20_000
         assert psutil.Process(process.pid).memory_info().rss < 200 << 20
         gateway.grants_credit = True
-        gateway.grant("shop", 64 << 20, stream_pb2.MySQLClient)
+        gateway.grant("shop", 64 << 20, Role.CATALOG)
         wait_dumped(gateway, dump)
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from agent.errors import FilterColumnIsKey, FilterColumnUnknown, FilterTableUnknown, TableError
-from agent.filter import Filter, KnownTable, Policy
+from agent.filter import Filter, Identifiers, KnownTable, Policy
+from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
 
 RULES = {"orders": None, "customers": ("Email",), "otherdb.items": None, "items": ("note",), "kept": ()}
 TABLES = [
@@ -35,7 +36,7 @@ TABLES = [
 def test_verdict_when_asked_then_follows_the_policy(
     policy: Policy, database: str, table: str, allowed: bool, ignored: set[str]
 ) -> None:
-    verdict = Filter(policy, RULES).verdict(database, table)
+    verdict = Filter(policy, RULES, identifiers=IDENTIFIERS).verdict(database, table)
     assert (verdict.allowed, set(verdict.ignored_columns)) == (allowed, ignored)
 
 
@@ -46,7 +47,7 @@ def test_ignored_column_when_written_in_another_case_then_is_the_same() -> None:
 @pytest.mark.parametrize("helper", ["_orders_gho", "_orders_del", "_orders_20260101000000_del", "__orders_new"])
 def test_verdict_of_an_online_schema_changes_tables_then_is_that_of_the_table_that_they_are_of(helper: str) -> None:
     rules = {"orders": None, "customers": ("email",), "_customers_del": ()}
-    accept, drop = (Filter(policy, rules) for policy in (Policy.ACCEPT, Policy.DROP))
+    accept, drop = (Filter(policy, rules, identifiers=IDENTIFIERS) for policy in (Policy.ACCEPT, Policy.DROP))
     assert not accept.verdict("shop", helper).allowed
     assert not drop.verdict("shop", helper).allowed
     assert accept.verdict("shop", helper.replace("orders", "items")).allowed
@@ -58,7 +59,7 @@ def test_verdict_of_a_renamed_table_then_is_that_of_both_names_until_the_rule_na
     renamed_from: tuple[str, ...], allowed: bool
 ) -> None:
     rules = {"orders": None, "customers": ("email",), "fresh": ()}
-    filter_ = Filter(Policy.ACCEPT, rules, {"fresh": renamed_from} if renamed_from else {})
+    filter_ = Filter(Policy.ACCEPT, rules, {"fresh": renamed_from} if renamed_from else {}, IDENTIFIERS)
     filter_.origins.are({("shop", "fresh"): ("shop", "orders"), ("shop", "away"): ("shop", "customers")})
     assert filter_.verdict("shop", "fresh").allowed is allowed
     assert filter_.verdict("shop", "away").ignores("email")
@@ -81,7 +82,7 @@ def test_check_when_all_names_exist_then_is_silent() -> None:
     ],
 )
 def test_check_when_a_name_is_wrong_then_names_it(rules: dict, error: type[Exception], named: str) -> None:
-    filter_ = Filter(Policy.ACCEPT, rules)
+    filter_ = Filter(Policy.ACCEPT, rules, identifiers=IDENTIFIERS)
     (found,) = filter_.check(TABLES, "shop")
     assert isinstance(found, error) and named in str(found)
     assert "\n" not in str(found)
@@ -95,3 +96,13 @@ def test_digest_when_the_policy_changes_then_changes() -> None:
         Filter(policy, rules).sha256() for policy in Policy for rules in ({}, {"a": None}, {"a": ("b",)}, {"a": ()})
     }
     assert len(digests) == 8
+
+
+def test_verdict_when_a_kinds_names_have_case_then_only_the_very_name_is_ignored_and_found():
+    filter_ = Filter(Policy.ACCEPT, {"orders": ("Email",)}, identifiers=Identifiers(frozenset({"system"}), fold=str))
+    verdict = filter_.verdict("shop", "orders")
+    assert (verdict.ignores("Email"), verdict.ignores("email")) == (True, False)
+    assert filter_.verdict("System", "orders").allowed and not filter_.verdict("system", "orders").allowed
+    assert filter_.verdict("shop", "_orders_gho").ignored_columns == set()
+    (unknown,) = filter_.check([KnownTable("shop", "orders", ("id", "email"), ("id",))], "shop")
+    assert "'Email', which is no column of shop.orders" in unknown.found

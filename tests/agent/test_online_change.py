@@ -13,7 +13,7 @@ import pytest
 from menura.v1 import changes_pb2
 from pymysql.constants import ER
 
-from agent.online_change import bases, is_ghost, is_swap
+from agent.sources.mysql.ddl.online_change import bases, is_ghost, is_swap
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
 from tests.agent.test_schema_over_time import MINIMAL, events, kinds

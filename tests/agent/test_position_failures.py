@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from menura.v1 import config_pb2
 
-from agent.errors import ServerIdDuplicate, SourceDiverged, SourceRebuilt
+from agent.errors import SourceDiverged, SourceRebuilt
+from agent.sources.mysql.errors import ServerIdDuplicate
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.log_changes import (
     accept,

@@ -17,6 +17,7 @@ from agent.filter import Filter, Policy
 from agent.positions import Position
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.sources.mysql.config import MysqlConfig, ServerConfig
+from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
 from agent.sources.mysql.ddl.model import Server
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.native.decoder import BinlogDecoder
@@ -94,7 +95,9 @@ def anonymous(*, end: int) -> bytes:
 def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
     """What the reader makes of a log, by file and offset, and the error that it ends with."""
     at = ServerConfig("127.0.0.1", "menura")
-    source = MysqlConfig(name="shop", kind="mysql", client=at, binlog=at, filter=Filter(Policy.ACCEPT, {}))
+    source = MysqlConfig(
+        name="shop", kind="mysql", client=at, binlog=at, filter=Filter(Policy.ACCEPT, {}, identifiers=IDENTIFIERS)
+    )
     facts = Facts("mysql", "9.7.0", "uuid", has_gtids=False)
     decoder = BinlogDecoder(mariadb=False, checksum=False, next_gsn=1, next_transaction_id=1)
     table_positions = TablePositions({TABLE: BinlogPosition(None, "uuid", FIRST_LOG, 4)}, BinlogPosition())

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from menura.v1 import changes_pb2, config_pb2, stream_pb2
+from menura.roles import Role
+from menura.v1 import changes_pb2, config_pb2
 
 from agent.sources.mysql.server import replication
 from tests.agent.dumping import agent_inside, poll
@@ -135,7 +136,7 @@ def test_sync_when_the_stream_breaks_again_and_again_then_nothing_is_lost_or_dou
         for _ in range(5):
             change(database, rounds=4)
             before = gateway.source("shop").replicates
-            gateway.drop("shop", stream_pb2.MySQLBinlog)
+            gateway.drop("shop", Role.CHANGES)
             gateway.wait(lambda before=before: gateway.source("shop").replicates > before)
             time.sleep(dice.random() / 10)
         wait_equal(gateway, database, ORDERS)
@@ -316,7 +317,7 @@ def test_sync_when_mysql_has_no_gtids_then_goes_by_file_and_offset(gateway: Gate
             database.run("FLUSH BINARY LOGS")
             change(database, rounds=2)
             wait_equal(gateway, database, ORDERS)
-            gateway.drop("shop", stream_pb2.MySQLBinlog)
+            gateway.drop("shop", Role.CHANGES)
             change(database, rounds=2)
             change(database, rounds=2, table="items")
             gateway.sync("shop", ITEMS, oldest=True)

@@ -22,9 +22,11 @@ sources:
 #: reads no server: its plugins say what they were given
 KIND = """\
 from dataclasses import dataclass
+from agent.filter import Identifiers
 from agent.settings import SourceConfig
 from menura.v1 import stream_pb2
 
+identifiers = Identifiers(fold=str)
 config_keys = ("rows",)
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from agent.filter import Filter, Policy
 from agent.positions import Position
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.sources.mysql.config import MysqlConfig, ServerConfig
+from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
 from agent.sources.mysql.ddl.model import Server, TableDefinition
 from agent.sources.mysql.log.table_map import TableMapError, table_of
 from agent.sources.mysql.log.xid import Xid
@@ -45,7 +46,9 @@ from tests.agent.wire import read_table
 from tests.fuzz.mutate import BODY
 
 _AT = ServerConfig("127.0.0.1", "menura")
-_SOURCE = MysqlConfig(name="shop", kind="mysql", client=_AT, binlog=_AT, filter=Filter(Policy.ACCEPT, {}))
+_SOURCE = MysqlConfig(
+    name="shop", kind="mysql", client=_AT, binlog=_AT, filter=Filter(Policy.ACCEPT, {}, identifiers=IDENTIFIERS)
+)
 _FIRST = BinlogPosition(None, "uuid", "binlog.000001", 4)
 _TABLE_MAP = 19
 #: how often one stream may be opened anew

@@ -9,19 +9,13 @@ from menura.errors import MenuraError
 from menura.v1 import catalog_pb2
 
 from agent.positions import PositionKind
-from agent.runtime.credit import Credit
 from agent.runtime.state import SourceState
-from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.plugin import Look
-from agent.snapshot.reader import OpenReader
-from agent.snapshot.scheduler import SnapshotScheduler
-from agent.snapshot.throttles import Throttles
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.server.cartography import names_digest, read_cartography
 from agent.sources.mysql.server.checks import check_client
 from agent.sources.mysql.server.connection import connect, server_errors
-from agent.sources.mysql.snapshot.access import Access
-from agent.sources.mysql.snapshot.reading import Reader
+from agent.sources.mysql.snapshot.reading import MysqlTableReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +47,5 @@ class MysqlCatalog:
                 send(part)
         return Look(digest, seconds, findings)
 
-    def readers(self, coordinator: SnapshotCoordinator, scheduler: SnapshotScheduler, credit: Credit) -> OpenReader:
-        def open_reader(position_kind: PositionKind, throttles: Throttles) -> Reader:
-            access = Access.open(self.config, position_kind)
-            return Reader(access, coordinator, scheduler, credit, throttles, self.state)
-
-        return open_reader
+    def open_reader(self, position_kind: PositionKind) -> MysqlTableReader:
+        return MysqlTableReader.open(self.config, self.state, position_kind)

@@ -11,11 +11,13 @@ from agent.snapshot.plugin import CatalogPlugin
 from agent.source_kind import Context, SourcePlugin
 from agent.sources.mysql.catalog import MysqlCatalog
 from agent.sources.mysql.config import KEYS, MysqlConfig, configure
+from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
 from agent.sources.mysql.replicator import BinlogChanges
 
-__all__ = ["config_keys", "configure", "make_plugins"]
+__all__ = ["config_keys", "configure", "identifiers", "make_plugins"]
 
 config_keys = KEYS
+identifiers = IDENTIFIERS
 
 
 def make_plugins(context: Context) -> Sequence[SourcePlugin]:
@@ -26,6 +28,6 @@ def make_plugins(context: Context) -> Sequence[SourcePlugin]:
     changes = BinlogChanges(context, config, coordinator, credit)
     catalog = MysqlCatalog(config, context.state)
     return (
-        CatalogPlugin(stream_pb2.MySQLClient, config, context.state, coordinator, catalog, catalog.readers),
+        CatalogPlugin(stream_pb2.MySQLClient, config, context.state, coordinator, catalog, catalog.open_reader),
         ChangesPlugin(stream_pb2.MySQLBinlog, context.state, coordinator, credit, changes),
     )

@@ -15,14 +15,12 @@ from menura.v1 import changes_pb2
 from agent.capture.cuts import CutSettings
 from agent.capture.source import ReadAgain
 from agent.capture.stale_tables import StaleTables
-from agent.capture.starts import Starts
+from agent.capture.starts import begin_dumps
 from agent.capture.task import Task, TaskSink
 from agent.positions import PositionSyntaxError
 from agent.runtime.credit import Credit
 from agent.runtime.state import READING
-from agent.snapshot.coordinator import SnapshotCoordinator, TaskTables
-from agent.snapshot.unchunked_snapshots import DumpForgotten
-from agent.snapshot.watermarks import Watermark
+from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.source_kind import Context
 from agent.sources.mysql.beginning import Beginning, Beginnings
 from agent.sources.mysql.config import MysqlConfig
@@ -98,7 +96,7 @@ class BinlogChanges:
             log.info("rows need their statements' text: asked for from now on", extra={"fields": fields})
             self._annotated = True
             raise ReadAgain from missing
-        except (DumpForgotten, ColumnsUnlogged) as known:
+        except ColumnsUnlogged as known:
             raise ReadAgain from known
 
     def _note_stop(self, stop: Stop[BinlogPosition]) -> None:
@@ -120,7 +118,8 @@ class BinlogChanges:
             task.check()
             anew = begun.anew(replicate, history.tables())
             begun.unlogged_columns.begin(begun.starts.positions, anew)
-            self._begin_dumps(replicate, begun.position_kind, begun.starts)
+            committed = _committed(replicate, begun.position_kind)
+            begin_dumps(self._coordinator, replicate, begun.starts, begun.position_kind, committed)
             definitions = Definitions(
                 self.source,
                 begun.server,
@@ -132,28 +131,6 @@ class BinlogChanges:
             )
             definitions.begin(begun.table_positions.start, begun.starts.positions, anew)
             self._read(task, begun, definitions)
-
-    def _begin_dumps(
-        self, replicate: changes_pb2.Replicate, position_kind: BinlogPositionKind, starts: Starts[BinlogPosition]
-    ) -> None:
-        unchunked = [
-            self._coordinator.unchunked(dump) for dump, table in starts.awaited.items() if table in starts.positions
-        ]
-        for stop in starts.stopped:
-            for dump in [dump for dump, table in starts.awaited.items() if table == stop.table]:
-                self._coordinator.refuse(dump, stop.error)
-        self._coordinator.begin(
-            TaskTables(
-                position_kind,
-                replicate.next_cut,
-                _committed(replicate, position_kind),
-                starts.kept,
-                starts.awaited,
-                frozenset(starts.undecided),
-                bool(starts.positions),
-                tuple(snapshot for snapshot in unchunked if snapshot is not None),
-            )
-        )
 
     def _read(self, task: Task, begun: Beginning, definitions: Definitions) -> None:
         replicate = task.replicate
@@ -167,9 +144,8 @@ class BinlogChanges:
         decoder.annotated = self._annotated
         with closing(PreparedFile(self._state_folder, self.source)) as prepared:
             reader = self._reader(task, begun, decoder, definitions, prepared)
-            starts = begun.starts
-            if starts.positions or starts.stopped:
-                reader.send_start(starts.started, starts.stopped, starts.gaps)
+            if begun.starts.positions or begun.starts.stopped:
+                reader.send_start(begun.starts)
             self._stream(task, reader, begun, decoder)
 
     def _stream(self, task: Task, reader: BinlogReader, begun: Beginning, decoder: BinlogDecoder) -> None:
@@ -230,10 +206,9 @@ class BinlogChanges:
         )
 
 
-def _committed(replicate: changes_pb2.Replicate, position_kind: BinlogPositionKind) -> Watermark | None:
-    """The end of its last cut."""
+def _committed(replicate: changes_pb2.Replicate, position_kind: BinlogPositionKind) -> BinlogPosition | None:
+    """Where its last cut ended."""
     try:
-        position = from_proto(replicate.position, position_kind) if replicate.HasField("position") else None
+        return from_proto(replicate.position, position_kind) if replicate.HasField("position") else None
     except PositionSyntaxError:  # no table is read on from it, or that was an error already
-        position = None
-    return Watermark(replicate.next_cut - 1, replicate.next_gsn - 1, position, {}) if position is not None else None
+        return None

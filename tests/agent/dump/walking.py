@@ -9,8 +9,8 @@ from agent.filter import Verdict
 from agent.sources.mysql.ddl.model import Server as DefinitionServer
 from agent.sources.mysql.ddl.model import TableDefinition
 from agent.sources.mysql.server.connection import facts_of
-from agent.sources.mysql.server.identifiers import quoted
 from agent.sources.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.server.quoting import quoted
 from agent.sources.mysql.snapshot.keys import Key, keys_of
 from agent.sources.mysql.snapshot.statements import bound_of, chunk_statement, prepare
 from tests.servers import Server

@@ -11,6 +11,7 @@ from menura.change_batch import METADATA_DEFAULT, METADATA_ROW_END
 from agent.config_entries import Secret
 from agent.filter import Filter, Policy
 from agent.sources.mysql.config import MysqlConfig, ServerConfig
+from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
 from agent.sources.mysql.ddl.model import Server as DefinitionServer
 from agent.sources.mysql.ddl.model import TableDefinition
 from agent.sources.mysql.server.connection import connect, facts_of
@@ -26,7 +27,9 @@ DATABASE = "t"
 def source_config(server: Server, table: str = "", ignored: Iterable[str] = ()) -> MysqlConfig:
     at = ServerConfig(server.host, server.user, server.port, Secret(server.password))
     rules = {table: tuple(ignored)} if table else {}
-    return MysqlConfig(name="shop", kind="mysql", client=at, binlog=at, filter=Filter(Policy.ACCEPT, rules))
+    return MysqlConfig(
+        name="shop", kind="mysql", client=at, binlog=at, filter=Filter(Policy.ACCEPT, rules, identifiers=IDENTIFIERS)
+    )
 
 
 def definition_of(server: Server, table: str) -> TableDefinition:

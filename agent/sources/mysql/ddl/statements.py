@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import dropwhile, pairwise
 
-from agent.filter import SYSTEM_DATABASES
+from agent.sources.mysql.ddl.identifiers import SYSTEM_DATABASES
 from agent.sources.mysql.ddl.lexer import END, Token, TokenKind, lex
 from agent.sources.mysql.ddl.lexer import words as keywords
 from agent.sources.mysql.ddl.model import Server, Statement

@@ -23,11 +23,11 @@ from typing import Protocol
 
 from agent.errors import PositionInvalid, PositionPurged, SourceRebuilt
 from agent.filter import Filter
-from agent.online_change import is_ghost
 from agent.positions import least
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.derived import lacks_expressions
 from agent.sources.mysql.ddl.model import Applied, Catalog, ChangeKind, Server, Statement, Table, TableDefinition
+from agent.sources.mysql.ddl.online_change import is_ghost
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.ddl.statements import read as read_statement
 from agent.sources.mysql.ddl.undo import undo

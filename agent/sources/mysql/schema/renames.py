@@ -22,9 +22,9 @@ from typing import Any
 
 from agent.errors import PositionInvalid, PositionPurged, SourceRebuilt
 from agent.filter import Filter
-from agent.online_change import bases, is_ghost
 from agent.positions import PositionsUnordered
 from agent.sources.mysql.ddl.model import Server, Statement, Table
+from agent.sources.mysql.ddl.online_change import bases, is_ghost
 from agent.sources.mysql.ddl.renames import Names, names_of
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.ddl.statements import read as read_statement

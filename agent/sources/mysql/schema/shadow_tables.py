@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agent.online_change import bases, is_ghost
 from agent.sources.mysql.ddl.model import Change, ChangeKind, Table
+from agent.sources.mysql.ddl.online_change import bases, is_ghost
 
 #: renamed from one synced table; the oldest are forgotten
 MOST_RENAMED = 16

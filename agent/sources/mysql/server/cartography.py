@@ -14,8 +14,8 @@ from menura.v1 import catalog_pb2, config_pb2
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
-from agent.filter import SYSTEM_DATABASES
 from agent.sources.mysql.config import MysqlConfig
+from agent.sources.mysql.ddl.identifiers import SYSTEM_DATABASES
 from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.information_schema import verdicts_on
 

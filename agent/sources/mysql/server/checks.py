@@ -12,15 +12,11 @@ from typing import Any
 from menura.errors import MenuraError
 from pymysql.connections import Connection
 
-from agent.errors import (
-    BinlogDisabled,
-    BinlogFormatNotRow,
-    BinlogRowValuePartial,
-    ServerIdDuplicate,
-    SourceError,
-)
-from agent.filter import SYSTEM_DATABASES, KnownTable
+from agent.errors import SourceError
+from agent.filter import KnownTable
 from agent.sources.mysql.config import MysqlConfig
+from agent.sources.mysql.ddl.identifiers import SYSTEM_DATABASES
+from agent.sources.mysql.errors import BinlogDisabled, BinlogFormatNotRow, BinlogRowValuePartial, ServerIdDuplicate
 from agent.sources.mysql.server.connection import Facts, connect, facts_of, grant_missing, rows, server_errors, variable
 from agent.sources.mysql.server.information_schema import verdicts_on
 from agent.sources.mysql.server.replication import REPLICATION_GRANT, ReplicaIdentity, register

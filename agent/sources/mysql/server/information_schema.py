@@ -13,11 +13,12 @@ from typing import Any
 from menura.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
-from agent.filter import SYSTEM_DATABASES, Filter, Verdict
+from agent.filter import Filter, Verdict
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.charset_texts import is_shown_surely
 from agent.sources.mysql.ddl.derived import names_in, unsent
 from agent.sources.mysql.ddl.expressions import digest
+from agent.sources.mysql.ddl.identifiers import SYSTEM_DATABASES
 from agent.sources.mysql.ddl.keys import ENGINES_OF_HASHES
 from agent.sources.mysql.ddl.literals import real_text
 from agent.sources.mysql.ddl.model import (

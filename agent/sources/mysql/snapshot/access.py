@@ -22,8 +22,8 @@ from agent.sources.mysql.ddl.model import Server, TableDefinition, Unsure
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, MariadbGtids, MysqlGtids
 from agent.sources.mysql.schema.schema_reader import server_of
 from agent.sources.mysql.server.connection import Facts, connect, facts_of, rows, server_code, server_errors, variable
-from agent.sources.mysql.server.identifiers import quoted
 from agent.sources.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.server.quoting import quoted
 from agent.sources.mysql.server.server_log import ServerLog
 from agent.sources.mysql.snapshot.keys import with_promoted_key
 from agent.sources.mysql.snapshot.server import DumpServer, LogServer, is_same_server

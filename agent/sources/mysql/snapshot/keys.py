@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 from agent.filter import Verdict
 from agent.sources.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 from agent.sources.mysql.server.connection import rows
-from agent.sources.mysql.server.identifiers import quoted
+from agent.sources.mysql.server.quoting import quoted
 
 #: of an ENUM or SET in a key: neither server makes a range of `enum > 3`, so a bound lists the values beyond it
 MOST_LISTED_VALUES = 256

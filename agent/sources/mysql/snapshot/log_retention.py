@@ -23,6 +23,8 @@ ASSUMED_ROWS_PER_SECOND = 200_000
 _WARNED_PART = 0.5
 #: Amazon's servers ignore the expiry and have a setting of their own
 _MANAGED_SETTING = "binlog retention hours"
+#: what a server that keeps its log for too short a time is to keep it at least: a week
+_KEPT_SECONDS = 604_800
 #: the log's size that the server keeps: MariaDB since 11.4, Percona
 _SIZE_SETTINGS = ("max_binlog_total_size", "binlog_space_limit")
 
@@ -33,6 +35,8 @@ class LogRetention:
     seconds: int | None
     #: what decides that: a setting and its value
     by: str = ""
+    #: what makes the server keep it for {seconds}, or for as long as nobody purges it
+    statement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ def unchunked_warning(retention: LogRetention, needed: int | None) -> str:
     kept = f"the server keeps its log for {_told(retention.seconds)} ({retention.by})"
     if needed is None:
         return f"How long the dump takes is not known; {kept}"
+    if needed > retention.seconds:
+        longer = retention.statement.format(seconds=max(2 * needed, _KEPT_SECONDS))
+        return f"It may take {_told(needed)}; {kept}, and for longer with: {longer}"
     if needed > retention.seconds * _WARNED_PART:
         return f"It may take {_told(needed)}; {kept}"
     return ""
@@ -108,7 +115,8 @@ def _managed(connection: "Connection[Any]") -> LogRetention | None:
         return None
     set_ = rows(connection, "SELECT value FROM mysql.rds_configuration WHERE name = %s", (_MANAGED_SETTING,))
     hours = int(set_[0][0] or 0) if set_ else 0
-    return LogRetention(hours * 3600, f"{_MANAGED_SETTING} is {hours or 'not set: as soon as possible'}")
+    by = f"{_MANAGED_SETTING} is {hours or 'not set: as soon as possible'}"
+    return LogRetention(hours * 3600, by, f"CALL mysql.rds_set_configuration('{_MANAGED_SETTING}', 168)")
 
 
 def _expiry(connection: "Connection[Any]") -> LogRetention:
@@ -116,13 +124,12 @@ def _expiry(connection: "Connection[Any]") -> LogRetention:
         return LogRetention(None)
     seconds = int(float(variable(connection, "binlog_expire_logs_seconds") or 0))
     if seconds:
-        return LogRetention(seconds, f"binlog_expire_logs_seconds is {seconds}")
-    days = variable(connection, "expire_logs_days") or "0"
-    return (
-        LogRetention(int(float(days) * 86_400), f"expire_logs_days is {float(days):g}")
-        if float(days)
-        else LogRetention(None)
-    )
+        statement = "SET GLOBAL binlog_expire_logs_seconds = {seconds}"
+        return LogRetention(seconds, f"binlog_expire_logs_seconds is {seconds}", statement)
+    days = float(variable(connection, "expire_logs_days") or "0")
+    if not days:
+        return LogRetention(None)
+    return LogRetention(int(days * 86_400), f"expire_logs_days is {days:g}", "SET GLOBAL expire_logs_days = 0")
 
 
 def _by_size(connection: "Connection[Any]", expiry: LogRetention) -> LogRetention:
@@ -133,7 +140,7 @@ def _by_size(connection: "Connection[Any]", expiry: LogRetention) -> LogRetentio
             continue
         growth = _growth(connection, expiry)
         seconds = round(limit * growth.seconds / growth.size_bytes) if growth is not None else None
-        return LogRetention(seconds, f"{name} is {limit}")
+        return LogRetention(seconds, f"{name} is {limit}", f"SET GLOBAL {name} = 0")
     return LogRetention(None)
 
 

@@ -21,7 +21,7 @@ from pymysql.connections import Connection
 
 from agent.sources.mysql.ddl.model import Table
 from agent.sources.mysql.server.connection import Facts, is_connection_lost, rows
-from agent.sources.mysql.server.identifiers import quoted, quoted_name
+from agent.sources.mysql.server.quoting import quoted, quoted_name
 from agent.sources.mysql.snapshot import statements
 from agent.sources.mysql.snapshot.guesses import Guesses
 from agent.sources.mysql.snapshot.keys import Form, Key

@@ -42,7 +42,7 @@ from agent.sources.mysql.native.results import (
 )
 from agent.sources.mysql.schema.table_planner import columns_of
 from agent.sources.mysql.server.connection import READ_TIMEOUT_SECONDS, server_code, server_errors
-from agent.sources.mysql.server.identifiers import quoted_name
+from agent.sources.mysql.server.quoting import quoted_name
 from agent.sources.mysql.snapshot.answers import Subject, subject_of
 from agent.sources.mysql.snapshot.result_columns import (
     COUNTED_TYPES,

@@ -29,7 +29,7 @@ from agent.errors import DumpServerUnrelated, DumpSnapshotFailed, SourceGrantMis
 from agent.sources.mysql.ddl.model import Table
 from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind, MysqlGtids
 from agent.sources.mysql.server.connection import account_of, is_grant_missing, rows, server_code, server_errors
-from agent.sources.mysql.server.identifiers import quoted, quoted_name
+from agent.sources.mysql.server.quoting import quoted, quoted_name
 from agent.sources.mysql.server.server_log import STATUS_GRANT, status_statement
 from agent.sources.mysql.snapshot.mariadb_other_server import MariadbOtherServer
 from agent.sources.mysql.snapshot.mariadb_snapshots import MariadbLog

@@ -18,7 +18,7 @@ from pymysql.connections import Connection
 from agent.snapshot.reader import BoundInvalid
 from agent.sources.mysql.ddl.model import Table
 from agent.sources.mysql.server.connection import Facts
-from agent.sources.mysql.server.identifiers import quoted, quoted_name
+from agent.sources.mysql.server.quoting import quoted, quoted_name
 from agent.sources.mysql.snapshot.keys import Form, Key, KeyColumn
 
 #: the texts of a bound; a beginning of the key's columns is a bound too

@@ -9,7 +9,7 @@ from pymysql.connections import Connection
 from agent.errors import DumpSnapshotImpossible
 from agent.sources.mysql.ddl.model import Table
 from agent.sources.mysql.server.connection import rows
-from agent.sources.mysql.server.identifiers import quoted
+from agent.sources.mysql.server.quoting import quoted
 from agent.sources.mysql.snapshot.server import DumpServer
 
 BEGIN = "START TRANSACTION WITH CONSISTENT SNAPSHOT"

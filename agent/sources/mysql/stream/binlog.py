@@ -19,6 +19,7 @@ from menura.v1 import changes_pb2
 from agent.capture.cuts import Cuts, CutSettings
 from agent.capture.sink import Sink
 from agent.capture.stale_tables import StaleTables
+from agent.capture.starts import Starts
 from agent.errors import EventUnknown, EventUnreadable
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.sources.mysql.config import MysqlConfig
@@ -194,22 +195,10 @@ class BinlogReader:
                     raise
             self._end_cut_if_due()
 
-    def send_start(
-        self,
-        started: list[changes_pb2.TableStarted],
-        stopped: list[Stop[BinlogPosition]],
-        gaps: Iterable[changes_pb2.TableEvent] = (),
-    ) -> None:
-        """The start cut: the resolved positions, gaps of the log, and of rows only tables that begin with their whole
-        dump."""
-        for event in gaps:
-            event.gsn = self._decoder.take_gsn()
-            self._cuts.add_event(event)
-        self._cuts.add_stop(*stopped)
-        for stop in stopped:
-            self._table_positions.stop(stop.table)
-        self._end_cut(started)
-        self._sink.tables_are(stopped)
+    def send_start(self, starts: Starts[BinlogPosition]) -> None:
+        self._cuts.begin(starts)
+        self._end_cut(starts.started)
+        self._sink.tables_are(starts.stopped)
 
     def _decode(self) -> None:
         """Decode all that was received, with Python's part in between."""

@@ -13,7 +13,6 @@ from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.filter import Verdict
-from agent.online_change import is_put_aside, is_swap
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.converted import converted
@@ -32,6 +31,7 @@ from agent.sources.mysql.ddl.model import (
     Table,
     TableDefinition,
 )
+from agent.sources.mysql.ddl.online_change import is_put_aside, is_swap
 from agent.sources.mysql.ddl.sql_modes import Session
 from agent.sources.mysql.ddl.statements import Kind, StatementSummary
 from agent.sources.mysql.failures import ignored_renamed

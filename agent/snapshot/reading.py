@@ -1,0 +1,231 @@
+"""The tasks of a dump: its plan, a chunk of a range, an unchunked snapshot, and the position at which it can end.
+
+Comes in: a task and a source's `TableReader`. Goes out: messages on the catalog's stream, and to `scheduler` what was
+read. Nothing is durable.
+
+The table is looked at behind the low watermark. Had an ALTER come between the two, its event in the stream has a number
+above the chunk's, and the chunk does not count; so it does not matter which of both definitions was found.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from menura.v1 import snapshot_pb2, stream_pb2
+
+from agent.columnar.encode import SnapshotRows, encode_snapshot
+from agent.positions import Position
+from agent.runtime.credit import Credit
+from agent.settings import SourceConfig
+from agent.snapshot.chunk_size import ChunkSize
+from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.snapshot.progress import ONLY_RANGE, Losses, SentChunk, SnapshotProgress
+from agent.snapshot.reader import Rows, TableReader
+from agent.snapshot.scheduler import SnapshotScheduler
+from agent.snapshot.tasks import SnapshotTask, TaskKind
+from agent.snapshot.throttles import Throttles
+from agent.table_positions import Table, name_message
+
+#: of the server, while the same rows are read: a third read could end it again
+MOST_RESTARTS = 2
+#: its clock and ours, and a wait for the answer
+CLOCK_SECONDS = 3.0
+
+
+class NotYet(Exception):
+    """The task has to wait; says for what."""
+
+
+class ServerEnds(Exception):
+    """The server has ended each time that these rows were read, or the plan was made."""
+
+
+class SnapshotReading:
+    """Does tasks with one `TableReader`, in one thread."""
+
+    def __init__(
+        self,
+        tables: TableReader[Any],
+        config: SourceConfig,
+        coordinator: SnapshotCoordinator,
+        scheduler: SnapshotScheduler,
+        credit: Credit,
+        throttles: Throttles,
+    ) -> None:
+        self.tables = tables
+        self._config = config
+        self._coordinator = coordinator
+        self._scheduler = scheduler
+        self._credit = credit
+        self._throttles = throttles
+        self._sizes: dict[str, ChunkSize] = {}
+        #: how long the task waited for credit
+        self._credit_seconds = 0.0
+        self._tasks: dict[TaskKind, Callable[[SnapshotTask], None]] = {
+            TaskKind.PLAN: self._plan,
+            TaskKind.CHUNK: self._chunk,
+            TaskKind.UNCHUNKED: self._unchunked,
+            TaskKind.END: self._end,
+        }
+
+    def do(self, task: SnapshotTask) -> None:
+        """Raises what keeps it from being done."""
+        self._credit_seconds = 0.0
+        self._tasks[task.kind](task)
+
+    def give_up(self, task: SnapshotTask) -> None:
+        """The gateway forgets what came of the chunk."""
+        if task.sent_batches:
+            dropped = snapshot_pb2.ChunkDropped(dump=task.progress.dump, chunk=task.number)
+            task.writer.send(stream_pb2.StreamResponse(chunk_dropped=dropped))
+
+    # --- tasks
+
+    def _plan(self, task: SnapshotTask) -> None:
+        progress = task.progress
+        self._check_restarts(progress.losses, MOST_RESTARTS + 1)
+        self._check_allowed(progress.table)
+        # a chunk that meets the same damage names its rows
+        plan = self.tables.plan(progress.order, looks_at_rows=not progress.losses.restarts)
+        task.writer.send(stream_pb2.StreamResponse(dump_plan=plan))
+        self._scheduler.planned(task, by_key=bool(plan.key), above=self.tables.above(progress.table))
+
+    def _chunk(self, task: SnapshotTask) -> None:
+        progress, part, tables = task.progress, task.part, self.tables
+        assert part is not None
+        self._check_allowed(progress.table)
+        if not self._coordinator.is_streamed(progress.table):
+            raise NotYet("the table's stream does not run")
+        if not self._coordinator.has_watermark(progress.order.started_gsn):
+            raise NotYet("no cut is committed since the stream began: the gateway is behind")
+        self._check_restarts(part.losses, MOST_RESTARTS)
+        throttle = self._throttles.of_task(task, tables.read_load)
+        throttle.before_chunk()
+        size = self._size_of(progress)
+        allowed = throttle.most_rows(self._config.dump.chunk_seconds, size.row_bytes)
+        most = max(1, int(min(size.rows, allowed)))
+        limit = task.most_rows = part.narrowed(most)
+        key = tuple(progress.order.plan.key)
+        began = time.monotonic()
+        with tables.chunk(progress.table) as low:
+            gsn = self._watermark(task, low)
+            rows = tables.read_chunk(progress.table, key, part.cursor, part.upper, limit, self._received(task))
+            count = self._send(task, rows)
+            high = tables.high()
+        seconds = time.monotonic() - began
+        if limit == most:
+            size.took(count, rows.source_bytes, max(0.0, seconds - throttle.held_seconds - self._credit_seconds))
+        is_last = count < limit
+        end = part.upper if is_last else rows.upper
+        sent = SentChunk(task.number, part.number, part.cursor, end, is_last, count)
+        message = _chunk_end(task, sent, rows, low, seconds)
+        if not self._scheduler.chunk_read(task, sent, gsn, tables.in_the_log(high), message):
+            self.give_up(task)
+
+    def _unchunked(self, task: SnapshotTask) -> None:
+        progress, tables = task.progress, self.tables
+        assert task.part is not None
+        self._check_allowed(progress.table)
+        self._check_restarts(task.part.losses, MOST_RESTARTS)
+        self._throttles.of_task(task, tables.read_load).before_chunk()
+        began = time.monotonic()
+        with tables.snapshot(progress.table) as shown:
+            rows = tables.read_table(progress.table, self._received(task))
+            count = self._send(task, rows)
+        sent = SentChunk(task.number, ONLY_RANGE, "", "", True, count)
+        message = _chunk_end(task, sent, rows, shown, time.monotonic() - began)
+        if not self._scheduler.unchunked_read(task, sent, tables.in_the_log(shown), message):
+            self.give_up(task)
+
+    def _end(self, task: SnapshotTask) -> None:
+        if not self._coordinator.is_streamed(task.progress.table):
+            raise NotYet("all is read, and the table's stream does not run")
+        self._scheduler.all_read(task, self.tables.in_the_log(self.tables.high()))
+
+    # --- what they have in common
+
+    def _check_restarts(self, losses: Losses, most: int) -> None:
+        """A damaged page may make a server end itself: no dump may do that to it again and again."""
+        if losses.lost_on is not None and self.tables.started > losses.lost_on + CLOCK_SECONDS:
+            losses.restarts += 1
+        losses.lost_on = None
+        if losses.restarts >= most:
+            raise ServerEnds
+
+    def _check_allowed(self, table: Table) -> None:
+        """A rename may have brought other rows under the name."""
+        if not self._config.filter.verdict(*table).allowed:
+            raise self._config.filter.denial(self._config.name, *table)
+
+    def _size_of(self, progress: SnapshotProgress) -> ChunkSize:
+        """Of the dump that is being read; another one begins anew."""
+        size = self._sizes.get(progress.dump)
+        if size is None:
+            plan = progress.order.plan
+            row_bytes = plan.estimated_bytes // plan.estimated_rows if plan.estimated_rows else None
+            settings = self._config.dump
+            size = ChunkSize(settings.chunk_seconds, settings.max_chunk_rows, row_bytes or None)
+            self._sizes = {progress.dump: size}
+        return size
+
+    def _watermark(self, task: SnapshotTask, low: Position) -> int:
+        """The number of a cut that the server is past; raises `NotYet`."""
+        started = task.progress.order.started_gsn
+        watermark = self._coordinator.watermark(task.progress.table, low, started)
+        if watermark is not None:
+            return watermark
+        raise NotYet("the dump's server has not executed yet what the stream has committed: it lags behind")
+
+    def _received(self, task: SnapshotTask) -> Callable[[int], None]:
+        def received(size: int) -> None:
+            task.progress.meter.add(0, size)
+            self._throttles.of_task(task, self.tables.read_load).received(size)
+
+        return received
+
+    def _send(self, task: SnapshotTask, rows: Rows) -> int:
+        """How many they were."""
+        count = 0
+        for batch in rows:
+            self._send_batch(task, batch)
+            count += batch.row_count
+            task.progress.meter.add(batch.row_count, 0)
+            self._throttles.of_task(task, self.tables.read_load).rows(batch.row_count)
+        return count
+
+    def _send_batch(self, task: SnapshotTask, rows: SnapshotRows) -> None:
+        encoded = encode_snapshot(rows)
+        batch = snapshot_pb2.SnapshotBatch(
+            dump=task.progress.dump,
+            chunk=task.number,
+            table=name_message(task.progress.table),
+            schema_id=rows.schema_id,
+            row_count=rows.row_count,
+            rows_bytes=encoded.rows_bytes,
+        )
+        began = time.monotonic()
+        task.sending_since_us = time.time_ns() // 1000
+        self._credit.take(sum(map(len, encoded.rows)), task.cancelled)
+        task.sent_batches += 1
+        task.writer.send(stream_pb2.StreamResponse(snapshot_batch=batch), encoded.rows)
+        task.sending_since_us = 0
+        self._credit_seconds += time.monotonic() - began
+
+
+def _chunk_end(
+    task: SnapshotTask, sent: SentChunk, rows: Rows, shown: Position, seconds: float
+) -> snapshot_pb2.ChunkEnd:
+    return snapshot_pb2.ChunkEnd(
+        dump=task.progress.dump,
+        chunk=sent.number,
+        table=name_message(task.progress.table),
+        range=sent.range,
+        lower=sent.lower,
+        upper=sent.upper,
+        last_of_range=sent.last_of_range,
+        row_count=sent.rows,
+        source_bytes=rows.source_bytes,
+        read_at_us=time.time_ns() // 1000 - int(seconds * 1_000_000),
+        read_us=int(seconds * 1_000_000),
+        position=str(shown),
+    )

@@ -1,0 +1,73 @@
+"""A source in memory from end to end, under kill -9 of gateway and sink: none of them knows what is not MySQL's."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from menura.schema import Column
+from menura.types import ColumnType, Kind
+from menura.v1 import changes_pb2
+
+from tests.agent.dumping import agent_inside
+from tests.agent.memory import COLUMNS, Writers, config, create, installed
+from tests.e2e.lake import table_path
+from tests.memory_source.database import Definition, MemoryDatabase, Table
+from tests.stack import stack, wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+KILLS = 3
+KEYED, JOINED, UNKEYED, ALTERED = (("shop", name) for name in ("keyed", "joined", "unkeyed", "altered"))
+
+
+def in_lake(lake: Path, table: Table, names: list[str]) -> list[tuple[object, ...]]:
+    try:
+        found = DeltaTable(str(table_path(lake, "acme", "shop", *table, "current"))).to_pyarrow_table().to_pylist()
+    except TableNotFoundError:
+        return []
+    return sorted((tuple(row.get(name) for name in names) for row in found), key=str)
+
+
+def in_source(database: MemoryDatabase, table: Table, names: list[str]) -> list[tuple[object, ...]]:
+    return sorted((tuple(row[name] for name in names) for row in database.tables[table].rows), key=str)
+
+
+def test_source_when_it_is_no_database_server_then_the_lake_is_equal_to_it_after_kills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wider = (*COLUMNS, Column("note", ColumnType(Kind.TEXT)))
+    with installed(tmp_path, monkeypatch), stack(tmp_path / "stack") as running:
+        database = MemoryDatabase("shop")
+        for table in (KEYED, JOINED, ALTERED):
+            create(database, table, rows=2000)
+        create(database, UNKEYED, rows=200, columns=tuple(Column(column.name, column.type) for column in COLUMNS))
+        agent = config(tmp_path, f"127.0.0.1:{running.gateway_port}")
+        with ExitStack() as writing:
+            for seed, table in enumerate((KEYED, JOINED, UNKEYED)):
+                writing.enter_context(Writers(database, table, seed, 8000))
+            with agent_inside(agent):
+                for table, start in ((KEYED, "dump"), (UNKEYED, "dump"), (ALTERED, "oldest")):
+                    running.start_sync("shop", *table, start)
+                for _ in range(KILLS):
+                    landed = set(running.landing.rglob("*.parquet"))
+                    running.gateway.kill()
+                    running.gateway.start()
+                    wait_for("more to land", lambda was=landed: set(running.landing.rglob("*.parquet")) - was)
+                running.sink.kill()
+                running.start_sync("shop", *JOINED, "dump")
+            running.sink.start()
+            with agent_inside(agent):
+                database.commit(Definition(ALTERED, changes_pb2.TableEvent.ALTERED, wider))
+                running.wait_until_streaming("shop", "shop", *(table[1] for table in (KEYED, JOINED, UNKEYED, ALTERED)))
+        with agent_inside(agent):
+            for table in (KEYED, JOINED, UNKEYED, ALTERED):
+                names = [column.name for column in database.tables[table].columns]
+                expected = in_source(database, table, names)
+                wait_for(
+                    f"{table[1]} to be equal",
+                    lambda of=table, want=expected, by=names: in_lake(running.lake, of, by) == want,
+                    600,
+                )
+            assert running.source("shop")["flavor"] == "memory"
