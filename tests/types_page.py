@@ -1,7 +1,8 @@
-"""The table of agent/TYPES.md, made from `menura.types`: `python -m tests.types_page` writes it anew."""
+"""The table of agent/TYPES.md, made from `agent.sources.mysql.types`: `python -m tests.types_page` writes it anew."""
 
-from menura.types import ARROW_TYPES, FORMS, ColumnType, Form, Kind, arrow_format, lake_format
+from menura.types import ARROW_TYPES, lake_format
 
+from agent.sources.mysql.types import FORMS, ColumnType, Form, Kind, arrow_format
 from tests.servers import ROOT
 
 PAGE = ROOT / "agent" / "TYPES.md"

@@ -16,7 +16,7 @@ from menura.change_batch import (
     METADATA_SOURCE_TYPE,
     UNREPRESENTABLE,
 )
-from menura.schema import digest
+from menura.schema import schema_id
 from menura.v1.snapshot_pb2 import SnapshotBatch
 
 from gateway.errors import BatchColumns, BatchInvalid, BatchTooLarge, GatewayError
@@ -92,4 +92,4 @@ def _schema_id(schema: pa.Schema) -> str:
         if not key.isascii() or not key.isdigit() or int(key) > MAX_TABLE_COLUMNS:
             raise BatchColumns(DOING, "a column whose place in the key is no number")
         facts.append((field.name, said.get(METADATA_SOURCE_TYPE, ""), int(key), said.get(METADATA_DEFAULT, "")))
-    return digest(facts)
+    return schema_id(facts)

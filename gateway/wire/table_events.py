@@ -26,7 +26,13 @@ MAX_UNLOGGED_CHARS = 4096
 MAX_FOREIGN_KEYS = 1000
 _ACTIONS = {ForeignKey.NONE: "", ForeignKey.CASCADE: "cascade", ForeignKey.SET_NULL: "set_null"}
 _DUMP = re.compile(r"[0-9A-Za-z-]{0,64}")
-_EARLIER_ROWS = {None: "", "is_null": "null", "text": "text", "is_unknown": "unknown"}
+_EARLIER_ROWS = {
+    None: "",
+    "is_null": "null",
+    "text": "literal",
+    "unrepresentable": "unrepresentable",
+    "is_unknown": "unknown",
+}
 
 
 def landed_events(end: CutEnd, tables: Collection[TableName], after_gsn: int) -> tuple[LandedEvent, ...]:
@@ -174,7 +180,8 @@ def _landed_column(table: TableName, column: ColumnAfter) -> LandedColumn:
     if column.arrow_format not in ARROW_TYPES and decimal_digits(column.arrow_format) is None:
         raise _invalid(table, "a column of a type that no source type has")
     earlier = column.WhichOneof("earlier_rows")
-    if len(column.source_type) > MAX_TEXT_CHARS or len(column.text) > MAX_TEXT_CHARS:
+    text = column.text or column.unrepresentable
+    if len(column.source_type) > MAX_TEXT_CHARS or len(text) > MAX_TEXT_CHARS:
         raise _invalid(table, f"a column's type or earlier value of more than {MAX_TEXT_CHARS} characters")
     if earlier is not None and column.renamed_from:
         raise _invalid(table, "a column that is both added and renamed")
@@ -185,7 +192,7 @@ def _landed_column(table: TableName, column: ColumnAfter) -> LandedColumn:
         key=column.key,
         renamed_from=column.renamed_from,
         earlier_rows=_EARLIER_ROWS[earlier],
-        earlier_text=column.text,
+        earlier_text=text,
         row_end=column.row_end,
     )
 

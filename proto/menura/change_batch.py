@@ -59,10 +59,14 @@ METADATA_SOURCE_TYPE = "menura.source_type"
 METADATA_KEY = "menura.key"
 #: "1" of the column that says until when a row was current; absent of all others; see `menura.row_versions`
 METADATA_ROW_END = "menura.row_end"
-#: what an insert that does not name the column stores: `NULL_DEFAULT`, or TEXT_DEFAULT and the server's text (of binary
-#: kinds in hex, of BIT in decimal digits)
+#: what an insert that does not name the column stores: `NULL_DEFAULT`, or LITERAL_DEFAULT and a literal of
+#: `menura.types`, or UNREPRESENTABLE_DEFAULT and the source's own text of what its Arrow type can't hold
 METADATA_DEFAULT = "menura.default"
 NULL_DEFAULT = "null"
+LITERAL_DEFAULT = ":"
+UNREPRESENTABLE_DEFAULT = "!"
+#: of landings up to format 5: the text in which MySQL and MariaDB print it (of binary kinds in hex, of BIT in decimal
+#: digits)
 TEXT_DEFAULT = "="
 
 #: Arrow schema metadata of a stream

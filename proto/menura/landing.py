@@ -11,9 +11,9 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 5 (times in microseconds since the epoch, UTC)::
+An entry, format 6 (times in microseconds since the epoch, UTC)::
 
-    {"format": 5, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+    {"format": 6, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"kind": "mysql", "text": "3E11...:1-77", "token": "{...}"},
@@ -38,13 +38,14 @@ An entry, format 5 (times in microseconds since the epoch, UTC)::
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
                   "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900, "dump": "", "chunk": 0}]}]}
 
-`events` are menura.v1.TableEvent: `earlier_rows` is "" for a column that was there before, else "null", "text" (then
-`earlier_text` has it) or "unknown"; `new_name` is [database, table] of a RENAMED one.
+`events` are menura.v1.TableEvent: `earlier_rows` is "" for a column that was there before, else "null", "literal" or
+"unrepresentable" (then `earlier_text` has it) or "unknown"; `new_name` is [database, table] of a RENAMED one.
 A file with a `dump` belongs to one of the cut's `chunks`. It has the table's columns and `_unrepresentable` only: what
 the other columns before and after them hold is the same for all its rows and stands in its chunk: `snapshot`, `gsn`
 (also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
 are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
 over them, wherever in the log those stand.
+Format 5 has values in the text of MySQL and MariaDB: `earlier_rows` "text", and TEXT_DEFAULT in the files' metadata.
 Format 4 has positions of MySQL and MariaDB: {"gtid_set", "server_uuid", "file", "offset"}; see `position_from`.
 Format 3 is format 4 without what an event has from `unlogged_changes` on. Format 2 is format 3 without dumps.
 Format 1 is format 2 without `events`; its files have no `_absent`.
@@ -62,8 +63,8 @@ from urllib.parse import urlsplit
 
 from menura.naming import TableName, path_segment
 
-FORMAT = 5
-READABLE_FORMATS = (1, 2, 3, 4, 5)
+FORMAT = 6
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6)
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -114,7 +115,8 @@ class LandedColumn:
     arrow_format: str
     key: int = 0
     renamed_from: str = ""
-    #: of an added column: "null", "text" or "unknown"; "" for one that was there
+    #: of an added column: "null", "literal", "unrepresentable" or "unknown", up to format 5 "text"; "" for one that was
+    #: there
     earlier_rows: str = ""
     earlier_text: str = ""
     #: see `menura.row_versions`

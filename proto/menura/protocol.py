@@ -2,5 +2,6 @@
 
 from typing import Final
 
-#: of menura.v1; an agent's Hello names it, and a gateway refuses any other. 2: positions are kind, text and token
-PROTOCOL_VERSION: Final = 2
+#: of menura.v1; an agent's Hello names it, and a gateway refuses any other. 2: positions are kind, text and token;
+#: 3: values in events are literals of menura.types
+PROTOCOL_VERSION: Final = 3

@@ -29,10 +29,10 @@ from spark_sink.lake.delta_table import (
     write_layout,
 )
 from spark_sink.lake.net_effect import COPY, KEY_TEXT, ROW_HASH, key_text, row_hash
+from spark_sink.landed.default_values import DefaultValue
 from spark_sink.landed.event_columns import EventColumns
 from spark_sink.landed.lake_schema import wider
 from spark_sink.landed.landed_file import OWN_PREFIX, LandedShape
-from spark_sink.landed.server_text import Fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Definition:
     schema: pa.Schema
     #: the lake's name before, by the lower-case name after
     renamed: Mapping[str, str] = field(default_factory=dict)
-    added: Mapping[str, Fill] = field(default_factory=dict)
+    added: Mapping[str, DefaultValue] = field(default_factory=dict)
     #: the source's names, by the lower-case lake name; only of an event
     source_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -97,7 +97,7 @@ def add_key_text(current: DeltaTable, layout: Layout) -> None:
 
 
 def derive(rows: pa.Table, layout: Layout) -> pa.Table:
-    """Fill the sink's own columns, as far as the table has them."""
+    """DefaultValue the sink's own columns, as far as the table has them."""
     names = rows.column_names
     if not layout.key:
         rows = rows.set_column(names.index(ROW_HASH), ROW_HASH, row_hash(rows, own_columns(rows, layout)))
@@ -134,12 +134,12 @@ def _resolved(definition: Definition, before: Layout, held: pa.Schema) -> Defini
     if not lacking:
         return definition
     types = {name.lower(): definition.schema.field(name).type for name in definition.layout.columns}
-    unknown = {name: Fill(pa.scalar(None, types[name]), is_unknown=True) for name in lacking}
+    unknown = {name: DefaultValue(pa.scalar(None, types[name]), is_unknown=True) for name in lacking}
     renamed = {name: old for name, old in definition.renamed.items() if name not in lacking}
     return replace(definition, renamed=renamed, added={**definition.added, **unknown})
 
 
-def _retyped(held: pa.Schema, definition: Definition) -> dict[str, Fill]:
+def _retyped(held: pa.Schema, definition: Definition) -> dict[str, DefaultValue]:
     """The columns that can't take their earlier rows' values, as added ones, of which nobody knows what those hold."""
     earlier = {found.name.lower(): found for found in held}
     retyped = {}
@@ -147,7 +147,7 @@ def _retyped(held: pa.Schema, definition: Definition) -> dict[str, Fill]:
         name = wanted.name.lower()
         source = earlier.get(definition.renamed.get(name, name).lower())
         if source is not None and name not in definition.added and wider(source.type, wanted.type) is None:
-            retyped[name] = Fill(pa.scalar(None, wanted.type), is_unknown=True)
+            retyped[name] = DefaultValue(pa.scalar(None, wanted.type), is_unknown=True)
     return retyped
 
 

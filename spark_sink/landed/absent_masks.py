@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import ABSENT, CHANGE_TYPE, UNREPRESENTABLE, ChangeType
 
-from spark_sink.landed.server_text import Fill
+from spark_sink.landed.default_values import DefaultValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def absent_masks(absent: pa.Array, columns: Sequence[str]) -> AbsentMasks:
     return AbsentMasks(columns, tuple(found), masks.indices)
 
 
-def with_defaults(rows: pa.Table, masks: AbsentMasks, defaults: Mapping[str, Fill]) -> pa.Table:
+def with_defaults(rows: pa.Table, masks: AbsentMasks, defaults: Mapping[str, DefaultValue]) -> pa.Table:
     """Rows with the lake's columns, of which inserts hold the defaults of what they lack."""
     inserts = pc.equal(rows[CHANGE_TYPE], ChangeType.insert.name).combine_chunks()
     unrepresentable: dict[int, dict[str, str]] = {}

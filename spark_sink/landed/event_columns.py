@@ -13,9 +13,9 @@ from menura.landing import LandedColumn
 from menura.naming import lake_column
 
 from spark_sink.errors import EventUnreadable
+from spark_sink.landed.default_values import DefaultValue, former_value, nothing, read_literal, unrepresentable
 from spark_sink.landed.lake_schema import METADATA_TYPES, format_type
 from spark_sink.landed.landed_file import LandedShape, check_names
-from spark_sink.landed.server_text import Fill, read_fill
 from spark_sink.work import CutEvent, TableId
 
 
@@ -25,7 +25,7 @@ class EventColumns:
     #: the lake's name before, by the lower-case name after
     renamed: Mapping[str, str]
     #: by the lower-case name
-    added: Mapping[str, Fill]
+    added: Mapping[str, DefaultValue]
     #: the source's names, by the lower-case lake name
     source_names: Mapping[str, str]
 
@@ -51,19 +51,28 @@ def event_columns(table: TableId, seen: CutEvent) -> EventColumns | None:
             for name, column in zip(folded, columns, strict=True)
             if column.renamed_from and lake_column(column.renamed_from).lower() != name
         },
-        {name: _fill(table, seen, column) for name, column in zip(folded, columns, strict=True) if column.earlier_rows},
+        {
+            name: _earlier_value(table, seen, column)
+            for name, column in zip(folded, columns, strict=True)
+            if column.earlier_rows
+        },
         {name: column.name for name, column in zip(folded, columns, strict=True)},
     )
 
 
-def _fill(table: TableId, seen: CutEvent, column: LandedColumn) -> Fill:
-    type_ = format_type(column.arrow_format)
-    nothing = pa.scalar(None, type_)
-    if column.earlier_rows != "text":
-        return Fill(nothing, is_unknown=column.earlier_rows != "null")
-    text = column.earlier_text
+def _earlier_value(table: TableId, seen: CutEvent, column: LandedColumn) -> DefaultValue:
+    """Of rows from before the event."""
+    type_, text = format_type(column.arrow_format), column.earlier_text
     try:
-        return read_fill(text, type_, column.source_type)
+        match column.earlier_rows:
+            case "literal":
+                return read_literal(text, type_)
+            case "unrepresentable":
+                return unrepresentable(text, type_)
+            case "text":
+                return former_value(text, type_, column.source_type)
+            case said:
+                return nothing(type_, is_unknown=said != "null")
     except (pa.ArrowException, ValueError) as unreadable:
         raise EventUnreadable(
             "following a change of the table's definition",

@@ -22,9 +22,7 @@ from menura.change_batch import (
     METADATA_KEY,
     METADATA_ROW_END,
     METADATA_SOURCE_TYPE,
-    NULL_DEFAULT,
     RESERVED_PREFIX,
-    TEXT_DEFAULT,
     UNREPRESENTABLE,
     ChangeType,
     source_column,
@@ -33,9 +31,9 @@ from menura.naming import lake_column, sync_resync, sync_retry
 
 from spark_sink.errors import ColumnNameTaken, DataFileUnreadable, LakeStorageFailed, TableStopped
 from spark_sink.landed.absent_masks import absent_masks, with_defaults
+from spark_sink.landed.default_values import DefaultValue, insert_default
 from spark_sink.landed.lake_schema import METADATA_TYPES, lake_type
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.landed.server_text import Fill, read_fill
 from spark_sink.work import ChunkFacts, TableFile, TableId
 
 #: what the sink's own columns begin with
@@ -55,7 +53,7 @@ class LandedShape:
     columns: tuple[str, ...]
     key: tuple[str, ...]
     #: what an insert's absent column holds, where it is known
-    defaults: Mapping[str, Fill]
+    defaults: Mapping[str, DefaultValue]
     #: of a table with system versioning: until when a row was current; it is in no key, which tells current rows apart
     row_end: str = ""
 
@@ -229,7 +227,7 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
         raise _not_in_layout(table, file, f"it has not the columns {', '.join(head)} ... {UNREPRESENTABLE}")
     fields = [pa.field(name, type_) for name, type_ in METADATA_TYPES.items()]
     keys: dict[int, str] = {}
-    defaults: dict[str, Fill] = {}
+    defaults: dict[str, DefaultValue] = {}
     row_end = ""
     if tail[-1] == ABSENT and landed.field(ABSENT).type not in _MASK_TYPES:
         raise _not_in_layout(table, file, f"column {ABSENT} has the type {landed.field(ABSENT).type}")
@@ -254,12 +252,11 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
     return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)), defaults, row_end)
 
 
-def _default(table: TableId, file: TableFile, name: str, type_: pa.DataType, metadata: Mapping[str, str]) -> Fill:
-    text = metadata[METADATA_DEFAULT]
-    if text == NULL_DEFAULT:
-        return Fill(pa.scalar(None, type_))
+def _default(
+    table: TableId, file: TableFile, name: str, type_: pa.DataType, metadata: Mapping[str, str]
+) -> DefaultValue:
     try:
-        return read_fill(text.removeprefix(TEXT_DEFAULT), type_, metadata.get(METADATA_SOURCE_TYPE, ""))
+        return insert_default(metadata[METADATA_DEFAULT], type_, metadata.get(METADATA_SOURCE_TYPE, ""))
     except (pa.ArrowException, ValueError) as unreadable:
         raise _not_in_layout(table, file, f"the default of column {name} is no {type_}") from unreadable
 

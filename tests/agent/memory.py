@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from menura.schema import Column
-from menura.types import ColumnType, Kind
 from menura.v1 import changes_pb2
 
 from agent.source_kind import GROUP, find_kind
@@ -16,13 +14,13 @@ from tests.agent.dump_ledger import Dump
 from tests.agent.dumping import lake_at
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import write_config
-from tests.memory_source.database import DATABASES, Change, Definition, MemoryDatabase, Row, Table
+from tests.memory_source.database import DATABASES, Change, Column, Definition, MemoryDatabase, Row, Table
 
 ORDERS = ("shop", "orders")
 COLUMNS = (
-    Column("id", ColumnType(Kind.BIGINT), key=1),
-    Column("name", ColumnType(Kind.TEXT)),
-    Column("paid", ColumnType(Kind.INT)),
+    Column("id", "l", key=1),
+    Column("name", "u"),
+    Column("paid", "i"),
 )
 
 

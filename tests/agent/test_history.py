@@ -6,13 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from menura.types import ColumnType, Kind, invalid_label
 
 from agent.errors import StateFolderInUse, StateFolderUnusable
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, TableDefinition
 from agent.sources.mysql.positions import BinlogPosition, MariadbGtids, MysqlGtids
 from agent.sources.mysql.schema.history import SchemaHistory
 from agent.sources.mysql.schema.versions import NEVER_SEEN, Gone, Unknown, Version
+from agent.sources.mysql.types import ColumnType, Kind, invalid_label
 
 ORDERS = ("shop", "orders")
 ITEMS = ("shop", "items")

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 from menura.change_batch import ChangeType
 from menura.roles import Role
-from menura.schema import Column
-from menura.types import ColumnType, Kind
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2
 
 from tests.agent.dump_ledger import merged
@@ -15,7 +13,7 @@ from tests.agent.dumping import SLOW, agent_inside, poll, small_chunks, wait_dum
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, installed, lake, order, selected
 from tests.agent.test_replication import last_state
-from tests.memory_source.database import Change, Definition, MemoryDatabase, Table
+from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 
 _Kind = changes_pb2.TableEvent
 _State = config_pb2.TableState
@@ -111,7 +109,7 @@ def test_dump_when_others_write_and_streams_break_then_chunks_and_changes_are_th
 def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
     database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
-    unkeyed = tuple(Column(column.name, column.type) for column in COLUMNS)
+    unkeyed = tuple(Column(column.name, column.arrow_format) for column in COLUMNS)
     create(database, rows=300, columns=unkeyed)
     create(database, ("shop", "items"))
     gateway.sync("shop", ("shop", "items"), now=True)
@@ -131,7 +129,7 @@ def test_dump_when_the_table_changes_in_the_middle_then_it_is_right_or_ends(
     database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     create(database, rows=600)
-    wider = (*COLUMNS, Column("note", ColumnType(Kind.TEXT)))
+    wider = (*COLUMNS, Column("note", "u"))
     gateway.sync("shop", ORDERS, now=True)
     ledger = gateway.source("shop").ledger
     with agent_inside(config(tmp_path, gateway.address)):

@@ -5,7 +5,6 @@
 from dataclasses import replace
 
 import pytest
-from menura.types import ColumnType, Kind, invalid_label_bytes
 
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.log.table_map import (
@@ -16,6 +15,7 @@ from agent.sources.mysql.log.table_map import (
     table_of,
 )
 from agent.sources.mysql.schema.column_types import ColumnTypeUnknown, column_type, needs_definition
+from agent.sources.mysql.types import ColumnType, Kind, invalid_label_bytes
 from tests.agent.native.capture import logged
 from tests.agent.native.mutation import payloads
 from tests.servers import TESTED, Flavor, server

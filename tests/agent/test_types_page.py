@@ -1,5 +1,6 @@
-from menura.types import ARROW_TYPES, FORMS, arrow_format, decimal_digits
+from menura.types import ARROW_TYPES, decimal_digits
 
+from agent.sources.mysql.types import FORMS, arrow_format
 from tests.types_page import PAGE, missing, page
 
 

@@ -6,10 +6,10 @@
 import sys
 
 import pymysql
-from menura.schema import Column
 from pymysql.connections import Connection
 from pymysql.constants import COMMAND
 
+from agent.sources.mysql.columns import Column
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.log.table_map import parse_table_map
 from agent.sources.mysql.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TablePlan

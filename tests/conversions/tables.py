@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import pyarrow as pa
-from menura.types import arrow_format, lake_format, wider_format
+from menura.types import lake_format, wider_format
 
 from agent.sources.mysql.ddl.conversions import lost
 from agent.sources.mysql.ddl.converted import converted
 from agent.sources.mysql.ddl.model import ColumnDefinition, TableDefinition
+from agent.sources.mysql.types import arrow_format
 from spark_sink.landed.lake_schema import format_type, wider
 from tests.agent.ddl.conversion_cases import TYPES, Type
 from tests.agent.ddl.converting import (

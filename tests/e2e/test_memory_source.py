@@ -6,14 +6,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from menura.schema import Column
-from menura.types import ColumnType, Kind
 from menura.v1 import changes_pb2
 
 from tests.agent.dumping import agent_inside
 from tests.agent.memory import COLUMNS, Writers, config, create, installed
 from tests.e2e.lake import table_path
-from tests.memory_source.database import Definition, MemoryDatabase, Table
+from tests.memory_source.database import Column, Definition, MemoryDatabase, Table
 from tests.stack import stack, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
@@ -37,12 +35,14 @@ def in_source(database: MemoryDatabase, table: Table, names: list[str]) -> list[
 def test_source_when_it_is_no_database_server_then_the_lake_is_equal_to_it_after_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wider = (*COLUMNS, Column("note", ColumnType(Kind.TEXT)))
+    wider = (*COLUMNS, Column("note", "u"))
     with installed(tmp_path, monkeypatch), stack(tmp_path / "stack") as running:
         database = MemoryDatabase("shop")
         for table in (KEYED, JOINED, ALTERED):
             create(database, table, rows=2000)
-        create(database, UNKEYED, rows=200, columns=tuple(Column(column.name, column.type) for column in COLUMNS))
+        create(
+            database, UNKEYED, rows=200, columns=tuple(Column(column.name, column.arrow_format) for column in COLUMNS)
+        )
         agent = config(tmp_path, f"127.0.0.1:{running.gateway_port}")
         with ExitStack() as writing:
             for seed, table in enumerate((KEYED, JOINED, UNKEYED)):

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from random import Random
 
 import pyarrow as pa
-from menura.schema import Column
-from menura.types import ColumnType, Kind, invalid_label
 
+from agent.sources.mysql.columns import Column
 from agent.sources.mysql.native.results import ResultError, ResultPlan, ResultReader, ResultReason
 from agent.sources.mysql.snapshot.result_columns import ResultColumnInvalid, difference, parse_result_column
+from agent.sources.mysql.types import ColumnType, Kind, invalid_label
 from tests.agent.native.mutation import packets
 from tests.fuzz.mutate import Payloads, change
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
-from menura.types import ColumnType, Kind
 
 from agent.sources.mysql.ddl.model import Server
 from agent.sources.mysql.ddl.session import statement_of
@@ -26,6 +25,7 @@ from agent.sources.mysql.native.decoder import (
     UnsupportedColumn,
 )
 from agent.sources.mysql.schema.column_types import FIXED_BINARY_BYTES, ColumnTypeUnknown, needs_definition
+from agent.sources.mysql.types import ColumnType, Kind
 from tests.agent.native.capture import Definitions, plan_of
 
 #: what hostile bytes may lead to

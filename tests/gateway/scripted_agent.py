@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 from menura.protocol import PROTOCOL_VERSION
-from menura.schema import digest
+from menura.schema import schema_id
 from menura.v1.changes_pb2 import ChangeBatch, ChunkRef, CutEnd, Position, Replicate, TableEvent
 from menura.v1.config_pb2 import Hello, SourceHello, TableName
 from menura.v1.snapshot_pb2 import ChunkEnd, DesiredDumps, DumpPlan, SnapshotBatch
@@ -33,7 +33,7 @@ TABLE_FIELDS = [
 ]
 ABSENT = pa.field("_absent", pa.binary())
 UNREPRESENTABLE = pa.field("_unrepresentable", pa.string())
-SNAPSHOT_SCHEMA_ID = digest((("id", "bigint", 1, ""), ("note", "varchar charset utf8mb4", 0, "")))
+SNAPSHOT_SCHEMA_ID = schema_id((("id", "bigint", 1, ""), ("note", "varchar charset utf8mb4", 0, "")))
 
 
 def frame(batch: pa.RecordBatch, *, is_split: bool = False, **options: Any) -> tuple[bytes, int]:

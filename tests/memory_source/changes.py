@@ -19,8 +19,8 @@ from menura.change_batch import (
     ChangeType,
     landed_column,
 )
-from menura.schema import Column, schema_id
-from menura.types import ARROW_TYPES, arrow_format
+from menura.schema import schema_id
+from menura.types import ARROW_TYPES
 from menura.v1 import changes_pb2, config_pb2
 
 from agent.capture.cuts import Cuts, CutSettings
@@ -35,7 +35,7 @@ from agent.runtime.state import READING, SourceState
 from agent.settings import SourceConfig
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.table_positions import Table, TablePositions, name_message
-from tests.memory_source.database import Change, Definition, MemoryDatabase, Row, Transaction
+from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Row, Transaction
 from tests.memory_source.positions import MemoryPosition, MemoryPositionKind, from_proto, parse
 
 DOING = "reading the log"
@@ -46,14 +46,18 @@ def fields_of(columns: tuple[Column, ...]) -> list[pa.Field]:
     """The table's own fields and `_unrepresentable`, as they travel."""
     fields = []
     for column in columns:
-        facts = {METADATA_SOURCE_TYPE: str(column.type)} | ({METADATA_KEY: str(column.key)} if column.key else {})
-        fields.append(pa.field(landed_column(column.name), _arrow(arrow_format(column.type)), metadata=facts))
+        facts = {METADATA_SOURCE_TYPE: column.type} | ({METADATA_KEY: str(column.key)} if column.key else {})
+        fields.append(pa.field(landed_column(column.name), _arrow(column.arrow_format), metadata=facts))
     return [*fields, pa.field(UNREPRESENTABLE, pa.utf8())]
 
 
 def values_of(columns: tuple[Column, ...], rows: list[Row]) -> list[list[object]]:
     """By column, as `fields_of` has them."""
     return [*([row[column.name] for row in rows] for column in columns), [None] * len(rows)]
+
+
+def schema_id_of(columns: tuple[Column, ...]) -> str:
+    return schema_id((landed_column(column.name), column.type, column.key, "") for column in columns)
 
 
 def _arrow(format_: str) -> pa.DataType:
@@ -69,7 +73,7 @@ class Plan:
 
     @property
     def schema_id(self) -> str:
-        return schema_id(self.columns)
+        return schema_id_of(self.columns)
 
 
 @dataclass
@@ -359,8 +363,8 @@ def _event(
         columns=[
             changes_pb2.ColumnAfter(
                 name=column.name,
-                source_type=str(column.type),
-                arrow_format=arrow_format(column.type),
+                source_type=column.type,
+                arrow_format=column.arrow_format,
                 key=column.key,
                 is_null=True if column.name in change.added else None,
             )

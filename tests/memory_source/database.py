@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from menura.schema import Column
+from menura.types import ARROW_TYPES
 from menura.v1 import changes_pb2
 
 Table = tuple[str, str]
@@ -16,6 +16,18 @@ Key = tuple[object, ...]
 DATABASES: dict[str, "MemoryDatabase"] = {}
 
 _Kind = changes_pb2.TableEvent
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    arrow_format: str
+    #: place in the primary key from 1; 0 outside of it
+    key: int = 0
+
+    @property
+    def type(self) -> str:
+        return ARROW_TYPES[self.arrow_format][0]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from menura.schema import schema_id
 from menura.v1 import catalog_pb2, snapshot_pb2
 
 from agent.columnar.encode import SnapshotRows
@@ -20,7 +19,7 @@ from agent.snapshot.plugin import Look
 from agent.snapshot.reader import KeyMissing, TableMissing
 from agent.snapshot.throttle import Load
 from agent.table_positions import Table, name_message
-from tests.memory_source.changes import fields_of, values_of
+from tests.memory_source.changes import fields_of, schema_id_of, values_of
 from tests.memory_source.database import MemoryDatabase, MemoryTable, Row
 from tests.memory_source.positions import MemoryPosition, MemoryPositionKind
 
@@ -47,7 +46,7 @@ class MemoryCatalog:
         cards = [
             catalog_pb2.TableCard(
                 table=name_message(table),
-                columns=[catalog_pb2.ColumnCard(name=one.name, column_type=str(one.type)) for one in columns],
+                columns=[catalog_pb2.ColumnCard(name=one.name, column_type=one.type) for one in columns],
                 denied=not self.config.filter.verdict(*table).allowed,
             )
             for table, columns in tables.items()
@@ -80,7 +79,7 @@ class Rows:
             values = zip(values_of(columns, rows), fields, strict=True)
             arrays = [pa.array(column, field.type) for column, field in values]
             yield SnapshotRows(
-                len(rows), schema_id(columns), pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+                len(rows), schema_id_of(columns), pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
             )
 
     @property

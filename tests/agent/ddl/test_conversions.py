@@ -14,10 +14,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 import pytest
-from menura.types import arrow_format, lake_format, wider_format
+from menura.types import lake_format, wider_format
 
 from agent.sources.mysql.ddl.conversions import lost
 from agent.sources.mysql.ddl.sql_modes import Session
+from agent.sources.mysql.types import arrow_format
 from tests.agent.ddl.conversion_cases import TYPES, Type
 from tests.agent.ddl.converting import (
     AT_ONCE,

@@ -3,12 +3,12 @@
 import random
 
 import pytest
-from menura.types import BINARY_KINDS, Kind
 
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.model import Catalog, ChangeKind, EarlierRows, Rows, Server, Statement
 from agent.sources.mysql.ddl.query_status import parse_status
 from agent.sources.mysql.log.events import EventBodyError
+from agent.sources.mysql.types import BINARY_KINDS, Kind
 from tests.agent.ddl.test_corpus import CORPUS, statements
 from tests.agent.ddl.tracking import Tracking
 from tests.servers import Flavor

@@ -7,9 +7,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields, replace
 
 import pymysql
-from menura.schema import Column
-from menura.types import BINARY_KINDS, Kind
 
+from agent.sources.mysql.columns import Column
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.model import (
     Applied,
@@ -28,6 +27,7 @@ from agent.sources.mysql.log.table_map import parse_table_map
 from agent.sources.mysql.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
 from agent.sources.mysql.schema.column_types import most_bytes_of
 from agent.sources.mysql.server.information_schema import read_databases, read_definitions
+from agent.sources.mysql.types import BINARY_KINDS, Kind
 from tests.servers import Server as RunningServer
 
 _HEADER = struct.Struct("<IBIIIH")

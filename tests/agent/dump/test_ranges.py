@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from menura.types import ColumnType, Kind
 
 from agent.sources.mysql.server.connection import facts_of
 from agent.sources.mysql.snapshot import ranges
 from agent.sources.mysql.snapshot.keys import KeyColumn
 from agent.sources.mysql.snapshot.ranges import plan
 from agent.sources.mysql.snapshot.values import middle
+from agent.sources.mysql.types import ColumnType, Kind
 from tests.agent.dump.walking import DATABASE, index_order, key_of, reading_session, walk
 from tests.servers import Server, server
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import pyarrow as pa
-from menura.schema import Column, schema_id
-from menura.types import ColumnType
 from pymysql.constants import COMMAND
 
+from agent.sources.mysql.columns import Column, schema_id
 from agent.sources.mysql.ddl.model import Server as DefinitionServer
 from agent.sources.mysql.ddl.model import TableDefinition
 from agent.sources.mysql.log import constants as binlog
@@ -17,6 +16,7 @@ from agent.sources.mysql.log.table_map import parse_table_map
 from agent.sources.mysql.native.decoder import BinlogDecoder, Event, PlannedColumn, Reason, TableBatch, TablePlan
 from agent.sources.mysql.schema.column_types import column_type
 from agent.sources.mysql.server.information_schema import read_definitions
+from agent.sources.mysql.types import ColumnType
 from tests.servers import Server
 
 BINLOG_DUMP_NON_BLOCK = 1

@@ -6,11 +6,11 @@ from contextlib import closing
 
 import pyarrow as pa
 import pytest
-from menura.schema import schema_id
 from pymysql.constants import CLIENT
 
 from agent.columnar.encode import encode_snapshot
 from agent.errors import DefinitionMoved, SourceFailed
+from agent.sources.mysql.columns import schema_id
 from agent.sources.mysql.schema.table_planner import columns_of
 from agent.sources.mysql.snapshot.results import plan_for, read_rows
 from agent.sources.mysql.snapshot.statements import unchunked_statement

@@ -5,8 +5,6 @@ Pure; raises `Unreadable`.
 
 from dataclasses import dataclass, replace
 
-from menura.types import Kind
-
 from agent.sources.mysql.ddl.expressions import digest_of_statement
 from agent.sources.mysql.ddl.literals import implicit_text, literal_text
 from agent.sources.mysql.ddl.model import (
@@ -20,6 +18,7 @@ from agent.sources.mysql.ddl.model import (
 )
 from agent.sources.mysql.ddl.syntax import ColumnSpec, DefaultKind, DefaultSpec, LiteralKind
 from agent.sources.mysql.ddl.types import TypeContext, column_type, decimals, shape
+from agent.sources.mysql.types import Kind
 
 #: MariaDB
 _EMPTY_STRING_IS_NULL = 1 << 32

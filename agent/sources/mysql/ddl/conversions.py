@@ -33,12 +33,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from menura.types import INTEGER_KINDS, ColumnType, Kind, arrow_format, invalid_label_bytes, lake_format, wider_format
+from menura.types import lake_format, wider_format
 
 from agent.sources.mysql.ddl.charset_texts import ALL_OF_UNICODE, can_hold, has_all_characters, may_hold_invalid
 from agent.sources.mysql.ddl.model import NOT_FIXED, ColumnDefinition
 from agent.sources.mysql.ddl.sql_modes import Session
 from agent.sources.mysql.log.charsets import CHARACTER_BYTES
+from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind, arrow_format, invalid_label_bytes
 
 _WHOLE_NUMBER = re.compile(r"\s*[+-]?\s*[0-9]+\s*")
 #: of a fraction that the lake writes without an exponent

@@ -13,8 +13,6 @@ conversions of `conversions` there are columns that nobody names in a statement:
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from menura.types import Kind
-
 from agent.sources.mysql.ddl.conversions import SHIFTS_INSTANTS, lost, shape_of
 from agent.sources.mysql.ddl.model import AddedColumn, ColumnDefinition, EarlierRows, TableDefinition
 from agent.sources.mysql.ddl.sql_modes import Session
@@ -32,6 +30,7 @@ from agent.sources.mysql.ddl.syntax import (
     SetDefault,
     SetVisible,
 )
+from agent.sources.mysql.types import Kind
 
 COMPUTED = "its values in earlier rows were computed by the server"
 _COMPUTED_ANEW = "it is computed from a column that was converted, or by another expression"

@@ -3,8 +3,6 @@
 import re
 from dataclasses import replace
 
-from menura.types import ColumnType, Kind
-
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.charset_texts import is_shown_surely
 from agent.sources.mysql.ddl.columns import Context, define, with_first_timestamp
@@ -22,6 +20,7 @@ from agent.sources.mysql.ddl.lexer import Unreadable
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
 from agent.sources.mysql.ddl.syntax import ColumnSpec, CreateTable
 from agent.sources.mysql.ddl.types import charset_of_spec
+from agent.sources.mysql.types import ColumnType, Kind
 
 #: MariaDB's sequences are tables of one row
 _SEQUENCE = (

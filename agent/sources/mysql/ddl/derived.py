@@ -17,7 +17,7 @@ _PERIODS = ("ROW START", "ROW END")
 def with_derived(verdict: Verdict, definition: TableDefinition | None) -> Verdict:
     """The verdict that also ignores what is computed from ignored columns, over any number of steps.
 
-    >>> from menura.types import ColumnType, Kind
+    >>> from agent.sources.mysql.types import ColumnType, Kind
     >>> def column(name, *reads):
     ...     return ColumnDefinition(name, ColumnType(Kind.INT), generated=bool(reads), reads=reads or None)
     >>> table = TableDefinition((column("Upper", "g"), column("g", "abs", "Secret".lower()), column("secret")))

@@ -7,9 +7,8 @@ column of the user has. They stand last, in this order. A hash is never sent: no
 
 import re
 
-from menura.types import ColumnType, Kind
-
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default
+from agent.sources.mysql.types import ColumnType, Kind
 
 ROW_START, ROW_END = "row_start", "row_end"
 _HASH = "DB_ROW_HASH_"

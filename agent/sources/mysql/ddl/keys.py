@@ -4,12 +4,11 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, count
 
-from menura.types import ColumnType, Kind
-
 from agent.sources.mysql.ddl.lexer import Unreadable
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition
 from agent.sources.mysql.ddl.syntax import ColumnSpec, KeyPart, KeySpec, PeriodSpec
 from agent.sources.mysql.log.charsets import CHARACTER_BYTES
+from agent.sources.mysql.types import ColumnType, Kind
 
 #: they have hash indexes of their own
 ENGINES_OF_HASHES = ("MEMORY", "HEAP")

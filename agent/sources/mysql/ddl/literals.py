@@ -9,13 +9,12 @@ import re
 import struct
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 
-from menura.types import INTEGER_KINDS, ColumnType, Kind
-
 from agent.sources.mysql.ddl.charset_texts import can_hold
 from agent.sources.mysql.ddl.model import NOT_FIXED, ColumnDefinition, Server, Statement
 from agent.sources.mysql.ddl.syntax import Literal, LiteralKind
 from agent.sources.mysql.ddl.temporals import ZERO_DATE, temporal_text
 from agent.sources.mysql.log.charsets import CharsetUnknown, decode_text
+from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind
 
 #: a number in scientific notation becomes a string without it where it lies between them
 _LEAST_SHORT, _MOST_SHORT = 1e-4, 1e14

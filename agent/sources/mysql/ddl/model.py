@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, Flag, StrEnum, auto
 
-from menura.types import INTEGER_KINDS, ColumnType, Kind
+from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind
 
 #: as many digits as the value has; the servers' NOT_FIXED_DEC
 NOT_FIXED = 31

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 
-from menura.types import ColumnType, Kind
-
 from agent.sources.mysql.ddl.model import Server, Statement
 from agent.sources.mysql.ddl.sql_modes import ALLOW_INVALID_DATES, NO_ZERO_IN_DATE
 from agent.sources.mysql.ddl.syntax import Literal, LiteralKind
+from agent.sources.mysql.types import ColumnType, Kind
 
 #: MySQL
 _TIME_TRUNCATE_FRACTIONAL = 1 << 32

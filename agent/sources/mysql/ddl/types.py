@@ -5,14 +5,13 @@ Pure. `Unreadable` where the words are not known, or mean something that this ve
 
 from dataclasses import dataclass
 
-from menura.types import ColumnType, Kind
-
 from agent.sources.mysql.ddl.charset_texts import as_held
 from agent.sources.mysql.ddl.lexer import Unreadable
 from agent.sources.mysql.ddl.lexer import words as keywords
 from agent.sources.mysql.ddl.model import NOT_FIXED, Server
 from agent.sources.mysql.ddl.syntax import Literal, LiteralKind, TypeSpec
 from agent.sources.mysql.log.charsets import CHARACTER_BYTES, CharsetUnknown, decode_text
+from agent.sources.mysql.types import ColumnType, Kind
 
 REAL_AS_FLOAT = 1 << 0
 #: MariaDB

@@ -31,7 +31,7 @@ def undo(
 ) -> TableDefinition | None:
     """The table before the statement; None: that can't be told.
 
-    >>> from menura.types import ColumnType, Kind
+    >>> from agent.sources.mysql.types import ColumnType, Kind
     >>> after = TableDefinition(tuple(ColumnDefinition(name, ColumnType(Kind.INT)) for name in "ac"))
     >>> server = Server(mariadb=False, version=(9, 7, 0))
     >>> add = Statement("ALTER TABLE t ADD c INT", "shop")

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from enum import IntEnum
 
-from menura.schema import Column
-
 from agent.columnar.arrow import ArrowColumns
+from agent.sources.mysql.columns import Column
 
 class Reason(IntEnum):
     """Why `BinlogDecoder.decode` returned."""

@@ -27,7 +27,8 @@ from menura.change_batch import (
     ABSENT, METADATA_DEFAULT, METADATA_KEY, METADATA_ROW_END, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS,
     landed_column
 )
-from menura.types import MAX_DECIMAL128_PRECISION, INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
+from menura.types import MAX_DECIMAL128_PRECISION
+from agent.sources.mysql.types import INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.log.charsets import CharsetUnknown, Way, codec_of

@@ -12,7 +12,7 @@ from agent.sources.mysql.native.values cimport (
     READS_RESULT_TIME, READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, READS_SET, READS_UTF8MB4, Value
 )
 
-from menura.types import Kind
+from agent.sources.mysql.types import Kind
 
 from agent.sources.mysql.snapshot.result_columns import is_selected_as_text
 from agent.sources.mysql.native.plan import UnsupportedColumn

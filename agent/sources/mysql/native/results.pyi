@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from enum import IntEnum
 
-from menura.schema import Column
-
 from agent.columnar.arrow import ArrowColumns
+from agent.sources.mysql.columns import Column
 from agent.sources.mysql.native.decoder import UnsupportedColumn as UnsupportedColumn
 
 class ResultReason(IntEnum):

@@ -7,13 +7,12 @@ that its definition has at that position.
 
 from collections.abc import Callable
 
-from menura.types import ColumnType, Kind, invalid_label
-
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.model import ColumnDefinition
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.log.charsets import CHARACTER_BYTES, CharsetUnknown, charset_of_collation, decode_text
 from agent.sources.mysql.log.table_map import MappedColumn, TableMap
+from agent.sources.mysql.types import ColumnType, Kind, invalid_label
 
 BINARY_COLLATION = 63
 

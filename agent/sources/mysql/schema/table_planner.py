@@ -10,10 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import compress
 
-from menura.change_batch import NULL_DEFAULT, TEXT_DEFAULT
+from menura.change_batch import LITERAL_DEFAULT, NULL_DEFAULT, UNREPRESENTABLE_DEFAULT
 from menura.naming import sync_anew
-from menura.schema import Column, schema_id
-from menura.types import ColumnType, Kind
 
 from agent.errors import (
     TableColumnUnsupported,
@@ -22,10 +20,12 @@ from agent.errors import (
     TableSchemaUnknown,
 )
 from agent.filter import Verdict, ignored_key
+from agent.sources.mysql.columns import Column, schema_id
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
+from agent.sources.mysql.literals import literal
 from agent.sources.mysql.log import constants
 from agent.sources.mysql.log.table_map import MappedColumn, TableMap, TableMapError, parse_table_map
 from agent.sources.mysql.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
@@ -43,6 +43,7 @@ from agent.sources.mysql.schema.log_scan import Transaction
 from agent.sources.mysql.schema.versions import Unknown, Version
 from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.foreign_keys import Cascades
+from agent.sources.mysql.types import ColumnType, Kind
 
 DOING = "reading a table's definition"
 COMPLETE = "The table is complete up to the transaction before it"
@@ -310,7 +311,8 @@ def _insert_default(column: ColumnDefinition) -> str:
         return NULL_DEFAULT
     # How a timestamp's text is meant depends on the session that set it.
     if column.default is Default.LITERAL and column.type.kind is not Kind.TIMESTAMP:
-        return TEXT_DEFAULT + column.default_text
+        value = literal(column.type, column.default_text)
+        return (LITERAL_DEFAULT if value.is_representable else UNREPRESENTABLE_DEFAULT) + value.text
     return ""
 
 

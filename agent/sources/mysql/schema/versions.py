@@ -8,10 +8,9 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from menura.types import ColumnType, Kind
-
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, KeyDefinition, TableDefinition
 from agent.sources.mysql.positions import BinlogPosition, Gtids, MariadbGtids, MysqlGtids
+from agent.sources.mysql.types import ColumnType, Kind
 
 
 class RecordUnreadable(Exception):
@@ -72,7 +71,7 @@ def encoded(version: Version) -> tuple[str, str]:
         return "unknown", version.why
     if isinstance(version, Gone):
         return "gone", version.put_aside
-    # Escaped: the bytes of an invalid label are lone surrogates (menura.types), which SQLite does not take.
+    # Escaped: the bytes of an invalid label are lone surrogates (`types.invalid_label`), which SQLite does not take.
     return "known", json.dumps(_plain(version), separators=(",", ":"))
 
 

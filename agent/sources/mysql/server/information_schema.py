@@ -10,7 +10,6 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from menura.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
 from agent.filter import Filter, Verdict
@@ -34,6 +33,7 @@ from agent.sources.mysql.ddl.model import (
 )
 from agent.sources.mysql.ddl.types import MOST_BYTES
 from agent.sources.mysql.server.connection import Facts, Row, rows
+from agent.sources.mysql.types import BINARY_KINDS, INTEGER_KINDS, ColumnType, Kind
 
 _COLUMNS = """
     SELECT table_schema, table_name, column_name, data_type, column_type, is_nullable = 'YES', character_set_name,

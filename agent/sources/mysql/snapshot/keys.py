@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from menura.types import INTEGER_KINDS, ColumnType, Kind
 from pymysql.connections import Connection
 
 from agent.filter import Verdict
 from agent.sources.mysql.ddl.model import ColumnDefinition, Table, TableDefinition
 from agent.sources.mysql.server.connection import rows
 from agent.sources.mysql.server.quoting import quoted
+from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind
 
 #: of an ENUM or SET in a key: neither server makes a range of `enum > 3`, so a bound lists the values beyond it
 MOST_LISTED_VALUES = 256

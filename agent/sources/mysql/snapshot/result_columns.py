@@ -14,11 +14,10 @@ Source: MySQL's internals, "Column Definition Packet".
 import struct
 from dataclasses import dataclass
 
-from menura.schema import Column
-from menura.types import INTEGER_KINDS, ColumnType, Kind
-
+from agent.sources.mysql.columns import Column
 from agent.sources.mysql.log import constants
 from agent.sources.mysql.log.charsets import CharsetUnknown, charset_of_collation
+from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind
 
 _FIXED = struct.Struct("<HIBHB")
 _TEXTS = 6

@@ -16,8 +16,6 @@ from typing import Any
 
 import pymysql
 from menura.naming import dump_anew
-from menura.schema import Column, schema_id
-from menura.types import Kind
 from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 
@@ -29,6 +27,7 @@ from agent.errors import (
     TableError,
 )
 from agent.snapshot.failures import column_unsupported
+from agent.sources.mysql.columns import Column, schema_id
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.derived import unsent
@@ -51,6 +50,7 @@ from agent.sources.mysql.snapshot.result_columns import (
     is_selected_as_text,
     parse_result_column,
 )
+from agent.sources.mysql.types import Kind
 
 DOING = "reading a table's rows"
 UNREAD = "Nothing of it has come to the lake, and the table's changes go on"

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from menura.types import Kind
 from pymysql.connections import Connection
 
 from agent.snapshot.reader import BoundInvalid
@@ -20,6 +19,7 @@ from agent.sources.mysql.ddl.model import Table
 from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.quoting import quoted, quoted_name
 from agent.sources.mysql.snapshot.keys import Form, Key, KeyColumn
+from agent.sources.mysql.types import Kind
 
 #: the texts of a bound; a beginning of the key's columns is a bound too
 Bound = tuple[str, ...]
@@ -77,7 +77,7 @@ def unchunked_statement(table: Table, expressions: Iterable[str], *, versioned: 
 def bound_of(key: Key, last_row: Sequence[bytes | None]) -> str:
     """The bound of the row whose hidden columns these are; raises `BoundInvalid`.
 
-    >>> from menura.types import ColumnType
+    >>> from agent.sources.mysql.types import ColumnType
     >>> bound_of(Key("PRIMARY", (KeyColumn("id", ColumnType(Kind.INT)),)), [b"-7"])
     '["-7"]'
     """

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
 
-from menura.types import Kind
-
 from agent.sources.mysql.log.charsets import CharsetUnknown, decode_text
 from agent.sources.mysql.snapshot.keys import Form, KeyColumn
+from agent.sources.mysql.types import Kind
 
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz !#-./:@_~"
 #: bytes that a guess has beyond what both values begin with
@@ -27,7 +26,7 @@ _CODEPOINT_PARTS = (1, 2, 3)
 def middle(column: KeyColumn, low: str, high: str) -> str | None:
     """A text above `low` and at most `high`, near the middle, by the values; None: none is known.
 
-    >>> from menura.types import ColumnType
+    >>> from agent.sources.mysql.types import ColumnType
     >>> middle(KeyColumn("id", ColumnType(Kind.INT)), "-3", "8")
     '3'
     """

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from menura.change_batch import MAX_STATEMENT_BYTES
-from menura.types import arrow_format
 from menura.v1 import changes_pb2, config_pb2
 
 from agent.filter import Filter, Policy, Verdict
@@ -26,6 +25,8 @@ from agent.sources.mysql.ddl.model import (
     Table,
     TableDefinition,
 )
+from agent.sources.mysql.literals import literal
+from agent.sources.mysql.types import arrow_format
 from agent.table_positions import name_message
 
 #: an ENUM's labels may take more
@@ -79,7 +80,11 @@ def _column(
     if added is not None and added.earlier_rows is EarlierRows.NULL:
         message.is_null = True
     elif added is not None and added.earlier_rows is EarlierRows.TEXT:
-        message.text = added.text
+        value = literal(column.type, added.text)
+        if value.is_representable:
+            message.text = value.text
+        else:
+            message.unrepresentable = value.text
     elif added is not None:
         message.is_unknown = True
     return message
