@@ -142,8 +142,6 @@ class Filter:
         (False, True)
         >>> accept.verdict("shop", "customers").ignores("email")
         True
-        >>> accept.verdict("shop", "_orders_gho").allowed
-        False
         """
         verdict = self.by_name(database, table)
         for origin in self.origins.of((database, table)):

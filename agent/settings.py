@@ -39,6 +39,8 @@ class SourceConfig:
     kind: str
     filter: Filter
     dump: DumpConfig = DumpConfig()
+    #: its kind can read the rows that its tables have
+    has_snapshots: bool = True
     unlogged: UnloggedPolicy = field(default_factory=UnloggedPolicy)
 
     @property

@@ -20,7 +20,7 @@ PACKAGES = ("agent", "gateway", "controlplane_api", "spark_sink", "proto/menura"
 HELPERS = frozenset({"sync_anew", "sync_stop", "sync_retry", "sync_resync", "dump_anew", "restored_or_anew"})
 REMEDY = re.compile(
     r"\bmenura (?:sync|dump|sources|lakes|agent|gateway|api|sink|up|tables|events|status)\b"
-    r"|\bSET GLOBAL [a-z]|\bGRANT [{A-Z]|\bALTER (?:TABLE|USER) |\bsources\.\{|\bgtid_mode=ON|\bmy\.cnf"
+    r"|\bSET GLOBAL [a-z]|\bCALL mysql\.|\bGRANT [{A-Z]|\bALTER (?:TABLE|USER) |\bsources\.\{|\bgtid_mode=ON|\bmy\.cnf"
     rf"|(?:{'|'.join(HELPERS)})\(|\.(?:resync|retry)\}}"
 )
 
@@ -59,8 +59,8 @@ _UNKNOWN = f"{E2E}::test_table_when_its_definition_can_not_be_known_then_its_rem
 _PURGED = f"{E2E}::test_table_when_its_log_was_purged_and_its_policy_is_to_stop_then_its_remedy_brings_its_rows"
 _UNNAMED_KEY = f"{E2E}::test_table_without_a_primary_key_when_its_rows_come_in_parts_then_its_remedy_brings_its_rows"
 _NO_SNAPSHOTS = (
-    "agent/test_memory_source.py::"
-    "test_dump_when_its_source_has_no_snapshots_then_it_fails_and_its_remedy_brings_the_rows"
+    "e2e/test_memory_source.py::"
+    "test_dump_when_its_source_has_no_snapshots_then_the_commands_of_its_remedy_bring_the_rows"
 )
 _SHORT = f"{E2E}::test_dump_when_the_log_is_kept_too_short_then_its_remedy_brings_its_rows"
 _REFUSED = f"{E2E}::test_command_when_it_is_refused_then_what_it_says_instead_is_taken"

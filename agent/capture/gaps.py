@@ -67,7 +67,7 @@ def close(gaps: Iterable[Gap[P]], config: SourceConfig) -> Closed[P]:
         size_bytes += event.ByteSize()
         stops = config.unlogged.of(*gap.table) is UnloggedChanges.STOP and not is_accepted
         if stops or size_bytes > MOST_BYTES:
-            closed.stopped.append(Stop(gap.table, gap.before, stop_of(gap.why, config.name, gap.table)))
+            closed.stopped.append(Stop(gap.table, gap.before, stop_of(gap.why, config, gap.table)))
             continue
         closed.positions[gap.table] = gap.after
         closed.events.append(event)
@@ -92,6 +92,7 @@ def gap_event(
     before, after = shortened(texts.before), shortened(texts.after)
     until = f"between {before} and {after}" if after else f"after {before}"
     rereads = always_rereads or config.unlogged.of(*table) is UnloggedChanges.REREAD
+    rereads = rereads and config.has_snapshots  # else somebody has to know for ever
     return changes_pb2.TableEvent(
         table=name_message(table),
         kind=changes_pb2.TableEvent.LOG_GAP,
@@ -109,15 +110,18 @@ def shortened(text: str, most: int = MOST_POSITION_CHARS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def stop_of(why: Reason, source: str, table: Table) -> Reason:
+def stop_of(why: Reason, config: SourceConfig, table: Table) -> Reason:
     """The same as the table's own error."""
-    again = f"Bring its rows as they are now: menura sync start {source} {command_table(*table)} --from dump"
+    start = f"menura sync start {config.name} {command_table(*table)} --from"
+    again = f"Bring its rows as they are now: {start} dump"
+    if not config.has_snapshots:
+        again = f"Begin it anew with what the log still has: {start} oldest"
     return type(why)(
         why.doing,
         why.found,
         data="The lake holds the table as it was at this position",
-        remedy=f"{again}. {why.remedy}" if isinstance(why, PositionPurged) else again,
-        source=source,
+        remedy=f"{again}. {why.remedy}" if isinstance(why, PositionPurged) and why.remedy else again,
+        source=config.name,
         database=table[0],
         table=table[1],
         position=why.position,

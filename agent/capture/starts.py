@@ -82,9 +82,9 @@ def resolve(
             if start is TableStart.UNDECIDED:
                 starts.undecided.add(sync.dump)
             else:
-                _begin(starts, table, sync, log, source, start)
+                _begin(starts, table, sync, log, config, start)
         elif begins:
-            _begin(starts, table, sync, log, source)
+            _begin(starts, table, sync, log, config)
         else:
             stored[table] = log.stored(ahead.get(table, replicate.position))
     _go_on(starts, stored, log, config, accepts)
@@ -164,7 +164,7 @@ def _begin(
     table: Table,
     sync: changes_pb2.TableSync,
     log: StartLog[P],
-    source: str,
+    config: SourceConfig,
     with_dump: P | TableStart = TableStart.KEYED,
 ) -> None:
     missing = ""
@@ -189,7 +189,7 @@ def _begin(
     except (PositionInvalid, PositionPurged, SourceRebuilt) as error:
         error.database, error.table = table
         if isinstance(error, PositionPurged | SourceRebuilt):
-            error = stop_of(error, source, table)
+            error = stop_of(error, config, table)
         starts.stopped.append(Stop(table, log.place_of(sync.position), error))
         return
     starts.positions[table] = position

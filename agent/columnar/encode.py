@@ -29,7 +29,10 @@ PIECE_BYTES = 1 << 20
 
 
 class Columns(Protocol):
-    """An Arrow struct array: arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html."""
+    """An Arrow struct array: arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html.
+
+    Of the types of `menura.types`, and of arrays that begin at offset 0, as no slice does.
+    """
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]: ...
 

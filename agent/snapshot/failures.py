@@ -3,7 +3,7 @@
 import json
 
 from menura.errors import MenuraError
-from menura.naming import command_table, dump_anew, sync_resync
+from menura.naming import command_table, dump_anew, sync_resync, sync_stop
 
 from agent.errors import (
     DumpKeyChanged,
@@ -40,8 +40,8 @@ def no_snapshots(source: str, table: Table) -> DumpSnapshotImpossible:
         "dumping a table",
         "its source only has a stream of changes, from which no former rows can be read",
         data="Nothing of it was dumped; its stream goes on",
-        remedy=f"Begin its sync where the source's log begins: menura sync start {source} {command_table(*table)}"
-        " --from oldest",
+        remedy=f"Begin its sync where the source's log begins: {sync_stop(source, *table)} and then menura sync start"
+        f" {source} {command_table(*table)} --from oldest",
         source=source,
         database=table[0],
         table=table[1],

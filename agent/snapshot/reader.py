@@ -49,7 +49,8 @@ class Rows(Protocol):
 class TableReader(Protocol[P]):
     """Reads a source's tables over a connection, in the hand of one thread, but for `interrupt`.
 
-    Positions are those of the log that is streamed. After any exception it is only closed.
+    Positions are those of the log that is streamed. After an exception it may be asked what it used, and is closed;
+    after `TableMissing`, and where a chunk has to wait, it reads on.
     """
 
     @property

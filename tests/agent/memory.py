@@ -60,7 +60,8 @@ class Writers:
         self._database, self._table, self._most_id = database, table, most_id
         self._chance = random.Random(seed)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._write)
+        self._thread = threading.Thread(target=self._guarded)
+        self._failures: list[BaseException] = []
         self.transactions = 0
 
     def __enter__(self) -> "Writers":
@@ -70,6 +71,14 @@ class Writers:
     def __exit__(self, *failure: object) -> None:
         self._stopping.set()
         self._thread.join()
+        assert not self._failures, self._failures
+
+    def _guarded(self) -> None:
+        try:
+            self._write()
+        except BaseException as failed:
+            self._failures.append(failed)
+            raise
 
     def _write(self) -> None:
         while not self._stopping.wait(0.002):

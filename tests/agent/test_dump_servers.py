@@ -10,8 +10,7 @@ import pytest
 from menura.roles import Role
 from menura.v1 import config_pb2, snapshot_pb2
 
-from agent.snapshot import statuses
-from agent.sources.mysql.snapshot import reading
+from agent.snapshot import reading, statuses
 from tests.agent.dump_ledger import Dump
 from tests.agent.dumping import (
     Writers,

@@ -8,6 +8,7 @@ from menura.change_batch import ChangeType
 from menura.roles import Role
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2
 
+from agent.snapshot.statuses import GATEWAY_WAITS
 from tests.agent.dump_ledger import merged
 from tests.agent.dumping import SLOW, agent_inside, poll, small_chunks, wait_dumped, wait_status
 from tests.agent.gateway_double import GatewayDouble
@@ -57,7 +58,7 @@ def test_changes_when_a_sync_begins_at_the_oldest_then_every_row_comes_in_order(
     assert [event.kind for event in gateway.events("shop", ORDERS)] == [_Kind.CREATED]
     record = gateway.source("shop")
     assert record.hello is not None and (record.hello.flavor, record.hello.address) == ("memory", "memory:shop")
-    assert {card.table.table for part in record.cartography for card in part.tables} == {"orders"}
+    assert {card.table.table for part in record.cartography for card in part.tables} >= {"orders"}
     assert record.committed[-1].position.kind == "memory"
 
 
@@ -91,11 +92,11 @@ def test_dump_when_others_write_and_streams_break_then_chunks_and_changes_are_th
     ledger = gateway.source("shop").ledger
     with agent_inside(config(tmp_path, gateway.address)):
         with Writers(database, ORDERS, seed, 6000):
-            limits = snapshot_pb2.DumpLimits(rows_per_second=1500)
-            dump = gateway.dump("shop", "first", ORDERS, limits=limits)
-            for chunks, role in ((3, Role.CATALOG), (6, Role.CHANGES)):
+            dump = gateway.dump("shop", "first", ORDERS, limits=SLOW)
+            for chunks, role in ((1, Role.CATALOG), (3, Role.CHANGES)):
                 gateway.wait(lambda least=chunks: len(ledger.chunks) > least)
                 gateway.drop("shop", role)
+                assert not dump.is_over
             gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
             wait_dumped(gateway, dump)
         poll(lambda: lake(gateway, dump) == selected(database, ORDERS))
@@ -140,7 +141,8 @@ def test_dump_when_the_table_changes_in_the_middle_then_it_is_right_or_ends(
         wait_dumped(gateway, dump)
         (altered,) = gateway.events("shop", ORDERS)[1:2]
         assert [column.WhichOneof("earlier_rows") for column in altered.columns] == [None, None, None, "is_null"]
-        database.commit(Definition(ORDERS, _Kind.TRUNCATED), Change(ORDERS, None, order(1, "last") | {"note": "x"}))
+        last = [Change(ORDERS, None, order(number, "last") | {"note": "x"}) for number in range(200)]
+        database.commit(Definition(ORDERS, _Kind.TRUNCATED), *last)
         poll(lambda: lake(gateway, dump) == selected(database, ORDERS))
         assert lake(gateway, dump) == selected(database, ORDERS)
         again = gateway.dump("shop", "again", ORDERS, limits=SLOW)
@@ -160,9 +162,33 @@ def test_dump_when_its_source_has_no_snapshots_then_it_fails_and_its_remedy_brin
         gateway.wait(lambda: dump.failed)
         assert dump.failed is not None and dump.failed.code == "DUMP_SNAPSHOT_IMPOSSIBLE"
         assert dump.failed.remedy.endswith("menura sync start shop shop.orders --from oldest")
+        assert "sync stop shop shop.orders and then" in dump.failed.remedy
         gateway.unsync("shop", ORDERS)
         gateway.sync("shop", ORDERS, oldest=True)
         gateway.wait(lambda: len(gateway.rows("shop", ORDERS)) == 5)
+
+
+@pytest.mark.parametrize("policy", ["reread", "stop"])
+def test_log_when_it_is_purged_and_its_source_has_no_snapshots_then_no_dump_is_ordered(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path, policy: str
+) -> None:
+    create(database, rows=1)
+    gateway.sync("shop", ORDERS, oldest=True)
+    agent = config(tmp_path, gateway.address, snapshots="none", unlogged_changes=policy)
+    with agent_inside(agent):
+        gateway.wait(lambda: gateway.rows("shop", ORDERS))
+    gateway.wait_gone("shop")
+    database.commit(Change(ORDERS, None, order(100, "missed")))
+    database.purge()
+    committed = gateway.source("shop").committed
+    with agent_inside(agent):
+        if policy == "stop":
+            gateway.wait(lambda: committed[-1].stopped)
+            (stop,) = committed[-1].stopped
+            assert stop.error.remedy.endswith("menura sync start shop shop.orders --from oldest")
+        else:
+            gateway.wait(lambda: gateway.events("shop", ORDERS)[-1].kind == _Kind.LOG_GAP)
+            assert not gateway.events("shop", ORDERS)[-1].reread
 
 
 def test_log_when_it_is_purged_while_nobody_reads_then_tables_go_on_behind_a_gap(
@@ -235,7 +261,8 @@ def test_filter_when_it_keeps_back_a_column_and_a_table_then_neither_leaves_the_
     (state,) = [one for one in gateway.source("shop").effective[-1].tables if one.table.table == "orders"]
     assert state.ignored_columns == ["name"]
     assert all("first" not in str(row) for row in gateway.rows("shop", ORDERS))
-    assert not any(b"first" in message for message in gateway.messages)
+    dumped = [row for chunk in gateway.source("shop").ledger.chunks for row in chunk.rows]
+    assert len(dumped) == 2 and all("first" not in str(row) for row in dumped)
 
 
 def test_credit_when_none_is_granted_then_rows_wait_and_the_state_tells_it(
@@ -250,7 +277,7 @@ def test_credit_when_none_is_granted_then_rows_wait_and_the_state_tells_it(
         dump = gateway.dump("shop", "first", ORDERS)
         gateway.grant("shop", 1)
         gateway.wait(lambda: len(gateway.rows("shop", ORDERS)) == 100)
-        wait_status(gateway, dump, "gateway")
+        wait_status(gateway, dump, GATEWAY_WAITS)
         gateway.grant("shop", 1 << 20, Role.CATALOG)
         gateway.grant("shop", 1 << 20)
         wait_dumped(gateway, dump)

@@ -12,6 +12,7 @@ from tests.agent.dumping import agent_inside
 from tests.agent.memory import COLUMNS, Writers, config, create, installed
 from tests.e2e.lake import table_path
 from tests.memory_source.database import Column, Definition, MemoryDatabase, Table
+from tests.remedies import commands
 from tests.stack import stack, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
@@ -30,6 +31,26 @@ def in_lake(lake: Path, table: Table, names: list[str]) -> list[tuple[object, ..
 
 def in_source(database: MemoryDatabase, table: Table, names: list[str]) -> list[tuple[object, ...]]:
     return sorted((tuple(row[name] for name in names) for row in database.tables[table].rows), key=str)
+
+
+def test_dump_when_its_source_has_no_snapshots_then_the_commands_of_its_remedy_bring_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with installed(tmp_path, monkeypatch), stack(tmp_path / "stack") as running:
+        database = MemoryDatabase("shop")
+        create(database, KEYED, rows=5)
+        with agent_inside(config(tmp_path, f"127.0.0.1:{running.gateway_port}", snapshots="none")):
+            running.start_sync("shop", *KEYED, "now")
+            (dump,) = running.post(
+                "/v1/tenants/acme/sources/shop/dumps", {"tables": [{"database": "shop", "table": "keyed"}]}
+            )["tables"]
+            path = f"/v1/tenants/acme/sources/shop/dumps/{dump['dump']}"
+            wait_for("its failure", lambda: running.get(path)["state"] == "failed")
+            for command in commands(running.get(path)["problem"]["message"]):
+                running.command(*command)
+            names = [column.name for column in COLUMNS]
+            expected = in_source(database, KEYED, names)
+            wait_for("the rows", lambda: in_lake(running.lake, KEYED, names) == expected, 600)
 
 
 def test_source_when_it_is_no_database_server_then_the_lake_is_equal_to_it_after_kills(

@@ -110,6 +110,7 @@ def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(t
         {"name": "id", "source_type": "bigint", "arrow_format": "l", "key": 1},
         {"name": "n", "arrow_format": "d:10,2", "renamed_from": "m"},
         {"name": "a", "arrow_format": "u", "text": "x"},
+        {"name": "d", "arrow_format": "tdD", "unrepresentable": "0000-00-00"},
         {"name": "b", "arrow_format": "tsu:UTC", "is_null": True},
         {"name": "c", "arrow_format": "l", "is_unknown": True},
     ]
@@ -139,7 +140,8 @@ def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(t
     assert [(column.name, column.earlier_rows, column.earlier_text) for column in first.events[0].columns] == [
         ("id", "", ""),
         ("n", "", ""),
-        ("a", "text", "x"),
+        ("a", "literal", "x"),
+        ("d", "unrepresentable", "0000-00-00"),
         ("b", "null", ""),
         ("c", "unknown", ""),
     ]

@@ -35,7 +35,6 @@ identifiers = Identifiers(frozenset({"system"}), fold=str)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig(SourceConfig):
     database: str
-    snapshots: bool
 
     @property
     def address(self) -> str:
@@ -50,7 +49,7 @@ def configure(common: SourceConfig, entry: Entry, entries: Mapping[str, Entry]) 
         dump=common.dump,
         unlogged=common.unlogged,
         database=entry.required(entries, "database").text(),
-        snapshots="snapshots" not in entries or entries["snapshots"].text() != "none",
+        has_snapshots="snapshots" not in entries or entries["snapshots"].text() != "none",
     )
 
 
@@ -60,7 +59,7 @@ def make_plugins(context: Context) -> Sequence[SourcePlugin]:
     database, coordinator, credit = DATABASES[config.database], SnapshotCoordinator(), Credit()
     catalog = MemoryCatalog(database, config)
     changes = MemoryChanges(database, config, context.state, coordinator, credit)
-    open_reader = catalog.open_reader if config.snapshots else None
+    open_reader = catalog.open_reader if config.has_snapshots else None
     return (
         CatalogPlugin(stream_pb2.PgSQLClient, config, context.state, coordinator, catalog, open_reader),
         ChangesPlugin(stream_pb2.PgSQLWal, context.state, coordinator, credit, changes),

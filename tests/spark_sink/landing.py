@@ -108,6 +108,12 @@ def truncate(table: Table) -> Event:
     return Event(table, "TRUNCATED", removes_rows=True, statement=f"TRUNCATE {table.name}")
 
 
+class Unrepresentable(str):
+    """A source's own text of a value that its column's type can't hold."""
+
+    __slots__ = ()
+
+
 def altered(
     table: Table,
     renamed: Mapping[str, str] | None = None,
@@ -115,19 +121,22 @@ def altered(
     types: Mapping[str, str] | None = None,
     kind: str = "ALTERED",
     removes_rows: bool = False,
+    literals: str = "literal",
 ) -> Event:
-    """The table has these columns now; `added` says what earlier rows hold: a text, None, or ... for unknown."""
+    """The table has these columns now; `added` says what earlier rows hold: a literal, what can't be represented, None,
+    or ... for unknown."""
 
     def column(name: str) -> LandedColumn:
         earlier = (added or {}).get(name, "")
         words = {None: "null", ...: "unknown"}
+        form = "unrepresentable" if isinstance(earlier, Unrepresentable) else literals
         return LandedColumn(
             name,
             (types or {}).get(name, "int"),
             format_of(table.columns[name]),
             list(table.key).index(name) + 1 if name in table.key else 0,
             (renamed or {}).get(name, ""),
-            words.get(earlier, "text") if name in (added or {}) else "",
+            words.get(earlier, form) if name in (added or {}) else "",
             str(earlier) if name in (added or {}) and earlier not in words else "",
         )
 

@@ -348,7 +348,7 @@ def test_log_retention_when_the_log_is_older_than_the_servers_start_then_only_wh
 
 
 def test_warning_when_a_whole_dump_nears_or_outlasts_the_log_then_says_both_and_why() -> None:
-    day = LogRetention(86_400, "binlog_expire_logs_seconds is 86400")
+    day = LogRetention(86_400, "binlog_expire_logs_seconds is 86400", lambda needed: f"SET LOG = {needed}")
     needed = needed_seconds(10**9, 10**12, DumpConfig(), Limits())
     assert needed == 50_000
     assert "14 h" in unchunked_warning(day, needed) or "13.9 h" in unchunked_warning(day, needed)
@@ -356,7 +356,9 @@ def test_warning_when_a_whole_dump_nears_or_outlasts_the_log_then_says_both_and_
         10**9, 10**12, DumpConfig(max_bytes_per_second=50_000_000), Limits(bytes_per_second=5_000_000)
     )
     assert slow == 200_000
-    assert "binlog_expire_logs_seconds is 86400" in unchunked_warning(day, slow)
+    assert unchunked_warning(day, slow).endswith(
+        "(binlog_expire_logs_seconds is 86400), and for longer with: SET LOG = 200000"
+    )
     assert unchunked_warning(day, 60) == ""
     assert "not known" in unchunked_warning(day, None)
     assert unchunked_warning(LogRetention(None), slow) == ""

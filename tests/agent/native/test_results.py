@@ -286,7 +286,7 @@ def test_ignored_columns_are_not_selected(source: Server) -> None:
     assert batch.to_pylist() == [{"id": 1, "v": 5, "_unrepresentable": None}]
     sent = [column for column in columns_of(definition_of(source, "partly")) if column.name != "Secret"]
     assert (plan.columns, plan.schema_id) == (tuple(sent), schema_id(tuple(sent)))
-    assert batch.schema.field("v").metadata[b"menura.default"] == b"=7"
+    assert batch.schema.field("v").metadata[b"menura.default"] == b":7"
 
 
 def test_hidden_columns_of_mariadb_are_read_if_a_statement_can_name_them(mariadb: Server) -> None:

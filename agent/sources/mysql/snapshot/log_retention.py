@@ -6,7 +6,9 @@ the log from there on until all of it is read; a dump by chunks needs just a str
 the list of log files, changes nothing. Estimates are rough and lean towards a warning.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pymysql
@@ -23,6 +25,8 @@ ASSUMED_ROWS_PER_SECOND = 200_000
 _WARNED_PART = 0.5
 #: Amazon's servers ignore the expiry and have a setting of their own
 _MANAGED_SETTING = "binlog retention hours"
+#: that they take
+_MOST_MANAGED_HOURS = 168
 #: what a server that keeps its log for too short a time is to keep it at least: a week
 _KEPT_SECONDS = 604_800
 #: the log's size that the server keeps: MariaDB since 11.4, Percona
@@ -35,8 +39,8 @@ class LogRetention:
     seconds: int | None
     #: what decides that: a setting and its value
     by: str = ""
-    #: what makes the server keep it for {seconds}, or for as long as nobody purges it
-    statement: str = ""
+    #: what makes the server keep it for so many seconds, with some to spare; '': nothing is known that does
+    longer: Callable[[int], str] = field(default=lambda seconds: "", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,8 @@ def unchunked_warning(retention: LogRetention, needed: int | None) -> str:
     kept = f"the server keeps its log for {_told(retention.seconds)} ({retention.by})"
     if needed is None:
         return f"How long the dump takes is not known; {kept}"
-    if needed > retention.seconds:
-        longer = retention.statement.format(seconds=max(2 * needed, _KEPT_SECONDS))
+    longer = retention.longer(needed)
+    if needed > retention.seconds and longer:
         return f"It may take {_told(needed)}; {kept}, and for longer with: {longer}"
     if needed > retention.seconds * _WARNED_PART:
         return f"It may take {_told(needed)}; {kept}"
@@ -116,7 +120,22 @@ def _managed(connection: "Connection[Any]") -> LogRetention | None:
     set_ = rows(connection, "SELECT value FROM mysql.rds_configuration WHERE name = %s", (_MANAGED_SETTING,))
     hours = int(set_[0][0] or 0) if set_ else 0
     by = f"{_MANAGED_SETTING} is {hours or 'not set: as soon as possible'}"
-    return LogRetention(hours * 3600, by, f"CALL mysql.rds_set_configuration('{_MANAGED_SETTING}', 168)")
+    return LogRetention(hours * 3600, by, lambda needed: _managed_statement(hours, needed))
+
+
+def _managed_statement(hours: int, needed: int) -> str:
+    """
+    >>> _managed_statement(0, 7200), _managed_statement(168, 700_000)
+    ("CALL mysql.rds_set_configuration('binlog retention hours', 168)", '')
+    """
+    wanted = min(math.ceil(_with_some_to_spare(needed) / 3600), _MOST_MANAGED_HOURS)
+    if wanted <= hours or wanted * 3600 < needed:
+        return ""
+    return f"CALL mysql.rds_set_configuration('{_MANAGED_SETTING}', {wanted})"
+
+
+def _with_some_to_spare(needed: int) -> int:
+    return max(2 * needed, _KEPT_SECONDS)
 
 
 def _expiry(connection: "Connection[Any]") -> LogRetention:
@@ -124,12 +143,19 @@ def _expiry(connection: "Connection[Any]") -> LogRetention:
         return LogRetention(None)
     seconds = int(float(variable(connection, "binlog_expire_logs_seconds") or 0))
     if seconds:
-        statement = "SET GLOBAL binlog_expire_logs_seconds = {seconds}"
-        return LogRetention(seconds, f"binlog_expire_logs_seconds is {seconds}", statement)
+        return LogRetention(
+            seconds,
+            f"binlog_expire_logs_seconds is {seconds}",
+            lambda needed: f"SET GLOBAL binlog_expire_logs_seconds = {_with_some_to_spare(needed)}",
+        )
     days = float(variable(connection, "expire_logs_days") or "0")
     if not days:
         return LogRetention(None)
-    return LogRetention(int(days * 86_400), f"expire_logs_days is {days:g}", "SET GLOBAL expire_logs_days = 0")
+    return LogRetention(
+        int(days * 86_400),
+        f"expire_logs_days is {days:g}",
+        lambda needed: f"SET GLOBAL expire_logs_days = {math.ceil(_with_some_to_spare(needed) / 86_400)}",
+    )
 
 
 def _by_size(connection: "Connection[Any]", expiry: LogRetention) -> LogRetention:
@@ -140,7 +166,7 @@ def _by_size(connection: "Connection[Any]", expiry: LogRetention) -> LogRetentio
             continue
         growth = _growth(connection, expiry)
         seconds = round(limit * growth.seconds / growth.size_bytes) if growth is not None else None
-        return LogRetention(seconds, f"{name} is {limit}", f"SET GLOBAL {name} = 0")
+        return LogRetention(seconds, f"{name} is {limit}")
     return LogRetention(None)
 
 

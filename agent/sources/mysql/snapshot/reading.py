@@ -48,8 +48,8 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRows:
-    """Of a chunk."""
+class TableRows:
+    """Of a chunk, or of a whole table."""
 
     reading: RowsReading
     prepared: Prepared
@@ -123,7 +123,7 @@ class MysqlTableReader:
 
     def read_chunk(
         self, table: Table, key: tuple[str, ...], lower: str, upper: str, limit: int, received: Callable[[int], None]
-    ) -> KeyedRows:
+    ) -> TableRows:
         """Raises `KeyMissing` and `OrderChanged` where it is not that key any more."""
         definition = self._definition(table)
         found = next((one for one in self._keys(table, definition) if one.names == key), None)
@@ -132,7 +132,7 @@ class MysqlTableReader:
         prepared = self._prepare(table, definition, found)
         bounds = unsigned(lower, prepared.order), unsigned(upper, prepared.order)
         statement = chunk_statement(table, prepared.rows.expressions, found, *bounds, limit)
-        return KeyedRows(self._read(statement, prepared.rows, received), prepared)
+        return TableRows(self._read(statement, prepared.rows, received), prepared)
 
     @contextmanager
     def snapshot(self, table: Table) -> Iterator[BinlogPosition]:
@@ -140,13 +140,13 @@ class MysqlTableReader:
         with self._access.positions.whole(table) as shown:
             yield shown
 
-    def read_table(self, table: Table, received: Callable[[int], None]) -> KeyedRows:
+    def read_table(self, table: Table, received: Callable[[int], None]) -> TableRows:
         if not self._access.hold(table):
             raise TableMissing
         prepared = self._prepare(table, self._definition(table), None)
         versioned = self._is_versioned(table)
         statement = unchunked_statement(table, prepared.rows.expressions, versioned=versioned)
-        return KeyedRows(self._read(statement, prepared.rows, received), prepared)
+        return TableRows(self._read(statement, prepared.rows, received), prepared)
 
     def _read(self, statement: str, plan: RowsPlan, received: Callable[[int], None]) -> RowsReading:
         return read_rows(self._access.connection, statement, plan, BATCH_ROWS, received)
