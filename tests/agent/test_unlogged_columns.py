@@ -178,6 +178,35 @@ def test_column_when_a_statement_makes_it_a_plain_one_then_its_earlier_values_ar
     assert f"column {name}: its values from before were not sent" in told.unlogged_changes
 
 
+@pytest.mark.parametrize(
+    ("words", "is_null", "text"),
+    [("VARCHAR(30)", True, ""), ("VARCHAR(30) NOT NULL DEFAULT 'new'", False, "new")],
+    ids=["NULL", "DEFAULT"],
+)
+def test_column_when_a_plain_one_takes_its_name_in_the_statement_that_drops_it_then_earlier_rows_have_its_default(
+    words: str, is_null: bool, text: str, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    with server("mariadb", tmp_path / "server", release="11.8") as database:
+        database.create_replication_user()
+        database.run(
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, note VARCHAR(20),"
+            " kept VARCHAR(30) AS (CONCAT(note, '?')) STORED)",
+            "INSERT INTO shop.t (id, note) VALUES (1, 'a')",
+            "UPDATE shop.t SET note = 'b'",
+            f"ALTER TABLE shop.t DROP COLUMN kept, ADD COLUMN Kept {words}",
+            "INSERT INTO shop.t (id, note, kept) VALUES (2, 'c', 'plain')",
+        )
+        gateway.sync("shop", T, oldest=True)
+        config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+        with running_agent(config, tmp_path / "log"):
+            assert wait_note(gateway, "c")["Kept"] == "plain"
+    event = gateway.events("shop", T)[-1]
+    (column,) = [column for column in event.columns if column.name == "Kept"]
+    assert (column.is_null, column.text, column.is_unknown) == (is_null, text, False)
+    assert (event.unlogged_changes, event.reread) == ("", False)
+
+
 def test_column_when_it_is_renamed_and_generated_still_then_is_not_sent_under_its_new_name(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

@@ -242,7 +242,7 @@ class SchemaChanges:
             _not_sent_before(column)
             for change in changes
             if change.kind is ChangeKind.ALTERED and change.before is not None
-            for column in _shown_anew(after, verdict, was, dict(change.renamed_columns))
+            for column in _shown_anew(after, verdict, was, dict(change.renamed_columns), change.added_columns)
             if column.name not in converted
         ]
         return "; ".join(filter(None, (unlogged_by(verb, changes, verdict), *shown)))
@@ -264,9 +264,10 @@ class SchemaChanges:
         if isinstance(after, TableDefinition) and change.kind in (ChangeKind.CREATED, ChangeKind.ALTERED):
             verdict = unsent(self._filter, change.table, after)
             is_there = change.kind is ChangeKind.ALTERED and change.before is not None
-            shown = list(_shown_anew(after, verdict, was, dict(change.renamed_columns))) if is_there else []
+            renames = dict(change.renamed_columns)
+            shown = list(_shown_anew(after, verdict, was, renames, change.added_columns)) if is_there else []
             anew = {column.name for column in shown}
-            renamed = {new: old for old, new in change.renamed_columns if new not in anew}
+            renamed = {new: old for old, new in renames.items() if new not in anew}
             event.columns.extend(columns_after(after, verdict, (*change.added_columns, *shown), renamed))
         return event
 
@@ -373,14 +374,21 @@ def _lowered(definition: TableDefinition) -> frozenset[str]:
 
 
 def _shown_anew(
-    after: TableDefinition, verdict: Verdict, was: Verdict, renamed: Mapping[str, str]
+    after: TableDefinition,
+    verdict: Verdict,
+    was: Verdict,
+    renamed: Mapping[str, str],
+    added: Collection[AddedColumn] = (),
 ) -> Iterator[AddedColumn]:
     """Columns that are sent from here on and were not: the lake has them in no row from before.
 
-    `renamed`: old to new name.
+    `renamed`: old to new name. One that is added under the name of one that was not sent is another column.
     """
     old_names = {new.lower(): old for old, new in renamed.items()}
+    added_names = {column.name.lower() for column in added}
     for column in after.columns:
+        if column.name.lower() in added_names:
+            continue
         if was.ignores(old_names.get(column.name.lower(), column.name)) and not verdict.ignores(column.name):
             yield AddedColumn(column.name, EarlierRows.UNKNOWN)
 
