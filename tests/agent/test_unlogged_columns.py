@@ -253,6 +253,30 @@ def test_table_when_only_table_maps_describe_it_then_its_definition_says_which_c
     assert all(gap.reread for gap in gaps)
 
 
+def test_definition_when_it_says_which_columns_are_generated_then_it_is_kept_whatever_else_it_lacks(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """The default of before a statement is not known when it was learned from the server of after it."""
+    database.run(
+        "SET sql_log_bin = 0",
+        "CREATE TABLE shop.kept LIKE shop.t",
+        "ALTER TABLE shop.kept ADD counted INT DEFAULT 1",
+        "SET sql_log_bin = 1",
+        "INSERT INTO shop.kept (id, note, counted) VALUES (1, 'a', 1)",
+        "UPDATE shop.kept SET note = 'b', more = 'm', counted = 2",
+        "ALTER TABLE shop.kept ALTER counted SET DEFAULT 2",
+        "UPDATE shop.kept SET note = 'c'",
+    )
+    kept: Table = ("shop", "kept")
+    gateway.sync("shop", kept, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    with running_agent(config, tmp_path / "log"):
+        gateway.wait(lambda: [row for row in gateway.rows("shop", kept) if row["note"] == "c"])
+    assert not stops(gateway, kept)
+    assert "shown" not in gateway.rows("shop", kept)[-1]
+    assert (tmp_path / "log").read_text().count("definitions learned") == 1
+
+
 def test_table_when_it_begins_anew_then_its_generated_columns_are_sent_until_an_update_lacks_them(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

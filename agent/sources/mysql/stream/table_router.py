@@ -286,8 +286,8 @@ class TableRouter:
         Whether that is new: else the log would be read again in vain.
         """
         transaction = current_transaction(self._decoder, self._read)
-        version = self._definitions.learned_generated(table, self._read.position, transaction)
         lacking = {column.lower() for column in columns}
+        version = self._definitions.learned_generated(table, lacking, self._read.position, transaction)
         known = version.columns if isinstance(version, TableDefinition) else ()
         generated = {column.name for column in known if column.generated and column.name.lower() in lacking}
         return self._definitions.unlogged_columns.found(table, generated, self._read.position)
