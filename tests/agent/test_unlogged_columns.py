@@ -127,6 +127,32 @@ def test_table_when_statements_come_before_its_columns_and_make_them_anew_then_i
     assert (tmp_path / "log").read_text().count("the log lacks new values of generated columns") <= 2
 
 
+def test_event_when_its_cut_ends_before_the_update_then_is_told_once(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """The agent knows the columns when it reads the inserts again, and stops between the event's cut and the update."""
+    row = f"'a', '{'m' * 60_000}'"
+    inserts = [f"INSERT INTO shop.t (id, note, more) VALUES ({number}, {row})" for number in range(200)]
+    database.run(*inserts, "UPDATE shop.t SET note = 'b' WHERE id = 7")
+    gateway.sync("shop", T, oldest=True)
+    gateway.cut_bytes = 1  # each portion of bytes ends one
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    names = logged_columns(database)
+    gateway.lose_cuts("shop")
+    with running_agent(config, tmp_path / "log"):
+        gateway.wait(lambda: "the log lacks new values of generated columns" in (tmp_path / "log").read_text())
+    gateway.wait_gone("shop")
+    gateway.lose_cuts("shop", last_kept_cut=2)
+    with running_agent(config, tmp_path / "log.2"):
+        gateway.wait(lambda: altered(gateway))
+    gateway.wait_gone("shop")
+    assert 0 < len(sent(gateway)) < len(inserts)
+    gateway.lose_cuts("shop", loses=False)
+    with running_agent(config, tmp_path / "log.3"):
+        assert list(wait_note(gateway, "b")) == names
+    assert altered(gateway) == [(SAID, names)]
+
+
 #: statements that make `kept`, of which an update lacks the new value, a column that is sent; its name then
 MADE_PLAIN = {
     "modified": (("ALTER TABLE shop.t MODIFY kept VARCHAR(30)",), "kept"),

@@ -297,7 +297,7 @@ class TableRouter:
         if not plan.active:
             self._deferred = True
             return
-        self._definitions.unlogged_columns.told(table)
+        self._definitions.unlogged_columns.told(table, self._read.position)
         definition = self._definitions.of(table)
         assert isinstance(definition, TableDefinition)  # else there is no plan
         self._cuts.add_event(
