@@ -14,7 +14,6 @@ from menura.v1 import changes_pb2
 from agent.capture.cuts import Cuts
 from agent.filter import Verdict
 from agent.online_change import is_put_aside, is_swap
-from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.converted import converted
 from agent.sources.mysql.ddl.derived import unsent, with_derived
@@ -35,12 +34,11 @@ from agent.sources.mysql.ddl.model import (
 from agent.sources.mysql.ddl.sql_modes import Session
 from agent.sources.mysql.ddl.statements import Kind, StatementSummary
 from agent.sources.mysql.failures import ignored_renamed
-from agent.sources.mysql.native.decoder import BinlogDecoder
 from agent.sources.mysql.read_position import ReadPosition
-from agent.sources.mysql.schema.definitions import Definitions
 from agent.sources.mysql.schema.log_scan import Transaction, current_transaction
 from agent.sources.mysql.schema.table_planner import TablePlanner
 from agent.sources.mysql.schema.versions import Gone, Version
+from agent.sources.mysql.stream.context import StreamContext
 from agent.sources.mysql.stream.definition_gaps import DefinitionGaps
 from agent.sources.mysql.stream.foreign_keys import FollowedKeys
 from agent.sources.mysql.stream.table_events import columns_after, new_name, statement_about
@@ -77,9 +75,7 @@ class SchemaChanges:
 
     def __init__(
         self,
-        config: MysqlConfig,
-        decoder: BinlogDecoder,
-        definitions: Definitions,
+        context: StreamContext,
         planner: TablePlanner,
         router: TableRouter,
         unlogged: UnloggedRows,
@@ -88,11 +84,11 @@ class SchemaChanges:
         read: ReadPosition,
         cuts: Cuts,
     ) -> None:
-        self._source = config.name
-        self._filter = config.filter
-        self._server = definitions.server
-        self._decoder = decoder
-        self._definitions = definitions
+        self._source = context.config.name
+        self._filter = context.config.filter
+        self._server = context.definitions.server
+        self._decoder = context.decoder
+        self._definitions = context.definitions
         self._planner = planner
         self._router = router
         self._unlogged = unlogged
