@@ -53,8 +53,9 @@ class SourceRecord:
     replicates: int = 0
     #: identity of another server that somebody has accepted
     accepted_server: str = ""
-    #: cuts are dropped uncommitted
+    #: cuts with a higher number than this are dropped uncommitted
     loses_cuts: bool = False
+    last_kept_cut: int = 0
     ledger: DumpLedger = field(default_factory=DumpLedger)
 
 
@@ -150,10 +151,11 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             ledger.generation += 1
             self._push_dumps(source)
 
-    def lose_cuts(self, source: str, *, loses: bool = True) -> None:
-        """As if the gateway was killed before it commits each cut of the source from now on."""
+    def lose_cuts(self, source: str, *, loses: bool = True, last_kept_cut: int = 0) -> None:
+        """As if the gateway was killed before it commits each cut of the source from now on, or behind this one."""
         with self.changed:
-            self.source(source).loses_cuts = loses
+            record = self.source(source)
+            record.loses_cuts, record.last_kept_cut = loses, last_kept_cut
 
     def drop(self, source: str, role: Role) -> None:
         """End a stream as a broken network would."""
@@ -407,7 +409,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         end = response.cut_end
         if end.generation != record.generation:
             return
-        if record.loses_cuts:
+        if record.loses_cuts and end.cut > record.last_kept_cut:
             record.pending = []
             return
         expected = record.committed[-1].cut + 1 if record.committed else 1

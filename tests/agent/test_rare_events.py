@@ -30,6 +30,7 @@ from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.replication import identity_of
 from agent.sources.mysql.server.server_log import ServerProcess
 from agent.sources.mysql.stream.binlog import BinlogReader
+from agent.sources.mysql.stream.context import StreamContext
 from agent.sources.mysql.stream.prepared import PreparedFile
 from agent.sources.mysql.stream.prepared_log import PreparedLog
 from agent.table_positions import Stop, TablePositions
@@ -111,10 +112,11 @@ def read(tmp_path: Path, *events: bytes) -> tuple[Recorder, MenuraError]:
     definitions = Definitions("shop", server, history, schema_reader)
     files = LogFiles(history)
     files.follows(ServerProcess("server", 1_700_000_000, 1), BinlogPosition(), goes_on=False)
-    reader = BinlogReader(
-        source, facts, decoder, definitions, files, table_positions, {}, (), prepared, log, BinlogPositionKind.FILE,
-        sink, SnapshotCoordinator(), StaleTables(()), CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0,
+    context = StreamContext(
+        source, facts, decoder, definitions, files, table_positions, BinlogPositionKind.FILE, prepared, log, sink,
+        SnapshotCoordinator(), StaleTables(()), CutSettings(1, 0.0, 1 << 20, 10.0), lambda: 0.0, {}, (),
     )  # fmt: skip
+    reader = BinlogReader(context)
     try:
         with pytest.raises(MenuraError) as raised:
             reader.run(Bytes(events))

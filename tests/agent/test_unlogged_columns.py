@@ -127,6 +127,32 @@ def test_table_when_statements_come_before_its_columns_and_make_them_anew_then_i
     assert (tmp_path / "log").read_text().count("the log lacks new values of generated columns") <= 2
 
 
+def test_event_when_its_cut_ends_before_the_update_then_is_told_once(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """The agent knows the columns when it reads the inserts again, and stops between the event's cut and the update."""
+    row = f"'a', '{'m' * 60_000}'"
+    inserts = [f"INSERT INTO shop.t (id, note, more) VALUES ({number}, {row})" for number in range(200)]
+    database.run(*inserts, "UPDATE shop.t SET note = 'b' WHERE id = 7")
+    gateway.sync("shop", T, oldest=True)
+    gateway.cut_bytes = 1  # each portion of bytes ends one
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    names = logged_columns(database)
+    gateway.lose_cuts("shop")
+    with running_agent(config, tmp_path / "log"):
+        gateway.wait(lambda: "the log lacks new values of generated columns" in (tmp_path / "log").read_text())
+    gateway.wait_gone("shop")
+    gateway.lose_cuts("shop", last_kept_cut=2)
+    with running_agent(config, tmp_path / "log.2"):
+        gateway.wait(lambda: altered(gateway))
+    gateway.wait_gone("shop")
+    assert 0 < len(sent(gateway)) < len(inserts)
+    gateway.lose_cuts("shop", loses=False)
+    with running_agent(config, tmp_path / "log.3"):
+        assert list(wait_note(gateway, "b")) == names
+    assert altered(gateway) == [(SAID, names)]
+
+
 #: statements that make `kept`, of which an update lacks the new value, a column that is sent; its name then
 MADE_PLAIN = {
     "modified": (("ALTER TABLE shop.t MODIFY kept VARCHAR(30)",), "kept"),
@@ -178,6 +204,35 @@ def test_column_when_a_statement_makes_it_a_plain_one_then_its_earlier_values_ar
     assert f"column {name}: its values from before were not sent" in told.unlogged_changes
 
 
+@pytest.mark.parametrize(
+    ("words", "is_null", "text"),
+    [("VARCHAR(30)", True, ""), ("VARCHAR(30) NOT NULL DEFAULT 'new'", False, "new")],
+    ids=["NULL", "DEFAULT"],
+)
+def test_column_when_a_plain_one_takes_its_name_in_the_statement_that_drops_it_then_earlier_rows_have_its_default(
+    words: str, is_null: bool, text: str, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    with server("mariadb", tmp_path / "server", release="11.8") as database:
+        database.create_replication_user()
+        database.run(
+            "CREATE DATABASE shop CHARACTER SET utf8mb4",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, note VARCHAR(20),"
+            " kept VARCHAR(30) AS (CONCAT(note, '?')) STORED)",
+            "INSERT INTO shop.t (id, note) VALUES (1, 'a')",
+            "UPDATE shop.t SET note = 'b'",
+            f"ALTER TABLE shop.t DROP COLUMN kept, ADD COLUMN Kept {words}",
+            "INSERT INTO shop.t (id, note, kept) VALUES (2, 'c', 'plain')",
+        )
+        gateway.sync("shop", T, oldest=True)
+        config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+        with running_agent(config, tmp_path / "log"):
+            assert wait_note(gateway, "c")["Kept"] == "plain"
+    event = gateway.events("shop", T)[-1]
+    (column,) = [column for column in event.columns if column.name == "Kept"]
+    assert (column.is_null, column.text, column.is_unknown) == (is_null, text, False)
+    assert (event.unlogged_changes, event.reread) == ("", False)
+
+
 def test_column_when_it_is_renamed_and_generated_still_then_is_not_sent_under_its_new_name(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
@@ -222,6 +277,30 @@ def test_table_when_only_table_maps_describe_it_then_its_definition_says_which_c
     gaps = [event for event in gateway.events("shop", mapped) if event.kind == changes_pb2.TableEvent.LOG_GAP]
     assert bool(gaps) == bool(later)
     assert all(gap.reread for gap in gaps)
+
+
+def test_definition_when_it_says_which_columns_are_generated_then_it_is_kept_whatever_else_it_lacks(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """The default of before a statement is not known when it was learned from the server of after it."""
+    database.run(
+        "SET sql_log_bin = 0",
+        "CREATE TABLE shop.kept LIKE shop.t",
+        "ALTER TABLE shop.kept ADD counted INT DEFAULT 1",
+        "SET sql_log_bin = 1",
+        "INSERT INTO shop.kept (id, note, counted) VALUES (1, 'a', 1)",
+        "UPDATE shop.kept SET note = 'b', more = 'm', counted = 2",
+        "ALTER TABLE shop.kept ALTER counted SET DEFAULT 2",
+        "UPDATE shop.kept SET note = 'c'",
+    )
+    kept: Table = ("shop", "kept")
+    gateway.sync("shop", kept, oldest=True)
+    config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+    with running_agent(config, tmp_path / "log"):
+        gateway.wait(lambda: [row for row in gateway.rows("shop", kept) if row["note"] == "c"])
+    assert not stops(gateway, kept)
+    assert "shown" not in gateway.rows("shop", kept)[-1]
+    assert (tmp_path / "log").read_text().count("definitions learned") == 1
 
 
 def test_table_when_it_begins_anew_then_its_generated_columns_are_sent_until_an_update_lacks_them(

@@ -118,6 +118,21 @@ def test_start_and_stop_when_posted_then_desired_state_follows(client: httpx.Cli
     assert registry.desired(KEY).tables[0].start_text == position
 
 
+@pytest.mark.parametrize("begin", ["resume", "oldest", "now", "dump", {"position": f"{facts.UUID}:1-5"}], ids=str)
+def test_start_when_the_sync_was_stopped_a_moment_before_then_is_taken_whatever_the_agent_has_said(
+    client: httpx.Client, registry: SqlRegistry, begin: object
+):
+    """No agent has heard of the stop."""
+    facts.record_shop(registry)
+    post(client, path_of("shop", "orders", "/start"), {"start": "dump"})
+    registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 7), start=[started("orders", 0, "rows before 0")])))
+    for number in (2, 3):
+        assert post(client, path_of("shop", "orders", "/stop"))["changed"] is True
+        registry.apply_entry(LANDING, entry(number, cut(number, file("orders", 1))))
+        answer = post(client, path_of("shop", "orders", "/start"), {"start": begin})
+        assert (answer["changed"], answer["state"]) == (True, "pending")
+
+
 @pytest.mark.parametrize("position", ["", " \n", "\x00", "\u202e0-1-7", "x" * 70_000])
 def test_start_when_position_is_no_text_then_refused(client: httpx.Client, registry: SqlRegistry, position: str):
     facts.record_shop(registry)

@@ -37,9 +37,10 @@ from agent.sources.mysql.server.connection import Facts, Flavor
 from agent.sources.mysql.server.replication import identity_of
 from agent.sources.mysql.server.server_log import ServerProcess
 from agent.sources.mysql.stream.binlog import BinlogReader, ServerRefused
+from agent.sources.mysql.stream.context import StreamContext, Undone
 from agent.sources.mysql.stream.prepared import Group, PreparedFile
 from agent.sources.mysql.stream.prepared_log import NotPrepared, Part, PreparedLog
-from agent.sources.mysql.stream.table_router import ColumnsUnlogged, RowsUndone, TableFailed, Undone
+from agent.sources.mysql.stream.table_router import ColumnsUnlogged, RowsUndone, TableFailed
 from agent.table_positions import Stop, Table, TablePositions
 from tests.agent.native.mutation import payloads
 from tests.agent.wire import read_table
@@ -169,12 +170,12 @@ class ReaderTarget:
             definitions = Definitions("shop", server, history, _NoServer(), _SOURCE.filter)
             files = LogFiles(history)
             files.follows(ServerProcess("server", 1_700_000_000, 1), BinlogPosition(), goes_on=False)
-            reader = BinlogReader(
-                _SOURCE, facts, decoder, definitions, files, table_positions, pending_stops, undone, prepared, log,
-                BinlogPositionKind.FILE, sink, SnapshotCoordinator(), StaleTables(()),
-                CutSettings(1, 0.0, 1 << 10, 10.0), lambda: 0.0,
+            context = StreamContext(
+                _SOURCE, facts, decoder, definitions, files, table_positions, BinlogPositionKind.FILE, prepared, log,
+                sink, SnapshotCoordinator(), StaleTables(()), CutSettings(1, 0.0, 1 << 10, 10.0), lambda: 0.0,
+                pending_stops, undone,
             )  # fmt: skip
-            reader.run(_Bytes(stream))
+            BinlogReader(context).run(_Bytes(stream))
 
 
 def _tables_of(stream: bytes) -> frozenset[Table]:

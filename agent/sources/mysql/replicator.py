@@ -36,9 +36,10 @@ from agent.sources.mysql.server.replication import (
 )
 from agent.sources.mysql.server.watch import LogEndWatch
 from agent.sources.mysql.stream.binlog import BinlogReader, ServerRefused
+from agent.sources.mysql.stream.context import StreamContext, Undone
 from agent.sources.mysql.stream.prepared import PreparedFile
 from agent.sources.mysql.stream.prepared_log import PreparedLog
-from agent.sources.mysql.stream.table_router import ColumnsUnlogged, RowsUndone, TableFailed, Undone
+from agent.sources.mysql.stream.table_router import ColumnsUnlogged, RowsUndone, TableFailed
 from agent.table_positions import Stop, Table
 
 log = logging.getLogger("menura.replicator")
@@ -183,27 +184,27 @@ class BinlogChanges:
         definitions: Definitions,
         prepared: PreparedFile,
     ) -> BinlogReader:
-        facts, position_kind, table_positions = begun.facts, begun.position_kind, begun.table_positions
-        replicate = task.replicate
-        sink = TaskSink(task, decoder, self._credit, self._state, table_positions)
-        return BinlogReader(
+        facts, replicate = begun.facts, task.replicate
+        sink = TaskSink(task, decoder, self._credit, self._state, begun.table_positions)
+        context = StreamContext(
             self._config,
             facts,
             decoder,
             definitions,
             begun.log_files,
-            table_positions,
-            self._pending_stops,
-            self._undone,
+            begun.table_positions,
+            begun.position_kind,
             prepared,
             PreparedLog(self.source, self._config.binlog, facts, self._replica, definitions.server, sink.received),
-            position_kind,
             sink,
             self._coordinator,
             StaleTables(replicate.tables, begun.starts.started),
             CutSettings(replicate.next_cut, replicate.cut_interval_ms / 1000, replicate.cut_bytes, SILENCE_SECONDS),
             time.monotonic,
+            self._pending_stops,
+            self._undone,
         )
+        return BinlogReader(context)
 
 
 def _committed(replicate: changes_pb2.Replicate, position_kind: BinlogPositionKind) -> BinlogPosition | None:

@@ -48,6 +48,8 @@ class Case:
     #: how many rows IGNORE leaves
     left: int | None = None
     engine: str = "InnoDB"
+    #: the statement that makes the table names it; else it is the session's
+    names_engine: bool = True
 
 
 _ZEROS = ("0, 0", "0, 1", "7, 2")
@@ -134,6 +136,10 @@ CASES = [
         for engine, on in (("MyISAM", BOTH), ("Aria", ("mariadb",)))
         for alter in ("ADD z INT", "DROP a", "ADD KEY (a)", "FORCE")
     ),
+    Case("dates of the session's engine", _ODD, _ODD_VALUES, "ADD z INT", ("d", "e", "f"), sql_mode=NO_ZERO, engine="MyISAM", names_engine=False),
+    Case("dates of the session's engine, which may copy them", _ODD, _ODD_VALUES, "ADD z INT", careful=("d", "e", "f"), sql_mode=NO_ZERO, on=("mariadb",), names_engine=False),
+    Case("dates of a table that gets InnoDB", _ODD, _ODD_VALUES, "ENGINE=InnoDB", ("d", "e", "f"), sql_mode=NO_ZERO, engine="MyISAM", names_engine=False),
+    Case("dates of the session's engine, strict", _ODD, _ODD_VALUES[2:], "ADD z INT", sql_mode=f"{STRICT},{NO_ZERO}", engine="MyISAM", names_engine=False),
     *(
         Case(f"dates not copied by MyISAM: {alter}", _ODD, _ODD_VALUES, alter, sql_mode=NO_ZERO, engine="MyISAM")
         for alter in ("RENAME COLUMN a TO b", "ALTER a SET DEFAULT 3", "RENAME TO x")
@@ -178,7 +184,9 @@ def run(tracked: Tracking, case: Case) -> tuple[Change, set[str], int]:
     name, ignore = "x", " IGNORE" if case.left is not None else ""
     tracked.reset()
     tracked.run("SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'")
-    made = tracked.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, {case.columns}) ENGINE={case.engine}")
+    tracked.run(f"SET default_storage_engine = {case.engine}")
+    engine = f" ENGINE={case.engine}" if case.names_engine else ""
+    made = tracked.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, {case.columns}){engine}")
     assert not made.refused, made
     for number, values in enumerate(case.values, 1):
         assert not tracked.run(f"INSERT INTO {name} VALUES ({number}, {values})").refused

@@ -128,7 +128,8 @@ def _converted_columns(
 ) -> tuple[tuple[str, str], ...]:
     statement, server = work.context.statement, work.context.server
     session = Session(server.mariadb, statement.sql_mode, ignore, statement.time_zone, server.system_time_zone)
-    is_innodb = not statement.is_without_xid and {before.engine, after.engine} <= {"", "INNODB"}
+    # MariaDB's log does not say which engine is the session's default one
+    is_innodb = {before.engine, after.engine} == {"INNODB"} if server.mariadb else not statement.is_without_xid
     return converted(
         before,
         after,

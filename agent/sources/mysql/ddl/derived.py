@@ -4,7 +4,7 @@ Pure. What a generated column shows, and what a default with an expression has s
 the expression reads, in another form. Where an expression is not known, the column is kept back too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.filter import Filter, Verdict
@@ -50,6 +50,13 @@ def unsent(filter_: Filter, table: Table, definition: TableDefinition | None) ->
 def lacks_expressions(definition: TableDefinition) -> bool:
     """Whether what some column is computed from is not known."""
     return any(column.reads_unknown for column in definition.columns)
+
+
+def may_be_generated(definition: TableDefinition, names: Collection[str]) -> bool:
+    """Whether one of these columns, in lower case, may be generated, and nobody knows."""
+    return any(
+        column.reads_unknown and not column.generated and column.name.lower() in names for column in definition.columns
+    )
 
 
 def names_in(expression: str, columns: Iterable[str]) -> tuple[str, ...]:

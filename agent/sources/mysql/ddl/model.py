@@ -88,7 +88,7 @@ class TableDefinition:
     charset: str = ""
     #: MariaDB: what decides how many hidden columns there are; without keys that a foreign key has made
     keys: tuple[KeyDefinition, ...] = ()
-    #: MariaDB: in upper case; '': the default one
+    #: MariaDB: in upper case; '': the default one of a session, which is not known
     engine: str = ""
 
 

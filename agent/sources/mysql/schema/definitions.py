@@ -25,7 +25,7 @@ from agent.errors import PositionInvalid, PositionPurged, SourceRebuilt
 from agent.filter import Filter
 from agent.positions import least
 from agent.sources.mysql.ddl.apply import apply
-from agent.sources.mysql.ddl.derived import lacks_expressions
+from agent.sources.mysql.ddl.derived import lacks_expressions, may_be_generated
 from agent.sources.mysql.ddl.model import Applied, Catalog, ChangeKind, Server, Statement, Table, TableDefinition
 from agent.sources.mysql.ddl.online_change import is_ghost
 from agent.sources.mysql.ddl.statements import StatementSummary
@@ -122,10 +122,12 @@ class Definitions:
             self._learn([table], position, transaction.name)
         return self.of(table)
 
-    def learned_generated(self, table: Table, position: BinlogPosition, transaction: Transaction) -> Version:
-        """The same, of a table of which perhaps only table maps are known: these do not say what is generated."""
+    def learned_generated(
+        self, table: Table, columns: Collection[str], position: BinlogPosition, transaction: Transaction
+    ) -> Version:
+        """The same, where it is asked which of these columns (in lower case) are generated: no table map says that."""
         version = self.of(table)
-        if isinstance(version, TableDefinition) and lacks_expressions(version):
+        if isinstance(version, TableDefinition) and may_be_generated(version, columns):
             self._put(table, Unknown("which of its columns are generated is not known"))
         return self.learned(table, position, transaction)
 
@@ -224,11 +226,21 @@ class Definitions:
             self._changed.add(table)
 
     def _forget_without_expressions(self) -> None:
-        """Table maps do not say what columns are computed from: what is kept back of a table needs that."""
+        """Table maps do not say what columns are computed from: what is kept back of a table needs that.
+
+        Of columns that the log leaves out it is enough to know that they are generated.
+        """
         for table in self._synced:
             version = self.of(table)
-            needs = bool(self._filter.verdict(*table).ignored_columns) or table in self._filter.findings.unlogged
-            if needs and isinstance(version, TableDefinition) and lacks_expressions(version):
+            if not isinstance(version, TableDefinition):
+                continue
+            unlogged = self._filter.findings.unlogged.get(table)
+            is_open = unlogged is not None and not unlogged  # which columns these are is to be looked up
+            if self._filter.verdict(*table).ignored_columns or is_open:
+                is_lacking = lacks_expressions(version)
+            else:
+                is_lacking = may_be_generated(version, unlogged or ())
+            if is_lacking:
                 self._put(table, Unknown("what its columns are computed from was not kept"))
 
     def _unknown(self) -> list[Table]:

@@ -7,13 +7,14 @@ read again. Where the fact is lost, the next update of the table says the same a
 
 ::
 
-    [[database, table, [columns in lower case], position behind which an update lacked them], ...]
+    [[database, table, [columns in lower case], position behind which an update lacked them,
+      position behind which an event told that, where one did], ...]
 """
 
 import json
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.filter import Filter
 from agent.sources.mysql.ddl.model import Table, TableDefinition
@@ -31,6 +32,8 @@ class _Found:
     #: in lower case; none: which of them are generated was not known, and the table is read by its definition
     columns: frozenset[str]
     since: BinlogPosition
+    #: a stream that begins later begins with a cut that has the event
+    told: BinlogPosition | None = None
 
 
 @dataclass(slots=True)
@@ -50,8 +53,10 @@ class UnloggedColumns:
     def __post_init__(self) -> None:
         text = self.history.fact(FACT)
         try:
-            for database, table, columns, since in json.loads(text) if text else ():
-                self._kept[str(database), str(table)] = _Found(frozenset(map(str, columns)), position_of(since))
+            for database, table, columns, since, *told in json.loads(text) if text else ():
+                self._kept[str(database), str(table)] = _Found(
+                    frozenset(map(str, columns)), position_of(since), position_of(told[0]) if told else None
+                )
         except (RecordUnreadable, ValueError, TypeError) as broken:
             fields = {"source": self.source, "found": type(broken).__name__}
             log.warning("what is known of unlogged columns can't be read: updates tell it", extra={"fields": fields})
@@ -61,7 +66,7 @@ class UnloggedColumns:
     def begin(self, tables: Mapping[Table, BinlogPosition], anew: Collection[Table]) -> None:
         """A stream begins, each table at its position; of those in `anew` nothing counts from before that."""
         self._kept = {
-            table: found
+            table: replace(found, told=None) if table in anew else found
             for table, found in self._kept.items()
             if table in tables and (table not in anew or _covers(found.since, tables[table]))
         }
@@ -69,7 +74,9 @@ class UnloggedColumns:
         self._untold = {
             table
             for table, found in self._kept.items()
-            if found.columns and not (_covers(tables[table], found.since) and not _covers(found.since, tables[table]))
+            if found.columns
+            and not _is_behind(tables[table], found.since)
+            and not (found.told is not None and _is_behind(tables[table], found.told))
         }
         self.keep()
 
@@ -103,7 +110,7 @@ class UnloggedColumns:
         if known is None or isinstance(version, Unknown):
             return
         columns = frozenset(renamed.get(column, column) for column in self._columns(table))
-        if _covers(position, known.since) and not _covers(known.since, position):
+        if _is_behind(position, known.since):
             names = version.columns if isinstance(version, TableDefinition) else ()
             columns &= {column.name.lower() for column in names if column.generated}
         if columns != self._columns(table):
@@ -119,9 +126,9 @@ class UnloggedColumns:
         done = {table: columns for table, (number, columns) in self._changed.items() if 0 < number <= cut}
         for table, columns in done.items():
             del self._changed[table]
-            since = self._kept.pop(table).since
+            found = self._kept.pop(table)
             if columns:
-                self._kept[table] = _Found(columns, since)
+                self._kept[table] = replace(found, columns=columns)
         if done:
             self.keep()
 
@@ -129,15 +136,15 @@ class UnloggedColumns:
         """Whether a cut has to tell that columns of the table are not sent."""
         return table in self._untold and bool(self._columns(table))
 
-    def told(self, table: Table) -> None:
-        """The cut that is being made tells it; if it is lost, the next stream begins before it."""
+    def told(self, table: Table, position: BinlogPosition) -> None:
+        """The cut that is being made tells it behind `position`; if it is lost, the next stream begins before that."""
         self._untold.discard(table)
+        self._kept[table] = replace(self._kept[table], told=position)
+        self.keep()
 
     def keep(self) -> None:
         """Durably, where it is not yet."""
-        kept = [
-            [*table, sorted(found.columns), position_text(found.since)] for table, found in sorted(self._kept.items())
-        ]
+        kept = [_record(table, self._kept[table]) for table in sorted(self._kept)]
         text = json.dumps(kept) if kept else ""
         if text != self.history.fact(FACT):
             self.history.keep_fact(FACT, text)
@@ -152,5 +159,15 @@ class UnloggedColumns:
         self.filter.findings.unlogged = {table: self._columns(table) for table in self._kept}
 
 
+def _record(table: Table, found: _Found) -> list[object]:
+    record: list[object] = [*table, sorted(found.columns), position_text(found.since)]
+    return record if found.told is None else [*record, position_text(found.told)]
+
+
 def _covers(position: BinlogPosition, other: BinlogPosition) -> bool:
     return position.is_comparable(other) and position.covers(other)
+
+
+def _is_behind(position: BinlogPosition, other: BinlogPosition) -> bool:
+    """Whether `position` has all of `other` and more."""
+    return _covers(position, other) and not _covers(other, position)

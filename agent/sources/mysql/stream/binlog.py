@@ -11,18 +11,14 @@ with the same numbers. A position moves only past what was decoded or is proven 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from menura.v1 import changes_pb2
 
-from agent.capture.cuts import Cuts, CutSettings
-from agent.capture.sink import Sink
-from agent.capture.stale_tables import StaleTables
+from agent.capture.cuts import Cuts
 from agent.capture.starts import Starts
 from agent.errors import EventUnknown, EventUnreadable
-from agent.snapshot.coordinator import SnapshotCoordinator
-from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.session import statement_of
 from agent.sources.mysql.ddl.statements import Kind, StatementSummary
 from agent.sources.mysql.ddl.statements import read as read_statement
@@ -41,24 +37,19 @@ from agent.sources.mysql.log.events import (
     parse_rotate,
 )
 from agent.sources.mysql.log.table_map import TableMapError
-from agent.sources.mysql.native.decoder import AnnotationMissing, BinlogDecoder, DecodeError, Event, Reason
-from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
+from agent.sources.mysql.native.decoder import AnnotationMissing, DecodeError, Event, Reason
+from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.read_position import ReadPosition
-from agent.sources.mysql.schema.definitions import Definitions
-from agent.sources.mysql.schema.log_files import LogFiles
 from agent.sources.mysql.schema.table_planner import TablePlanner
-from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.server_log import ReadTransaction
+from agent.sources.mysql.stream.context import StreamContext
 from agent.sources.mysql.stream.definition_gaps import DefinitionGaps
 from agent.sources.mysql.stream.foreign_keys import FollowedKeys
-from agent.sources.mysql.stream.prepared import PreparedFile
-from agent.sources.mysql.stream.prepared_log import PreparedLog
 from agent.sources.mysql.stream.rollbacks import Rollbacks
 from agent.sources.mysql.stream.schema_changes import SchemaChanges
-from agent.sources.mysql.stream.table_router import TableRouter, Undone
+from agent.sources.mysql.stream.table_router import TableRouter
 from agent.sources.mysql.stream.unlogged import UnloggedRows
 from agent.sources.mysql.stream.xa import XaTransactions
-from agent.table_positions import Stop, Table, TablePositions
 
 log = logging.getLogger("menura.binlog")
 
@@ -102,73 +93,44 @@ class ServerRefused(Exception):
 class BinlogReader:
     """Reads one stream until it fails; made anew for each Replicate."""
 
-    def __init__(
-        self,
-        config: MysqlConfig,
-        facts: Facts,
-        decoder: BinlogDecoder,
-        definitions: Definitions,
-        log_files: LogFiles,
-        table_positions: TablePositions[BinlogPosition],
-        pending_stops: dict[Table, Stop[BinlogPosition]],
-        undone: Iterable[Undone],
-        prepared_file: PreparedFile,
-        prepared_log: PreparedLog,
-        position_kind: BinlogPositionKind,
-        sink: Sink,
-        coordinator: SnapshotCoordinator,
-        stale: StaleTables,
-        settings: CutSettings,
-        clock: Callable[[], float],
-    ) -> None:
-        source = config.name
-        self._stale = stale
+    def __init__(self, context: StreamContext) -> None:
+        config, decoder, definitions = context.config, context.decoder, context.definitions
+        self._stale = context.stale
         self._decoder = decoder
-        self._table_positions = table_positions
-        self._sink = sink
-        self._silence_seconds = settings.silence_seconds
-        self._clock = clock
-        self._heard_at = clock()
-        self._read = ReadPosition(source, facts.server_uuid, table_positions.start, decoder, sink.position_is, clock)
-        self._cuts = Cuts(decoder, table_positions, self._read, sink, coordinator, stale, settings, clock)
+        self._table_positions = context.table_positions
+        self._sink = context.sink
+        self._silence_seconds = context.settings.silence_seconds
+        self._clock = context.clock
+        self._heard_at = context.clock()
+        self._read = read = ReadPosition(
+            config.name,
+            context.facts.server_uuid,
+            context.table_positions.start,
+            decoder,
+            context.sink.position_is,
+            context.clock,
+        )
+        self._cuts = cuts = Cuts(
+            decoder,
+            context.table_positions,
+            read,
+            context.sink,
+            context.coordinator,
+            context.stale,
+            context.settings,
+            context.clock,
+        )
         self._definitions = definitions
-        self._log_files = log_files
+        self._log_files = context.log_files
         self._server = definitions.server
-        planner = TablePlanner(config, facts, definitions)
-        gaps = DefinitionGaps(config, decoder, definitions, self._read, self._cuts)
-        self._keys = FollowedKeys(config, planner.cascades, decoder, table_positions, stale, self._cuts)
-        self._router = TableRouter(
-            source,
-            decoder,
-            planner,
-            definitions,
-            table_positions,
-            pending_stops,
-            undone,
-            self._read,
-            self._cuts,
-            gaps,
-            sink,
-            self._keys,
-        )
-        unlogged = UnloggedRows(config, decoder, self._router, self._read, self._cuts)
-        self._unlogged = unlogged
-        self._changes = SchemaChanges(
-            config,
-            decoder,
-            definitions,
-            planner,
-            self._router,
-            unlogged,
-            gaps,
-            self._keys,
-            self._read,
-            self._cuts,
-        )
-        self._rollbacks = Rollbacks(decoder, self._read, self._router)
-        self._xa = XaTransactions(
-            decoder, self._read, self._router, unlogged, prepared_file, prepared_log, position_kind
-        )
+        planner = TablePlanner(config, context.facts, definitions)
+        gaps = DefinitionGaps(config, decoder, definitions, read, cuts)
+        self._keys = FollowedKeys(context, planner.cascades, cuts)
+        self._router = TableRouter(context, planner, gaps, self._keys, read, cuts)
+        self._unlogged = UnloggedRows(config, decoder, self._router, read, cuts)
+        self._changes = SchemaChanges(context, planner, self._router, self._unlogged, gaps, self._keys, read, cuts)
+        self._rollbacks = Rollbacks(decoder, read, self._router)
+        self._xa = XaTransactions(context, self._router, self._unlogged, read)
 
     def run(self, stream: ByteStream) -> NoReturn:
         """Read until the stream ends or fails, which raises."""

@@ -20,14 +20,12 @@ from menura.collations import comparison
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
-from agent.capture.stale_tables import StaleTables
-from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.statements import StatementSummary
-from agent.sources.mysql.native.decoder import BinlogDecoder, FollowedTable, TablePlan
-from agent.sources.mysql.positions import BinlogPosition
+from agent.sources.mysql.native.decoder import FollowedTable, TablePlan
 from agent.sources.mysql.server.foreign_keys import Action, Cascades, ForeignKey, KeyColumn, Keys
-from agent.table_positions import Table, TablePositions, name_message
+from agent.sources.mysql.stream.context import StreamContext
+from agent.table_positions import Table, name_message
 from agent.unlogged import UnloggedChanges
 
 _Key = changes_pb2.ForeignKey
@@ -46,22 +44,14 @@ class UnloggedRows(Protocol):
 class FollowedKeys:
     """Of one stream."""
 
-    def __init__(
-        self,
-        config: MysqlConfig,
-        cascades: Cascades,
-        decoder: BinlogDecoder,
-        table_positions: TablePositions[BinlogPosition],
-        stale: StaleTables,
-        cuts: Cuts,
-    ) -> None:
-        self._filter = config.filter
-        self._policy = config.unlogged
-        self._most_rereads_per_hour = config.dump.max_rereads_per_hour
+    def __init__(self, context: StreamContext, cascades: Cascades, cuts: Cuts) -> None:
+        self._filter = context.config.filter
+        self._policy = context.config.unlogged
+        self._most_rereads_per_hour = context.config.dump.max_rereads_per_hour
         self._cascades = cascades
-        self._decoder = decoder
-        self._table_positions = table_positions
-        self._stale = stale
+        self._decoder = context.decoder
+        self._table_positions = context.table_positions
+        self._stale = context.stale
         self._cuts = cuts
         #: what was told of each child in this stream
         self._told: dict[Table, tuple[ForeignKey, ...]] = {}

@@ -23,7 +23,8 @@ from agent.sources.mysql.failures import rows_uncertain
 from agent.sources.mysql.log.events import EventBodyError
 from agent.sources.mysql.native.decoder import BinlogDecoder
 from agent.sources.mysql.read_position import ReadPosition
-from agent.sources.mysql.stream.table_router import RowsUndone, TableRouter, Undone
+from agent.sources.mysql.stream.context import Undone
+from agent.sources.mysql.stream.table_router import RowsUndone, TableRouter
 
 _NAMED = re.compile(r"(?P<verb>SAVEPOINT|ROLLBACK TO|RELEASE SAVEPOINT) `(?P<name>(?:[^`]|``)*)`")
 

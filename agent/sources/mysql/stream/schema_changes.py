@@ -13,7 +13,6 @@ from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.filter import Verdict
-from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.apply import apply
 from agent.sources.mysql.ddl.converted import converted
 from agent.sources.mysql.ddl.derived import unsent, with_derived
@@ -35,12 +34,11 @@ from agent.sources.mysql.ddl.online_change import is_put_aside, is_swap
 from agent.sources.mysql.ddl.sql_modes import Session
 from agent.sources.mysql.ddl.statements import Kind, StatementSummary
 from agent.sources.mysql.failures import ignored_renamed
-from agent.sources.mysql.native.decoder import BinlogDecoder
 from agent.sources.mysql.read_position import ReadPosition
-from agent.sources.mysql.schema.definitions import Definitions
 from agent.sources.mysql.schema.log_scan import Transaction, current_transaction
 from agent.sources.mysql.schema.table_planner import TablePlanner
 from agent.sources.mysql.schema.versions import Gone, Version
+from agent.sources.mysql.stream.context import StreamContext
 from agent.sources.mysql.stream.definition_gaps import DefinitionGaps
 from agent.sources.mysql.stream.foreign_keys import FollowedKeys
 from agent.sources.mysql.stream.table_events import columns_after, new_name, statement_about
@@ -77,9 +75,7 @@ class SchemaChanges:
 
     def __init__(
         self,
-        config: MysqlConfig,
-        decoder: BinlogDecoder,
-        definitions: Definitions,
+        context: StreamContext,
         planner: TablePlanner,
         router: TableRouter,
         unlogged: UnloggedRows,
@@ -88,11 +84,11 @@ class SchemaChanges:
         read: ReadPosition,
         cuts: Cuts,
     ) -> None:
-        self._source = config.name
-        self._filter = config.filter
-        self._server = definitions.server
-        self._decoder = decoder
-        self._definitions = definitions
+        self._source = context.config.name
+        self._filter = context.config.filter
+        self._server = context.definitions.server
+        self._decoder = context.decoder
+        self._definitions = context.definitions
         self._planner = planner
         self._router = router
         self._unlogged = unlogged
@@ -242,7 +238,7 @@ class SchemaChanges:
             _not_sent_before(column)
             for change in changes
             if change.kind is ChangeKind.ALTERED and change.before is not None
-            for column in _shown_anew(after, verdict, was, dict(change.renamed_columns))
+            for column in _shown_anew(after, verdict, was, dict(change.renamed_columns), change.added_columns)
             if column.name not in converted
         ]
         return "; ".join(filter(None, (unlogged_by(verb, changes, verdict), *shown)))
@@ -264,9 +260,10 @@ class SchemaChanges:
         if isinstance(after, TableDefinition) and change.kind in (ChangeKind.CREATED, ChangeKind.ALTERED):
             verdict = unsent(self._filter, change.table, after)
             is_there = change.kind is ChangeKind.ALTERED and change.before is not None
-            shown = list(_shown_anew(after, verdict, was, dict(change.renamed_columns))) if is_there else []
+            renames = dict(change.renamed_columns)
+            shown = list(_shown_anew(after, verdict, was, renames, change.added_columns)) if is_there else []
             anew = {column.name for column in shown}
-            renamed = {new: old for old, new in change.renamed_columns if new not in anew}
+            renamed = {new: old for old, new in renames.items() if new not in anew}
             event.columns.extend(columns_after(after, verdict, (*change.added_columns, *shown), renamed))
         return event
 
@@ -373,14 +370,21 @@ def _lowered(definition: TableDefinition) -> frozenset[str]:
 
 
 def _shown_anew(
-    after: TableDefinition, verdict: Verdict, was: Verdict, renamed: Mapping[str, str]
+    after: TableDefinition,
+    verdict: Verdict,
+    was: Verdict,
+    renamed: Mapping[str, str],
+    added: Collection[AddedColumn] = (),
 ) -> Iterator[AddedColumn]:
     """Columns that are sent from here on and were not: the lake has them in no row from before.
 
-    `renamed`: old to new name.
+    `renamed`: old to new name. One that is added under the name of one that was not sent is another column.
     """
     old_names = {new.lower(): old for old, new in renamed.items()}
+    added_names = {column.name.lower() for column in added}
     for column in after.columns:
+        if column.name.lower() in added_names:
+            continue
         if was.ignores(old_names.get(column.name.lower(), column.name)) and not verdict.ignores(column.name):
             yield AddedColumn(column.name, EarlierRows.UNKNOWN)
 

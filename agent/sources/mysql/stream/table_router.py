@@ -5,29 +5,27 @@ out: plans in the decoder, active or not, and stops in the cut. Nothing is durab
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 
 from menura.errors import MenuraError
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
-from agent.capture.sink import Sink
 from agent.errors import TableError
 from agent.sources.mysql.ddl.model import TableDefinition
 from agent.sources.mysql.failures import Place, row_unreadable, rows_missing
 from agent.sources.mysql.log.table_map import table_of
-from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError, GeneratedMissing, RowsMissing, TablePlan
+from agent.sources.mysql.native.decoder import DecodeError, GeneratedMissing, RowsMissing, TablePlan
 from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.read_position import ReadPosition
-from agent.sources.mysql.schema.definitions import Definitions
 from agent.sources.mysql.schema.log_scan import current_transaction
 from agent.sources.mysql.schema.table_planner import Moment, TablePlanner
+from agent.sources.mysql.stream.context import StreamContext, Undone
 from agent.sources.mysql.stream.definition_gaps import DefinitionGaps
 from agent.sources.mysql.stream.foreign_keys import FollowedKeys
 from agent.sources.mysql.stream.prepared import Group
 from agent.sources.mysql.stream.table_events import columns_after
-from agent.table_positions import Stop, Table, TablePositions, name_message
+from agent.table_positions import Stop, Table, name_message
 
 log = logging.getLogger("menura.binlog")
 
@@ -43,17 +41,6 @@ class TableFailed(Exception):
     def __init__(self, *stops: Stop[BinlogPosition]) -> None:
         self.stops = stops
         super().__init__(str(stops[0].error))
-
-
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """Rows that a transaction takes back: those between two of its statements about savepoints."""
-
-    group: Group
-    #: number of a SAVEPOINT, or 0: the transaction's begin
-    after: int
-    #: number of the ROLLBACK
-    until: int
 
 
 class RowsUndone(Exception):
@@ -73,36 +60,30 @@ class TableRouter:
 
     def __init__(
         self,
-        source: str,
-        decoder: BinlogDecoder,
+        context: StreamContext,
         planner: TablePlanner,
-        definitions: Definitions,
-        table_positions: TablePositions[BinlogPosition],
-        pending_stops: Mapping[Table, Stop[BinlogPosition]],
-        undone: Iterable[Undone],
+        gaps: DefinitionGaps,
+        keys: FollowedKeys,
         read: ReadPosition,
         cuts: Cuts,
-        gaps: DefinitionGaps,
-        sink: Sink,
-        keys: FollowedKeys,
     ) -> None:
-        self._source = source
+        self._source = context.config.name
         self._gaps = gaps
-        self._decoder = decoder
+        self._decoder = context.decoder
         self._planner = planner
-        self._definitions = definitions
-        self._table_positions = table_positions
-        self._pending_stops = dict(pending_stops)
+        self._definitions = context.definitions
+        self._table_positions = context.table_positions
+        self._pending_stops = dict(context.pending_stops)
         self._read = read
         self._cuts = cuts
-        self._sink = sink
+        self._sink = context.sink
         self._keys = keys
         #: a table has stopped: keys to it are not followed from the next transaction on
         self._are_keys_stale = False
         self._tables_by_id: dict[int, Table] = {}
         self._plans: dict[Table, list[TablePlan]] = {}
         self._skipped: set[Table] = set()
-        self._undone = list(undone)
+        self._undone = list(context.undone)
         #: of the current transaction
         self._undone_here: list[Undone] = []
         #: its rows here are taken back later
@@ -110,7 +91,7 @@ class TableRouter:
         #: a table map has to be planned again when its table gets rows
         self._deferred = False
         self._begins = 0
-        decoder.stop_at_transaction_begin = self._decides_per_transaction()
+        self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
 
     def live_tables(self) -> list[Table]:
         """The tables that get the rows of the current transaction."""
@@ -286,8 +267,8 @@ class TableRouter:
         Whether that is new: else the log would be read again in vain.
         """
         transaction = current_transaction(self._decoder, self._read)
-        version = self._definitions.learned_generated(table, self._read.position, transaction)
         lacking = {column.lower() for column in columns}
+        version = self._definitions.learned_generated(table, lacking, self._read.position, transaction)
         known = version.columns if isinstance(version, TableDefinition) else ()
         generated = {column.name for column in known if column.generated and column.name.lower() in lacking}
         return self._definitions.unlogged_columns.found(table, generated, self._read.position)
@@ -297,7 +278,7 @@ class TableRouter:
         if not plan.active:
             self._deferred = True
             return
-        self._definitions.unlogged_columns.told(table)
+        self._definitions.unlogged_columns.told(table, self._read.position)
         definition = self._definitions.of(table)
         assert isinstance(definition, TableDefinition)  # else there is no plan
         self._cuts.add_event(

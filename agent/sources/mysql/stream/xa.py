@@ -26,11 +26,12 @@ from dataclasses import dataclass, field
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.log.events import EventBodyError, parse_query
 from agent.sources.mysql.log.xid import Xid, parse_xa_prepare, parse_xa_statement
-from agent.sources.mysql.native.decoder import BinlogDecoder, Event
-from agent.sources.mysql.positions import BinlogPosition, BinlogPositionKind
+from agent.sources.mysql.native.decoder import Event
+from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.read_position import ReadPosition
-from agent.sources.mysql.stream.prepared import Group, PreparedFile
-from agent.sources.mysql.stream.prepared_log import NotPrepared, Part, PreparedLog
+from agent.sources.mysql.stream.context import StreamContext
+from agent.sources.mysql.stream.prepared import Group
+from agent.sources.mysql.stream.prepared_log import NotPrepared, Part
 from agent.sources.mysql.stream.table_router import TableRouter
 from agent.sources.mysql.stream.unlogged import UnloggedRows
 
@@ -55,23 +56,15 @@ class _Prepared:
 class XaTransactions:
     """Those of one stream."""
 
-    def __init__(
-        self,
-        decoder: BinlogDecoder,
-        read: ReadPosition,
-        router: TableRouter,
-        unlogged: UnloggedRows,
-        file: PreparedFile,
-        log: PreparedLog,
-        position_kind: BinlogPositionKind,
-    ) -> None:
-        self._decoder = decoder
+    def __init__(self, context: StreamContext, router: TableRouter, unlogged: UnloggedRows, read: ReadPosition) -> None:
+        self._decoder = context.decoder
         self._read = read
         self._router = router
         self._unlogged = unlogged
-        self._file = file
-        self._log = log
-        self._prepared = {xid: _Prepared(at, None) for xid, at in file.begin(read.position, position_kind).items()}
+        self._file = context.prepared_file
+        self._log = context.prepared_log
+        begun = context.prepared_file.begin(read.position, context.position_kind)
+        self._prepared = {xid: _Prepared(at, None) for xid, at in begun.items()}
         self._kept_bytes = 0
         #: the transaction that is being prepared; `_kept` is None where it is too large
         self.is_preparing = False
