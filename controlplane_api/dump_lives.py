@@ -5,8 +5,9 @@ row. Goes out: their rows, and in the syncs of their tables why older rows are m
 to begin with begins without it, at the log's end: the source's generation grows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from uuid import uuid4
 
 from menura.instants import now_us
@@ -54,8 +55,9 @@ def create_dumps(
     options: DumpOptions = DEFAULT_OPTIONS,
     cause: str = "",
     at_us: int | None = None,
+    delay_seconds: Mapping[int, int] = MappingProxyType({}),
 ) -> dict[int, str]:
-    """A new dump of each of these tables, begun at this time or now; their UUIDs by table."""
+    """A new dump of each of these tables, ordered at this time or now, begun after its delay; their UUIDs by table."""
     if not tables:
         return {}
     made = {table_id: str(uuid4()) for table_id in tables}
@@ -63,7 +65,11 @@ def create_dumps(
         "source_id": source_id, "state": DumpEnd.RUNNING, "created_at_us": now_us() if at_us is None else at_us,
         "key": [], "cause": cause, **asdict(options),
     }  # fmt: skip
-    connection.execute(insert(Dump), [{"uuid": uuid, "table_id": table_id, **fixed} for table_id, uuid in made.items()])
+    rows = [
+        {"uuid": uuid, "table_id": table_id, "delay_seconds": delay_seconds.get(table_id, 0), **fixed}
+        for table_id, uuid in made.items()
+    ]
+    connection.execute(insert(Dump), rows)
     grow_dump_generation(connection, source_id)
     return made
 

@@ -189,6 +189,8 @@ class Dump(Base):
     problem: Mapped[dict[str, Any] | None]
     #: `dump_lives.REREAD`, or empty where a user has asked for it
     cause: Mapped[str] = mapped_column(default="")
+    #: after `created_at_us` it begins no sooner
+    delay_seconds: Mapped[int] = mapped_column(default=0)
 
     priority: Mapped[int] = mapped_column(default=0)
     paused: Mapped[bool] = mapped_column(default=False)

@@ -7,7 +7,8 @@ the report. A dump covers the causes that stand before its start; when it is don
 came after its start gets one more dump. So several causes share a dump, and a table has one at a time.
 A kill leaves the entry or the report applied, or to be applied again; both give the same note, and the dump is ordered
 with it.
-More dumps in an hour than the agent allows stop the table: something changes its rows again and again.
+More dumps in an hour than the agent allows stop the table: something changes its rows again and again. Those of one
+hour wait longer and longer, so that the bound is not met while a load that a dump can't pass goes by.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ from controlplane_api.states import Desired, DumpEnd
 from controlplane_api.syncs import begin_anew, fail_tables, lock_source
 from gateway.registry import Problem
 
+#: of an hour, that do not wait
+PROMPT_REREADS = 3
+#: of the first that waits; each later one waits twice as long
+FIRST_DELAY_SECONDS = 5
 #: of one note: the first ones and the newest
 KEPT_CAUSES = 8
 HOUR_US = 3_600_000_000
@@ -120,18 +125,40 @@ def order_due(connection: Connection, table_ids: Sequence[int], at_us: int) -> N
         for source_id in dict.fromkeys(row.source_id for row in rows):
             of_source = [row for row in rows if row.source_id == source_id]
             spent = [row for row in of_source if counts.get(row.table_id, 0) >= row.unlogged["most_per_hour"]]
-            _order(connection, source_id, [row for row in of_source if row not in spent], at_us)
+            _order(connection, source_id, [row for row in of_source if row not in spent], counts, at_us)
             fail_tables(connection, source_id, {(row.database, row.name): _limit_problem(row, at_us) for row in spent})
 
 
-def _order(connection: Connection, source_id: int, rows: Sequence[AnyRow], at_us: int) -> None:
-    made = create_dumps(connection, source_id, [row.table_id for row in rows], cause=REREAD, at_us=at_us)
-    anew = {
-        (row.database, row.name): made[row.table_id] for row in rows if not has_unique_key(row.columns, row.table_keys)
+def _order(
+    connection: Connection, source_id: int, rows: Sequence[AnyRow], counts: Mapping[int, int], at_us: int
+) -> None:
+    """`counts`: by table, how many were ordered within the hour. A table that begins anew with its dump does not wait:
+    nothing of it streams meanwhile."""
+    keyed = {row.table_id for row in rows if has_unique_key(row.columns, row.table_keys)}
+    delays = {
+        row.table_id: delay_seconds(counts.get(row.table_id, 0), row.unlogged["most_per_hour"])
+        for row in rows
+        if row.table_id in keyed
     }
+    made = create_dumps(
+        connection, source_id, [row.table_id for row in rows], cause=REREAD, at_us=at_us, delay_seconds=delays
+    )
+    anew = {(row.database, row.name): made[row.table_id] for row in rows if row.table_id not in keyed}
     begin_anew(connection, source_id, anew)
     for row in rows:
         _forget_old(connection, row.table_id, at_us - HOUR_US)
+
+
+def delay_seconds(ordered: int, most_per_hour: int) -> int:
+    """How long the next re-read waits after so many within the hour.
+
+    >>> [delay_seconds(ordered, 12) for ordered in range(12)], delay_seconds(100, 3_600)
+    ([0, 0, 0, 5, 10, 20, 40, 80, 160, 300, 300, 300], 1)
+    """
+    if ordered < PROMPT_REREADS:
+        return 0
+    doubled: int = FIRST_DELAY_SECONDS << min(ordered - PROMPT_REREADS, 10)
+    return min(doubled, HOUR_US // 1_000_000 // most_per_hour)
 
 
 def _forget_old(connection: Connection, table_id: int, before_us: int) -> None:

@@ -208,6 +208,8 @@ class DumpDesired:
     plan: DumpPlanned | None
     remaining: tuple[KeyRange, ...]
     next_chunk: int
+    #: from now on it waits so long before it begins
+    begins_in_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

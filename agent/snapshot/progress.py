@@ -118,6 +118,8 @@ class SnapshotProgress:
     is_failed: bool = False
     #: tasks that workers are on
     tasks: int = 0
+    #: no part of it is read before
+    begins_at: float = 0.0
     #: when a worker looks again whether `reason` still holds; 0: whoever looks for a task does
     retry_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random()))  # noqa: S311
@@ -149,6 +151,7 @@ class SnapshotProgress:
     def ordered(self, order: snapshot_pb2.DumpOrder) -> None:
         """The newest order. What is left by it counts when it first has a plan; afterwards this knows more."""
         self.order = order
+        self.begins_at = time.monotonic() + order.begins_in_seconds
         self.next_chunk = max(self.next_chunk, order.next_chunk)
         if self.has_plan or not order.HasField("plan"):
             return

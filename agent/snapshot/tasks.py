@@ -63,6 +63,9 @@ def find_task(
     for progress in sorted(dumps, key=lambda progress: (-progress.order.priority, progress.tasks)):
         if progress.is_failed or progress.order.paused or now < progress.retry_at:
             continue
+        if now < progress.begins_at:
+            progress.holds("re-reads of a table that follow each other wait longer and longer: it is not its turn")
+            continue
         kind = _kind_of(progress, dumps, coordinator)
         if kind is None:
             continue

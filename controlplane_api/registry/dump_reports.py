@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from menura.bounds import clean_int64, clean_text
+from menura.instants import now_us
 from menura.naming import dump_anew
 from sqlalchemy import Connection, insert, select, update
 
@@ -167,6 +168,12 @@ def _clean_optional(number: int | None) -> int | None:
     return None if number is None else clean_int64(number)
 
 
+def _left_seconds(row: AnyRow) -> int:
+    """Of the delay before it begins; never more than all of it, whatever the clock does."""
+    waited = (now_us() - row.created_at_us) // 1_000_000
+    return int(min(row.delay_seconds, max(0, row.delay_seconds - waited)))
+
+
 def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
     plan = None
     if row.key:  # of a dump in one snapshot there is nothing to go on from
@@ -194,4 +201,5 @@ def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
         plan=plan,
         remaining=tuple(KeyRange(each.number, each.reached, each.upper) for each in ranges if not each.done),
         next_chunk=row.next_chunk,
+        begins_in_seconds=_left_seconds(row),
     )

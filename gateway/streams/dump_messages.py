@@ -47,6 +47,7 @@ def desired_dumps(desired: DumpsDesired, next_chunk: Callable[[DumpDesired], int
                 plan=_wire_plan(order.dump, order.plan) if order.plan is not None else None,
                 remaining=_wire_ranges(order.remaining),
                 next_chunk=next_chunk(order),
+                begins_in_seconds=order.begins_in_seconds,
             )
             for order in desired.dumps
         ],

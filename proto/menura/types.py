@@ -46,6 +46,7 @@ ARROW_TYPES: dict[str, tuple[str, ...]] = {
 }
 _DECIMAL_FORMAT = re.compile(r"d:([1-9]|[12]\d|3[0-8]),(\d|[12]\d|3[0-8])")
 
+
 def decimal_digits(format_: str) -> tuple[int, int] | None:
     """Precision and scale of decimal128's format string; None: it is none.
 

@@ -47,6 +47,7 @@ class Dump:
     priority: int = 0
     paused: bool = False
     limits: snapshot_pb2.DumpLimits = field(default_factory=snapshot_pb2.DumpLimits)
+    begins_in_seconds: int = 0
     started_gsn: int = 0
     plan: snapshot_pb2.DumpPlan | None = None
     #: range: where its next chunk begins; a range that is done is not in it
@@ -79,6 +80,7 @@ class Dump:
                 for number, lower in sorted(self.remaining.items())
             ],
             next_chunk=self.next_chunk,
+            begins_in_seconds=self.begins_in_seconds,
         )
 
 

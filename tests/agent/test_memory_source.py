@@ -281,3 +281,15 @@ def test_credit_when_none_is_granted_then_rows_wait_and_the_state_tells_it(
         gateway.grant("shop", 1 << 20, Role.CATALOG)
         gateway.grant("shop", 1 << 20)
         wait_dumped(gateway, dump)
+
+
+def test_dump_when_it_is_not_its_turn_then_it_waits_says_so_and_begins_by_itself(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(database, rows=5)
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        dump = gateway.dump("shop", "later", ORDERS, begins_in_seconds=2)
+        wait_status(gateway, dump, "it is not its turn")
+        assert not dump.started_gsn
+        wait_dumped(gateway, dump)

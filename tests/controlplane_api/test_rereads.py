@@ -4,15 +4,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from menura.instants import now_us
 from menura.lake_report import LakeStop
 from menura.landing import LandedEvent
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from controlplane_api import dumps
 from controlplane_api.database import Database, open_database
 from controlplane_api.models import Dump, DumpRange, SourceTable, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
-from controlplane_api.rereads import KEPT_CAUSES, KEPT_DUMPS
+from controlplane_api.rereads import KEPT_CAUSES, KEPT_DUMPS, PROMPT_REREADS
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import stop_tables
 from gateway.registry import DumpPlanned, KeyRange
@@ -112,6 +113,32 @@ def test_a_cause_when_it_came_after_the_dumps_start_gets_one_more(
     assert second != first
     dumped(log, second, 40)
     assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_re_reads_when_they_follow_each_other_wait_longer_and_longer(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    waits = []
+    for number in range(PROMPT_REREADS + 2):
+        log.cut(unlogged("orders", 100 * number + 10, most=12))
+        (order,) = registry.dumps(KEY).dumps
+        with database.write() as connection:  # as if it had been ordered just now
+            connection.execute(update(Dump).where(Dump.uuid == order.dump).values(created_at_us=now_us()))
+        (order,) = registry.dumps(KEY).dumps
+        waits.append(order.begins_in_seconds)
+        dumped(log, order.dump, 100 * number + 20)
+    assert waits[:PROMPT_REREADS] == [0] * PROMPT_REREADS
+    assert 0 < waits[PROMPT_REREADS] <= 5 < waits[PROMPT_REREADS + 1] <= 10
+
+
+def test_a_re_read_that_waits_when_the_clock_went_back_waits_no_longer_than_its_delay(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(unlogged("orders", 10))
+    with database.write() as connection:
+        connection.execute(update(Dump).values(delay_seconds=40, created_at_us=now_us() + 3_600_000_000))
+    (order,) = registry.dumps(KEY).dumps
+    assert order.begins_in_seconds == 40
 
 
 def test_a_users_dump_when_it_runs_already_heals_too(log: Log, registry: SqlRegistry, database: Database) -> None:
