@@ -362,3 +362,20 @@ def test_statement_when_it_speaks_of_what_the_filter_keeps_back_then_nothing_of_
         sent = b"".join(event.SerializeToString() for event in events(gateway))
         for secret in (b"geheim", b"hidden_tax", b"987654", b"salaries", b"canary"):
             assert secret not in sent
+
+
+def test_event_when_the_table_has_a_hidden_hash_column_then_names_what_its_rows_have(
+    gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    with server("mariadb", tmp_path / "server") as database:
+        database.create_replication_user()
+        database.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, note TEXT, UNIQUE (note))")
+        gateway.sync("shop", T, oldest=True)
+        config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+        with running_agent(config, tmp_path / "log"):
+            database.run("ALTER TABLE shop.t ADD more INT", "INSERT INTO shop.t VALUES (1, 'a', 2)")
+            gateway.wait(lambda: gateway.rows("shop", T))
+    (row,) = gateway.rows("shop", T)
+    for event in events(gateway):
+        assert {column.name for column in event.columns} <= row.keys()
+    assert kinds(gateway) == ["CREATED", "ALTERED"]

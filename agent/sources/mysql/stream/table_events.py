@@ -12,6 +12,7 @@ from menura.change_batch import MAX_STATEMENT_BYTES
 from menura.v1 import changes_pb2, config_pb2
 
 from agent.filter import Filter, Policy, Verdict
+from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.derived import with_derived
 from agent.sources.mysql.ddl.lexer import Token, TokenKind, lex
 from agent.sources.mysql.ddl.model import (
@@ -56,13 +57,18 @@ def columns_after(
     added: Collection[AddedColumn] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> list[changes_pb2.ColumnAfter]:
-    """The columns that are sent; `renamed`: new name to old."""
+    """The columns that are sent; `renamed`: new name to old.
+
+    >>> from agent.sources.mysql.ddl.hidden import hash_columns
+    >>> columns_after(TableDefinition(hash_columns(1)), Verdict(allowed=True))
+    []
+    """
     additions = {column.name: column for column in added}
     keys = {name.lower(): place for place, name in enumerate(definition.primary_key, start=1)}
     return [
         _column(column, keys.get(column.name.lower(), 0), additions.get(column.name), (renamed or {}).get(column.name))
         for column in definition.columns
-        if not verdict.ignores(column.name)
+        if not verdict.ignores(column.name) and not hidden.is_hash(column)
     ]
 
 
