@@ -184,7 +184,7 @@ def test_columns_that_swap_their_names_when_renamed_then_earlier_values_follow(
     text = '{"a":"0000-00-00","gone":"2024-00-01"}'
     writer.cut((before, [insert(id=1, a=None, b=day, gone=None, _unrepresentable=text)]))
     apply(writer, lake)
-    writer.cut(altered(after, renamed={"b": "a", "a": "b"}, added={"new": "0000-00-00"}))
+    writer.cut(altered(after, renamed={"b": "a", "a": "b"}, added={"new": Unrepresentable("0000-00-00")}))
     apply(writer, lake)
     (row,) = current_state(str(lake), table_id(table)).to_pylist()
     assert {name: row[name] for name in after.columns} == {"id": 1, "a": day, "b": None, "new": None}
