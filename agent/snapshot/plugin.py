@@ -74,6 +74,7 @@ class CatalogPlugin:
         open_reader: OpenReader | None,
     ) -> None:
         """`open_reader` None: the source has no snapshots."""
+        assert config.has_snapshots == (open_reader is not None)
         self.request_type = request_type
         self.source = config.name
         self._state = state

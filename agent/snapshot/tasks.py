@@ -118,5 +118,7 @@ def _comes_before(other: SnapshotProgress, progress: SnapshotProgress, coordinat
     """Whether the rows of the other table are to be there first: else what keys do through it would be read twice."""
     if other.table not in progress.above or progress.table in other.above or other.is_failed or other.order.paused:
         return False
+    if time.monotonic() < other.begins_at:  # for longer than anybody should wait for it
+        return False
     is_running = coordinator.position_kind is not None  # else it says nothing of either
     return not is_running or coordinator.is_streamed(other.table) or coordinator.is_awaited(other.dump)

@@ -170,6 +170,8 @@ def _clean_optional(number: int | None) -> int | None:
 
 def _left_seconds(row: AnyRow) -> int:
     """Of the delay before it begins; never more than all of it, whatever the clock does."""
+    if row.planned_at_us is not None:
+        return 0
     waited = (now_us() - row.created_at_us) // 1_000_000
     return int(min(row.delay_seconds, max(0, row.delay_seconds - waited)))
 

@@ -97,7 +97,7 @@ def add_key_text(current: DeltaTable, layout: Layout) -> None:
 
 
 def derive(rows: pa.Table, layout: Layout) -> pa.Table:
-    """DefaultValue the sink's own columns, as far as the table has them."""
+    """Fill the sink's own columns, as far as the table has them."""
     names = rows.column_names
     if not layout.key:
         rows = rows.set_column(names.index(ROW_HASH), ROW_HASH, row_hash(rows, own_columns(rows, layout)))

@@ -7,6 +7,8 @@ from datetime import datetime
 from agent.sources.mysql.types import ColumnType, Kind
 
 _DATED_KINDS = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_DATETIME = re.compile(_DATE.pattern + r"(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?")
 _TIME = re.compile(r"(-?)(\d{1,3}):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 
 
@@ -17,8 +19,9 @@ class Literal:
     is_representable: bool = True
 
 
-def literal(type_: ColumnType, text: str) -> Literal:
-    """`text`: of binary kinds in hex, of BIT in decimal digits, an instant in UTC.
+def literal(type_: ColumnType, text: str) -> Literal | None:
+    """`text`: of binary kinds in hex, of BIT in decimal digits, an instant in UTC. None: it has not the form in which
+    the servers print such a value, so what it stands for is not known.
 
     >>> literal(ColumnType(Kind.TIME, precision=1), "-00:00:01.5").text
     '-1500000'
@@ -26,27 +29,33 @@ def literal(type_: ColumnType, text: str) -> Literal:
     'ff0000'
     >>> literal(ColumnType(Kind.DATE), "2024-02-30").is_representable
     False
+    >>> literal(ColumnType(Kind.DATE), "20240101") is literal(ColumnType(Kind.TIME), "1") is None
+    True
     """
     if type_.kind is Kind.TIME:
-        return Literal(_microseconds(text))
+        return _microseconds(text)
+    if type_.kind in _DATED_KINDS:
+        return _date(text, _DATE if type_.kind is Kind.DATE else _DATETIME)
     if type_.kind is Kind.BINARY:
         return Literal(text.ljust(2 * type_.length_bytes, "0"))
-    return Literal(text, type_.kind not in _DATED_KINDS or _is_date(text))
+    return Literal(text)
 
 
-def _microseconds(text: str) -> str:
-    """`text` has the form of `_TIME`: the servers print no other."""
+def _microseconds(text: str) -> Literal | None:
     found = _TIME.fullmatch(text)
-    assert found is not None
+    if found is None:
+        return None
     sign, hours, minutes, seconds, fraction = found.groups()
     value = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + int((fraction or "").ljust(6, "0"))
-    return f"{sign if value else ''}{value}"
+    return Literal(f"{sign if value else ''}{value}")
 
 
-def _is_date(text: str) -> bool:
-    """Whether it is in the calendar, which zero dates and zero parts are not."""
+def _date(text: str, form: re.Pattern[str]) -> Literal | None:
+    """Zero dates, and those with zero parts, are in no calendar."""
+    if form.fullmatch(text) is None:
+        return None
     try:
         datetime.fromisoformat(text)
     except ValueError:
-        return False
-    return True
+        return Literal(text, is_representable=False)
+    return Literal(text)

@@ -37,6 +37,8 @@ def literal_text(literal: Literal, column: ColumnDefinition, statement: Statemen
         return temporal_text(literal, type_, statement, server)
     if kind in (Kind.INET4, Kind.INET6, Kind.UUID):
         return _address(literal, kind)
+    if kind in (Kind.GEOMETRY, Kind.VECTOR):
+        return None
     return _number(literal, type_, column.decimals)
 
 

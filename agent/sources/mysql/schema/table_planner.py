@@ -312,7 +312,8 @@ def _insert_default(column: ColumnDefinition) -> str:
     # How a timestamp's text is meant depends on the session that set it.
     if column.default is Default.LITERAL and column.type.kind is not Kind.TIMESTAMP:
         value = literal(column.type, column.default_text)
-        return (LITERAL_DEFAULT if value.is_representable else UNREPRESENTABLE_DEFAULT) + value.text
+        if value is not None:
+            return (LITERAL_DEFAULT if value.is_representable else UNREPRESENTABLE_DEFAULT) + value.text
     return ""
 
 

@@ -129,6 +129,8 @@ class UnloggedColumns:
             found = self._kept.pop(table)
             if columns:
                 self._kept[table] = replace(found, columns=columns)
+            else:
+                self._untold.discard(table)
         if done:
             self.keep()
 

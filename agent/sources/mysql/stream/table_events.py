@@ -83,16 +83,17 @@ def _column(
         renamed_from=renamed_from or "",
         row_end=column.row_end,
     )
-    if added is not None and added.earlier_rows is EarlierRows.NULL:
+    if added is None:
+        return message
+    value = literal(column.type, added.text) if added.earlier_rows is EarlierRows.TEXT else None
+    if added.earlier_rows is EarlierRows.NULL:
         message.is_null = True
-    elif added is not None and added.earlier_rows is EarlierRows.TEXT:
-        value = literal(column.type, added.text)
-        if value.is_representable:
-            message.text = value.text
-        else:
-            message.unrepresentable = value.text
-    elif added is not None:
+    elif value is None:
         message.is_unknown = True
+    elif value.is_representable:
+        message.text = value.text
+    else:
+        message.unrepresentable = value.text
     return message
 
 
