@@ -122,6 +122,9 @@ def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
             wait_dumped(gateway, dump)
         poll(lambda: lake(gateway, dump) == selected(database, ORDERS))
         assert lake(gateway, dump) == selected(database, ORDERS)
+        gateway.wait(
+            lambda: {state.state for state in gateway.source("shop").effective[-1].tables} == {_State.STREAMING}
+        )
     (chunk,) = gateway.source("shop").ledger.chunks
     assert dump.dumped is not None and dump.dumped.removes_rows and chunk.gsn == dump.dumped.gsn + 1
 

@@ -310,9 +310,9 @@ class MemoryChanges:
                 raise SourceRebuilt(DOING, f"the log is {self._database.log_name} now", source=self._config.name)
             for transaction in found:
                 self._transaction(transaction, read, decoder, tables, cuts)
-                _end_if_due(read, tables, cuts)
+                _end_if_due(read, tables, cuts, sink)
             self._state.end_is(MemoryPosition(*self._database.end()))
-            _end_if_due(read, tables, cuts)
+            _end_if_due(read, tables, cuts, sink)
 
     def _transaction(
         self,
@@ -340,11 +340,12 @@ class MemoryChanges:
         return tuple(column for column in columns if not verdict.ignores(column.name))
 
 
-def _end_if_due(read: ReadPosition, tables: TablePositions[MemoryPosition], cuts: Cuts) -> None:
+def _end_if_due(read: ReadPosition, tables: TablePositions[MemoryPosition], cuts: Cuts, sink: TaskSink) -> None:
     if cuts.is_due():
         cuts.send_batches()
         read.publish()
-        tables.passed(read.position)
+        if tables.passed(read.position):
+            sink.tables_are(())
         cuts.end()
 
 
