@@ -76,7 +76,7 @@ class TableReader(Protocol[P]):
         """The tables whose rows have to be there before what the table's foreign keys do can be told."""
 
     def chunk(self, table: Table) -> AbstractContextManager[P]:
-        """Around the reading of a chunk: its low watermark, each transaction in which it shows."""
+        """Around the reading of a chunk: its low watermark, a position whose transactions the reading shows."""
 
     def read_chunk(
         self, table: Table, key: tuple[str, ...], lower: str, upper: str, limit: int, received: Callable[[int], None]

@@ -64,7 +64,10 @@ def find_task(
         if progress.is_failed or progress.order.paused or now < progress.retry_at:
             continue
         if now < progress.begins_at:
-            progress.holds("re-reads of a table that follow each other wait longer and longer: it is not its turn")
+            progress.holds(
+                "it is not its turn: re-reads of a table that follow each other wait longer and longer, this one for"
+                f" {progress.order.begins_in_seconds} s"
+            )
             continue
         kind = _kind_of(progress, dumps, coordinator)
         if kind is None:

@@ -29,7 +29,7 @@ from spark_sink.lake.delta_table import (
     write_layout,
 )
 from spark_sink.lake.net_effect import COPY, KEY_TEXT, ROW_HASH, key_text, row_hash
-from spark_sink.landed.default_values import DefaultValue
+from spark_sink.landed.default_values import DefaultValue, nothing
 from spark_sink.landed.event_columns import EventColumns
 from spark_sink.landed.lake_schema import wider
 from spark_sink.landed.landed_file import OWN_PREFIX, LandedShape
@@ -134,7 +134,7 @@ def _resolved(definition: Definition, before: Layout, held: pa.Schema) -> Defini
     if not lacking:
         return definition
     types = {name.lower(): definition.schema.field(name).type for name in definition.layout.columns}
-    unknown = {name: DefaultValue(pa.scalar(None, types[name]), is_unknown=True) for name in lacking}
+    unknown = {name: nothing(types[name], is_unknown=True) for name in lacking}
     renamed = {name: old for name, old in definition.renamed.items() if name not in lacking}
     return replace(definition, renamed=renamed, added={**definition.added, **unknown})
 
@@ -147,7 +147,7 @@ def _retyped(held: pa.Schema, definition: Definition) -> dict[str, DefaultValue]
         name = wanted.name.lower()
         source = earlier.get(definition.renamed.get(name, name).lower())
         if source is not None and name not in definition.added and wider(source.type, wanted.type) is None:
-            retyped[name] = DefaultValue(pa.scalar(None, wanted.type), is_unknown=True)
+            retyped[name] = nothing(wanted.type, is_unknown=True)
     return retyped
 
 

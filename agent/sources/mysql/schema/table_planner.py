@@ -25,7 +25,6 @@ from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import ColumnDefinition, Default, TableDefinition
-from agent.sources.mysql.literals import literal
 from agent.sources.mysql.log import constants
 from agent.sources.mysql.log.table_map import MappedColumn, TableMap, TableMapError, parse_table_map
 from agent.sources.mysql.native.decoder import PlannedColumn, TablePlan, UnsupportedColumn
@@ -44,6 +43,7 @@ from agent.sources.mysql.schema.versions import Unknown, Version
 from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.foreign_keys import Cascades
 from agent.sources.mysql.types import ColumnType, Kind
+from agent.sources.mysql.wire_literals import wire_literal
 
 DOING = "reading a table's definition"
 COMPLETE = "The table is complete up to the transaction before it"
@@ -311,7 +311,7 @@ def _insert_default(column: ColumnDefinition) -> str:
         return NULL_DEFAULT
     # How a timestamp's text is meant depends on the session that set it.
     if column.default is Default.LITERAL and column.type.kind is not Kind.TIMESTAMP:
-        value = literal(column.type, column.default_text)
+        value = wire_literal(column.type, column.default_text)
         if value is not None:
             return (LITERAL_DEFAULT if value.is_representable else UNREPRESENTABLE_DEFAULT) + value.text
     return ""

@@ -26,8 +26,8 @@ from agent.sources.mysql.ddl.model import (
     Table,
     TableDefinition,
 )
-from agent.sources.mysql.literals import literal
 from agent.sources.mysql.types import arrow_format
+from agent.sources.mysql.wire_literals import wire_literal
 from agent.table_positions import name_message
 
 #: an ENUM's labels may take more
@@ -85,7 +85,7 @@ def _column(
     )
     if added is None:
         return message
-    value = literal(column.type, added.text) if added.earlier_rows is EarlierRows.TEXT else None
+    value = wire_literal(column.type, added.text) if added.earlier_rows is EarlierRows.TEXT else None
     if added.earlier_rows is EarlierRows.NULL:
         message.is_null = True
     elif value is None:
