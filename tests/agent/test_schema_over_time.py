@@ -379,3 +379,20 @@ def test_event_when_the_table_has_a_hidden_hash_column_then_names_what_its_rows_
     for event in events(gateway):
         assert {column.name for column in event.columns} <= row.keys()
     assert kinds(gateway) == ["CREATED", "ALTERED"]
+
+
+def test_vector_when_it_is_added_with_a_default_then_the_event_has_what_earlier_rows_hold(
+    gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    with server("mariadb", tmp_path / "server", release="11.8") as database:
+        database.create_replication_user()
+        database.run(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)", "INSERT INTO shop.t VALUES (1)"
+        )
+        gateway.sync("shop", T, oldest=True)
+        config = write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})
+        with running_agent(config, tmp_path / "log"):
+            database.run("ALTER TABLE shop.t ADD v VECTOR(1) NOT NULL DEFAULT x'0000803F'")
+            gateway.wait(lambda: kinds(gateway) == ["CREATED", "ALTERED"])
+        ((shown,),) = database.run("SELECT HEX(v) FROM shop.t")
+    assert events(gateway)[1].columns[1].text == shown == "0000803F"

@@ -1,12 +1,18 @@
 """Generated columns whose new values a MariaDB leaves out of its log: tables go on without them, and say so once."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from menura.v1 import changes_pb2
 
+from agent.filter import Filter
+from agent.sources.mysql.positions import BinlogPosition, MariadbGtids
 from agent.sources.mysql.schema import schema_reader
+from agent.sources.mysql.schema.history import SchemaHistory
+from agent.sources.mysql.schema.unlogged_columns import UnloggedColumns
+from agent.sources.mysql.schema.versions import Gone
 from tests.agent.dumping import agent_inside, wait_dumped, wait_equal
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import client, running_agent, write_config
@@ -319,3 +325,18 @@ def test_table_when_it_begins_anew_then_its_generated_columns_are_sent_until_an_
         database.run("UPDATE shop.t SET note = 'c'")
         assert list(wait_note(gateway, "c")) == names
     assert altered(gateway) == [(SAID, names)] * 2
+
+
+def test_columns_when_their_table_goes_before_they_were_told_then_nobody_tells_them(tmp_path: Path) -> None:
+    def at(number: int) -> BinlogPosition:
+        return BinlogPosition(MariadbGtids.parse(f"0-1-{number}"))
+
+    with closing(SchemaHistory(tmp_path, "shop")) as history:
+        columns = UnloggedColumns("shop", history, Filter())
+        assert columns.found(T, ["kept"], at(5))
+        columns.begin({T: at(1)}, ())
+        assert columns.is_untold(T)
+        columns.defined(T, Gone(), {}, at(9))
+        columns.followed(7)
+        columns.committed(7)
+        assert not columns.is_untold(T)

@@ -26,7 +26,7 @@ def literal_text(literal: Literal, column: ColumnDefinition, statement: Statemen
     type_, kind = column.type, column.type.kind
     if kind in (Kind.CHAR, Kind.VARCHAR, Kind.TEXT):
         return _characters(literal, type_)
-    if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB):
+    if kind in (Kind.BINARY, Kind.VARBINARY, Kind.BLOB, Kind.VECTOR):
         found = _bytes(literal, statement)
         return None if found is None else found.ljust(type_.length_bytes, b"\0").hex().upper()
     if kind is Kind.BIT:
@@ -37,7 +37,7 @@ def literal_text(literal: Literal, column: ColumnDefinition, statement: Statemen
         return temporal_text(literal, type_, statement, server)
     if kind in (Kind.INET4, Kind.INET6, Kind.UUID):
         return _address(literal, kind)
-    if kind in (Kind.GEOMETRY, Kind.VECTOR):
+    if kind is Kind.GEOMETRY:
         return None
     return _number(literal, type_, column.decimals)
 
