@@ -143,24 +143,29 @@ class Sink:
     def retry_stopped(self, tables: Sequence[TableId]) -> None:
         """Give tables what they missed, from the entry that they stopped at to the log's end.
 
-        One that can't go on from there begins anew where the log has a dump of it.
+        One that can't go on from there begins anew where the log has a dump of it; so do, after it, those whose
+        foreign keys follow it.
         """
         if not tables:
             return
         with self._writing:
             self._next_retry = time.monotonic() + RETRY_SECONDS
-            rows = self._retry(tables)
-            anew = [
-                begins
-                for table in tables
-                if (stop := self._stopped.get(table)) is not None and (begins := new_beginning(stop, rows)) is not None
-            ]
-            if anew:
-                anew = [replace(begins, at_us=now_us()) for begins in anew]
-                self.records.record_stops(anew)  # before anything is left out
-                self._stopped.update({begins.table: begins for begins in anew})
-                self._retry([begins.table for begins in anew])
+            left = list(tables)
+            while left:
+                held = dict(self._stopped)
+                self._begin_anew(left, self._retry(left))
+                # Their own dumps may stand in the log already: nothing that is to come would have them tried again.
+                left = [table for table, stop in self._stopped.items() if stop.is_bereft and stop != held.get(table)]
             self.status.stopped_are(self._stopped)
+
+    def _begin_anew(self, tables: Sequence[TableId], missed: Sequence[Row]) -> None:
+        """Those of the tables that are still stopped, and that a dump among the rows that they missed begins anew."""
+        stops = [self._stopped[table] for table in tables if table in self._stopped]
+        anew = [replace(begins, at_us=now_us()) for stop in stops if (begins := new_beginning(stop, missed))]
+        if anew:
+            self.records.record_stops(anew)  # before anything is left out
+            self._stopped.update({begins.table: begins for begins in anew})
+            self._retry([begins.table for begins in anew])
 
     def _retry(self, tables: Collection[TableId]) -> list[Row]:
         """Once; gives the rows that the tables missed."""

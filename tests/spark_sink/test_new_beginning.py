@@ -199,6 +199,27 @@ def test_child_when_its_parent_begins_anew_then_it_stays_stopped_and_says_so_unt
     assert rows(lake, child) == []
 
 
+@pytest.mark.spark
+def test_children_when_a_parent_begins_anew_and_their_own_dumps_are_in_the_log_already_then_they_begin_with_them(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    """No later event would have them tried again."""
+    child, grandchild = Table("child", {"id": pa.int32(), "up": pa.int32()}), Table("deep", {"id": pa.int32()})
+    for table, parent in ((child, "t"), (grandchild, "child")):
+        key = LandedForeignKey(f"{table.name}_up", ("id",), ("shop", parent), ("id",), "cascade", "", ("",))
+        writer.cut(Event(table, "FOREIGN_KEYS", foreign_keys=(key,)))
+    writer.cut((KEYED, [insert(id=1, note="a")]), (child, [insert(id=1, up=1)]), (grandchild, [insert(id=1)]))
+    follow()
+    lose_a_file(writer)
+    writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"), (KEYED, [insert(id=2, note="new")]))
+    writer.cut(Event(child, "DUMP_STARTED", dump="d2"), (child, [insert(id=2, up=2)]))
+    writer.cut(Event(grandchild, "DUMP_STARTED", dump="d3"), (grandchild, [insert(id=2)]))
+    follow()
+    assert stopped_tables(str(lake)) == []
+    assert (rows(lake), rows(lake, child)) == ([{"id": 2, "note": "new"}], [{"id": 2, "up": 2}])
+    assert rows(lake, grandchild) == [{"id": 2}]
+
+
 def retry_all(session: SparkSession, writer: Writer, lake: Path) -> None:
     sink = Sink(session, SinkSettings(str(writer.folder), str(lake), str(lake / "elsewhere")), SinkStatus())
     sink._stopped = Records(str(lake)).stopped_tables()
