@@ -4,8 +4,8 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 PYTEST_ARGS ?=
 CORES := $(shell nproc)
-# Tests wait for servers more than they compute.
-WORKERS ?= $(shell expr $(CORES) + 1)
+# Tests wait for servers as much as they compute.
+WORKERS ?= $(shell expr $(CORES) \* 2)
 # Markers of the tests that `make check` leaves to `make test`; pyproject.toml says what they mean.
 UNCHECKED := needs_setup or long or kill
 

@@ -31,17 +31,26 @@ started: "list[Process]" = []
 
 T = TypeVar("T")
 
+#: between two looks at what a test waits for
+SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 
-def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 300, every: float = 0.1) -> T:
-    """The first truthy answer of `probe`; a TimeoutError that says what was waited for and the last answer."""
-    deadline = time.monotonic() + seconds
+
+def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 300, every: float | None = None) -> T:
+    """The first truthy answer of `probe`; a TimeoutError that says what was waited for and the last answer.
+
+    Without `every` the pauses grow with the wait and with what a probe takes: what is waited for needs the CPU.
+    """
+    began = time.monotonic()
     while True:
+        asked = time.monotonic()
         answer = probe()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - began > seconds:
             raise TimeoutError(f"waited {seconds:.0f} s for {what}; last answer: {answer!r}")
-        time.sleep(every)
+        growing = max(SHORTEST_PAUSE_SECONDS, min((now - began) / 8, LONGEST_PAUSE_SECONDS), now - asked)
+        time.sleep(growing if every is None else every)
 
 
 def http_client(url: str) -> httpx.Client:

@@ -104,7 +104,7 @@ def lose_landed_rows(running: Stack, origin: Server, number: int) -> list[Path]:
     return lost
 
 
-@pytest.mark.parametrize("flavor", ["mariadb", "mysql"])
+@pytest.mark.parametrize("flavor", ["mariadb"])
 def test_table_when_the_lake_can_not_follow_it_then_everybody_says_so_and_retry_and_resync_bring_it_back(
     origin: Server, running: Stack, tmp_path: Path
 ) -> None:
@@ -171,7 +171,7 @@ def all_in_lake(running: Stack) -> dict[str, Any] | None:
     return view if [each["cuts_behind"] for each in view["lakes"]] == [0] else None
 
 
-@pytest.mark.parametrize("flavor", ["mariadb"])
+@pytest.mark.parametrize("flavor", ["mysql"])
 def test_tables_when_the_agent_is_away_then_they_wait_and_when_it_is_back_they_stream(
     running: Stack, origin: Server, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """What a user installs: sdist and wheel from a clean checkout, and the agent's extra alone on a database host."""
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -38,7 +39,11 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     with tarfile.open(archive) as tar:
         tar.extractall(checkout, filter="data")
     archive.unlink()
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), cwd=checkout)
+    compiler = tmp_path_factory.mktemp("compiler") / "cc"  # how fast the core is matters to no test here
+    compiler.write_text('#!/bin/sh\nexec cc "$@" -O0\n')
+    compiler.chmod(0o700)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target)]
+    run(*build, cwd=checkout, env={**os.environ, "CC": str(compiler)})
     return {"sdist": next(target.glob("*.tar.gz")), "wheel": next(target.glob("*.whl"))}
 
 
