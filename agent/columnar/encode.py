@@ -60,6 +60,10 @@ class TableBatch(Protocol):
     @property
     def last_gsn(self) -> int: ...
     @property
+    def is_partial(self) -> bool:
+        """Some of its rows lack columns: `_absent` names them."""
+
+    @property
     def rows(self) -> Columns: ...
     @property
     def transactions(self) -> Columns: ...

@@ -53,6 +53,8 @@ class SourceState:
         self._dumping: frozenset[Table] = frozenset()
         #: why such rows can't be read now
         self._held_dumps: Mapping[Table, MenuraError] = {}
+        #: of whose rows the log has lacked columns since the agent's start
+        self._partial: set[Table] = set()
         #: rules of the filter that don't fit
         self._findings: tuple[MenuraError, ...] = ()
         self._errors: dict[str, MenuraError] = {}
@@ -132,6 +134,15 @@ class SourceState:
                 return
             self._held_dumps = dict(held)
         self.on_change(self.name)
+
+    def has_partial_rows(self, table: Table) -> None:
+        """The log has rows of the table that lack columns."""
+        with self._lock:
+            self._partial.add(table)
+
+    def is_partial(self, table: Table) -> bool:
+        with self._lock:
+            return table in self._partial
 
     def failed(self, part: str, error: MenuraError) -> bool:
         """Record a part's error; False when it is the one already known, so that it is logged once."""

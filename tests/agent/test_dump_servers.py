@@ -323,3 +323,28 @@ def test_dump_when_the_log_has_partial_rows_then_it_is_read_in_one_snapshot(
         wait_equal(gateway, database, dump, ("id",))
     assert dump.plan is not None and not dump.plan.key
     assert "binlog_row_image is MINIMAL" in dump.plan.warning
+
+
+def test_re_read_when_a_session_logs_partial_rows_and_chunks_did_not_help_then_it_is_one_snapshot(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    whole, partial = create(database, table="whole"), create(database, table="partial")
+    for table in (whole, partial):
+        gateway.sync("shop", table, now=True)
+    with agent_inside(config(tmp_path, gateway, database)):
+        gateway.wait(lambda: gateway.source("shop").committed)
+        database.run(
+            "SET SESSION binlog_row_image = 'MINIMAL'",
+            "UPDATE shop.partial SET note = 'changed' LIMIT 1",
+        )
+        gateway.wait(lambda: gateway.rows("shop", partial))
+        keys = {}
+        for table in (whole, partial):
+            for later in (0, 1):  # an order waits only after others of the hour
+                dump = gateway.dump("shop", f"{table[1]}-{later}", table, begins_in_seconds=later)
+                wait_dumped(gateway, dump)
+                assert dump.plan is not None
+                keys[dump.dump] = tuple(dump.plan.key)
+    assert keys == {"whole-0": ("id",), "whole-1": ("id",), "partial-0": ("id",), "partial-1": ()}
+    assert dump.plan is not None
+    assert "sessions change binlog_row_image" in dump.plan.warning

@@ -106,6 +106,10 @@ class Collected:
         return self.heads[-1][1]
 
     @property
+    def is_partial(self) -> bool:
+        return False
+
+    @property
     def rows(self) -> pa.RecordBatch:
         head = [pa.field(name, _arrow(format_), nullable=False) for name, format_ in WIRE_ROW_COLUMNS]
         return _batch(

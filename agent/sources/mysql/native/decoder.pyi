@@ -104,6 +104,7 @@ class TableBatch:
     row_count: int
     first_gsn: int
     last_gsn: int
+    is_partial: bool
     rows: ArrowColumns
     transactions: ArrowColumns
 

@@ -87,6 +87,7 @@ cdef class TableBatch:
     cdef readonly int64_t row_count
     cdef readonly int64_t first_gsn
     cdef readonly int64_t last_gsn
+    cdef readonly bint is_partial
     cdef readonly exported.ArrowColumns rows
     cdef readonly exported.ArrowColumns transactions
 
@@ -415,7 +416,8 @@ cdef TableBatch collect(compiled.TablePlan plan, size_t most_rows):
     batch.plan = plan
     batch.row_count = rows.rows
     batch.first_gsn, batch.last_gsn = rows.first_gsn, rows.last_gsn
-    if rows.absent_rows:
+    batch.is_partial = rows.absent_rows > 0
+    if batch.is_partial:
         if not fill_absent(rows, rows.rows):
             raise MemoryError
         batch.rows = arrow_columns(collected, True, plan.fields_with_absent)

@@ -24,9 +24,14 @@ DOING = "planning a dump"
 
 
 def plan_message(
-    access: Access, order: snapshot_pb2.DumpOrder, key: Key | None, most_ranges: int, state: SourceState
+    access: Access,
+    order: snapshot_pb2.DumpOrder,
+    key: Key | None,
+    partial: str,
+    most_ranges: int,
+    state: SourceState,
 ) -> snapshot_pb2.DumpPlan:
-    """Raises a `SourceError`."""
+    """`partial`: why rows of the log that lack columns forbid a key; '' where they don't. Raises a `SourceError`."""
     config = access.config
     table = (order.table.database, order.table.table)
     with server_errors(DOING, config.client, config.name, "SELECT"):
@@ -38,8 +43,8 @@ def plan_message(
         limits = Limits(order.limits.workers, order.limits.rows_per_second, order.limits.bytes_per_second)
         needed = needed_seconds(made.estimated_rows, made.estimated_bytes, config.dump, limits)
         warning = unchunked_warning(retention, needed)
-        if access.log.is_partial:
-            why = f"read in one snapshot, since binlog_row_image is {access.log.row_image}: with FULL it goes by chunks"
+        if partial:
+            why = f"read in one snapshot, since {partial}: with FULL it goes by chunks"
             warning = "; ".join(filter(None, (why, warning)))
     else:
         warning = lag_warning(retention, state.status().lag_us / 1_000_000)  # 0: not known

@@ -101,13 +101,26 @@ class MysqlTableReader:
         table = (order.table.database, order.table.table)
         definition = self._definition(table)
         self._check_key(table, definition)
-        # A partial change that moves a row from a range not yet read into one that is would lack what no chunk brings.
-        key = None if self._access.log.is_partial else next(iter(self._keys(table, definition)), None)
+        partial = self._partial_rows(table, order)
+        key = None if partial else next(iter(self._keys(table, definition)), None)
         prepared = self._prepare(table, definition, key)
-        message = plan_message(self._access, order, key, MOST_RANGES if looks_at_rows else 1, self._state)
+        message = plan_message(self._access, order, key, partial, MOST_RANGES if looks_at_rows else 1, self._state)
         for part in message.ranges:
             part.lower, part.upper = signed(part.lower, prepared.order), signed(part.upper, prepared.order)
         return message
+
+    def _partial_rows(self, table: Table, order: snapshot_pb2.DumpOrder) -> str:
+        """Why the table has to be read in one snapshot although it may have a key; '' where it has not.
+
+        A partial change that moves a row from a range not yet read into one that is would lack what no chunk brings.
+        Where only some sessions write partial rows, re-reads by chunks settle most tables, without a long transaction.
+        """
+        log = self._access.log
+        if log.is_partial:
+            return f"binlog_row_image is {log.row_image}"
+        if order.begins_in_seconds and self._state.is_partial(table):
+            return "sessions change binlog_row_image, and re-reads by chunks did not make the table whole"
+        return ""
 
     def above(self, table: Table) -> frozenset[Table]:
         if self._access.facts.logs_cascades:
