@@ -10,16 +10,17 @@ follow from there. Files are applied by row number and Delta's `txn` as ever, so
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from menura.landing import LandedEvent, decode_event
 
 from spark_sink.errors import ParentBegunAnew, ParentStopped
 from spark_sink.ingest.cut_log_source import Row
+from spark_sink.ingest.families import parents_of
 from spark_sink.lake.merge import DUMP_STARTED
 from spark_sink.lake.records import StoppedTable
-from spark_sink.work import TableId, row_table
+from spark_sink.work import TableId, row_table, split_rows
 
 DUMPED = "DUMPED"
 
@@ -29,9 +30,13 @@ def begins_anew(event: LandedEvent) -> bool:
     return event.kind == DUMP_STARTED or (event.kind == DUMPED and event.removes_rows)
 
 
-def new_beginning(stop: StoppedTable, missed: Iterable[Row]) -> StoppedTable | None:
-    """The stop, moved to the newest beginning after it; None where there is none, or it goes on by itself."""
-    if not stop.terminal:
+def new_beginning(stop: StoppedTable, missed: Sequence[Row], stopped: Collection[TableId] = ()) -> StoppedTable | None:
+    """The stop, moved to the newest beginning after it; None where there is none, or it goes on by itself.
+
+    One that waits for a table above it does so, unless it follows no table of `stopped` from its beginning on: what it
+    waits for may never come back.
+    """
+    if not stop.terminal and stop.code != ParentStopped.code:
         return None
     found = None
     for row in missed:
@@ -41,8 +46,16 @@ def new_beginning(stop: StoppedTable, missed: Iterable[Row]) -> StoppedTable | N
             found = row
     if found is None:
         return None
+    if not stop.terminal and _follows(stop.table, missed, found["first_gsn"]) & set(stopped):
+        return None
     code = ParentStopped.code if stop.is_bereft else stop.code
     return replace(stop, code=code, entry=found["entry"], cut=found["cut"], begins_at_gsn=found["first_gsn"])
+
+
+def _follows(table: TableId, missed: Iterable[Row], begins_at_gsn: int) -> set[TableId]:
+    """The tables that this one's keys follow from there on."""
+    own = [kept for row in missed if row_table(row) == table and (kept := row_from(row, begins_at_gsn)) is not None]
+    return parents_of(table, split_rows(own)[1].get(table, ()))
 
 
 def bereft(
@@ -53,7 +66,8 @@ def bereft(
 ) -> list[StoppedTable]:
     """New stops of tables whose foreign keys follow one that begins anew, unless they begin later than it.
 
-    What the keys did to them from where it stopped is not known: they have to begin anew too, after it.
+    What the keys did to them from where it stopped is not known: they have to begin anew too, after it. A dump that
+    does so may stand in the log before the place where they stopped.
     """
     found = []
     for table, stop in stopped.items():
@@ -66,6 +80,8 @@ def bereft(
             found.append(
                 replace(
                     stop,
+                    entry=min(stop.entry, last.entry),
+                    cut=min(stop.cut, last.cut),
                     code=lost.code,
                     message=str(lost),
                     terminal=lost.terminal,

@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import LakeTableLost, QueryFailed, SinkError
+from spark_sink.errors import LakeTableLost, ParentStopped, QueryFailed, SinkError
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, entry_rows
 from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.large_merge import LargeMerger
@@ -61,6 +61,11 @@ def condition(error: PySparkException | Py4JJavaError) -> str:
     return str(error.java_exception.getClass().getName())
 
 
+def _is_same(stop: StoppedTable, other: StoppedTable | None) -> bool:
+    """But for when it was tried."""
+    return other is not None and replace(stop, at_us=other.at_us) == other
+
+
 class Sink:
     """One running sink. `failure` is what ended a batch, for whoever awaits the query."""
 
@@ -94,6 +99,7 @@ class Sink:
         self._recorded = recorded_tables(open_table(self.records.cuts_folder))
         self._stop_lost()
         self.retry_stopped(list(self._stopped))
+        self._next_retry = time.monotonic() + RETRY_SECONDS
         limits = self.settings.limits
         frame = (
             self.session.readStream.format(FORMAT_NAME)
@@ -136,9 +142,24 @@ class Sink:
         with self._asking:
             asked, self._asked = self._asked, set()
         is_time = time.monotonic() >= self._next_retry
-        self.retry_stopped(
-            [table for table, stop in self._stopped.items() if table in asked or (is_time and not stop.terminal)]
-        )
+        due = self._transient() if is_time else set()
+        self.retry_stopped([table for table in asked | due if table in self._stopped])
+        if is_time:
+            self._next_retry = time.monotonic() + RETRY_SECONDS
+
+    def _transient(self) -> set[TableId]:
+        """Stopped tables that may go on by themselves: not those below one that waits for somebody."""
+        stopped = dict(self._stopped)
+        found = {table for table, stop in stopped.items() if not stop.terminal}
+        waiting = stopped.keys() - found
+        return found - self._below(waiting) if found and waiting else found
+
+    def _below(self, tables: Collection[TableId]) -> set[TableId]:
+        """Tables that have stopped since one above them had; of these."""
+        families = Families()
+        families.read(self.records.events_folder)
+        stops = [stop for stop in list(self._stopped.values()) if stop.code == ParentStopped.code]
+        return {stop.table for stop in stops if not families.above([stop.table]).isdisjoint(tables)}
 
     def retry_stopped(self, tables: Sequence[TableId]) -> None:
         """Give tables what they missed, from the entry that they stopped at to the log's end.
@@ -149,19 +170,37 @@ class Sink:
         if not tables:
             return
         with self._writing:
-            self._next_retry = time.monotonic() + RETRY_SECONDS
-            left = list(tables)
+            left = set(tables)
             while left:
                 held = dict(self._stopped)
                 self._begin_anew(left, self._retry(left))
-                # Their own dumps may stand in the log already: nothing that is to come would have them tried again.
-                left = [table for table, stop in self._stopped.items() if stop.is_bereft and stop != held.get(table)]
+                self._tried_in_vain([table for table in left if self._stopped.get(table) == held[table]])
+                left = self._concerned(held)
             self.status.stopped_are(self._stopped)
 
-    def _begin_anew(self, tables: Sequence[TableId], missed: Sequence[Row]) -> None:
+    def _concerned(self, held: Mapping[TableId, StoppedTable]) -> set[TableId]:
+        """Whom to try next, since others go on; `held`: the stops of before.
+
+        Nothing that is to come would have them tried: their own dumps may stand in the log already, and tables below
+        one that goes on have what they waited for.
+        """
+        resumed = held.keys() - self._stopped.keys()
+        bereft = {
+            table for table, stop in self._stopped.items() if stop.is_bereft and not _is_same(stop, held.get(table))
+        }
+        return bereft | (self._below(resumed) if resumed else set())
+
+    def _tried_in_vain(self, tables: Iterable[TableId]) -> None:
+        """Whoever asked for it sees that it was done: a table that can only begin anew has no outcome."""
+        stops = [replace(self._stopped[table], at_us=now_us()) for table in tables]
+        self.records.record_stops(stops)
+        self._stopped.update({stop.table: stop for stop in stops})
+
+    def _begin_anew(self, tables: Collection[TableId], missed: Sequence[Row]) -> None:
         """Those of the tables that are still stopped, and that a dump among the rows that they missed begins anew."""
         stops = [self._stopped[table] for table in tables if table in self._stopped]
-        anew = [replace(begins, at_us=now_us()) for stop in stops if (begins := new_beginning(stop, missed))]
+        found = [new_beginning(stop, missed, self._stopped) for stop in stops]
+        anew = [replace(begins, at_us=now_us()) for begins in found if begins is not None]
         if anew:
             self.records.record_stops(anew)  # before anything is left out
             self._stopped.update({begins.table: begins for begins in anew})

@@ -220,6 +220,87 @@ def test_children_when_a_parent_begins_anew_and_their_own_dumps_are_in_the_log_a
     assert rows(lake, grandchild) == [{"id": 2}]
 
 
+@pytest.mark.spark
+def test_child_when_its_parent_never_comes_back_and_its_keys_do_not_follow_it_any_more_then_its_own_dump_begins_it(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    child = Table("child", {"id": pa.int32()})
+    key = LandedForeignKey("child_up", ("id",), ("shop", "t"), ("id",), "cascade", "", ("",))
+    writer.cut(Event(child, "FOREIGN_KEYS", foreign_keys=(key,)))
+    writer.cut((KEYED, [insert(id=1, note="a")]), (child, [insert(id=1)]))
+    follow()
+    lose_a_file(writer)
+    follow()
+    writer.cut(Event(child, "DUMP_STARTED", dump="d1"), (child, [insert(id=2)]))
+    follow()
+    assert {stop.table.table: stop.code for stop in stopped_tables(str(lake))}["child"] == "PARENT_STOPPED"
+    writer.cut(Event(child, "FOREIGN_KEYS", foreign_keys=()))
+    writer.cut(Event(child, "DUMP_STARTED", dump="d2"), (child, [insert(id=3)]))
+    follow()
+    assert [stop.table for stop in stopped_tables(str(lake))] == [table_id(KEYED)]
+    assert rows(lake, child) == [{"id": 3}]
+
+
+@pytest.mark.spark
+def test_child_when_its_parent_begins_anew_from_before_the_childs_last_dump_then_that_dump_counts(
+    writer: Writer, lake: Path, follow: Follow
+) -> None:
+    """The parent's folder is lost, and the landing has lost its first file: it begins with a dump of long ago."""
+    child = Table("child", {"id": pa.int32(), "up": pa.int32()})
+    key = LandedForeignKey("child_up", ("up",), ("shop", "t"), ("id",), "cascade", "", ("",))
+    first = writer.cut(Event(child, "FOREIGN_KEYS", foreign_keys=(key,)), (KEYED, [insert(id=1, note="a")]))
+    writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"), (KEYED, [insert(id=2, note="b"), insert(id=3, note="c")]))
+    writer.cut(Event(KEYED, "DUMPED", dump="d1", removes_rows_before_gsn=writer.last_gsns["acme", "shop"] - 2))
+    writer.cut(Event(child, "DUMP_STARTED", dump="d2"), (child, [insert(id=20, up=2), insert(id=30, up=3)]))
+    follow()
+    (file,) = (writer.folder / "data/acme/shop/shop/t").glob(f"*-{first:020d}-*")
+    file.unlink()
+    shutil.rmtree(lake / "acme/shop/shop/t")
+    writer.cut((KEYED, [delete(id=2, note="b")]))
+    follow()
+    assert stopped_tables(str(lake)) == []
+    assert rows(lake) == [{"id": 3, "note": "c"}]
+    assert rows(lake, child) == [{"id": 30, "up": 3}]
+
+
+@pytest.mark.spark
+def test_stopped_tables_when_asked_for_then_each_is_seen_to_be_tried_and_transient_ones_are_not_delayed(
+    session: SparkSession, settings: SinkSettings, writer: Writer, lake: Path, follow: Follow
+) -> None:
+    """A child that can only begin anew has no outcome; one below a table that waits is not tried each minute."""
+    child, deep = Table("child", {"id": pa.int32()}), Table("deep", {"id": pa.int32()})
+    for table, parent in ((child, "t"), (deep, "child")):
+        key = LandedForeignKey(f"{table.name}_up", ("id",), ("shop", parent), ("id",), "cascade", "", ("",))
+        writer.cut(Event(table, "FOREIGN_KEYS", foreign_keys=(key,)))
+    writer.cut((KEYED, [insert(id=1, note="a")]), (child, [insert(id=1)]), (deep, [insert(id=1)]))
+    follow()
+    lose_a_file(writer)
+    follow()
+    sink = Sink(session, settings, SinkStatus())
+    sink.start().awaitTermination()
+    stops = {stop.table.table: stop for stop in stopped_tables(str(lake))}
+    assert {name: stop.code for name, stop in stops.items()} == {
+        "t": "DATA_FILE_UNREADABLE", "child": "PARENT_STOPPED", "deep": "PARENT_STOPPED",
+    }  # fmt: skip
+    sink._next_retry = 0.0
+    sink.retry_due()
+    assert {stop.table.table: stop for stop in stopped_tables(str(lake))} == stops
+    writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"))
+    sink.start().awaitTermination()
+    sink.retry_due()
+    stops = {stop.table.table: stop for stop in stopped_tables(str(lake))}
+    assert {name: stop.code for name, stop in stops.items()} == {
+        "child": "PARENT_BEGUN_ANEW", "deep": "PARENT_BEGUN_ANEW",
+    }  # fmt: skip
+    next_retry = sink._next_retry
+    sink.ask_retry([table_id(child)])
+    sink.retry_due()
+    tried = {stop.table.table: stop for stop in stopped_tables(str(lake))}
+    assert tried["child"].at_us > stops["child"].at_us
+    assert tried["deep"] == stops["deep"]
+    assert sink._next_retry == next_retry
+
+
 def retry_all(session: SparkSession, writer: Writer, lake: Path) -> None:
     sink = Sink(session, SinkSettings(str(writer.folder), str(lake), str(lake / "elsewhere")), SinkStatus())
     sink._stopped = Records(str(lake)).stopped_tables()
