@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -172,6 +173,16 @@ def test_a_value_of_earlier_rows_that_is_none_of_its_type_when_read_then_the_tab
     writer.cut(altered(wide, added={"n": "seven"}))
     (outcome,) = apply_entries(writer.folder, lake)
     assert outcome.code == "EVENT_UNREADABLE" and "seven" not in outcome.message
+
+
+def test_a_type_that_this_version_does_not_know_when_an_event_tells_it_then_that_table_stops_by_its_name(
+    writer: Writer, lake: Path
+) -> None:
+    event = altered(TABLE)
+    columns = tuple(replace(column, arrow_format="ttu") for column in event.columns)
+    writer.cut((TABLE, [insert(id=1, v="a")]), replace(event, columns=columns))
+    (outcome,) = apply_entries(writer.folder, lake)
+    assert outcome.code == "EVENT_UNREADABLE" and "type ttu" in outcome.message and "Upgrade" in outcome.message
 
 
 @pytest.mark.parametrize("table", [TABLE, KEYLESS], ids=["keyed", "keyless"])
