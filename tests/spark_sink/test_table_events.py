@@ -126,6 +126,8 @@ def test_columns_that_are_added_when_earlier_rows_have_a_value_then_only_those_g
         "instant": pa.timestamp("us", "UTC"),
         "text": pa.string(),
         "raw": pa.binary(),
+        "yes": pa.bool_(),
+        "no": pa.bool_(),
         "nothing": pa.string(),
         "who knows": pa.string(),
     }
@@ -141,6 +143,8 @@ def test_columns_that_are_added_when_earlier_rows_have_a_value_then_only_those_g
         "instant": "2024-02-29 23:59:59",
         "text": "",
         "raw": "C3A900FF",
+        "yes": "true",
+        "no": "false",
         "nothing": None,
         "who knows": ...,
     }
@@ -157,7 +161,7 @@ def test_columns_that_are_added_when_earlier_rows_have_a_value_then_only_those_g
         "day": datetime.date(9999, 12, 31), "zero": None,
         "at": datetime.datetime(2024, 2, 29, 23, 59, 59, 123456),  # noqa: DTZ001
         "instant": datetime.datetime(2024, 2, 29, 23, 59, 59, tzinfo=datetime.UTC),
-        "text": "", "raw": b"\xc3\xa9\0\xff", "nothing": None,
+        "text": "", "raw": b"\xc3\xa9\0\xff", "yes": True, "no": False, "nothing": None,
     }  # fmt: skip
     assert (earlier["_unrepresentable"], earlier["_absent"]) == ('{"zero":"2024-00-00"}', '["who%20knows"]')
     assert {later[name] for name in columns if name in later} == {None, 2, "new"}
