@@ -81,7 +81,7 @@ class ChunkWithoutKey(TableStopped):
 
 
 class EventUnreadable(TableStopped):
-    """An event whose words for a value can't be read."""
+    """An event whose words for a type or a value can't be read."""
 
 
 class ChangeTypeUnknown(TableStopped):

@@ -63,7 +63,7 @@ def joined(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _joined_column(column: pa.Array) -> pa.Array:
     validity, values, *text = column.buffers()
     rows = len(column)
-    width = _OFFSET_BYTES if text else column.type.byte_width
+    width = _OFFSET_BYTES if text else column.type.bit_width // 8  # 0: bits
     if width not in WIDTHS:
         return column
     size = (rows + 1 if text else rows) * width

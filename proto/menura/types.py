@@ -12,7 +12,11 @@ utf8                         the text itself
 binary                       hex digits
 date32                       YYYY-MM-DD
 timestamp                    YYYY-MM-DD HH:MM:SS[.ffffff]; of one with a time zone in UTC
+bool                         true, false
 ===========================  =================================================================
+
+A time of day is microseconds in int64, as a duration is: Delta has no type for it, and 24:00:00, which sources have, is
+beyond Arrow's.
 
 *Unrepresentable* values: what the column's type can't hold. The typed column is then null and the row's
 `_unrepresentable` column holds the value in the source's own text, as a JSON object by column name; NULL has no entry
@@ -25,8 +29,8 @@ import re
 MAX_DECIMAL128_PRECISION = 38
 _LONG_DIGITS = 19
 
-#: the types that a column can have beside decimal128: the Arrow C data interface's format string, and Arrow's name with
-#: what it takes
+#: the types that a column can have beside decimal128: the Arrow C data interface's format string, and the name of the
+#: type's constructor in pyarrow with what it takes
 ARROW_TYPES: dict[str, tuple[str, ...]] = {
     "c": ("int8",),
     "C": ("uint8",),
@@ -43,6 +47,7 @@ ARROW_TYPES: dict[str, tuple[str, ...]] = {
     "tdD": ("date32",),
     "tsu:": ("timestamp", "us"),
     "tsu:UTC": ("timestamp", "us", "UTC"),
+    "b": ("bool_",),
 }
 _DECIMAL_FORMAT = re.compile(r"d:([1-9]|[12]\d|3[0-8]),(\d|[12]\d|3[0-8])")
 
@@ -73,10 +78,11 @@ def lake_format(format_: str) -> str:
 def wider_format(lake: str, other: str) -> str | None:
     """The smallest of the lake's types that holds the values of both without loss, all as Arrow C format strings.
 
-    `lake` itself where it does; None: there is none.
+    `lake` itself where it does; None: there is none. Only decimal digits are the same text in every source: a truth
+    value is 'true', 't' or 1 there, so neither a text nor a number stands for it.
 
-    >>> wider_format("l", "d:20,0"), wider_format("u", "l"), wider_format("l", "g")
-    ('d:20,0', 'u', None)
+    >>> wider_format("l", "d:20,0"), wider_format("u", "l"), wider_format("l", "g"), wider_format("u", "b")
+    ('d:20,0', 'u', None, None)
     """
     if lake == other:
         return lake

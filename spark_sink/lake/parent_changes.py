@@ -187,10 +187,12 @@ class ParentChanges:
         return found.select(self.empty().column_names).cast(self.empty().schema)
 
     def _cast(self, column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+        why = "the parent's values do not fit the type of the child's columns in the lake"
+        if pa.types.is_boolean(column.type) != pa.types.is_boolean(type_):  # Arrow would take any number for true
+            raise uncertain(self._child, self._cut, self._key, why)
         try:
             return column.cast(type_)
         except pa.ArrowException as refused:
-            why = "the parent's values do not fit the type of the child's columns in the lake"
             raise uncertain(self._child, self._cut, self._key, why) from refused
 
     def _lacks(self, rows: pa.Table, name: str) -> pa.Array | None:

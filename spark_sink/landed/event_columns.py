@@ -36,7 +36,7 @@ def event_columns(table: TableId, seen: CutEvent) -> EventColumns | None:
     if not columns:
         return None
     names = tuple(lake_column(column.name) for column in columns)
-    own = [pa.field(name, format_type(column.arrow_format)) for name, column in zip(names, columns, strict=True)]
+    own = [pa.field(name, _type_of(table, seen, column)) for name, column in zip(names, columns, strict=True)]
     tail = [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
     schema = pa.schema([*(pa.field(name, type_) for name, type_ in METADATA_TYPES.items()), *own, *tail])
     check_names(table, seen.cut, schema.names)
@@ -58,6 +58,19 @@ def event_columns(table: TableId, seen: CutEvent) -> EventColumns | None:
         },
         {name: column.name for name, column in zip(folded, columns, strict=True)},
     )
+
+
+def _type_of(table: TableId, seen: CutEvent, column: LandedColumn) -> pa.DataType:
+    try:
+        return format_type(column.arrow_format)
+    except KeyError as unknown:
+        raise EventUnreadable(
+            "following a change of the table's definition",
+            f"column {column.name} has the type {column.arrow_format}, which this version does not know",
+            data="The table stays at its last version; other tables go on",
+            remedy="Upgrade the sink to at least the gateway's version, then start it again",
+            **table.where(seen.cut),
+        ) from unknown
 
 
 def _earlier_value(table: TableId, seen: CutEvent, column: LandedColumn) -> DefaultValue:

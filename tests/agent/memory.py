@@ -21,7 +21,10 @@ COLUMNS = (
     Column("id", "l", key=1),
     Column("name", "u"),
     Column("paid", "i"),
+    Column("gift", "b"),
 )
+#: of a column
+TRUTHS = (True, False, None)
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def create(
 
 
 def order(number: int, name: str, paid: int | None = None) -> Row:
-    return {"id": number, "name": name, "paid": paid}
+    return {"id": number, "name": name, "paid": paid, "gift": TRUTHS[(number + (paid or 0)) % 5 % 3]}
 
 
 class Writers:

@@ -5,7 +5,7 @@ import pytest
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 
 from agent.columnar import encode as encoding
-from agent.columnar.encode import encode
+from agent.columnar.encode import SnapshotRows, encode, encode_snapshot
 from agent.sources.mysql.native.decoder import BinlogDecoder, TableBatch
 from gateway.wire.arrow import read_stream
 from tests.agent.native.capture import decode_all
@@ -58,6 +58,25 @@ def test_a_large_stream_is_one_frame_in_pieces(monkeypatch: pytest.MonkeyPatch) 
 
     assert len(encoded.rows) > 2
     assert _read(b"".join(encoded.rows), encoded.rows_bytes).equals(rows, check_metadata=True)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 64, 65, 1000])
+@pytest.mark.parametrize("values", [(True, False), (None, True, False), (None,)])
+def test_truth_values_of_another_library_when_read_back_are_as_they_were(
+    values: tuple[bool | None, ...], rows: int
+) -> None:
+    bits = pa.array([values[number % len(values)] for number in range(rows)], pa.bool_())
+    sent = pa.record_batch({"bits": bits, "beside": pa.array(range(rows)), "bits again": bits})
+
+    encoded = encode_snapshot(SnapshotRows(rows, "", sent))
+
+    assert _read(b"".join(encoded.rows), encoded.rows_bytes).equals(sent)
+
+
+def test_truth_values_of_a_slice_when_encoded_are_refused_and_not_shifted() -> None:
+    sent = pa.record_batch({"bits": pa.array([True, False] * 20)}).slice(8, 8)
+    with pytest.raises(Exception, match="nonzero offset"):
+        encode_snapshot(SnapshotRows(8, "", sent))
 
 
 def test_a_batch_says_the_numbers_of_its_first_and_last_row() -> None:

@@ -12,7 +12,7 @@ from agent.snapshot.statuses import GATEWAY_WAITS
 from tests.agent.dump_ledger import merged
 from tests.agent.dumping import SLOW, agent_inside, poll, small_chunks, wait_dumped, wait_status
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, installed, lake, order, selected
+from tests.agent.memory import COLUMNS, ORDERS, TRUTHS, Writers, config, create, installed, lake, order, selected
 from tests.agent.test_replication import last_state
 from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 
@@ -56,6 +56,7 @@ def test_changes_when_a_sync_begins_at_the_oldest_then_every_row_comes_in_order(
     insert, before, after, delete = ChangeType.insert, ChangeType.update_preimage, ChangeType.update_postimage, 3
     assert rows_of(gateway) == [(insert, 3), (insert, 6), (before, 3), (after, 3), (delete, 6)]
     assert [event.kind for event in gateway.events("shop", ORDERS)] == [_Kind.CREATED]
+    assert {row["gift"] for row in gateway.rows("shop", ORDERS)} == {True, False}
     record = gateway.source("shop")
     assert record.hello is not None and (record.hello.flavor, record.hello.address) == ("memory", "memory:shop")
     assert {card.table.table for part in record.cartography for card in part.tables} >= {"orders"}
@@ -133,7 +134,7 @@ def test_dump_when_the_table_changes_in_the_middle_then_it_is_right_or_ends(
     database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     create(database, rows=600)
-    wider = (*COLUMNS, Column("note", "u"))
+    wider = (*COLUMNS, Column("note", "u"), Column("sent", "b", earlier=False))
     gateway.sync("shop", ORDERS, now=True)
     ledger = gateway.source("shop").ledger
     with agent_inside(config(tmp_path, gateway.address)):
@@ -143,8 +144,12 @@ def test_dump_when_the_table_changes_in_the_middle_then_it_is_right_or_ends(
         gateway.order("shop", dump, limits=snapshot_pb2.DumpLimits())
         wait_dumped(gateway, dump)
         (altered,) = gateway.events("shop", ORDERS)[1:2]
-        assert [column.WhichOneof("earlier_rows") for column in altered.columns] == [None, None, None, "is_null"]
-        last = [Change(ORDERS, None, order(number, "last") | {"note": "x"}) for number in range(200)]
+        earlier = [(column.WhichOneof("earlier_rows"), column.text) for column in altered.columns]
+        assert earlier == [*[(None, "")] * len(COLUMNS), ("is_null", ""), ("text", "false")]
+        last = [
+            Change(ORDERS, None, order(number, "last") | {"note": "x", "sent": TRUTHS[number % 3]})
+            for number in range(200)
+        ]
         database.commit(Definition(ORDERS, _Kind.TRUNCATED), *last)
         poll(lambda: lake(gateway, dump) == selected(database, ORDERS))
         assert lake(gateway, dump) == selected(database, ORDERS)

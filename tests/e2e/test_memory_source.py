@@ -9,9 +9,9 @@ from deltalake.exceptions import TableNotFoundError
 from menura.v1 import changes_pb2
 
 from tests.agent.dumping import agent_inside
-from tests.agent.memory import COLUMNS, Writers, config, create, installed
+from tests.agent.memory import COLUMNS, TRUTHS, Writers, config, create, installed, order
 from tests.e2e.lake import table_path
-from tests.memory_source.database import Column, Definition, MemoryDatabase, Table
+from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 from tests.remedies import commands
 from tests.stack import stack, wait_for
 
@@ -21,16 +21,16 @@ KILLS = 3
 KEYED, JOINED, UNKEYED, ALTERED = (("shop", name) for name in ("keyed", "joined", "unkeyed", "altered"))
 
 
-def in_lake(lake: Path, table: Table, names: list[str]) -> list[tuple[object, ...]]:
+def in_lake(lake: Path, table: Table, names: list[str]) -> list[str]:
     try:
         found = DeltaTable(str(table_path(lake, "acme", "shop", *table, "current"))).to_pyarrow_table().to_pylist()
     except TableNotFoundError:
         return []
-    return sorted((tuple(row.get(name) for name in names) for row in found), key=str)
+    return sorted(repr([row.get(name) for name in names]) for row in found)
 
 
-def in_source(database: MemoryDatabase, table: Table, names: list[str]) -> list[tuple[object, ...]]:
-    return sorted((tuple(row[name] for name in names) for row in database.tables[table].rows), key=str)
+def in_source(database: MemoryDatabase, table: Table, names: list[str]) -> list[str]:
+    return sorted(repr([row[name] for name in names]) for row in database.tables[table].rows)
 
 
 def test_dump_when_its_source_has_no_snapshots_then_the_commands_of_its_remedy_bring_the_rows(
@@ -56,7 +56,7 @@ def test_dump_when_its_source_has_no_snapshots_then_the_commands_of_its_remedy_b
 def test_source_when_it_is_no_database_server_then_the_lake_is_equal_to_it_after_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wider = (*COLUMNS, Column("note", "u"))
+    wider = (*COLUMNS, Column("note", "u"), Column("sent", "b", earlier=True))
     with installed(tmp_path, monkeypatch), stack(tmp_path / "stack") as running:
         database = MemoryDatabase("shop")
         for table in (KEYED, JOINED, ALTERED):
@@ -81,6 +81,8 @@ def test_source_when_it_is_no_database_server_then_the_lake_is_equal_to_it_after
             running.sink.start()
             with agent_inside(agent):
                 database.commit(Definition(ALTERED, changes_pb2.TableEvent.ALTERED, wider))
+                later = [order(number, "later") | {"note": "x", "sent": TRUTHS[number % 3]} for number in range(3)]
+                database.commit(*(Change(ALTERED, None, row) for row in later))
                 running.wait_until_streaming("shop", "shop", *(table[1] for table in (KEYED, JOINED, UNKEYED, ALTERED)))
         with agent_inside(agent):
             for table in (KEYED, JOINED, UNKEYED, ALTERED):

@@ -57,11 +57,12 @@ def _split(batch: pa.RecordBatch, body: bytes) -> bytes:
     rows = batch.num_rows
     for column in batch.columns:
         has_text = len(column.buffers()) == 3
-        width = 4 if has_text else column.type.byte_width
-        sizes = [(rows + 7) // 8 if column.null_count else 0, (rows + has_text) * width]
+        width = 4 if has_text else column.type.bit_width // 8
+        bits = (rows + 7) // 8
+        sizes = [bits if column.null_count else 0, (rows + has_text) * width if width else bits]
         for is_values, size in enumerate(sizes):
             part = body[len(done) : len(done) + size]
-            split = b"".join(part[byte::width] for byte in range(width)) if is_values else part
+            split = b"".join(part[byte::width] for byte in range(width)) if is_values and width else part
             done += split + bytes(-size % 8)
         if has_text:
             size = int.from_bytes(part[-4:], "little")  # the last offset
@@ -84,6 +85,13 @@ def rows_batch(gsns: Sequence[int], change_type: int = 0, note: str = "note") ->
         ],
         schema=pa.schema([*ROW_FIELDS, *TABLE_FIELDS, UNREPRESENTABLE]),
     )
+
+
+def with_bits(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """With a column of truth values, some of them null."""
+    bits = pa.array([(True, False, None)[number % 3] for number in range(rows.num_rows)])
+    place = rows.schema.get_field_index("note")
+    return rows.add_column(place, pa.field("paid", pa.bool_(), metadata={"menura.source_type": "boolean"}), bits)
 
 
 def partial_batch(gsns: Sequence[int], absent: Sequence[bytes | None]) -> pa.RecordBatch:
@@ -140,6 +148,17 @@ def change_batch(
         transactions_bytes=transactions_bytes,
     )
     batch.MergeFrom(ChangeBatch(**changes))
+    return batch
+
+
+def batch_of_bits(run: Replicate, size: int, *, is_split: bool = False) -> ChangeBatch:
+    """A thousand truth values, which are said to have so many bytes; 125 are true."""
+    paid = pa.array([number % 3 == 0 for number in range(1000)])
+    batch = change_batch(run, 1, "orders", rows_batch(range(1, 1001)).add_column(4, "paid", paid), is_split=is_split)
+    raw = pa.decompress(batch.rows, decompressed_size=batch.rows_bytes, codec="zstd", asbytes=True)
+    before, told, after = raw.partition((125).to_bytes(8, "little"))  # the first buffer of that size
+    assert told
+    batch.rows = pa.compress(before + size.to_bytes(8, "little") + after, codec="zstd", asbytes=True)
     return batch
 
 

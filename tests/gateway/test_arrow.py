@@ -13,6 +13,7 @@ from tests.gateway.scripted_agent import frame
 TYPES = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
     *(pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.decimal128(38, 2)),
+    pa.bool_(),
 ]
 
 
@@ -23,10 +24,12 @@ def _values(type_: pa.DataType, rows: int, chance: random.Random) -> pa.Array:
         values = [Decimal(chance.randrange(-(10**37), 10**37)).scaleb(-2) for _ in numbers]
     elif pa.types.is_string(type_) or pa.types.is_binary(type_):
         values = ["x" * number for number in numbers]
+    elif pa.types.is_boolean(type_):
+        values = [number % 2 == 0 for number in numbers]
     return pa.array([None if number < 20 else value for number, value in zip(numbers, values, strict=True)], type_)
 
 
-@pytest.mark.parametrize("rows", [1, 15, 16, 17, 64, 1001])
+@pytest.mark.parametrize("rows", [1, 8, 15, 16, 17, 64, 1001])
 def test_a_split_stream_when_it_is_read_has_the_values_that_were_split(rows: int) -> None:
     chance = random.Random(rows)
     batch = pa.record_batch({str(type_): _values(type_, rows, chance) for type_ in TYPES})

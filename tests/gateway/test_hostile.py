@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.gateway.scripted_agent import (
     ROW_FIELDS,
     TABLE_FIELDS,
     UNREPRESENTABLE,
+    batch_of_bits,
     change_batch,
     commit_cut,
     cut_end,
@@ -33,6 +35,7 @@ from tests.gateway.scripted_agent import (
     scripted_agent,
     table_event,
     transactions_batch,
+    with_bits,
 )
 
 Make = Callable[[Replicate], ChangeBatch]
@@ -149,6 +152,11 @@ LIES: dict[str, tuple[str, Make]] = {
     "compressed buffers": ("BATCH_INVALID", with_rows(*one_row(note="x" * 1000), compression="zstd")),
     "text that is not UTF-8": ("BATCH_INVALID", bad_text),
     "offsets beyond data": ("BATCH_INVALID", offsets_beyond_data),
+    **{
+        f"bits in {size} bytes, {is_split=}": ("BATCH_INVALID", partial(batch_of_bits, size=size, is_split=is_split))
+        for size in (0, 124, 2**40, 2**64 - 1)
+        for is_split in (False, True)
+    },
     "null number": ("BATCH_INVALID", with_rows(*one_row(_gsn=None))),
     "unknown change type": ("BATCH_INVALID", with_rows(*one_row(_change_type=9))),
     "negative change type": ("BATCH_INVALID", with_rows(*one_row(_change_type=-1))),
@@ -468,7 +476,7 @@ def test_a_transactions_batch_with_a_position_twice_when_it_lands_keeps_each_row
 
 
 @pytest.mark.parametrize("is_split", [False, True])
-@pytest.mark.parametrize("rows", [rows_batch(range(1, 11)), partial_batch(range(1, 11), [None, b"\2"] * 5)])
+@pytest.mark.parametrize("rows", [with_bits(rows_batch(range(1, 11))), partial_batch(range(1, 11), [None, b"\2"] * 5)])
 def test_a_batch_when_its_bytes_are_damaged_at_random_is_read_or_refused(rows: pa.RecordBatch, is_split: bool) -> None:
     chance = random.Random(20)
     whole = change_batch(Replicate(generation=1, lease_epoch=1), 1, "orders", rows, is_split=is_split)

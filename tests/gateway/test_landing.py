@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from menura.landing import decode_entry, entry_path
@@ -25,6 +26,7 @@ from tests.gateway.scripted_agent import (
     rows_batch,
     scripted_agent,
     table_event,
+    with_bits,
 )
 
 
@@ -103,6 +105,28 @@ def test_partial_rows_when_they_come_between_whole_ones_land_with_what_is_absent
     assert [(row["id"], row["note"]) for row in rows[1:4]] == [(200, "note 2"), (300, None), (None, "note 4")]
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_truth_values_when_they_come_in_bits_land_as_they_were_sent(tmp_path: Path, is_split: bool) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            await commit_cut(stream, run, 1, range(1, 6))
+            rows = with_bits(rows_batch(range(1, 100)))
+            await stream.send_batch(change_batch(run, 2, "orders", rows, is_split=is_split))
+            await stream.send(cut_end=cut_end(run, 2, 99))
+            await stream.expect("cut_committed")
+
+    asyncio.run(scenario())
+    (file,) = read_log(tmp_path)[1].cuts[0].files
+    landed = pq.read_table(tmp_path / file.path)
+    assert landed["paid"].to_pylist() == [(True, False, None)[number % 3] for number in range(5, 99)]
+    assert landed.schema.field("paid").type == pa.bool_()
+    assert landed.schema.field("paid").metadata == {b"menura.source_type": b"boolean"}
+
+
 def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(tmp_path: Path) -> None:
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders", "items")
@@ -113,6 +137,7 @@ def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(t
         {"name": "d", "arrow_format": "tdD", "unrepresentable": "0000-00-00"},
         {"name": "b", "arrow_format": "tsu:UTC", "is_null": True},
         {"name": "c", "arrow_format": "l", "is_unknown": True},
+        {"name": "e", "arrow_format": "b", "text": "false"},
     ]
     events = [
         table_event(3, "ALTERED", columns=columns, statement="ALTER TABLE orders ...", position="uuid:3"),
@@ -144,6 +169,7 @@ def test_events_of_a_cut_when_it_ends_land_in_its_entry_and_resent_ones_do_not(t
         ("d", "unrepresentable", "0000-00-00"),
         ("b", "null", ""),
         ("c", "unknown", ""),
+        ("e", "literal", "false"),
     ]
     assert first.events[2].new_name == ("shop", "old")
     assert [(event.table, event.gsn) for event in second.events] == [("items", 7)]

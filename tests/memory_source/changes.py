@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from menura.change_batch import (
@@ -371,8 +372,15 @@ def _event(
                 source_type=column.type,
                 arrow_format=column.arrow_format,
                 key=column.key,
-                is_null=True if column.name in change.added else None,
+                **(_earlier_rows(column) if column.name in change.added else {}),
             )
             for column in columns
         ],
     )
+
+
+def _earlier_rows(column: Column) -> dict[str, Any]:
+    """What a new column's earlier rows hold, as `ColumnAfter` takes it."""
+    if column.earlier is None:
+        return {"is_null": True}
+    return {"text": str(column.earlier).lower() if isinstance(column.earlier, bool) else str(column.earlier)}

@@ -24,10 +24,12 @@ class Column:
     arrow_format: str
     #: place in the primary key from 1; 0 outside of it
     key: int = 0
+    #: what rows of before hold where it is added to a table
+    earlier: object = None
 
     @property
     def type(self) -> str:
-        return ARROW_TYPES[self.arrow_format][0]
+        return ARROW_TYPES[self.arrow_format][0].removesuffix("_")
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Definition:
     table: Table
     kind: changes_pb2.TableEvent.Kind
     columns: tuple[Column, ...] = ()
-    #: names of those that the table did not have before; its rows hold NULL there
+    #: names of those that the table did not have before
     added: frozenset[str] = frozenset()
 
 
@@ -110,11 +112,11 @@ class MemoryDatabase:
             return Definition(change.table, change.kind, self.tables[change.table].columns)
         else:
             table = self.tables[change.table]
-            names = [column.name for column in change.columns]
-            added = frozenset(names) - {column.name for column in table.columns}
-            table.rows = [{name: row.get(name) for name in names} for row in table.rows]
+            held = {column.name: column.earlier for column in change.columns}
+            added = held.keys() - {column.name for column in table.columns}
+            table.rows = [{name: row.get(name, earlier) for name, earlier in held.items()} for row in table.rows]
             table.columns = change.columns
-            return Definition(change.table, change.kind, change.columns, added)
+            return Definition(change.table, change.kind, change.columns, frozenset(added))
         return change
 
     def purge(self) -> None:

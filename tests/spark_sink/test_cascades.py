@@ -53,8 +53,8 @@ TABLES = {
         Table("d", {"id": INT, "c": INT, "b": INT}),
         Table("e", {"id": INT, "d": INT}),
         Table("tree", {"id": INT, "up": INT, "a": INT}),
-        Table("g", {"a": INT, "n": INT, "note": pa.string()}, key=("a", "n")),
-        Table("h", {"id": INT, "a": INT, "n": INT}),
+        Table("g", {"a": INT, "n": INT, "on": pa.bool_(), "note": pa.string()}, key=("a", "n", "on")),
+        Table("h", {"id": INT, "a": INT, "n": INT, "on": pa.bool_()}),
         Table("alone", {"id": INT}),
     )
 }
@@ -65,7 +65,7 @@ KEYS = {
     "e": [key("e", "d", "d", "id", "cascade")],
     "tree": [key("tree", "up", "tree", "id", "cascade"), key("tree", "a", "a", "id", "set_null", "cascade")],
     "g": [key("g", "a", "a", "id", "cascade", "cascade")],
-    "h": [key("h", "a n", "g", "a n", "cascade", "cascade")],
+    "h": [key("h", "a n on", "g", "a n on", "cascade", "cascade")],
 }
 
 
@@ -155,7 +155,7 @@ class Workload:
         if "note" in row:
             row["note"] = f"n{self.random.randrange(9)}"
         if table == "g":
-            row |= {"n": next(self.ids), "a": row["a"] or 0}
+            row |= {"n": next(self.ids), "a": row["a"] or 0, "on": bool(row["on"])}
         return row | ({"code": next(self.ids)} if table == "a" else {})
 
     def _reference(self, table: str, name: str) -> object:
@@ -164,7 +164,8 @@ class Workload:
             parents = self.engine.rows[foreign.parent[1]]
             if name in foreign.columns and parents and self.random.random() < 0.85:
                 return self.random.choice(parents)[foreign.parent_columns[foreign.columns.index(name)]]
-        return self.random.choice([None, 1_000_000 + self.random.randrange(9)])
+        nobodys = (True, False) if name == "on" else (1_000_000 + self.random.randrange(9),)
+        return self.random.choice([None, *nobodys])
 
     def _new(self, table: str, row: Row) -> Row:
         name = self.random.choice(list(TABLES[table].columns))
@@ -174,6 +175,8 @@ class Workload:
             # A tree whose rows follow their parents' new keys is refused by a server.
             return {name: next(self.ids)} if table not in ("h", "tree") else {}
         value = self._reference(table, name)
+        if name == "on" and table == "g":
+            return {"on": bool(value)}
         if table == "g":
             value = value or 0
             if any(
@@ -424,6 +427,18 @@ def test_a_child_when_its_parents_key_has_another_type_since_then_it_follows_the
     assert not [str(outcome) for outcome in outcomes if outcome.code]
     assert lake_rows(lake, child) == [{"id": 12, "p": 5}, {"id": 13, "p": 3}]
     assert {"id", "id~1"} <= set(changelog(str(lake), table_id(parent)).column_names)
+
+
+@pytest.mark.parametrize(("parents", "childs"), [(pa.bool_(), INT), (INT, pa.bool_())])
+def test_a_child_when_its_parents_are_truth_values_and_its_own_are_numbers_then_neither_is_taken_for_the_other(
+    writer: Writer, lake: Path, parents: pa.DataType, childs: pa.DataType
+) -> None:
+    parent, child = Table("p", {"id": parents}), Table("child", {"id": INT, "p": childs})
+    writer.cut(Event(child, "FOREIGN_KEYS", foreign_keys=(key("child", "p", "p", "id", "cascade"),)))
+    one, same = (True if type_ == pa.bool_() else 1 for type_ in (parents, childs))
+    writer.cut((parent, [[("insert", {"id": one})]]), (child, [[("insert", {"id": 11, "p": same})]]))
+    writer.cut((parent, [[("delete", {"id": one})]]))
+    assert [outcome.code for outcome in apply_entries(writer.folder, lake) if outcome.code] == ["CASCADE_UNCERTAIN"]
 
 
 _PARTIAL: list[Change] = [

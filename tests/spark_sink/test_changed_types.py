@@ -43,6 +43,7 @@ TYPES = {
     "double": (pa.float64(), 1.5, -0.0),
     "text": (pa.string(), "a", ""),
     "blob": (pa.binary(), b"a", b"\xff"),
+    "boolean": (pa.bool_(), True, False),
     "date": (pa.date32(), DAY, datetime.date(1, 1, 1)),
     "datetime": (pa.timestamp("us"), AT, AT.replace(year=1004)),
     "timestamp": (pa.timestamp("us", "UTC"), AT.replace(tzinfo=datetime.UTC), None),
@@ -125,7 +126,8 @@ def test_a_changed_type_when_the_table_is_dumped_then_nothing_is_unknown(writer:
     assert state(lake) == [(1, DAY, "a", None), (3, DAY, "a", None)]
 
 
-@pytest.mark.parametrize(("before", "after"), [("int", "blob"), ("date", "datetime"), ("double", "int")])
+@pytest.mark.parametrize(("before", "after"), [("int", "blob"), ("date", "datetime"), ("double", "int"),
+                                               ("boolean", "int"), ("text", "boolean")])  # fmt: skip
 def test_a_key_that_changes_its_type_when_followed_then_earlier_rows_stay_until_a_dump_ends(
     writer: Writer, lake: Path, before: str, after: str
 ) -> None:

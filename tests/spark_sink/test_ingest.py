@@ -32,6 +32,7 @@ from tests.spark_sink.landing import (
     Workload,
     Writer,
     altered,
+    apply_entries,
     delete,
     insert,
     lake_rows,
@@ -240,6 +241,40 @@ def test_every_kind_of_key_when_merged_by_spark_then_rows_equal_those_of_a_worke
     rows = current_state(str(lake), table_id(table))
     assert rows.num_rows == 4
     assert set(rows["id"].to_pylist()) == {2**64 - 2, 2**64 - 3}
+
+
+def test_truth_values_when_merged_by_spark_then_rows_equal_those_of_a_worker(
+    writer: Writer, lake: Path, follow: Follow, tmp_path: Path
+) -> None:
+    keyed = Table("keyed", {"on": pa.bool_(), "n": pa.int32(), "v": pa.bool_()}, key=("on", "n"))
+    wide = Table("keyed", {**keyed.columns, "w": pa.bool_()}, key=keyed.key)
+    bag = Table("bag", {"v": pa.bool_(), "n": pa.int32()}, key=())
+    truths = (True, False, None)
+    rows = [{"on": on, "n": n, "v": truths[n % 3]} for on in (True, False) for n in range(6)]
+    copies = [{"v": v, "n": n} for v in (*truths, *truths) for n in (1, 2)]
+    writer.cut((keyed, [insert(**row) for row in rows]), (bag, [insert(**row) for row in copies]))
+    writer.cut(
+        (keyed, [delete(**rows[0]), update(rows[1], {**rows[1], "on": False, "n": 7}), update(rows[2], rows[2])]),
+        (bag, [delete(**copies[0]), delete(**copies[2]), update(copies[4], {**copies[4], "v": False})]),
+    )
+    lacking = {"on": False, "n": 4, "v": None, "_absent": ("v", "w")}
+    writer.cut(
+        altered(wide, added={"w": "true"}), (wide, [update(lacking, {**lacking, "w": False, "_absent": ("v",)})])
+    )
+    worker = tmp_path / "worker"
+    for cut in (1, 2, 3):
+        apply_entries(writer.folder, worker, first=cut, last=cut)
+    follow(TaskSize(rows=1), Limits(cuts=1))
+    for table in (wide, bag):
+        assert repr(lake_rows(lake, table)) == repr(lake_rows(worker, table))
+    assert {(row["on"], row["n"], row["v"], row["w"]) for row in lake_rows(lake, wide)} == {
+        *((True, n, truths[n % 3], True) for n in range(2, 6)),
+        *((False, n, truths[n % 3], n != 4) for n in range(6)),
+        (False, 7, False, True),
+    }
+    assert sorted((row["v"], row["n"]) for row in lake_rows(lake, bag) if row["v"] is not None) == [
+        (False, 1), (False, 1), (False, 2), (False, 2), (True, 1), (True, 2), (True, 2)
+    ]  # fmt: skip
 
 
 def events(lake: Path) -> list[tuple[object, ...]]:

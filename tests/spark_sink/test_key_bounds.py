@@ -26,6 +26,7 @@ KEYS = {
     "datetime": (pa.timestamp("us"), TIMES),
     "timestamp": (pa.timestamp("us", "UTC"), TIMES),
     "text": (pa.string(), ["", "\0", "A", "a" * 64, "a" * 65, "it's \\", "é" * 40, "\ue000", "\U0010ffff" * 40]),
+    "boolean": (pa.bool_(), [False, True]),
     "binary": (pa.binary(), [b"", b"\0", b"\x7f", b"\x80", b"a" * 64, b"a" * 65, b"\xff" * 64, b"\xff" * 80]),
 }
 

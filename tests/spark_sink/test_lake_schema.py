@@ -33,6 +33,12 @@ LONG, TEXT = pa.int64(), pa.string()
         (pa.date32(), pa.timestamp("us"), None),
         (pa.timestamp("us"), pa.timestamp("us", "UTC"), None),
         (pa.binary(), TEXT, None),
+        (pa.bool_(), pa.bool_(), pa.bool_()),
+        (pa.bool_(), LONG, None),
+        (LONG, pa.bool_(), None),
+        (pa.decimal128(1, 0), pa.bool_(), None),
+        (pa.bool_(), TEXT, None),
+        (TEXT, pa.bool_(), None),
     ],
 )
 def test_a_pair_of_types_when_joined_then_the_wider_holds_both_or_there_is_none(

@@ -54,11 +54,11 @@ class Unknown:
 
 
 UNKNOWN = Unknown()
-TYPES = {"text": pa.string(), "number": pa.int32(), "real": pa.float64(), "bytes": pa.binary()}
-#: that the lake's column can hold both of
-OTHER = {"text": "number", "number": "text", "real": "bytes", "bytes": "real"}
+TYPES = {"text": pa.string(), "number": pa.int32(), "real": pa.float64(), "bytes": pa.binary(), "truth": pa.bool_()}
+#: of a table of that name that comes later
+OTHER = {"text": "number", "number": "text", "real": "truth", "bytes": "real", "truth": "bytes"}
 #: that it can't
-REFUSED = {"text": "bytes", "bytes": "text", "real": "number", "number": "real"}
+REFUSED = {"text": "bytes", "bytes": "truth", "truth": "text", "real": "number", "number": "real"}
 
 #: what happens, and three small numbers that choose among what is possible then
 Step = tuple[str, int, int, int]
@@ -82,7 +82,7 @@ class Model:
     """The source's table, as far as the log tells; rows of keys that it never told of are unknown."""
 
     is_keyed: bool
-    columns: dict[str, str] = field(default_factory=lambda: {"id": "number", "a": "text", "b": "number"})
+    columns: dict[str, str] = field(default_factory=lambda: {"id": "number", "a": "text", "b": "number", "c": "truth"})
     #: in the lake: by key, or in any order
     rows: list[dict[str, object]] = field(default_factory=list)
     names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
@@ -95,7 +95,8 @@ class Model:
     def value(self, name: str, chosen: int) -> object:
         if chosen % 5 == 0 and name != "id":
             return None
-        values = {"number": chosen, "real": chosen / 2, "text": f"{name}{chosen}", "bytes": f"{name}{chosen}".encode()}
+        text = f"{name}{chosen}"
+        values = {"number": chosen, "real": chosen / 2, "text": text, "bytes": text.encode(), "truth": chosen % 2 == 1}
         return values[self.columns[name]]
 
     def find(self, key: int) -> dict[str, object] | None:
@@ -159,10 +160,10 @@ class Model:
         return true
 
     def add(self, chosen: int) -> Event:
-        name, kind = f"c{next(self.names)}", ("text", "number")[chosen % 2]
+        name, kind = f"c{next(self.names)}", ("text", "number", "truth", "truth")[chosen % 4]
         self.columns[name] = kind
-        earlier = [None, "7", ...][chosen % 3]
-        value = earlier if kind == "text" or earlier in (None, ...) else int(str(earlier))
+        literal, held = {"text": ("7", "7"), "number": ("7", 7), "truth": ("true", True)}[kind]
+        earlier, value = [(None, None), (literal, held), (..., ...)][chosen % 3]
         for place, row in enumerate(self.rows):
             row[name] = Unknown(self.value(name, place)) if value is ... else value
         return altered(self.table, added={name: earlier})

@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import ModuleType
@@ -125,6 +126,8 @@ def test_columns_that_are_added_when_earlier_rows_have_a_value_then_only_those_g
         "instant": pa.timestamp("us", "UTC"),
         "text": pa.string(),
         "raw": pa.binary(),
+        "yes": pa.bool_(),
+        "no": pa.bool_(),
         "nothing": pa.string(),
         "who knows": pa.string(),
     }
@@ -140,6 +143,8 @@ def test_columns_that_are_added_when_earlier_rows_have_a_value_then_only_those_g
         "instant": "2024-02-29 23:59:59",
         "text": "",
         "raw": "C3A900FF",
+        "yes": "true",
+        "no": "false",
         "nothing": None,
         "who knows": ...,
     }
@@ -156,7 +161,7 @@ def test_columns_that_are_added_when_earlier_rows_have_a_value_then_only_those_g
         "day": datetime.date(9999, 12, 31), "zero": None,
         "at": datetime.datetime(2024, 2, 29, 23, 59, 59, 123456),  # noqa: DTZ001
         "instant": datetime.datetime(2024, 2, 29, 23, 59, 59, tzinfo=datetime.UTC),
-        "text": "", "raw": b"\xc3\xa9\0\xff", "nothing": None,
+        "text": "", "raw": b"\xc3\xa9\0\xff", "yes": True, "no": False, "nothing": None,
     }  # fmt: skip
     assert (earlier["_unrepresentable"], earlier["_absent"]) == ('{"zero":"2024-00-00"}', '["who%20knows"]')
     assert {later[name] for name in columns if name in later} == {None, 2, "new"}
@@ -172,6 +177,16 @@ def test_a_value_of_earlier_rows_that_is_none_of_its_type_when_read_then_the_tab
     writer.cut(altered(wide, added={"n": "seven"}))
     (outcome,) = apply_entries(writer.folder, lake)
     assert outcome.code == "EVENT_UNREADABLE" and "seven" not in outcome.message
+
+
+def test_a_type_that_this_version_does_not_know_when_an_event_tells_it_then_that_table_stops_by_its_name(
+    writer: Writer, lake: Path
+) -> None:
+    event = altered(TABLE)
+    columns = tuple(replace(column, arrow_format="ttu") for column in event.columns)
+    writer.cut((TABLE, [insert(id=1, v="a")]), replace(event, columns=columns))
+    (outcome,) = apply_entries(writer.folder, lake)
+    assert outcome.code == "EVENT_UNREADABLE" and "type ttu" in outcome.message and "Upgrade" in outcome.message
 
 
 @pytest.mark.parametrize("table", [TABLE, KEYLESS], ids=["keyed", "keyless"])
