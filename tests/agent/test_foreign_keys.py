@@ -139,6 +139,56 @@ def test_parents_rows_when_foreign_key_checks_are_off_then_the_cut_says_which(
         assert free == [2, 3, 7]
 
 
+def test_rows_without_foreign_keys_when_rows_of_other_tables_have_them_then_no_range_goes_over_those(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """What such a row's keys do to the table has its number: keys that refer to the table act on that."""
+    database.run(
+        "CREATE TABLE notes (id INT PRIMARY KEY)",
+        f"CREATE TABLE `lines` ({CHILD} ON DELETE CASCADE)",
+        "INSERT INTO orders (id) VALUES (1), (2), (3)",
+        "INSERT INTO notes VALUES (11), (12), (13), (14)",
+        database="shop",
+    )
+    notes: Table = ("shop", "notes")
+    gateway.sync("shop", ORDERS, LINES, notes, oldest=True)
+    with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+        wait_equal(gateway, database, ORDERS, LINES, notes)
+        with database.connect(database="shop", autocommit=False) as connection, connection.cursor() as cursor:
+            for statement in (
+                "SET foreign_key_checks = 0",
+                "DELETE FROM orders WHERE id = 1",
+                "DELETE FROM notes WHERE id = 11",
+                "SET foreign_key_checks = 1",
+                "UPDATE notes SET id = 22 WHERE id = 12",
+                "SET foreign_key_checks = 0",
+                "DELETE FROM orders WHERE id = 2",
+                "SET foreign_key_checks = 1",
+                "INSERT INTO notes VALUES (15)",
+                "DELETE FROM notes WHERE id = 13",
+            ):
+                cursor.execute(statement)
+            connection.commit()
+        wait_equal(gateway, database, ORDERS, LINES, notes)
+        if database.flavor == "mysql":
+            return
+        ranges = [
+            (event.unchecked_from_gsn, event.gsn)
+            for event in gateway.events("shop", ORDERS)
+            if event.unchecked_from_gsn
+        ]
+        changes = [
+            (row["_gsn"], table[1], row["id"])
+            for table in (ORDERS, notes)
+            for row in gateway.rows("shop", table)
+            if row["_change_type"] != ChangeType.insert
+        ]
+        covered = [
+            [(name, id_) for gsn, name, id_ in sorted(changes) if first <= gsn <= last] for first, last in ranges
+        ]
+        assert covered == [[("orders", 1), ("notes", 11)], [("orders", 2)]]
+
+
 def test_child_when_its_table_maps_have_other_flags_for_a_delete_then_its_rows_stay_in_order(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

@@ -317,6 +317,7 @@ cdef class BinlogDecoder(EventReader):
             if first < first_gsn <= above:
                 plan.plan.unchecked_from = first
                 self.unchecked_plans.append(plan)
+        self.unchecked_count = len(self.unchecked_plans)
         self.unchecked = [found for found in self.unchecked if found[2] < first_gsn]
 
     def take_gtids(self):
@@ -368,13 +369,10 @@ cdef class BinlogDecoder(EventReader):
     def take_unchecked(self):
         """Changes with foreign_key_checks=0 since the last call; each has taken a number of its own above its rows."""
         cdef compiled.TablePlan plan
-        for plan in self.unchecked_plans:
-            self.unchecked.append((plan, plan.plan.unchecked_from, self.gsn))
-            plan.plan.unchecked_from = 0
-            self.gsn += 1
+        if self.unchecked_count:
+            self.end_unchecked()
             self.taken_gsn = self.gsn
         taken = [(plan.database, plan.table, first, above) for plan, first, above in self.unchecked]
-        self.unchecked_plans.clear()
         self.unchecked.clear()
         return taken
 

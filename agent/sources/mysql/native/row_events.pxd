@@ -79,6 +79,8 @@ cdef class RowsReader:
     # changes with foreign_key_checks=0: (plan, number of the first, a number above the last); the plans that go on so
     cdef list unchecked
     cdef list unchecked_plans
+    # how many those are
+    cdef size_t unchecked_count
     cdef list pending
     cdef size_t pending_size
     cdef int64_t pending_row_count
@@ -98,6 +100,7 @@ cdef class RowsReader:
 
     cdef int fail(self, const char* why) noexcept nogil
     cdef bint note_checks(self, Plan* plan, bint are_off) noexcept with gil
+    cdef int end_unchecked(self) except -1
     cdef void expect_rows(self, const Table* table) noexcept nogil
     cdef bint may_lack_rows(self, const Table* table) noexcept nogil
     cdef void begin_statement(self) noexcept nogil

@@ -12,7 +12,7 @@ from libc.stdlib cimport free
 from agent.columnar.batch cimport MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, truncate_batch
 from agent.sources.mysql.native.images cimport Layout, append_image, count_bits, has_bit
 from agent.sources.mysql.native.inflate cimport inflate
-from agent.sources.mysql.native.plan cimport Plan
+from agent.sources.mysql.native.plan cimport Plan, TablePlan
 from agent.sources.mysql.native.rows cimport append_row
 from agent.sources.mysql.native.tables cimport Table, find_table
 from agent.sources.mysql.native.transactions cimport OUTSIDE, name_position
@@ -73,7 +73,7 @@ cdef class RowsReader:
         elif table.plan != NULL and table.plan.active:
             self.failed_table_id = <int64_t> table_id
             are_off = (le16(body + 6) & NO_FOREIGN_KEY_CHECKS_F) != 0
-            if kind != INSERT and are_off != (table.plan.unchecked_from != 0):
+            if kind != INSERT and (table.plan.unchecked_from == 0 if are_off else self.unchecked_count > 0):
                 if not self.note_checks(table.plan, are_off):
                     return self.fail(b"out of memory")
             step = self.read_planned_rows(table.plan, body, size, kind)
@@ -89,19 +89,31 @@ cdef class RowsReader:
         return self.end_statement() if step == GO_ON and ends_statement else step
 
     cdef bint note_checks(self, Plan* plan, bint are_off) noexcept with gil:
-        """From here on rows of the plan are changed without foreign keys, or with them again."""
+        """From here on rows of the plan are changed without foreign keys, or rows of some table with them again."""
         try:
             if are_off:
                 self.unchecked_plans.append(<object> plan.owner)
+                self.unchecked_count += 1
                 plan.unchecked_from = self.gsn
-                return True
-            self.unchecked.append((<object> plan.owner, plan.unchecked_from, self.gsn))
-            self.unchecked_plans.remove(<object> plan.owner)
+            else:
+                self.end_unchecked()
         except MemoryError:
             return False
-        plan.unchecked_from = 0
-        self.gsn += 1
         return True
+
+    cdef int end_unchecked(self) except -1:
+        """No range of a table goes on over another one's row with foreign keys: what this one's keys do to the table
+        has a number in between, and keys that refer to the table act on it. Each end takes a number."""
+        cdef Plan* plan
+        while self.unchecked_plans:
+            owner = self.unchecked_plans[len(self.unchecked_plans) - 1]
+            plan = &(<TablePlan> owner).plan
+            self.unchecked.append((owner, plan.unchecked_from, self.gsn))
+            self.unchecked_plans.pop()
+            self.unchecked_count -= 1
+            plan.unchecked_from = 0
+            self.gsn += 1
+        return 0
 
     cdef void expect_rows(self, const Table* table) noexcept nogil:
         """The statement has announced the table: where it may be changed in silence, its rows have to come."""
