@@ -22,8 +22,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_, up
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, position_text
-from controlplane_api.dump_lives import REREAD, create_dumps, delete_dumps
-from controlplane_api.dumps import has_unique_key
+from controlplane_api.dump_lives import REREAD, create_dumps, delete_dumps, has_unique_key
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, LakeStop, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, DumpEnd
 from controlplane_api.syncs import begin_anew, fail_tables, is_syncing, lock_source
@@ -149,10 +148,10 @@ _UNASKED = (
 
 
 def _is_coming(connection: Connection, table_id: int, note: Mapping[str, Any] | None, gsn: int) -> bool:
-    """Whether a dump that begins above this number is noted, or is there."""
+    """Whether a dump that begins above this number is noted, or is done. One that runs may fail: it needs the note."""
     if note is not None and note["reread"] and any(cause["gsn"] >= gsn for cause in note["causes"]):
         return True
-    begun = (Dump.table_id == table_id, Dump.started_gsn > gsn, Dump.state.in_([DumpEnd.RUNNING, DumpEnd.DONE]))
+    begun = (Dump.table_id == table_id, Dump.started_gsn > gsn, Dump.state == DumpEnd.DONE)
     return connection.execute(select(Dump.id).where(*begun).limit(1)).first() is not None
 
 

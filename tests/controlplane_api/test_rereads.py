@@ -21,7 +21,7 @@ from gateway.registry import DumpPlanned, KeyRange
 from tests.controlplane_api import facts
 from tests.controlplane_api.dump_facts import BROKEN, Log, begin, command, dump
 from tests.controlplane_api.facts import KEY, LANDING, T0, dump_event, started, unlogged
-from tests.controlplane_api.lake_facts import Sink
+from tests.controlplane_api.lake_facts import Sink, table_of
 from tests.controlplane_api.lake_facts import stop as lake_stop
 
 WHOLE_KEY = DumpPlanned(("id",), (KeyRange(0, "", ""),), 10, 500, None, None, "")
@@ -333,12 +333,52 @@ def test_a_lakes_stop_when_a_dump_that_heals_it_is_there_already_orders_none(
     registry.record_dump_plan(KEY, mine, WHOLE_KEY, T0)
     log.cut(dump_event("orders", 20, "DUMP_STARTED", mine))
     Sink().tell(database, 0, stopped=(uncertain(gsn=19),))
-    assert (note(database), ordered(registry)) == (None, [mine])
+    assert ordered(registry) == [mine], "one at a time"
+    log.cut(facts.chunk("orders", mine, 1, "", "", last=True), dump_event("orders", 30, "DUMPED", mine, 20))
+    assert (note(database), ordered(registry)) == (None, [])
+    Sink("second", run="f" * 32).tell(database, 0, stopped=(uncertain(gsn=18),))
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def test_a_lakes_stop_when_it_comes_after_a_running_dumps_start_gets_one_more(
+    log: Log, registry: SqlRegistry, database: Database
+) -> None:
+    log.cut(keys_told())
+    mine = dump(database, "orders")
+    registry.record_dump_plan(KEY, mine, WHOLE_KEY, T0)
+    log.cut(dump_event("orders", 20, "DUMP_STARTED", mine))
+    Sink().tell(database, 0, stopped=(uncertain(gsn=19),))
     Sink("second", run="f" * 32).tell(database, 0, stopped=(uncertain(gsn=20),))
     assert note(database) is not None
     assert ordered(registry) == [mine], "one at a time"
     log.cut(facts.chunk("orders", mine, 1, "", "", last=True), dump_event("orders", 30, "DUMPED", mine, 20))
     (another,) = ordered(registry)
+    dumped(log, another, 40)
+    assert (note(database), ordered(registry)) == (None, [])
+
+
+def fail(_database: Database, registry: SqlRegistry, uuid: str) -> None:
+    registry.record_dump_failed(KEY, uuid, BROKEN, T0 + 3_000_000)
+
+
+def cancel(database: Database, _registry: SqlRegistry, uuid: str) -> None:
+    command(database, dumps.cancel, uuid)
+
+
+@pytest.mark.parametrize("end", [fail, cancel])
+def test_a_lakes_stop_when_the_dump_that_would_heal_it_ends_before_gets_another(
+    log: Log, registry: SqlRegistry, database: Database, end: Callable[[Database, SqlRegistry, str], None]
+) -> None:
+    log.cut(keys_told())
+    mine = dump(database, "orders")
+    registry.record_dump_plan(KEY, mine, WHOLE_KEY, T0)
+    log.cut(dump_event("orders", 20, "DUMP_STARTED", mine))
+    sink = Sink()
+    sink.tell(database, 0, stopped=(uncertain(gsn=19),))
+    sink.tell(database, resumed=(table_of("orders"),))  # it has emptied the table
+    end(database, registry, mine)
+    (another,) = ordered(registry)
+    assert another != mine
     dumped(log, another, 40)
     assert (note(database), ordered(registry)) == (None, [])
 
