@@ -16,7 +16,7 @@ from dataclasses import asdict
 from menura.lake_report import MAX_ROWS, LakeReply, LakeReport, LakeTable
 from menura.lake_report import LakeStop as ReportedStop
 from menura.naming import TableName
-from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, and_, case, delete, func, insert, select, tuple_, update
 
 from controlplane_api import rereads
 from controlplane_api.documents import insert_into
@@ -28,7 +28,7 @@ MAX_LAKES = 100
 MAX_STOPS = 100_000
 
 _NAME = (LakeStop.tenant, LakeStop.source, LakeStop.database, LakeStop.name)
-_SAID = ("entry", "cut", "code", "message", "terminal", "at_us", "last_commit_timestamp_us")
+_SAID = ("entry", "cut", "code", "message", "terminal", "at_us", "last_commit_timestamp_us", "reread", "gsn")
 
 
 def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeReply:
@@ -38,14 +38,17 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
         return LakeReply(resend=True)
     lake_id = lake.id if lake is not None else _create(connection, report.lake, report.url, report.landing)
     # Before rows of its stops are written: commands hold a source first, too.
-    if asking := _new_stops(connection, lake_id, [stop for stop in report.stopped if stop.reread]):
-        rereads.ask(connection, asking, at_us)
+    new = _new_stops(connection, lake_id, [stop for stop in report.stopped if stop.reread])
+    if new:
+        rereads.lock_sources(connection, new)
     if report.base == 0:
         connection.execute(update(LakeStop).where(LakeStop.lake_id == lake_id).values(stale=True))
         # A lake that is not as far as it was is another one under the same name.
         connection.execute(delete(LakeSource).where(LakeSource.lake_id == lake_id, LakeSource.entry > report.entry))
     _store_sources(connection, lake_id, report)
     _store_stops(connection, lake_id, report)
+    if new:
+        rereads.order_due(connection, rereads.note_stops_of_lake(connection, lake_id, new), at_us)
     if not report.more:
         connection.execute(delete(LakeStop).where(LakeStop.lake_id == lake_id, LakeStop.stale.is_(True)))
     connection.execute(
@@ -133,8 +136,8 @@ def _store_sources(connection: Connection, lake_id: int, report: LakeReport) -> 
         )
 
 
-def _new_stops(connection: Connection, lake_id: int, stops: Sequence[ReportedStop]) -> list[ReportedStop]:
-    """Those that were not known."""
+def _new_stops(connection: Connection, lake_id: int, stops: Sequence[ReportedStop]) -> list[LakeTable]:
+    """Tables of those that were not known."""
     if not stops:
         return []
     names = [(stop.tenant, stop.source, stop.database, stop.table) for stop in stops]
@@ -142,7 +145,7 @@ def _new_stops(connection: Connection, lake_id: int, stops: Sequence[ReportedSto
         select(*_NAME, LakeStop.at_us).where(LakeStop.lake_id == lake_id, tuple_(*_NAME).in_(names))
     )
     known = {LakeTable(*name): at_us for *name, at_us in rows}
-    return [stop for stop in stops if known.get(stop.of) != stop.at_us]
+    return [stop.of for stop in stops if known.get(stop.of) != stop.at_us]
 
 
 def _store_stops(connection: Connection, lake_id: int, report: LakeReport) -> None:
@@ -151,18 +154,22 @@ def _store_stops(connection: Connection, lake_id: int, report: LakeReport) -> No
         connection.execute(delete(LakeStop).where(LakeStop.lake_id == lake_id, tuple_(*_NAME).in_(resumed)))
     if not report.stopped:
         return
-    kept = {"lake_id": lake_id, "retry": False, "stale": False}
+    kept = {"lake_id": lake_id, "retry": False, "asked": False, "stale": False}
     rows = [
         {**kept, "name": stop.table, **{name: getattr(stop, name) for name in ("tenant", "source", "database", *_SAID)}}
         for stop in report.stopped
     ]
     statement = insert_into(connection, LakeStop)
-    # Another stop is the answer to what was asked.
-    still_asked = case((LakeStop.at_us == statement.excluded["at_us"], LakeStop.retry), else_=False)
+    is_same = LakeStop.at_us == statement.excluded["at_us"]
+    of_stop = {
+        "retry": case((is_same, LakeStop.retry), else_=False),  # another stop is the answer to what was asked
+        "asked": case((is_same, LakeStop.asked), else_=False),
+        "gsn": case((and_(is_same, LakeStop.gsn > 0), LakeStop.gsn), else_=statement.excluded["gsn"]),
+    }
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=[LakeStop.lake_id, *_NAME],
-            set_={"retry": still_asked, **{name: statement.excluded[name] for name in (*_SAID, "stale")}},
+            set_={**{name: statement.excluded[name] for name in (*_SAID, "stale")}, **of_stop},
         ),
         rows,
     )

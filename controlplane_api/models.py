@@ -11,7 +11,7 @@ keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fie
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, Row, Text, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, Row, Text, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Id = BigInteger().with_variant(Integer, "sqlite")
@@ -380,6 +380,12 @@ class LakeStop(Base):
     terminal: Mapped[bool]
     at_us: Mapped[int]
     last_commit_timestamp_us: Mapped[int]
+    #: the table goes on with a dump
+    reread: Mapped[bool] = mapped_column(default=False, server_default=false())
+    #: with `reread`: the dump has to begin above this number; 0: not known yet
+    gsn: Mapped[int] = mapped_column(default=0, server_default="0")
+    #: the dump is noted in the table's sync, or was there already
+    asked: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: somebody wants it to be tried again now
     retry: Mapped[bool] = mapped_column(default=False)
     #: from before the sink began to tell everything anew

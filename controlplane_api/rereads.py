@@ -1,7 +1,8 @@
 """Re-reads: dumps that heal tables whose server changed rows without logging them.
 
 Comes in: a table's events and the ends of its dumps, in the transaction that applies their log entry; and stops of a
-lake that go on with a dump, in the transaction that takes its report. Goes out: a note in the table's sync, which says
+lake that go on with a dump, in the transaction that takes its report, or that applies the entry with which their sync
+runs or the agent's policy is known. Goes out: a note in the table's sync, which says
 since where and why earlier rows may be stale, and a dump that is ordered for it. The note is durable with the entry or
 the report. A dump covers the causes that stand before its start; when it is done they leave the note, and a cause that
 came after its start gets one more dump. So several causes share a dump, and a table has one at a time.
@@ -14,18 +15,17 @@ hour wait longer and longer, so that the bound is not met while a load that a du
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from menura.lake_report import LakeStop
+from menura.lake_report import LakeTable
 from menura.landing import LandedEvent
 from menura.naming import sync_anew
-from sqlalchemy import Connection, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_, update
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, position_text
-from controlplane_api.dump_lives import REREAD, create_dumps, delete_dumps
-from controlplane_api.dumps import has_unique_key
-from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync, Tenant
+from controlplane_api.dump_lives import REREAD, create_dumps, delete_dumps, has_unique_key
+from controlplane_api.models import AnyRow, CommittedPosition, Dump, LakeStop, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, DumpEnd
-from controlplane_api.syncs import begin_anew, fail_tables, lock_source
+from controlplane_api.syncs import begin_anew, fail_tables, is_syncing, lock_source
 from gateway.registry import Problem
 
 #: of an hour, that do not wait
@@ -43,11 +43,11 @@ def noted(note: Mapping[str, Any] | None, event: LandedEvent) -> Document | None
     """The sync's note after the event; None where every row is the source's.
 
     {"reread": whether a dump is ordered for it, "most_per_hour": of those, "more": causes left out here,
-    "causes": [{"gsn", "position", "why", "at_us"}]}, the oldest first.
+    "causes": [{"gsn", "position", "why", "at_us", "of_lake": that it is a lake's stop}]}, the oldest first.
     """
     if event.kind == "DUMPED":
         return _covered(note, event.removes_rows_before_gsn or event.gsn)
-    before = None if event.removes_rows else note
+    before = _of_lakes(note) if event.removes_rows else note
     if not event.unlogged_changes:
         return dict(before) if before is not None else None
     cause = {
@@ -70,50 +70,95 @@ def _with_cause(note: Mapping[str, Any] | None, cause: Document, most_per_hour: 
     }
 
 
+def _of_lakes(note: Mapping[str, Any] | None) -> Document | None:
+    """What is left when all rows are removed: a lake that has stopped goes on with a dump alone."""
+    causes = [cause for cause in note["causes"] if cause.get("of_lake")] if note is not None else []
+    return {**note, "causes": causes, "more": 0} if note is not None and causes else None
+
+
 def _covered(note: Mapping[str, Any] | None, gsn: int) -> Document | None:
     """Without the causes that a dump begun at this number has healed."""
     causes = [cause for cause in note["causes"] if cause["gsn"] >= gsn] if note is not None else []
     return {**note, "causes": causes, "more": 0} if note is not None and causes else None
 
 
-def ask(connection: Connection, stops: Sequence[LakeStop], at_us: int) -> None:
-    """Order dumps with which a lake goes on with these tables, where the agents' policy lets it."""
-    wanted = {(stop.tenant, stop.source, stop.database, stop.table): stop for stop in stops}
-    named = tuple_(Tenant.name, Source.name, SourceTable.database, SourceTable.name).in_(list(wanted))
-    concerned = select(SourceTable.source_id).join(Source).join(Tenant).where(named).distinct()
-    for source_id in sorted(connection.execute(concerned).scalars()):
+def lock_sources(connection: Connection, tables: Sequence[LakeTable]) -> None:
+    """Those sources of the tables that are known."""
+    named = tuple_(Tenant.name, Source.name).in_({(table.tenant, table.source) for table in tables})
+    for source_id in (
+        connection.execute(select(Source.id).join(Tenant).where(named).order_by(Source.id)).scalars().all()
+    ):
         lock_source(connection, source_id)
-    asked = []
-    for row in connection.execute(
-        select(
-            Tenant.name.label("tenant"), Source.name.label("source"), SourceTable.database, SourceTable.name,
-            Sync.table_id, Sync.unlogged, Sync.lake_rereads_per_hour,
-            CommittedPosition.last_gsn, CommittedPosition.position,
-        )
-        .join_from(Sync, SourceTable)
-        .join(Source, Source.id == Sync.source_id)
-        .join(Tenant)
-        .join(CommittedPosition, CommittedPosition.source_id == Source.id)
-        .where(
-            named, Sync.desired == Desired.SYNCING, Sync.failed.is_(False), Sync.lake_rereads_per_hour > 0
-        )
-    ):  # fmt: skip
-        stop = wanted[row.tenant, row.source, row.database, row.name]
-        gsn = stop.gsn or row.last_gsn
-        if not _is_coming(connection, row, gsn):
+
+
+def note_stops_of_lake(connection: Connection, lake_id: int, tables: Sequence[LakeTable]) -> list[int]:
+    """`note_stops` of these tables in one lake."""
+    names = [(table.tenant, table.source, table.database, table.table) for table in tables]
+    of_table = tuple_(LakeStop.tenant, LakeStop.source, LakeStop.database, LakeStop.name).in_(names)
+    return _note_stops(connection, LakeStop.lake_id == lake_id, of_table)
+
+
+def note_stops(connection: Connection, table_ids: Sequence[int]) -> list[int]:
+    """Note the dumps with which lakes go on with these tables, each stop once, where the agents' policy lets it.
+
+    A table whose sync does not run, or whose policy is not known, is asked for when that changes, which the cut log
+    says. Gives the tables to `order_due`; the caller holds their sources' rows.
+    """
+    found: list[int] = []
+    for begin in range(0, len(table_ids), LOOKUP_ROWS):
+        found += _note_stops(connection, Sync.table_id.in_(table_ids[begin : begin + LOOKUP_ROWS]))
+    return found
+
+
+def _note_stops(connection: Connection, *which: ColumnElement[bool]) -> list[int]:
+    notes: dict[int, Document | None] = {}
+    changed: list[int] = []
+    for row in connection.execute(_UNASKED.where(*which)).all():
+        note = notes.setdefault(row.table_id, row.unlogged)
+        gsn = row.gsn or row.last_gsn or 0
+        asked = is_syncing(row) and row.lake_rereads_per_hour > 0
+        if asked and not _is_coming(connection, row.table_id, note, gsn):
             position = position_text(row.position)
-            cause = {"gsn": gsn, "position": position, "why": f"a lake stopped it: {stop.message}", "at_us": stop.at_us}
-            note = _with_cause(row.unlogged, cause, row.lake_rereads_per_hour)
+            why = f"a lake stopped it: {row.message}"
+            cause = {"gsn": gsn, "position": position, "why": why, "at_us": row.at_us, "of_lake": True}
+            notes[row.table_id] = note = _with_cause(note, cause, row.lake_rereads_per_hour)
             connection.execute(update(Sync).where(Sync.table_id == row.table_id).values(unlogged=note))
-            asked.append(row.table_id)
-    order_due(connection, asked, at_us)
+            changed.append(row.table_id)
+        if asked or gsn != row.gsn:
+            stop = [getattr(LakeStop, name) == getattr(row, name) for name in _STOP]
+            connection.execute(update(LakeStop).where(*stop).values(gsn=gsn, asked=asked))
+    return list(dict.fromkeys(changed))
 
 
-def _is_coming(connection: Connection, row: AnyRow, gsn: int) -> bool:
-    """Whether a dump that begins above this number has been ordered, or is there."""
-    if row.unlogged is not None and any(cause["gsn"] >= gsn for cause in row.unlogged["causes"]):
+_STOP = ("lake_id", "tenant", "source", "database", "name")
+_UNASKED = (
+    select(
+        *(getattr(LakeStop, name) for name in (*_STOP, "gsn", "message", "at_us")),
+        Sync.table_id, Sync.desired, Sync.failed, Sync.unlogged, Sync.lake_rereads_per_hour,
+        CommittedPosition.last_gsn, CommittedPosition.position,
+    )
+    .join_from(LakeStop, Tenant, Tenant.name == LakeStop.tenant)
+    .join(Source, and_(Source.tenant_id == Tenant.id, Source.name == LakeStop.source))
+    .join(
+        SourceTable,
+        and_(
+            SourceTable.source_id == Source.id,
+            SourceTable.database == LakeStop.database,
+            SourceTable.name == LakeStop.name,
+        ),
+    )
+    .join(Sync, Sync.table_id == SourceTable.id)
+    .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+    .where(LakeStop.reread.is_(True), LakeStop.asked.is_(False))
+    .order_by(Sync.table_id, LakeStop.lake_id)
+)  # fmt: skip
+
+
+def _is_coming(connection: Connection, table_id: int, note: Mapping[str, Any] | None, gsn: int) -> bool:
+    """Whether a dump that begins above this number is noted, or is done. One that runs may fail: it needs the note."""
+    if note is not None and note["reread"] and any(cause["gsn"] >= gsn for cause in note["causes"]):
         return True
-    begun = (Dump.table_id == row.table_id, Dump.started_gsn > gsn, Dump.state.in_([DumpEnd.RUNNING, DumpEnd.DONE]))
+    begun = (Dump.table_id == table_id, Dump.started_gsn > gsn, Dump.state == DumpEnd.DONE)
     return connection.execute(select(Dump.id).where(*begun).limit(1)).first() is not None
 
 

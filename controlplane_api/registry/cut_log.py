@@ -7,7 +7,7 @@ which tables shall be syncing, it can't give back: tables it brings are 'stopped
 a resume loses and repeats nothing, and say so (`lost_state`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -116,8 +116,21 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry) -> None:
         connection.execute(insert(Sync), new)
     if old:
         connection.execute(_UPDATE_SYNC, [{f"new_{name}": value for name, value in row.items()} for row in old])
+    # Before the position moves: a dump that begins in this entry heals what lakes stopped before it.
+    asked = rereads.note_stops(connection, _askable(cuts, syncs))
     _store_sources(connection, sources, landing, entry)
-    rereads.order_due(connection, [sync.table_id for sync in syncs.values() if sync.unlogged], entry.committed_at_us)
+    noted = [sync.table_id for sync in syncs.values() if sync.unlogged]
+    rereads.order_due(connection, sorted({*noted, *asked}), entry.committed_at_us)
+
+
+def _askable(cuts: Iterable[tuple[_Source, LandedCut]], syncs: Mapping[TableKey, _Sync]) -> list[int]:
+    """Tables whose sync begins, or of which the policy comes: lakes may ask for their dumps since then."""
+    tables: set[int] = set()
+    for source, cut in cuts:
+        tables.update(syncs[source.id, start.database, start.table].table_id for start in cut.started)
+        keys = (event for event in cut.events if event.kind == FOREIGN_KEYS)
+        tables.update(syncs[source.id, event.database, event.table].table_id for event in keys)
+    return sorted(tables)
 
 
 _UPDATE_SYNC = (
