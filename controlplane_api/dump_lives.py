@@ -8,7 +8,6 @@ to begin with begins without it, at the log's end: the source's generation grows
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
 from uuid import uuid4
 
 from menura.instants import now_us
@@ -47,17 +46,6 @@ class DumpOptions:
 
 
 DEFAULT_OPTIONS = DumpOptions()
-
-
-def has_unique_key(columns: Sequence[Mapping[str, Any]], keys: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a table with this cartography can be read key range by key range; also where it is not known yet.
-
-    >>> id_column, key = {"name": "id", "nullable": True}, {"unique": True, "columns": ["id"]}
-    >>> has_unique_key([id_column], [key]), has_unique_key([{**id_column, "nullable": False}], [key])
-    (False, True)
-    """
-    not_null = {column["name"] for column in columns if not column["nullable"]}
-    return not columns or any(key["unique"] and key["columns"] and not_null.issuperset(key["columns"]) for key in keys)
 
 
 def create_dumps(

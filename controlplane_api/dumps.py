@@ -7,13 +7,13 @@ A dump that a sync begins with is made by `syncs.start_tables`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.naming import TableName, dump_anew, sync_anew
 from sqlalchemy import Connection, func, select, update
 
-from controlplane_api import rereads
 from controlplane_api.dump_lives import (
     NOT_YET,
     REREAD,
@@ -21,7 +21,6 @@ from controlplane_api.dump_lives import (
     create_dumps,
     end_dumps,
     grow_dump_generation,
-    has_unique_key,
 )
 from controlplane_api.errors import (
     DumpNotResumable,
@@ -69,6 +68,17 @@ _ANEW = (
     "The table has no unique key: its sync begins anew with one snapshot of the whole table, which can't be paused and "
     "begins again after a break."
 )
+
+
+def has_unique_key(columns: Sequence[Mapping[str, Any]], keys: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a table with this cartography can be read key range by key range; also where it is not known yet.
+
+    >>> id_column, key = {"name": "id", "nullable": True}, {"unique": True, "columns": ["id"]}
+    >>> has_unique_key([id_column], [key]), has_unique_key([{**id_column, "nullable": False}], [key])
+    (False, True)
+    """
+    not_null = {column["name"] for column in columns if not column["nullable"]}
+    return not columns or any(key["unique"] and key["columns"] and not_null.issuperset(key["columns"]) for key in keys)
 
 
 def dump_of(connection: Connection, source_id: int, uuid: str) -> AnyRow:
@@ -160,20 +170,15 @@ def retry(connection: Connection, source_id: int, rows: Mapping[TableName, AnyRo
 
 
 def cancel(connection: Connection, source_id: int, uuid: str) -> bool:
-    """End it where it is; whether it was not cancelled already.
-
-    Where it was a user's and its table needs a re-read, that is ordered; a re-read that is cancelled is not repeated.
-    """
+    """End it where it is; whether it was not cancelled already. Commands call `rereads.cancel`."""
     row = dump_of(connection, source_id, uuid)
     if row.state == DumpEnd.CANCELLED:
         return False
     _still_running(row, "cancelling a dump")
-    if row.cause == REREAD and row.unlogged is not None:  # else another one would be ordered
+    if row.cause == REREAD and row.unlogged is not None:  # else the table's next event would order another one
         held = {**row.unlogged, "reread": False}
         connection.execute(update(Sync).where(Sync.table_id == row.table_id).values(unlogged=held))
-    at_us = now_us()
-    end_dumps(connection, source_id, [row.id], DumpEnd.CANCELLED, None, at_us)
-    rereads.order_due(connection, [row.table_id], at_us)
+    end_dumps(connection, source_id, [row.id], DumpEnd.CANCELLED, None, now_us())
     return True
 
 

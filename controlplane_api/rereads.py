@@ -15,14 +15,16 @@ hour wait longer and longer, so that the bound is not met while a load that a du
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from menura.instants import now_us
 from menura.lake_report import LakeTable
 from menura.landing import LandedEvent
 from menura.naming import sync_anew
 from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_, update
 
+from controlplane_api import dumps
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, position_text
-from controlplane_api.dump_lives import REREAD, create_dumps, delete_dumps, has_unique_key
+from controlplane_api.dump_lives import REREAD, create_dumps, delete_dumps
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, LakeStop, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, DumpEnd
 from controlplane_api.syncs import begin_anew, fail_tables, is_syncing, lock_source
@@ -162,6 +164,17 @@ def _is_coming(connection: Connection, table_id: int, note: Mapping[str, Any] | 
     return connection.execute(select(Dump.id).where(*begun).limit(1)).first() is not None
 
 
+def cancel(connection: Connection, source_id: int, uuid: str) -> bool:
+    """End a dump where it is; whether it was not cancelled already.
+
+    A table that needs a re-read gets one where the dump was a user's. A re-read that is cancelled is not repeated.
+    """
+    cancelled = dumps.cancel(connection, source_id, uuid)
+    if cancelled:
+        order_due(connection, [dumps.dump_of(connection, source_id, uuid).table_id], now_us())
+    return cancelled
+
+
 def order_due(connection: Connection, table_ids: Sequence[int], at_us: int) -> None:
     """Order a dump for each of these tables that needs one and has none; the caller holds their sources' rows."""
     for begin in range(0, len(table_ids), LOOKUP_ROWS):
@@ -179,7 +192,7 @@ def _order(
 ) -> None:
     """`counts`: by table, how many were ordered within the hour. A table that begins anew with its dump does not wait:
     nothing of it streams meanwhile."""
-    keyed = {row.table_id for row in rows if has_unique_key(row.columns, row.table_keys)}
+    keyed = {row.table_id for row in rows if dumps.has_unique_key(row.columns, row.table_keys)}
     delays = {
         row.table_id: delay_seconds(counts.get(row.table_id, 0), row.unlogged["most_per_hour"])
         for row in rows

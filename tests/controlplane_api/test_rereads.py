@@ -10,7 +10,7 @@ from menura.lake_report import LakeStop
 from menura.landing import LandedEvent
 from sqlalchemy import select, update
 
-from controlplane_api import dumps
+from controlplane_api import rereads
 from controlplane_api.database import Database, open_database
 from controlplane_api.models import Dump, DumpRange, SourceTable, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -230,7 +230,7 @@ def test_a_re_read_when_a_user_cancels_it_is_not_ordered_again(
     log: Log, registry: SqlRegistry, database: Database
 ) -> None:
     log.cut(unlogged("orders", 11))
-    command(database, dumps.cancel, ordered(registry)[0])
+    command(database, rereads.cancel, ordered(registry)[0])
     log.cut(facts.event("orders", 12, "ALTERED"))
     assert ordered(registry) == []
     said = note(database)
@@ -382,7 +382,7 @@ def fail(_database: Database, registry: SqlRegistry, uuid: str) -> None:
 
 
 def cancel(database: Database, _registry: SqlRegistry, uuid: str) -> None:
-    command(database, dumps.cancel, uuid)
+    command(database, rereads.cancel, uuid)
 
 
 @pytest.mark.parametrize("end", [fail, cancel])

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from controlplane_api import dumps
+from controlplane_api import dumps, rereads
 from controlplane_api.api import dump_queries, queries
 from controlplane_api.api.paths import ControlDatabase, DumpName, SourceName, TableName, TenantName
 from controlplane_api.api.requests import DumpCommand, DumpManyRequest, DumpPriority, DumpRequest
@@ -96,7 +96,7 @@ def cancel_dump(
     tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, database: ControlDatabase
 ) -> DumpChanged:
     """What it brought stays; its table goes on to be synced."""
-    return _command(database, tenant, source, dump, dumps.cancel)
+    return _command(database, tenant, source, dump, rereads.cancel)
 
 
 @router.post("/sources/{source}/dumps/{dump}/priority")
