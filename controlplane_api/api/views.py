@@ -252,6 +252,8 @@ class UnloggedCauseView(View):
     position: str
     why: str
     at_us: int
+    #: a lake has stopped the table, which only a dump ends
+    of_lake: bool = False
 
 
 class UnloggedView(View):

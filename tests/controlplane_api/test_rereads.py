@@ -11,6 +11,7 @@ from menura.landing import LandedEvent
 from sqlalchemy import select, update
 
 from controlplane_api import rereads
+from controlplane_api.api.views import UnloggedView
 from controlplane_api.database import Database, open_database
 from controlplane_api.models import Dump, DumpRange, SourceTable, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -317,6 +318,7 @@ def test_a_lake_when_it_has_stopped_a_table_that_a_dump_heals_gets_it_once(
     said = note(database)
     assert said is not None
     assert [cause["why"] for cause in said["causes"]] == ["a lake stopped it: What a key did."]
+    assert UnloggedView.model_validate(said).causes[0].of_lake, "as REST shows it"
     (uuid,) = ordered(registry)
     sinks[0].tell(database, stopped=(uncertain(),))  # it says so again
     sinks[0].tell(database, 0, stopped=(uncertain(),))
