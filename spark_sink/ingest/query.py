@@ -156,9 +156,11 @@ class Sink:
 
     def _below(self, tables: Collection[TableId]) -> set[TableId]:
         """Tables that have stopped since one above them had; of these."""
+        stops = [stop for stop in list(self._stopped.values()) if stop.code == ParentStopped.code]
+        if not stops:
+            return set()
         families = Families()
         families.read(self.records.events_folder)
-        stops = [stop for stop in list(self._stopped.values()) if stop.code == ParentStopped.code]
         return {stop.table for stop in stops if not families.above([stop.table]).isdisjoint(tables)}
 
     def retry_stopped(self, tables: Sequence[TableId]) -> None:
