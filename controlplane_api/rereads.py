@@ -157,8 +157,12 @@ _UNASKED = (
 
 
 def _is_coming(connection: Connection, table_id: int, note: Mapping[str, Any] | None, gsn: int) -> bool:
-    """Whether a dump that begins above this number is noted, or is done. One that runs may fail: it needs the note."""
-    if note is not None and note["reread"] and any(cause["gsn"] >= gsn for cause in note["causes"]):
+    """Whether a dump that begins above this number is noted, or is done. One that runs may fail: it needs the note.
+
+    A lake's cause without a dump is one whose dump somebody has cancelled; that a lake says it again asks for none.
+    """
+    causes = [cause for cause in note["causes"] if cause["gsn"] >= gsn] if note is not None else []
+    if note is not None and any(note["reread"] or cause.get("of_lake") for cause in causes):
         return True
     begun = (Dump.table_id == table_id, Dump.started_gsn > gsn, Dump.state == DumpEnd.DONE)
     return connection.execute(select(Dump.id).where(*begun).limit(1)).first() is not None

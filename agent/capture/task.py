@@ -89,7 +89,7 @@ class TaskSink:
         self._task.writer.send(response, encoded.rows)
         self._state.counters.sent_bytes += size
         if batch.is_partial:
-            self._state.has_partial_rows((batch.plan.database, batch.plan.table))
+            self._state.saw_partial_rows((batch.plan.database, batch.plan.table))
         log.debug(
             "batch sent",
             extra={"fields": {"source": self._state.name, "cut": cut, "rows": batch.row_count, "bytes": size}},

@@ -135,8 +135,8 @@ class SourceState:
             self._held_dumps = dict(held)
         self.on_change(self.name)
 
-    def has_partial_rows(self, table: Table) -> None:
-        """The log has rows of the table that lack columns."""
+    def saw_partial_rows(self, table: Table) -> None:
+        """Rows of the table came from the log without some of their columns."""
         with self._lock:
             self._partial.add(table)
 

@@ -120,6 +120,8 @@ class SnapshotProgress:
     tasks: int = 0
     #: no part of it is read before
     begins_at: float = 0.0
+    #: it had to wait: others of the hour came before it and did not settle its table
+    is_repeated: bool = False
     #: when a worker looks again whether `reason` still holds; 0: whoever looks for a task does
     retry_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random()))  # noqa: S311
@@ -152,6 +154,9 @@ class SnapshotProgress:
         """The newest order. What is left by it counts when it first has a plan; afterwards this knows more."""
         self.order = order
         self.begins_at = time.monotonic() + order.begins_in_seconds
+        self.is_repeated = (
+            self.is_repeated or order.begins_in_seconds > 0
+        )  # an order that comes again says what is left
         self.next_chunk = max(self.next_chunk, order.next_chunk)
         if self.has_plan or not order.HasField("plan"):
             return

@@ -68,9 +68,9 @@ class TableReader(Protocol[P]):
     def read_load(self) -> ReadLoad:
         """What asks the server how busy it is; of a connection of its own, which outlives this one."""
 
-    def plan(self, order: snapshot_pb2.DumpOrder, *, looks_at_rows: bool) -> snapshot_pb2.DumpPlan:
+    def plan(self, order: snapshot_pb2.DumpOrder, *, looks_at_rows: bool, is_repeated: bool) -> snapshot_pb2.DumpPlan:
         """Without a key where the table is to be read in one snapshot. Where it may not look at rows, which seem to end
-        the server, it has one range."""
+        the server, it has one range. `is_repeated`: dumps of the hour before did not settle the table."""
 
     def above(self, table: Table) -> frozenset[Table]:
         """The tables whose rows have to be there before what the table's foreign keys do can be told."""

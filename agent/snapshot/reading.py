@@ -86,7 +86,8 @@ class SnapshotReading:
         self._check_restarts(progress.losses, MOST_RESTARTS + 1)
         self._check_allowed(progress.table)
         # a chunk that meets the same damage names its rows
-        plan = self.tables.plan(progress.order, looks_at_rows=not progress.losses.restarts)
+        looks_at_rows = not progress.losses.restarts
+        plan = self.tables.plan(progress.order, looks_at_rows=looks_at_rows, is_repeated=progress.is_repeated)
         task.writer.send(stream_pb2.StreamResponse(dump_plan=plan))
         self._scheduler.planned(task, by_key=bool(plan.key), above=self.tables.above(progress.table))
 

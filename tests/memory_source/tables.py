@@ -114,7 +114,7 @@ class MemoryReader:
     def read_load(self) -> Callable[[], Load]:
         return lambda: Load(0)
 
-    def plan(self, order: snapshot_pb2.DumpOrder, *, looks_at_rows: bool) -> snapshot_pb2.DumpPlan:
+    def plan(self, order: snapshot_pb2.DumpOrder, *, looks_at_rows: bool, is_repeated: bool) -> snapshot_pb2.DumpPlan:
         del looks_at_rows
         found, _ = self._copy((order.table.database, order.table.table))
         plan = snapshot_pb2.DumpPlan(dump=order.dump, key=found.key, estimated_rows=len(found.rows))

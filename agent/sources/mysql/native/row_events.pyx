@@ -102,8 +102,8 @@ cdef class RowsReader:
         return True
 
     cdef int end_unchecked(self) except -1:
-        """No range of a table goes on over another one's row with foreign keys: what this one's keys do to the table
-        has a number in between, and keys that refer to the table act on it. Each end takes a number."""
+        """A row with foreign keys comes, or the cut ends: all open ranges end. What that row's keys do to another table
+        has the row's number, and a range says that no key acts on its rows. Each end takes a number."""
         cdef Plan* plan
         while self.unchecked_plans:
             owner = self.unchecked_plans[len(self.unchecked_plans) - 1]

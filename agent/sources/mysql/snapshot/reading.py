@@ -95,13 +95,13 @@ class MysqlTableReader:
     def read_load(self) -> LoadReader:
         return load_reader(self._config, self._access.facts)
 
-    def plan(self, order: snapshot_pb2.DumpOrder, *, looks_at_rows: bool) -> snapshot_pb2.DumpPlan:
+    def plan(self, order: snapshot_pb2.DumpOrder, *, looks_at_rows: bool, is_repeated: bool) -> snapshot_pb2.DumpPlan:
         """Raises `TableMissing`, `IgnoredKey` and a `SourceError`."""
         self.used = None
         table = (order.table.database, order.table.table)
         definition = self._definition(table)
         self._check_key(table, definition)
-        partial = self._partial_rows(table, order)
+        partial = self._partial_rows(table, is_repeated=is_repeated)
         key = None if partial else next(iter(self._keys(table, definition)), None)
         prepared = self._prepare(table, definition, key)
         message = plan_message(self._access, order, key, partial, MOST_RANGES if looks_at_rows else 1, self._state)
@@ -109,7 +109,7 @@ class MysqlTableReader:
             part.lower, part.upper = signed(part.lower, prepared.order), signed(part.upper, prepared.order)
         return message
 
-    def _partial_rows(self, table: Table, order: snapshot_pb2.DumpOrder) -> str:
+    def _partial_rows(self, table: Table, *, is_repeated: bool) -> str:
         """Why the table has to be read in one snapshot although it may have a key; '' where it has not.
 
         A partial change that moves a row from a range not yet read into one that is would lack what no chunk brings.
@@ -118,7 +118,7 @@ class MysqlTableReader:
         log = self._access.log
         if log.is_partial:
             return f"binlog_row_image is {log.row_image}"
-        if order.begins_in_seconds and self._state.is_partial(table):
+        if is_repeated and self._state.is_partial(table):
             return "sessions change binlog_row_image, and re-reads by chunks did not make the table whole"
         return ""
 
