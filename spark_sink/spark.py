@@ -47,12 +47,14 @@ _SETTINGS = {
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+_WORKER_PYTHON = Path(__file__).with_name("worker_python")
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties").as_uri()
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Driver and executor are one process here: a heartbeat that is late says that the machine is busy.
     "spark.network.timeout": SLOW_START,
+    "spark.python.daemon.module": "spark_sink.worker_daemon",
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # The JVM plans; the rows are delta-rs's. Without its second compiler a start costs half of the CPU.
@@ -69,7 +71,8 @@ def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
     find_java()
     jars = find_jars()
     # Workers must be this interpreter: it has pyarrow and deltalake.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = _local_python() if is_local(master) else sys.executable
     builder = SparkSession.builder.appName("menura-sink").master(master)
     chosen = {
         **_SETTINGS,
@@ -87,6 +90,15 @@ def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
         session.sparkContext.addPyFile(str(pack_code(folder)))
     session.dataSource.register(CutLogSource)
     return session
+
+
+def _local_python() -> str:
+    """The interpreter of Spark's Python processes: see `worker_python`, which an installation may have made a mere file."""
+    if not os.access(_WORKER_PYTHON, os.X_OK):
+        return sys.executable
+    os.environ["MENURA_DRIVER_PYTHON"] = sys.executable
+    os.environ["MENURA_DRIVER_PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
+    return str(_WORKER_PYTHON)
 
 
 def _local_java_options() -> str:

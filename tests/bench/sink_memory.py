@@ -103,10 +103,12 @@ def role(process: psutil.Process) -> str:
     command = " ".join(process.cmdline())
     if "org.apache.spark" in command:
         return "Spark's JVM"
-    if "pyspark.daemon" not in command:
+    daemons = ("pyspark.daemon", "spark_sink.worker_daemon")
+    if not any(name in command for name in daemons):
         return "planner" if "pyspark.sql" in command else "driver"
     parent = process.parent()
-    return "worker" if parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()) else "workers' parent"
+    above = "" if parent is None else " ".join(parent.cmdline())
+    return "worker" if any(name in above for name in daemons) else "workers' parent"
 
 
 @contextmanager

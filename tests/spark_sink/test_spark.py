@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,21 @@ def test_session_when_a_python_process_starts_slowly_then_spark_waits_ten_minute
     assert session.sparkContext.getConf().get("spark.python.authenticate.socketTimeout") == "600s"
     # what Spark itself makes of it, for its workers and for the driver
     assert os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] == "600"
+
+
+def where_pyspark_is(_: object) -> list[tuple[str, bool]]:
+    import pyspark  # noqa: PLC0415
+
+    return [(pyspark.__file__, "spark_sink.worker_daemon" in Path("/proc/self/cmdline").read_text())]
+
+
+@pytest.mark.spark
+def test_session_when_its_workers_run_then_they_have_the_drivers_pyspark_and_fork_from_what_has_imported_it(
+    session: SparkSession,
+):
+    assert session.sparkContext.parallelize([0], 1).mapPartitions(where_pyspark_is).collect() == [
+        (pyspark.__file__, True)
+    ]
 
 
 @pytest.mark.spark
