@@ -93,7 +93,7 @@ def start_session(master: str = "local[*]", **settings: str) -> SparkSession:
 
 
 def _local_python() -> str:
-    """The interpreter of Spark's Python processes: see `worker_python`, which an installation may have made a mere file."""
+    """The interpreter of Spark's Python processes: `worker_python`, unless it was installed as a plain file."""
     if not os.access(_WORKER_PYTHON, os.X_OK):
         return sys.executable
     os.environ["MENURA_DRIVER_PYTHON"] = sys.executable
