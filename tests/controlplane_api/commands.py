@@ -5,7 +5,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest.mock import patch
 
-from controlplane_api import cli
+from menura import cli
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ def menura(word: str, *arguments: str, **environment: str) -> Done:
     with (
         redirect_stdout(out),
         redirect_stderr(err),
-        patch("sys.argv", [f"menura {word}", *arguments]),
+        patch("sys.argv", ["menura", word, *arguments]),
         patch.dict("os.environ", {"COLUMNS": "200", **environment}),
     ):
         try:
