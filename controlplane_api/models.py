@@ -281,6 +281,27 @@ class CommittedPosition(Base):
     entry: Mapped[int] = mapped_column(default=0)
 
 
+class Quarantine(Base):
+    """A source of which the cut log has cuts that the database refuses: see `registry.quarantine`."""
+
+    __tablename__ = "quarantine"
+
+    source_id: Mapped[int] = mapped_column(Id, ForeignKey("source.id"), primary_key=True, autoincrement=False)
+    landing: Mapped[str]
+    #: the first that is held back, and where it stands
+    entry: Mapped[int]
+    cut: Mapped[int]
+    last_entry: Mapped[int]
+    last_cut: Mapped[int]
+    problem: Mapped[dict[str, Any]]
+    #: the columns of `committed_position` after the last one
+    after: Mapped[dict[str, Any]]
+    #: [[database, table], ...] of which they say something; none: more than are kept
+    tables: Mapped[list[Any] | None]
+    #: somebody wants them to be applied again
+    retry: Mapped[bool] = mapped_column(default=False)
+
+
 class SourceHealth(Base):
     """From the last heartbeat of the source's agent; rates are over the time since the one before."""
 

@@ -150,6 +150,18 @@ class LogEntryTaken(Unsettled):
     pass
 
 
+class SourceQuarantined(GatewayError):
+    """A cut of the source is committed and can't be applied to the database; others go on."""
+
+
+class NumbersSpent(StreamError):
+    """A source's numbers have come to their end: nothing can be counted on from there."""
+
+
+class ReportRefused(StreamError):
+    """The database refuses what an agent said, and will whenever it comes."""
+
+
 class ChunksLost(Unsettled):
     """A cut that named chunks of a dump was not committed."""
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -18,7 +19,7 @@ from menura.landing import landing_name
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.config import GatewayConfig, TlsFiles
-from gateway.errors import GatewayFault, GatewayStopping, ListenRefused
+from gateway.errors import GatewayFault, GatewayStopping, ListenRefused, LogUnreadable
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.cut_log import CutLog
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 REGISTRY_RETRY_SECONDS = 1.0
+#: how often it is asked whether somebody wants what is held back to be applied again
+QUARANTINE_SECONDS = 1.0
 
 _OPTIONS = (
     # A batch that does not compress, with its frame and header.
@@ -95,7 +98,13 @@ async def serve(
                     await streams.ended()
 
         try:
-            await run_until_first(committer.run(), generations.run(), dump_generations.run(), wait_for_stop())
+            await run_until_first(
+                committer.run(),
+                generations.run(),
+                dump_generations.run(),
+                _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
+                wait_for_stop(),
+            )
         finally:
             stop.set()
             await server.stop(0)
@@ -108,6 +117,8 @@ async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool
     while True:
         try:
             applied = await asyncio.to_thread(log.recover, registry)
+            # This may be a newer version than the one that could not apply them.
+            await _reapply(log, registry, asked=False)
         except RegistryUnavailable as unavailable:
             logger.warning("registry is away, the gateway waits: %s", unavailable)
         else:
@@ -116,6 +127,24 @@ async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), REGISTRY_RETRY_SECONDS)
             return False
+
+
+async def _follow_quarantines(log: CutLog, registry: Registry, seconds: float) -> None:
+    """Apply what is held back of sources, whenever somebody asks for it, until cancelled."""
+    while True:
+        await asyncio.sleep(seconds)
+        with suppress(RegistryUnavailable):
+            await _reapply(log, registry, asked=True)
+
+
+async def _reapply(log: CutLog, registry: Registry, *, asked: bool) -> None:
+    for held in await asyncio.to_thread(partial(registry.held, log.landing, asked=asked)):
+        try:
+            is_over = await asyncio.to_thread(log.reapply, registry, held)
+        except (LogUnreadable, OSError) as unreadable:
+            logger.warning("source stays in quarantine: source=%s: %s", held.key, unreadable)
+        else:
+            logger.info("source tried again: source=%s in_quarantine=%s", held.key, not is_over)
 
 
 def _open_port(server: grpc.aio.Server, config: GatewayConfig) -> str:

@@ -123,6 +123,8 @@ class ClientChunks:
         wanted = {order.dump: order for order in orders}
         self._over |= self._dumps.keys() - wanted.keys()
         self._dumps = {dump: known for dump, known in self._dumps.items() if dump in wanted}
+        for dump in self._next_numbers.keys() - wanted.keys():
+            del self._next_numbers[dump]
         for dump, order in wanted.items():
             known = self._dumps.setdefault(dump, _Dump(order, _Numbers(self.next_chunk(order))))
             known.order = order
@@ -292,6 +294,8 @@ class PendingChunks:
     def close(self, key: SourceKey, stream: ClientChunks) -> list[PendingChunk]:
         """It ends; returns the chunks that no cut has named."""
         del self._streams[key]
+        if not self._next_numbers[key]:
+            del self._next_numbers[key]
         return stream.close()
 
     def find(self, key: SourceKey, session: str, dump: str, chunk: int) -> PendingChunk | None:
@@ -322,5 +326,7 @@ class PendingChunks:
                 chunk.stream.is_lost = True
             chunk.stream.changed.set()
         self._unsettled[key] -= len(chunks)
+        if not self._unsettled[key]:
+            del self._unsettled[key]
         self._moved.set()
         self._moved = asyncio.Event()

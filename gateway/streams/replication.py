@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from menura.bounds import MAX_INT64
+from menura.bounds import MAX_NUMBER
 from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedCut
@@ -29,28 +29,30 @@ from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.backlog import StreamQueue
-from gateway.errors import NOTHING_LOST, GatewayStopping, LandingFailed, OutOfSequence, TableNotDesired
+from gateway.errors import (
+    NOTHING_LOST,
+    GatewayStopping,
+    LandingFailed,
+    NumbersSpent,
+    OutOfSequence,
+    SourceQuarantined,
+    StreamError,
+    TableNotDesired,
+)
 from gateway.landing.chunk_files import discard_files
 from gateway.landing.committer import CompleteCut
 from gateway.landing.parquet import CutFiles
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.lease import Lease
-from gateway.registry import RegistryUnavailable, SourceKey
+from gateway.registry import RegistryRefused, RegistryUnavailable, SourceCommitted, SourceKey
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
 from gateway.streams.cut_dumps import CutDumps, NamedChunks
 from gateway.tasks import ask_registry, finish, report, run_until_first
 from gateway.wire.change_batch import check_sizes, read_batch
+from gateway.wire.cut_end import Before, CutSaid, entry_bytes, read_cut_end
 from gateway.wire.message import Frames, Received
-from gateway.wire.table_events import encoded_bytes, landed_events
-from gateway.wire.translation import (
-    landed_ahead,
-    landed_position,
-    landed_starts,
-    landed_stops,
-    problem_from,
-    replicate,
-)
+from gateway.wire.translation import problem_from, replicate
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,9 @@ logger = logging.getLogger(__name__)
 MAX_UNCOMMITTED_CUTS = 64
 #: committed cuts whose log entry is remembered for an agent that ends one again
 MAX_REMEMBERED_CUTS = 1024
+
+#: of a CutEnd that is read in a thread
+LARGE_END_BYTES = 64 << 10
 
 #: of `LandingHealth`
 HEALTH_PART = "cut"
@@ -179,6 +184,7 @@ class Replication:
             epoch = await ask_registry(self._lease.acquire_fresh)
         desired = await ask_registry(registry.desired, self.key)
         committed = await ask_registry(registry.committed, self.key)
+        self._check_goes_on(committed)
         self.parts.committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
         tables = frozenset((table.database, table.table) for table in desired.tables)
         self._run = _Run(
@@ -198,6 +204,19 @@ class Replication:
         await self.stream.send(
             StreamRequest(replicate=replicate(desired, committed, epoch, config.cut_interval_ms, config.cut_bytes))
         )
+
+    def _check_goes_on(self, committed: SourceCommitted) -> None:
+        if committed.quarantine is not None:
+            raise SourceQuarantined("beginning to replicate", committed.quarantine.message, source=str(self.key))
+        if max(committed.last_gsn, committed.last_transaction_id) >= MAX_NUMBER:
+            raise NumbersSpent(
+                "beginning to replicate",
+                f"row number {committed.last_gsn} and transaction {committed.last_transaction_id} are committed, and"
+                " nothing can be counted on from there",
+                data="What is committed stays",
+                remedy="Give the source another name in the agent's configuration, and begin its tables there",
+                source=str(self.key),
+            )
 
     async def _land_batch(self, batch: ChangeBatch, frames: Frames) -> int:
         """Returns the credit that is free again."""
@@ -234,21 +253,10 @@ class Replication:
             return
         if end.cut > run.cut:
             raise self._out_of_sequence("ending a cut", f"cut {end.cut}, cut {run.cut} is open")
-        highest = max(run.last_gsn, run.files.last_gsn())
-        if not highest <= end.last_gsn <= MAX_INT64 or end.last_transaction_id < run.last_transaction_id:
-            raise self._out_of_sequence(
-                "ending a cut",
-                f"row number {end.last_gsn} and transaction {end.last_transaction_id} "
-                f"after {highest} and {run.last_transaction_id}",
-            )
-        events = await run.dumps.admit(
-            end, landed_events(end, run.tables, run.last_gsn), lambda: self._wait_until_committed(0)
-        )
-        started, stopped = landed_starts(end), landed_stops(end, now_us())
-        position, ahead = landed_position(end.position), landed_ahead(end.ahead)
+        said, size_bytes = await self._read_end(end, run)
+        events = await run.dumps.admit(end, said.events, lambda: self._wait_until_committed(0))
         await self._wait_until_committed(MAX_UNCOMMITTED_CUTS - 1)
         files, released = await self._jobs.run(run.files.finish)
-        events_bytes = await self._jobs.run(lambda: encoded_bytes(events)) if events else 0
         async with self._moved:
             # From here to the end of the block nothing waits: what the cut holds is always somebody's.
             chunks = run.dumps.name(end, events, run.last_gsn)
@@ -261,20 +269,20 @@ class Replication:
                     cut=run.cut,
                     generation=run.generation,
                     flavor=self.flavor(),
-                    position=position,
+                    position=said.position,
                     last_gsn=end.last_gsn,
                     last_transaction_id=end.last_transaction_id,
                     transaction_count=end.transaction_count,
                     first_commit_timestamp_us=end.first_commit_timestamp_us,
                     last_commit_timestamp_us=end.last_commit_timestamp_us,
-                    ahead=ahead,
-                    started=started,
-                    stopped=stopped,
+                    ahead=said.ahead,
+                    started=said.started,
+                    stopped=said.stopped,
                     files=(*files, *chunks.files),
                     events=events,
                     chunks=chunks.landed,
                 ),
-                events_bytes + chunks.entry_bytes(),
+                size_bytes + chunks.entry_bytes(),
                 self._lease.is_valid,
                 asyncio.get_running_loop().create_future(),
             )
@@ -285,6 +293,20 @@ class Replication:
             self.parts.committer.submit(cut)
             self._moved.notify_all()
         await self._grant(released)
+
+    async def _read_end(self, end: CutEnd, run: _Run) -> tuple[CutSaid, int]:
+        """What it says, and what that takes of a log entry."""
+        before = Before(run.tables, run.last_gsn, run.files.last_gsn(), run.last_transaction_id)
+
+        def read() -> tuple[CutSaid, int]:
+            said = read_cut_end(end, before, now_us())
+            return said, entry_bytes(said)
+
+        try:
+            return read() if end.ByteSize() < LARGE_END_BYTES else await self._jobs.run(read)
+        except StreamError as refused:
+            refused.source = str(self.key)
+            raise
 
     async def _acknowledge(self) -> None:
         """Tell the agent of each committed cut, in order; raises why a commit failed."""
@@ -368,7 +390,7 @@ class Replication:
                 await asyncio.get_running_loop().run_in_executor(self.parts.threads, discard)
             if self._lease.epoch:
                 await asyncio.to_thread(self._lease.release)
-        except (OSError, RegistryUnavailable) as failed:
+        except (OSError, RegistryRefused, RegistryUnavailable) as failed:
             # Orphans are harmless and the lease ends by itself.
             logger.warning("source not left tidily: source=%s: %s", self.key, type(failed).__name__)
         finally:
