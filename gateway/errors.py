@@ -158,6 +158,18 @@ class NumbersSpent(StreamError):
     """A source's numbers have come to their end: nothing can be counted on from there."""
 
 
+class TooManyStreams(StreamError):
+    """Transient: others may end."""
+
+    terminal = False
+
+
+class MessageStalled(StreamError):
+    """The parts of a message do not come any more."""
+
+    terminal = False
+
+
 class ReportRefused(StreamError):
     """The database refuses what an agent said, and will whenever it comes."""
 

@@ -14,6 +14,7 @@ from gateway.errors import NOTHING_LOST, LandingFailed
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.storage import Storage
+from gateway.log_lines import LogLines
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
 from gateway.reconciliation import Generations
@@ -62,6 +63,7 @@ class LandingParts:
     fence: StreamFence = field(default_factory=StreamFence)
     client_fence: StreamFence = field(default_factory=StreamFence)
     health: LandingHealth = field(default_factory=LandingHealth)
+    log_lines: LogLines = field(default_factory=LogLines)
 
 
 @dataclass(slots=True)

@@ -44,6 +44,7 @@ from gateway.landing.committer import CompleteCut
 from gateway.landing.parquet import CutFiles
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.lease import Lease
+from gateway.rate import Rate
 from gateway.registry import RegistryRefused, RegistryUnavailable, SourceCommitted, SourceKey
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
@@ -107,6 +108,8 @@ class Replication:
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
     _leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    #: that the agent may report: each is written to the database
+    _errors: Rate = field(default_factory=lambda: Rate(per_second=20, burst=500))
 
     def __post_init__(self) -> None:
         config = self.parts.config
@@ -141,7 +144,6 @@ class Replication:
 
     async def _receive_next(self) -> bool:
         """False when the agent has ended the stream."""
-        await self.parts.backlog.room()
         received = await self.stream.receive()
         if received is None:
             return False
@@ -167,11 +169,12 @@ class Replication:
         payload = message.WhichOneof("payload")
         if payload == "change_batch":
             await self._grant(await self._land_batch(message.change_batch, received.frames))
-            self._queue.landed(received.frames.size_bytes)
         elif payload == "cut_end":
             await self._end_cut(message.cut_end)
         else:
+            await self._errors.take(1)
             await self._record_problem(message.error)
+        self._queue.landed(received)
 
     async def _begin_run(self) -> None:
         """Settle the run before, then tell the agent where to go on."""
@@ -221,9 +224,9 @@ class Replication:
     async def _land_batch(self, batch: ChangeBatch, frames: Frames) -> int:
         """Returns the credit that is free again."""
         run, metrics = self._current(), self.parts.metrics
-        credit_bytes = frames.size_bytes
+        credit_bytes = frames.credit_bytes
         metrics.menura_landing_batches_total += 1
-        metrics.menura_landing_received_bytes_total += credit_bytes
+        metrics.menura_landing_received_bytes_total += frames.size_bytes
         if (batch.generation, batch.lease_epoch) != (run.generation, run.epoch) or batch.cut < run.cut:
             metrics.menura_landing_fenced_batches_total += 1
             return credit_bytes
@@ -356,7 +359,7 @@ class Replication:
         known: int | None = None
         while True:
             known = await self.parts.generations.changed(self.key, known)
-            await self._queue.put(known)
+            await self._queue.notice(known)
 
     async def _leave_when_superseded(self) -> None:
         await self.superseded.wait()
@@ -420,5 +423,5 @@ def _land_in_files(batch: ChangeBatch, frames: Frames, after_gsn: int, files: Cu
     """In a worker thread: rows left out as resent, bytes of credit that are free again."""
     landed = read_batch(batch, frames, after_gsn)
     if landed is None:
-        return batch.row_count, frames.size_bytes
-    return landed.resent_rows, files.add(landed, frames.size_bytes)
+        return batch.row_count, frames.credit_bytes
+    return landed.resent_rows, files.add(landed, frames.credit_bytes)

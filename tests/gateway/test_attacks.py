@@ -1,15 +1,36 @@
 """What was done to the gateway by hostile clients, over real gRPC: each is refused, and harms nobody else."""
 
 import asyncio
+import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from menura.message_parts import PART_BYTES, in_parts
+from menura.protocol import PROTOCOL_VERSION
+from menura.v1.config_pb2 import Hello
+from menura.v1.error_pb2 import Error
+from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamResponse
+from menura.wire_format import length_delimited
 
 from gateway.registry import SourceKey
 from tests.gateway.harness import landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
-from tests.gateway.scripted_agent import chunk_end, commit_cut, cut_end, dump_plan, scripted_agent
+from tests.gateway.scripted_agent import (
+    ANSWER_SECONDS,
+    OPTIONS,
+    change_batch,
+    chunk_end,
+    commit_cut,
+    cut_end,
+    dump_plan,
+    eventually,
+    raw_stream,
+    rows_batch,
+    scripted_agent,
+)
 from tests.gateway.sql_registry import open_registry, want, want_dump
 
 HOSTILE, HONEST = SourceKey("acme", "shop"), SourceKey("globex", "shop")
@@ -73,3 +94,154 @@ def test_a_cut_when_its_numbers_leave_nothing_to_count_on_from_then_it_is_refuse
 
     asyncio.run(scenario())
     assert (len(read_log(tmp_path)), landed_gsns(tmp_path)) == (1, [1])
+
+
+def test_errors_when_an_agent_says_thousands_then_the_log_keeps_a_bounded_number_of_bounded_plain_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1,900 of them in 5 s wrote 109 MiB; a carriage return and escape codes were written as they came."""
+    error = Error(code="X", doing="a\r\n\x1b[2J\u202eb", found="x" * 60_000, remedy="c\x9bd")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, MemoryRegistry()) as address, scripted_agent(address, "shop") as agent:
+            stream = await agent.open("Control_Heartbeat")
+            await stream.expect("hello_ack")
+            for _ in range(1_900):
+                await stream.send(error=error)
+            other = await agent.open("Control_Config")
+            await other.expect("hello_ack")
+
+            def lines() -> list[str]:
+                return [each.getMessage() for each in caplog.records if "agent reports" in each.getMessage()]
+
+            await eventually("errors", lambda: len(lines()) >= 400)
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    lines = [each.getMessage() for each in caplog.records if each.name.startswith("gateway")]
+    assert len(lines) <= 800
+    assert all(line.isprintable() and len(line) <= 3_000 for line in lines)
+
+
+async def _refusal(address: str, *messages: bytes, **options: Any) -> tuple[str, str]:
+    """The status with which the gateway ends a stream of these gRPC messages, and what it says."""
+    async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
+        call = raw_stream(channel, **options)
+        said = ""
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            for message in messages:
+                await call.write(message)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while (answer := await call.read()) is not grpc.aio.EOF:
+                    if answer.WhichOneof("payload") == "error":
+                        said = answer.error.code
+        return (await call.code()).name, said
+
+
+def _hello(**facts: Any) -> StreamResponse:
+    header = Header(tenant="acme", agent="a", request_type=RequestType.Control_Config, sequence=1, session="s")
+    return StreamResponse(header=header, hello=Hello(protocol=PROTOCOL_VERSION, **facts))
+
+
+def _parts(whole_bytes: int, *sizes: int) -> list[bytes]:
+    return [
+        StreamResponse(part=MessagePart(whole_bytes=whole_bytes, data=bytes(size))).SerializeToString()
+        for size in sizes
+    ]
+
+
+def test_first_messages_when_no_agent_sends_such_then_each_is_refused_by_name(tmp_path: Path) -> None:
+    small, large = _hello().SerializeToString(), _hello(sources=[{}] * 150_000).SerializeToString()
+    undecodable = (b"\xff\xff", b"\x12\x02\xff\xff", _hello().SerializeToString()[:-1], b"")
+    unadmitted = _parts(1 << 20, PART_BYTES)
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, MemoryRegistry(), hello_seconds=0.5) as address:
+            for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+                code, said = await _refusal(address, small, compression=compression)
+                assert (code in ("UNIMPLEMENTED", "INTERNAL"), said) == (True, ""), code
+            assert (await _refusal(address, large))[0] == "RESOURCE_EXHAUSTED"
+            for message in undecodable[:-1]:
+                assert await _refusal(address, message) == ("FAILED_PRECONDITION", "PAYLOAD_INVALID")
+            assert await _refusal(address, undecodable[-1]) == ("FAILED_PRECONDITION", "HEADER_INVALID")
+            assert await _refusal(address, *unadmitted) == ("FAILED_PRECONDITION", "HELLO_MISSING")
+            assert await _refusal(address) == ("FAILED_PRECONDITION", "HELLO_MISSING")
+
+    asyncio.run(scenario())
+
+
+PARTS = {
+    "more than a batch": (300 << 20, [PART_BYTES], "PAYLOAD_INVALID"),
+    "more than there is": (2**64 - 1, [PART_BYTES], "PAYLOAD_INVALID"),
+    "less than a part": (100, [100], "PAYLOAD_INVALID"),
+    "a short one": (1 << 20, [PART_BYTES, 1], "PAYLOAD_INVALID"),
+    "an empty one": (1 << 20, [0], "PAYLOAD_INVALID"),
+    "one too long": (PART_BYTES + 5, [PART_BYTES, 6], "PAYLOAD_INVALID"),
+    "no message": (PART_BYTES + 5, [PART_BYTES, 5], "PAYLOAD_INVALID"),
+}
+
+
+@pytest.mark.parametrize("lie", PARTS)
+def test_parts_when_they_make_no_message_then_their_stream_ends(tmp_path: Path, lie: str) -> None:
+    whole_bytes, sizes, code = PARTS[lie]
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            for part in _parts(whole_bytes, *sizes):
+                await stream.call.write(part)
+            assert (await stream.expect_error()).code == code
+            stream, run = await agent.open_binlog("shop")
+            await commit_cut(stream, run, 1, [1])
+
+    asyncio.run(scenario())
+
+
+def test_parts_when_they_stall_then_their_stream_ends_and_others_do_not_wait_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.stream.PART_SECONDS", 2.0)
+    monkeypatch.setattr("gateway.backlog.MAX_PARTS_BYTES", 3 * PART_BYTES)
+    registry = MemoryRegistry()
+    for tenant in ("acme", "globex"):
+        registry.want(tenant, "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry) as address,
+            scripted_agent(address, "shop") as hostile,
+            scripted_agent(address, "shop", tenant="globex") as honest,
+        ):
+            held = [await hostile.open("MySQLClient", "shop") for _ in range(1)]
+            for part in _parts(200 << 20, *[PART_BYTES] * 6):
+                await held[0].call.write(part)
+            stream, run = await honest.open_binlog("shop")
+            rows = rows_batch([1], note=random.Random(1).randbytes(3 << 20).hex())
+            await stream.send_batch(change_batch(run, 1, "orders", rows))
+            await stream.send(cut_end=cut_end(run, 1, 1))
+            await stream.expect("cut_committed")
+            assert (await held[0].expect_error()).code == "MESSAGE_STALLED"
+
+    asyncio.run(scenario())
+    assert landed_gsns(tmp_path) == [1]
+
+
+def test_a_message_when_a_byte_of_it_becomes_a_hundred_then_it_is_not_parsed(tmp_path: Path) -> None:
+    """16 MiB of empty tables."""
+    header = Header(tenant="acme", agent="agent-1", request_type=RequestType.Control_Config, sequence=2)
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, MemoryRegistry()) as address, scripted_agent(address, "shop") as agent:
+            stream = await agent.open("Control_Config")
+            await stream.expect("hello_ack")
+            header.session = agent.session
+            state = b"\x1a\x00" * (7 << 20)  # EffectiveState.tables
+            payload = length_delimited(StreamResponse.EFFECTIVE_STATE_FIELD_NUMBER, len(state)) + state
+            for part in in_parts(StreamResponse(header=header).SerializeToString() + payload):
+                await stream.call.write(part)
+            error = await stream.expect_error()
+            assert (error.code, error.found) == ("PAYLOAD_INVALID", "more than 1000000 fields")
+
+    asyncio.run(scenario())
