@@ -296,7 +296,7 @@ class TableView(View):
     runs: bool
     #: where it shall begin; null once it has begun
     start: StartKind | None
-    #: up to here all of it has landed, in the server's own words
+    #: up to here all of it has landed, in the server's own words; in a list a long one ends in "..."
     position: str
     #: of `stage`
     problem: ProblemView | None

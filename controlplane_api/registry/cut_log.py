@@ -20,7 +20,7 @@ from menura.bounds import clean_int64
 from menura.landing import LandedCut, LandedStart, LandedStop, LogEntry
 from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
-from controlplane_api import lost_state, rereads
+from controlplane_api import lost_state, positions, rereads
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document, position_from
 from controlplane_api.dump_lives import NOT_YET
@@ -65,7 +65,7 @@ class _Sync:
     failed: bool = False
     state: str = State.STOPPED
     problem: Document | None = None
-    position: Document | None = None
+    position_id: int | None = None
     earlier_rows_missing: str = ""
     unlogged: Document | None = None
     lake_rereads_per_hour: int = 0
@@ -74,9 +74,15 @@ class _Sync:
     bytes: int = 0
     last_commit_timestamp_us: int | None = None
     landed_at_us: int | None = None
+    #: where the entry moves it to; none: nowhere
+    position: Document | None = None
+
+    @property
+    def has_position(self) -> bool:
+        return self.position is not None or self.position_id is not None
 
 
-_SYNC_COLUMNS = tuple(column.name for column in fields(_Sync))
+_SYNC_COLUMNS = tuple(column.name for column in fields(_Sync) if column.name != "position")
 
 
 def applied_entry(connection: Connection, landing: str) -> int:
@@ -177,22 +183,49 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_h
             cuts.append((source, cut))
     syncs, known = _load_syncs(connection, _tables_of(cuts))
     ledger = _load_ledger(connection, cuts, syncs, entry.committed_at_us)
+    before = _positions_of_started(connection, cuts, syncs)
     for source, cut in cuts:
-        _apply_cut(source, cut, syncs, ledger, entry.committed_at_us)
+        _apply_cut(source, cut, syncs, before, ledger, entry.committed_at_us)
     ledger.store()
+    left = _keep_positions(connection, syncs)
     events = [(syncs[source.id, event.database, event.table], event) for source, cut in cuts for event in cut.events]
     table_events.record(connection, [(sync.table_id, event) for sync, event in events])
-    new = [asdict(sync) for sync in syncs.values() if sync.table_id not in known]
-    old = [asdict(sync) for sync in syncs.values() if sync.table_id in known]
+    new = [_sync_row(sync) for sync in syncs.values() if sync.table_id not in known]
+    old = [_sync_row(sync) for sync in syncs.values() if sync.table_id in known]
     if new:
         connection.execute(insert(Sync), new)
     if old:
         connection.execute(_UPDATE_SYNC, [{f"new_{name}": value for name, value in row.items()} for row in old])
+    positions.drop_unused(connection, left)
     # Before the position moves: a dump that begins in this entry heals what lakes stopped before it.
     asked = rereads.note_stops(connection, _askable(cuts, syncs))
     _store_sources(connection, sources, landing, entry)
     noted = [sync.table_id for sync in syncs.values() if sync.unlogged]
     rereads.order_due(connection, sorted({*noted, *asked}), entry.committed_at_us)
+
+
+def _sync_row(sync: _Sync) -> Document:
+    return {name: getattr(sync, name) for name in _SYNC_COLUMNS}
+
+
+def _positions_of_started(
+    connection: Connection, cuts: Iterable[tuple[_Source, LandedCut]], syncs: Mapping[TableKey, _Sync]
+) -> dict[int, Document]:
+    """Where tables were that start, by `position_id`."""
+    started = (syncs[source.id, each.database, each.table] for source, cut in cuts for each in cut.started)
+    return positions.documents(connection, {sync.position_id for sync in started if sync.position_id is not None})
+
+
+def _keep_positions(connection: Connection, syncs: Mapping[TableKey, _Sync]) -> set[int]:
+    """Give the syncs that move the ids of their new positions; the ids that they have left."""
+    moved = [sync for sync in syncs.values() if sync.position is not None]
+    kept = positions.keep(connection, ((sync.source_id, sync.position) for sync in moved if sync.position is not None))
+    left: set[int] = set()
+    for sync in moved:
+        former, sync.position_id = sync.position_id, kept.id_of(sync.source_id, sync.position)
+        if former is not None and former != sync.position_id:
+            left.add(former)
+    return left
 
 
 def _hold_more(connection: Connection, landing: str, entry: LogEntry, sources: Mapping[SourceKey, _Source]) -> None:
@@ -238,13 +271,21 @@ def _load_ledger(
     return Ledger(connection, mentioned, sorted(stopped), at_us)
 
 
-def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], ledger: Ledger, at_us: int) -> None:
+def _apply_cut(
+    source: _Source,
+    cut: LandedCut,
+    syncs: dict[TableKey, _Sync],
+    before: Mapping[int, Document],
+    ledger: Ledger,
+    at_us: int,
+) -> None:
+    """`before`: where tables were that start."""
     ahead = {table: position_document(part.position) for part in cut.ahead for table in part.tables}
     here = position_document(cut.position)
     source.generation = max(source.generation, cut.generation)
     for start in cut.started:
         sync = syncs[source.id, start.database, start.table]
-        _begin(sync, start, cut.generation, ledger)
+        _begin(sync, start, before, cut.generation, ledger)
         if sync.desired == Desired.STOPPED and cut.generation >= sync.changed_generation:
             # A command has started it that the database never heard of.
             sync.problem = asdict(lost_state.table_problem(cut.source, start.database, start.table, at_us))
@@ -281,13 +322,14 @@ def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], le
     source.last = cut
 
 
-def _begin(sync: _Sync, start: LandedStart, generation: int, ledger: Ledger) -> None:
+def _begin(sync: _Sync, start: LandedStart, before: Mapping[int, Document], generation: int, ledger: Ledger) -> None:
     position = position_document(start.position)
     missing = start.earlier_rows_missing
     if sync.start == StartKind.DUMP and generation >= sync.changed_generation:
         missing = ledger.missing_at_start(sync.source_id, sync.start_text) or NOT_YET
-    is_there = position_from(sync.position) == start.position
-    goes_on = sync.position is not None and (sync.start == StartKind.RESUME or is_there)
+    stored = before.get(sync.position_id) if sync.position_id is not None else None
+    is_there = position_from(sync.position or stored) == start.position
+    goes_on = sync.has_position and (sync.start == StartKind.RESUME or is_there)
     if not goes_on:  # a resume misses what the table's first start missed, no more
         # Without a command's word that it begins anew, a replay doesn't take back that rows are missing.
         kept = sync.earlier_rows_missing if sync.start is None else ""

@@ -19,7 +19,17 @@ from controlplane_api import lost_state
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
-from controlplane_api.models import AnyRow, CommittedPosition, Dump, Quarantine, Source, SourceTable, Sync, Tenant
+from controlplane_api.models import (
+    POSITION_OF_SYNC,
+    AnyRow,
+    CommittedPosition,
+    Dump,
+    Quarantine,
+    Source,
+    SourceTable,
+    Sync,
+    Tenant,
+)
 from controlplane_api.registry import agent_reports, cut_log, dump_reports, leases, quarantine
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.registry.cartography import store_cartography
@@ -129,7 +139,7 @@ class SqlRegistry:
                     SourceTable.name,
                     Sync.start,
                     Sync.start_text,
-                    Sync.position,
+                    POSITION_OF_SYNC,
                     Sync.unlogged,
                     Sync.earlier_rows_missing,
                     _DUMP_GSN.label("dump_gsn"),

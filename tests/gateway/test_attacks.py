@@ -10,7 +10,8 @@ import grpc
 import pytest
 from menura.message_parts import PART_BYTES, in_parts
 from menura.protocol import PROTOCOL_VERSION
-from menura.v1.config_pb2 import Hello
+from menura.v1.changes_pb2 import Ahead, Position, TableStarted, TableStopped
+from menura.v1.config_pb2 import Hello, TableName
 from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamResponse
 from menura.wire_format import length_delimited
@@ -30,6 +31,7 @@ from tests.gateway.scripted_agent import (
     raw_stream,
     rows_batch,
     scripted_agent,
+    table_event,
 )
 from tests.gateway.sql_registry import open_registry, want, want_dump
 
@@ -245,3 +247,80 @@ def test_a_message_when_a_byte_of_it_becomes_a_hundred_then_it_is_not_parsed(tmp
             assert (error.code, error.found) == ("PAYLOAD_INVALID", "more than 1000000 fields")
 
     asyncio.run(scenario())
+
+
+LONG = "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-77," * (200 << 10 >> 5)
+TABLE = TableName(database="shop", table="orders")
+OTHER_TABLE = TableName(database="shop", table="secrets")
+ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a position of 4 MiB": ("PAYLOAD_INVALID", {"position": Position(kind="mysql", text="x" * (4 << 20))}),
+    "a position of a start of 300 KiB": (
+        "PAYLOAD_INVALID",
+        {"started": [TableStarted(table=TABLE, position=Position(text="x" * (300 << 10)))]},
+    ),
+    "200,000 tables started that nobody desires": (
+        "TABLE_NOT_DESIRED",
+        {"started": [TableStarted(table=TableName(database="shop", table=f"t{n}")) for n in range(200_000)]},
+    ),
+    "one table started 200,000 times": ("PAYLOAD_INVALID", {"started": [TableStarted(table=TABLE)] * 200_000}),
+    "a table stopped that nobody desires": ("TABLE_NOT_DESIRED", {"stopped": [TableStopped(table=OTHER_TABLE)]}),
+    "a table stopped twice": ("PAYLOAD_INVALID", {"stopped": [TableStopped(table=TABLE)] * 2}),
+    "a table ahead that nobody desires": ("TABLE_NOT_DESIRED", {"ahead": [Ahead(tables=[OTHER_TABLE])]}),
+    "a table ahead at two places": ("PAYLOAD_INVALID", {"ahead": [Ahead(tables=[TABLE])] * 2}),
+    "positions of 5 MiB in all": (
+        "PAYLOAD_INVALID",
+        {"ahead": [Ahead(position=Position(text=f"{n}" + "x" * (200 << 10))) for n in range(25)]},
+    ),
+    "events that become more than a log entry's share": (
+        "PAYLOAD_INVALID",
+        {"events": [table_event(n, "ALTERED") for n in range(1, 200_001)], "last_gsn": 200_000},
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", ENDS)
+def test_a_cut_when_it_says_more_than_its_run_can_then_it_is_refused_and_nothing_is_committed(
+    tmp_path: Path, lie: str
+) -> None:
+    """H1: one cut made 2.4 GiB of database; 200,000 starts of tables that nobody desires were not refused."""
+    code, said = ENDS[lie]
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            last_gsn, changes = said.get("last_gsn", 0), {name: said[name] for name in said if name != "last_gsn"}
+            await stream.send(cut_end=cut_end(run, 1, last_gsn, **changes))
+            error = await stream.expect_error()
+            assert error.code == code, error
+
+    asyncio.run(scenario())
+    assert read_log(tmp_path) == []
+
+
+def test_a_cut_when_it_has_all_that_is_allowed_then_the_database_grows_by_its_position_and_no_more(
+    tmp_path: Path,
+) -> None:
+    """H1: each of 300 tables stored a position of 4 MiB."""
+    database, registry = open_registry(tmp_path / "control.db")
+    names = [f"table_{number}" for number in range(300)]
+    want(database, HOSTILE, *names)
+    before_bytes = (tmp_path / "control.db").stat().st_size
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path / "landing", registry) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream, run = await agent.open_binlog("shop")
+            for cut in range(1, 6):
+                position = Position(kind="mysql", text=f"{cut}{LONG}"[: 250 << 10])
+                numbered = [table_event(cut * 1_000 + n, "ALTERED", table=name) for n, name in enumerate(names)]
+                await stream.send(cut_end=cut_end(run, cut, cut * 1_000 + 300, position=position, events=numbered))
+                await stream.expect("cut_committed")
+
+    asyncio.run(scenario())
+    database.close()
+    grown_bytes = (tmp_path / "control.db").stat().st_size - before_bytes
+    assert grown_bytes < 8 << 20, f"{grown_bytes} bytes"
