@@ -146,6 +146,11 @@ class StreamQueue:
     async def get(self) -> Received | int:
         return await self._messages.get()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is here and the sender could send."""
+        return not self._bytes and not self._other_bytes and self._credit_bytes > 0
+
     def landed(self, received: Received) -> None:
         """The frames of a batch that was got are no longer there, nor is another message."""
         if received.message.WhichOneof("payload") in ("change_batch", "snapshot_batch"):

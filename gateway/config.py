@@ -46,6 +46,8 @@ class GatewayConfig:
     max_streams: int = 8192
     #: from a stream's turn to be read until its Hello is there
     hello_seconds: float = 10
+    #: an open cut with rows that hears nothing of its agent for so long, though it could, is dropped
+    open_cut_seconds: float = 300
     #: threads that decode batches and write Parquet
     landing_threads: int = 2
 

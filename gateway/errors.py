@@ -164,6 +164,16 @@ class TooManyStreams(StreamError):
     terminal = False
 
 
+class CutTooLarge(StreamError):
+    pass
+
+
+class CutStalled(StreamError):
+    """An open cut gets neither rows nor its end."""
+
+    terminal = False
+
+
 class MessageStalled(StreamError):
     """The parts of a message do not come any more."""
 

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 DUMP_STARTED, DUMPED = "DUMP_STARTED", "DUMPED"
 #: of one cut; more than can be pending
 MAX_REFS = 4096
+#: of a log entry, about, for each file and each chunk
+FILE_ENTRY_BYTES = 500
 DOING = "reading a cut's dumps"
 
 
@@ -46,7 +48,7 @@ class NamedChunks:
     def entry_bytes(self) -> int:
         """About what they take of a log entry."""
         bounds = sum(len(chunk.lower) + len(chunk.upper) + len(chunk.position) for chunk in self.landed)
-        return bounds + 500 * (len(self.landed) + len(self.files))
+        return bounds + FILE_ENTRY_BYTES * (len(self.landed) + len(self.files))
 
 
 @dataclass(slots=True)

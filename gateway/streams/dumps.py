@@ -78,7 +78,7 @@ class Dumps:
         parts = self.parts
         self._queue = StreamQueue(parts.backlog, self.key, "receiving rows of a dump")
         self._jobs = LandingJobs(parts.threads, parts.metrics, self.key, "writing a dump's files")
-        self._files = ChunkFiles(parts.storage, self.key, parts.config.dump_credit_window_bytes // 2)
+        self._files = ChunkFiles(parts.storage, self.key, parts.config.dump_credit_window_bytes // 2, parts.gathered)
 
     async def serve(self) -> None:
         """Land until the stream ends, a newer one comes, or something fails."""

@@ -14,6 +14,7 @@ hold together is bounded by `gateway.backlog`, and nothing is read behind a larg
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from menura.v1.stream_pb2 import StreamRequest
 from gateway.backlog import StreamQueue
 from gateway.errors import (
     NOTHING_LOST,
+    CutStalled,
     GatewayStopping,
     LandingFailed,
     NumbersSpent,
@@ -48,7 +50,7 @@ from gateway.rate import Rate
 from gateway.registry import RegistryRefused, RegistryUnavailable, SourceCommitted, SourceKey
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
-from gateway.streams.cut_dumps import CutDumps, NamedChunks
+from gateway.streams.cut_dumps import FILE_ENTRY_BYTES, CutDumps, NamedChunks
 from gateway.tasks import ask_registry, finish, report, run_until_first
 from gateway.wire.change_batch import check_sizes, read_batch
 from gateway.wire.cut_end import Before, CutSaid, entry_bytes, read_cut_end
@@ -80,6 +82,8 @@ class _Run:
     last_transaction_id: int
     files: CutFiles
     dumps: CutDumps
+    #: of the open cut
+    has_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,7 @@ class Replication:
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
     _leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _heard_at: float = field(default_factory=time.monotonic)
     #: that the agent may report: each is written to the database
     _errors: Rate = field(default_factory=lambda: Rate(per_second=20, burst=500))
 
@@ -129,6 +134,7 @@ class Replication:
                     self._keep_lease(),
                     self._follow_desired(),
                     self._leave_when_superseded(),
+                    self._leave_when_stalled(),
                 )
         except LandingFailed as failed:
             self.parts.health.fails(self.key, HEALTH_PART)
@@ -145,6 +151,7 @@ class Replication:
     async def _receive_next(self) -> bool:
         """False when the agent has ended the stream."""
         received = await self.stream.receive()
+        self._heard_at = time.monotonic()
         if received is None:
             return False
         if received.message.WhichOneof("payload") != "change_batch":
@@ -242,6 +249,7 @@ class Replication:
                 database=table[0],
                 table=table[1],
             )
+        run.has_rows = True
         work = partial(_land_in_files, batch, frames, run.last_gsn, run.files)
         resent_rows, released = await self._jobs.run_batch(self.parts.backlog.turn, frames, work)
         metrics.menura_landing_resent_rows_total += resent_rows
@@ -285,14 +293,14 @@ class Replication:
                     events=events,
                     chunks=chunks.landed,
                 ),
-                size_bytes + chunks.entry_bytes(),
+                size_bytes + FILE_ENTRY_BYTES * len(files) + chunks.entry_bytes(),
                 self._lease.is_valid,
                 asyncio.get_running_loop().create_future(),
             )
             self._uncommitted.append(_Submitted(cut, run.files, chunks))
             run.cut += 1
             run.last_gsn, run.last_transaction_id = end.last_gsn, end.last_transaction_id
-            run.files = self._new_files(run.epoch, run.cut)
+            run.files, run.has_rows = self._new_files(run.epoch, run.cut), False
             self.parts.committer.submit(cut)
             self._moved.notify_all()
         await self._grant(released)
@@ -365,6 +373,22 @@ class Replication:
         await self.superseded.wait()
         raise superseded(self.key)
 
+    async def _leave_when_stalled(self) -> None:
+        """Rows of a cut that nobody ends would stay in memory for ever."""
+        most_seconds = self.parts.config.open_cut_seconds
+        while True:
+            silent_seconds = time.monotonic() - self._heard_at
+            is_open = self._run is not None and self._run.has_rows
+            if is_open and self._queue.is_waiting and silent_seconds >= most_seconds:
+                raise CutStalled(
+                    "landing a cut",
+                    f"it is open, and its agent has said nothing for {silent_seconds:.0f} s",
+                    data=NOTHING_LOST,
+                    remedy="The agent begins again at the last committed position",
+                    source=str(self.key),
+                )
+            await asyncio.sleep(max(most_seconds - silent_seconds, most_seconds / 10))
+
     async def _grant(self, credit_bytes: int) -> None:
         if credit_bytes:
             self._queue.granted(credit_bytes)
@@ -413,7 +437,8 @@ class Replication:
         return self._run
 
     def _new_files(self, epoch: int, cut: int) -> CutFiles:
-        return CutFiles(self.parts.storage, self.key, epoch, cut, self.parts.config.credit_window_bytes // 2)
+        max_credit_bytes = self.parts.config.credit_window_bytes // 2
+        return CutFiles(self.parts.storage, self.key, epoch, cut, max_credit_bytes, self.parts.gathered)
 
     def _out_of_sequence(self, doing: str, found: str) -> OutOfSequence:
         return OutOfSequence(doing, found, data=NOTHING_LOST, source=str(self.key))

@@ -16,8 +16,9 @@ from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamResponse
 from menura.wire_format import length_delimited
 
+from gateway.landing.gathered import LEAST_BYTES, Gathered
 from gateway.registry import SourceKey
-from tests.gateway.harness import landed_gsns, read_log, running_gateway
+from tests.gateway.harness import data_files, landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
     ANSWER_SECONDS,
@@ -324,3 +325,69 @@ def test_a_cut_when_it_has_all_that_is_allowed_then_the_database_grows_by_its_po
     database.close()
     grown_bytes = (tmp_path / "control.db").stat().st_size - before_bytes
     assert grown_bytes < 8 << 20, f"{grown_bytes} bytes"
+
+
+def test_an_open_cut_when_its_agent_says_nothing_more_then_it_is_dropped_and_the_source_begins_again(
+    tmp_path: Path,
+) -> None:
+    """H3: rows of open cuts stayed in memory for as long as their agent liked."""
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, open_cut_seconds=1.0) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream, run = await agent.open_binlog("shop")
+            await stream.send_batch(change_batch(run, 1, "orders", rows_batch([1])))
+            assert (await stream.expect_error()).code == "CUT_STALLED"
+            stream, run = await agent.open_binlog("shop")
+            await commit_cut(stream, run, 1, [1])
+            with pytest.raises(TimeoutError):  # without rows it may be silent for ever
+                await stream.expect("error", seconds=3)
+
+    asyncio.run(scenario())
+    assert (landed_gsns(tmp_path), len(data_files(tmp_path))) == ([1], 1)
+
+
+def test_credit_when_rows_are_compressed_then_it_counts_them_as_they_were(tmp_path: Path) -> None:
+    """H3: it counted the bytes of the wire, of which a hundredth may be enough."""
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, credit_window_bytes=1 << 20) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream, run = await agent.open_binlog("shop")
+            batch = change_batch(run, 1, "orders", rows_batch(range(1, 12_000), note="x" * 100))
+            assert len(batch.rows) < batch.rows_bytes // 10
+            assert batch.rows_bytes > 1 << 20
+            await stream.send_batch(batch)
+            assert stream.credit < 0
+            await stream.wait_credit(least=1 << 20)  # the rows are out of memory: all of it comes back
+            assert stream.credit == 1 << 20
+            lying = change_batch(run, 1, "orders", rows_batch(range(1, 10)))
+            lying.rows, lying.rows_bytes = random.Random(1).randbytes(200_000), 1_000
+            await stream.send_batch(lying)
+            assert (await stream.expect_error()).code == "BATCH_TOO_LARGE"
+
+    asyncio.run(scenario())
+    assert data_files(tmp_path) == []
+
+
+def test_gathered_rows_when_many_hold_some_then_their_sum_stays_within_the_budget() -> None:
+    gathered = Gathered(max_bytes=96 << 20)
+    held = [0] * 100
+    for _ in range(200):
+        for number in range(len(held)):
+            most_bytes = min(64 << 20, gathered.share_bytes())
+            held[number] += 1 << 18
+            gathered.change(1 << 18)
+            if held[number] > most_bytes:
+                gathered.change(most_bytes // 2 - held[number])
+                held[number] = most_bytes // 2
+    assert max(held) > 0
+    assert sum(held) <= (96 << 20) + len(held) * LEAST_BYTES
