@@ -16,6 +16,10 @@ from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamResponse
 from menura.wire_format import length_delimited
 
+from gateway import server
+from gateway.admission import Admission
+from gateway.landing.chunks import PendingChunks
+from gateway.landing.committer import Committer
 from gateway.landing.gathered import LEAST_BYTES, Gathered
 from gateway.registry import SourceKey
 from tests.gateway.harness import data_files, landed_gsns, read_log, running_gateway
@@ -391,3 +395,46 @@ def test_gathered_rows_when_many_hold_some_then_their_sum_stays_within_the_budge
                 held[number] = most_bytes // 2
     assert max(held) > 0
     assert sum(held) <= (96 << 20) + len(held) * LEAST_BYTES
+
+
+def test_sources_when_their_streams_have_ended_then_nothing_of_them_stays_in_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept of each source that ever came grew without a bound."""
+    kept: list[Any] = []
+
+    def keeping(made: type) -> Any:
+        def make(*arguments: Any) -> Any:
+            kept.append(made(*arguments))
+            return kept[-1]
+
+        return make
+
+    for made in (Committer, PendingChunks, Admission):
+        monkeypatch.setattr(server, made.__name__, keeping(made))
+    registry = MemoryRegistry()
+    names = [f"source-{number}" for number in range(20)]
+    for name in names:
+        registry.want("acme", name, "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, *names) as agent:
+            for name in names:
+                stream, run = await agent.open_binlog(name)
+                client, _ = await agent.open_client(name)
+                await commit_cut(stream, run, 1, [1])
+                await stream.close()
+                await client.close()
+
+            def sizes() -> list[int]:
+                committer, pending, _ = kept
+                maps = (committer._expected, pending._next_numbers, pending._unsettled, pending._streams)
+                return [len(each) for each in maps]
+
+            assert len(kept) == 3
+            kept.sort(key=lambda each: ("Committer", "PendingChunks", "Admission").index(type(each).__name__))
+            await eventually("all to be freed", lambda: sizes() == [0, 0, 0, 0])
+        assert not kept[-1]._streams
+        assert not kept[-1]._connections
+
+    asyncio.run(scenario())
