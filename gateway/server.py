@@ -124,7 +124,7 @@ async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool
         try:
             applied = await asyncio.to_thread(log.recover, registry)
             # This may be a newer version than the one that could not apply them.
-            await _reapply(log, registry, asked=False)
+            await _reapply(log, registry, asked=False, told=set())
         except RegistryUnavailable as unavailable:
             logger.warning("registry is away, the gateway waits: %s", unavailable)
         else:
@@ -137,18 +137,22 @@ async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool
 
 async def _follow_quarantines(log: CutLog, registry: Registry, seconds: float) -> None:
     """Apply what is held back of sources, whenever somebody asks for it, until cancelled."""
+    told: set[str] = set()
     while True:
         await asyncio.sleep(seconds)
         with suppress(RegistryUnavailable):
-            await _reapply(log, registry, asked=True)
+            await _reapply(log, registry, asked=True, told=told)
 
 
-async def _reapply(log: CutLog, registry: Registry, *, asked: bool) -> None:
+async def _reapply(log: CutLog, registry: Registry, *, asked: bool, told: set[str]) -> None:
+    """`told`: what the log has said already of entries that can't be read."""
     for held in await asyncio.to_thread(partial(registry.held, log.landing, asked=asked)):
         try:
             is_over = await asyncio.to_thread(log.reapply, registry, held)
         except (LogUnreadable, OSError) as unreadable:
-            logger.warning("source stays in quarantine: source=%s: %s", held.key, unreadable)
+            if str(unreadable) not in told:
+                logger.warning("source stays in quarantine: source=%s: %s", held.key, unreadable)
+            told.add(str(unreadable))
         else:
             logger.info("source tried again: source=%s in_quarantine=%s", held.key, not is_over)
 

@@ -32,6 +32,8 @@ from gateway.registry import DumpDesired, SourceKey
 
 #: of one source; its sender gets no new credit when half as many wait for a cut
 MAX_PENDING_CHUNKS = 2048
+#: of these, of the texts that say where they begin, end and were read
+MAX_PENDING_BYTES = 64 << 20
 #: numbers of a dump that were passed over and may still come
 MAX_SKIPPED_NUMBERS = 4096
 #: the range of a dump without a key: its one chunk is the whole table
@@ -108,10 +110,16 @@ class ClientChunks:
         self._over: set[str] = set()
         self._open: set[tuple[str, int]] = set()
         self._pending: dict[tuple[str, int], PendingChunk] = {}
+        self._pending_bytes = 0
 
     def __len__(self) -> int:
         """Pending ones."""
         return len(self._pending)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many wait for their cut that the agent had better wait too."""
+        return len(self._pending) >= MAX_PENDING_CHUNKS // 2 or self._pending_bytes >= MAX_PENDING_BYTES // 2
 
     @property
     def open(self) -> int:
@@ -173,10 +181,10 @@ class ClientChunks:
         else:  # an empty one
             self._use(*key)
         self._replaced(landed)
-        if len(self._pending) >= MAX_PENDING_CHUNKS:
+        if len(self._pending) >= MAX_PENDING_CHUNKS or self._pending_bytes >= MAX_PENDING_BYTES:
             raise PayloadInvalid(
                 "landing a chunk of a dump",
-                f"more than {MAX_PENDING_CHUNKS} chunks that no cut names",
+                f"{len(self._pending)} chunks that no cut names, with bounds of {self._pending_bytes} bytes",
                 data=NOTHING_LOST,
                 source=str(self._key),
             )
@@ -192,6 +200,7 @@ class ClientChunks:
         range_.pending.append(chunk)
         range_.lower, range_.is_read = landed.upper, landed.last_of_range
         self._pending[landed.dump, landed.chunk] = chunk
+        self._pending_bytes += _text_bytes(landed)
         return replaced
 
     def drop(self, dump: str, chunk: int) -> list[PendingChunk]:
@@ -217,6 +226,7 @@ class ClientChunks:
             return False
         del range_.pending[0]
         del self._pending[landed.dump, landed.chunk]
+        self._pending_bytes -= _text_bytes(landed)
         self.changed.set()
         return True
 
@@ -252,6 +262,7 @@ class ClientChunks:
         for chunk in reversed(chunks):
             landed = chunk.landed
             del self._pending[landed.dump, landed.chunk]
+            self._pending_bytes -= _text_bytes(landed)
             known = self._dumps.get(landed.dump)
             if known is not None and known.ranges is not None:
                 range_ = known.ranges[landed.range]
@@ -268,6 +279,10 @@ class ClientChunks:
             database=landed.database,
             table=landed.table,
         )
+
+
+def _text_bytes(chunk: LandedChunk) -> int:
+    return len(chunk.lower) + len(chunk.upper) + len(chunk.position)
 
 
 class PendingChunks:

@@ -39,7 +39,7 @@ from menura.v1.stream_pb2 import StreamRequest
 from gateway.backlog import StreamQueue
 from gateway.errors import NOTHING_LOST, ChunksLost, DumpPlanChanged, LandingFailed, PayloadInvalid
 from gateway.landing.chunk_files import ChunkFiles, discard_files
-from gateway.landing.chunks import MAX_PENDING_CHUNKS, ClientChunks, PendingChunk
+from gateway.landing.chunks import ClientChunks, PendingChunk
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.registry import DumpSeen, Problem, SourceKey
 from gateway.stream import AgentStream
@@ -295,7 +295,7 @@ class Dumps:
     async def _grant(self, credit_bytes: int) -> None:
         """Give credit back, unless so many chunks wait for their cut that the agent had better wait too."""
         self._withheld_bytes += credit_bytes
-        if self._withheld_bytes and len(self._chunks) < MAX_PENDING_CHUNKS // 2:
+        if self._withheld_bytes and not self._chunks.is_crowded:
             granted, self._withheld_bytes = self._withheld_bytes, 0
             self._queue.granted(granted)
             await self.stream.send(StreamRequest(credit=Credit(bytes=granted)))

@@ -438,3 +438,28 @@ def test_sources_when_their_streams_have_ended_then_nothing_of_them_stays_in_the
         assert not kept[-1]._connections
 
     asyncio.run(scenario())
+
+
+def test_streams_when_there_are_too_many_then_the_next_is_refused_and_those_that_are_open_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.admission.MAX_STREAMS_OF_AGENT", 3)
+    registry = MemoryRegistry()
+    for tenant in ("acme", "globex"):
+        registry.want(tenant, "shop", "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, max_streams=6) as address,
+            scripted_agent(address, "shop") as hostile,
+            scripted_agent(address, "shop", tenant="globex") as honest,
+        ):
+            stream, run = await honest.open_binlog("shop")
+            for _ in range(2):
+                await (await hostile.open("Control_Heartbeat")).expect("hello_ack")
+            assert (await (await hostile.open("Control_Heartbeat")).expect_error()).code == "TOO_MANY_STREAMS"
+            await (await honest.open("Control_Heartbeat")).expect("hello_ack")
+            assert (await _refusal(address, _hello().SerializeToString()))[0] == "RESOURCE_EXHAUSTED"
+            await commit_cut(stream, run, 1, [1])
+
+    asyncio.run(scenario())
