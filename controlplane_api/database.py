@@ -3,6 +3,10 @@
 Comes in: a URL. Goes out: short transactions, `read` or `write`. A write on SQLite takes the write lock at
 its beginning, so that two writers wait for each other (`BUSY_SECONDS`) and none fails halfway. A kill between
 two statements leaves the database as it was before the transaction, migrations included.
+
+A failure is one of two. `DatabaseUnavailable` is transient: the connection, a lock, a full disk, a missing grant or
+table; the same transaction may succeed later. `DatabaseRefused` is permanent: the database refuses these values, and
+will whenever they come (`is_permanent`).
 """
 
 import sqlite3
@@ -18,11 +22,25 @@ from alembic.script.revision import ResolutionError
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    NotSupportedError,
+    StatementError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
+from controlplane_api.errors import (
+    DatabaseError,
+    DatabaseRefused,
+    DatabaseTooNew,
+    DatabaseUnavailable,
+    DatabaseUnsupported,
+)
 
 BUSY_SECONDS = 20
 BUSY_LOOK_SECONDS = 0.02
@@ -31,6 +49,8 @@ LOOKUP_ROWS = 5_000
 #: PostgreSQL's advisory lock that a migration holds: "menura" in ASCII
 MIGRATION_LOCK = 0x6D656E757261
 _WRITE = "menura_write"
+#: classes of SQLSTATE that say the same again whenever it is tried: features, cardinality, data, integrity, limits
+_PERMANENT_SQLSTATES = ("0A", "21", "22", "23", "54")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +59,16 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that only reads; raises `DatabaseUnavailable`."""
+        """A transaction that only reads; raises `DatabaseUnavailable` or `DatabaseRefused`."""
         with self._transaction(write=False) as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that writes: all of it, or, after any exception, nothing. Raises `DatabaseUnavailable`."""
+        """A transaction that writes: all of it, or, after any exception, nothing.
+
+        Raises `DatabaseUnavailable` or `DatabaseRefused`.
+        """
         with self._transaction(write=True) as connection:
             yield connection
 
@@ -65,8 +88,22 @@ class Database:
                 connection.begin(),
             ):
                 yield connection
-        except (DBAPIError, PoolTimeout) as failure:
-            raise _unavailable(self.shown_url, failure) from failure
+        except (StatementError, PoolTimeout, OverflowError) as failure:
+            raise _failure(self.shown_url, failure) from failure
+
+
+def is_permanent(failure: BaseException) -> bool:
+    """Whether a statement that failed so fails whenever it is repeated.
+
+    SQLite's driver raises OverflowError for a number beyond 64 bits; what SQLAlchemy can't make a value of is a
+    StatementError of its own.
+    """
+    if not isinstance(failure, DBAPIError):
+        return isinstance(failure, StatementError | OverflowError)
+    if failure.connection_invalidated:
+        return False
+    sqlstate = getattr(failure.orig, "sqlstate", None) or ""
+    return isinstance(failure, DataError | IntegrityError | NotSupportedError) or sqlstate[:2] in _PERMANENT_SQLSTATES
 
 
 def open_database(url: str) -> Database:
@@ -87,7 +124,7 @@ def open_database(url: str) -> Database:
             data="It was left as it is.",
             remedy="Run the version of Menura that wrote it, or a newer one.",
         ) from unknown
-    except DatabaseUnavailable:
+    except DatabaseError:
         database.close()
         raise
     return database
@@ -179,12 +216,23 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-def _unavailable(url: str, failure: DBAPIError | PoolTimeout) -> DatabaseUnavailable:
-    # The driver's own words; SQLAlchemy's would add the statement with its values.
-    found = str(failure.orig) if isinstance(failure, DBAPIError) else str(failure)
+def failure_words(failure: BaseException) -> str:
+    """The driver's own words: SQLAlchemy's would add the statement with its values."""
+    words = str(failure.orig if isinstance(failure, StatementError) else failure).strip()
+    return words.splitlines()[0] if words else type(failure).__name__
+
+
+def _failure(url: str, failure: StatementError | PoolTimeout | OverflowError) -> DatabaseError:
+    if is_permanent(failure):
+        return DatabaseRefused(
+            f"using the database {url}",
+            f"it refuses a value ({failure_words(failure)})",
+            data="Nothing was written.",
+            remedy="Report it, with what was being done.",
+        )
     return DatabaseUnavailable(
         f"using the database {url}",
-        found.strip().splitlines()[0] if found.strip() else type(failure).__name__,
+        failure_words(failure),
         data="Nothing was written.",
         remedy="Check that it is there, runs, and takes this user; see --database.",
     )

@@ -25,6 +25,13 @@ class DatabaseUnavailable(DatabaseError):
     terminal = False
 
 
+class DatabaseRefused(DatabaseError):
+    """It refuses these values, and will whenever they come."""
+
+    status = 422
+    exit_code = 27
+
+
 class DatabaseUnsupported(DatabaseError):
     """No SQLite or PostgreSQL URL, or its driver is missing."""
 
@@ -98,6 +105,12 @@ class TableDenied(RequestError):
     """The agent's local policy refuses it."""
 
     status = 409
+
+
+class SourceNotQuarantined(RequestError):
+    """Every committed cut of the source is applied."""
+
+    status = 404
 
 
 class OtherServerMissing(RequestError):

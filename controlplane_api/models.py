@@ -11,7 +11,19 @@ keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fie
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, MetaData, Row, Text, UniqueConstraint, false
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Row,
+    Text,
+    UniqueConstraint,
+    false,
+    select,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Id = BigInteger().with_variant(Integer, "sqlite")
@@ -110,6 +122,19 @@ class SourceTable(Base):
     digest: Mapped[str] = mapped_column(default="")
 
 
+class SourcePosition(Base):
+    """A place in a source's log, stored once for all tables that are there; see `positions`."""
+
+    __tablename__ = "source_position"
+    __table_args__ = (UniqueConstraint("source_id", "digest"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
+    #: of the position
+    digest: Mapped[str]
+    position: Mapped[dict[str, Any]]
+
+
 class Sync(Base):
     """A table's sync: what is asked for, and what the agent and the cut log say of it.
 
@@ -120,7 +145,7 @@ class Sync(Base):
     """
 
     __tablename__ = "sync"
-    __table_args__ = (Index(None, "source_id", "state"),)
+    __table_args__ = (Index(None, "source_id", "state"), Index(None, "position_id"))
 
     table_id: Mapped[int] = mapped_column(Id, ForeignKey("source_table.id"), primary_key=True, autoincrement=False)
     source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
@@ -134,7 +159,8 @@ class Sync(Base):
     failed: Mapped[bool] = mapped_column(default=False)
     state: Mapped[str]
     problem: Mapped[dict[str, Any] | None]
-    position: Mapped[dict[str, Any] | None]
+    #: of `SourcePosition`
+    position_id: Mapped[int | None]
     earlier_rows_missing: Mapped[str] = mapped_column(default="")
     #: why rows from before may be stale, as `rereads.noted` says it; none: no row is
     unlogged: Mapped[dict[str, Any] | None]
@@ -145,6 +171,16 @@ class Sync(Base):
     bytes: Mapped[int] = mapped_column(default=0)
     last_commit_timestamp_us: Mapped[int | None]
     landed_at_us: Mapped[int | None]
+
+
+#: of a sync: its position, for a SELECT
+POSITION_OF_SYNC = (
+    select(SourcePosition.position)
+    .where(SourcePosition.id == Sync.position_id)
+    .correlate(Sync)
+    .scalar_subquery()
+    .label("position")
+)
 
 
 class TableEvent(Base):
@@ -279,6 +315,27 @@ class CommittedPosition(Base):
     #: the cut log that the cut stands in, and its entry there; '' and 0 where an older version wrote it
     landing: Mapped[str] = mapped_column(default="")
     entry: Mapped[int] = mapped_column(default=0)
+
+
+class Quarantine(Base):
+    """A source of which the cut log has cuts that the database refuses: see `registry.quarantine`."""
+
+    __tablename__ = "quarantine"
+
+    source_id: Mapped[int] = mapped_column(Id, ForeignKey("source.id"), primary_key=True, autoincrement=False)
+    landing: Mapped[str]
+    #: the first that is held back, and where it stands
+    entry: Mapped[int]
+    cut: Mapped[int]
+    last_entry: Mapped[int]
+    last_cut: Mapped[int]
+    problem: Mapped[dict[str, Any]]
+    #: the columns of `committed_position` after the last one
+    after: Mapped[dict[str, Any]]
+    #: [[database, table], ...] of which they say something; none: more than are kept
+    tables: Mapped[list[Any] | None]
+    #: somebody wants them to be applied again
+    retry: Mapped[bool] = mapped_column(default=False)
 
 
 class SourceHealth(Base):

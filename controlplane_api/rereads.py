@@ -37,6 +37,8 @@ FIRST_DELAY_SECONDS = 5
 #: of one note: the first ones and the newest
 KEPT_CAUSES = 8
 HOUR_US = 3_600_000_000
+#: of a cause's position, as of an event's
+MAX_POSITION_CHARS = 1_024
 #: ended re-reads of a table that are remembered, beyond those of the last hour
 KEPT_DUMPS = 20
 
@@ -120,7 +122,7 @@ def _note_stops(connection: Connection, *which: ColumnElement[bool]) -> list[int
         gsn = row.gsn or row.last_gsn or 0
         asked = is_syncing(row) and row.lake_rereads_per_hour > 0
         if asked and not _is_coming(connection, row.table_id, note, gsn):
-            position = position_text(row.position)
+            position = position_text(row.position)[:MAX_POSITION_CHARS]
             why = f"a lake stopped it: {row.message}"
             cause = {"gsn": gsn, "position": position, "why": why, "at_us": row.at_us, "of_lake": True}
             notes[row.table_id] = note = _with_cause(note, cause, row.lake_rereads_per_hour)

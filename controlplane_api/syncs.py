@@ -4,7 +4,7 @@ Comes in: tables of one source and what is wanted. Goes out: one transaction tha
 lets the source's generation grow once, which the gateway notices. A kill leaves all of it or nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from menura.instants import now_us
 from menura.naming import TableName, dump_anew, sync_stop
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, insert, select, tuple_, update
 
+from controlplane_api import positions
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import problem_document
 from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions, create_dumps, end_dumps
@@ -132,11 +133,12 @@ def stop_tables(connection: Connection, source_id: int, tables: Sequence[TableNa
                 "of_table": row.id,
                 "to_generation": generation,
                 "to_problem": row.problem if row.failed else None,
-                "to_position": ahead.get(name, here) if flows else row.position,
+                "to_position": ahead.get(name, here) if flows else row.position_id,
             }
         )
     if changes:
         connection.execute(_UPDATE_STOPPED, changes)
+        positions.tidy(connection, source_id)
         _cancel_dumps(connection, source_id, [change["of_table"] for change in changes])
         connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
     return outcomes
@@ -152,7 +154,7 @@ def fail_tables(connection: Connection, source_id: int, problems: Mapping[TableN
         {
             "of_table": row.id,
             "to_problem": problem_document(problems[name]),
-            "to_position": ahead.get(name, here) if row.start is None else row.position,
+            "to_position": ahead.get(name, here) if row.start is None else row.position_id,
         }
         for name, row in sync_rows(connection, source_id, list(problems)).items()
     ]
@@ -161,10 +163,11 @@ def fail_tables(connection: Connection, source_id: int, problems: Mapping[TableN
         .where(Sync.table_id == bindparam("of_table"))
         .values(
             failed=True, state=State.FAILED, start=None, start_text="", changed_generation=generation,
-            problem=bindparam("to_problem"), position=bindparam("to_position"),
+            problem=bindparam("to_problem"), position_id=bindparam("to_position"),
         ),
         changes,
     )  # fmt: skip
+    positions.tidy(connection, source_id)
     _cancel_dumps(connection, source_id, [change["of_table"] for change in changes])
     connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
 
@@ -182,7 +185,7 @@ def begin_anew(connection: Connection, source_id: int, dumps: Mapping[TableName,
         {
             "of_table": row.id,
             "to_text": dumps[name],
-            "to_position": ahead.get(name, here) if row.start is None else row.position,
+            "to_position": ahead.get(name, here) if row.start is None else row.position_id,
         }
         for name, row in sync_rows(connection, source_id, list(dumps)).items()
     ]
@@ -190,11 +193,12 @@ def begin_anew(connection: Connection, source_id: int, dumps: Mapping[TableName,
         update(Sync)
         .where(Sync.table_id == bindparam("of_table"))
         .values(
-            start=StartKind.DUMP, start_text=bindparam("to_text"), position=bindparam("to_position"),
+            start=StartKind.DUMP, start_text=bindparam("to_text"), position_id=bindparam("to_position"),
             state=State.PENDING, problem=None, changed_generation=generation,
         ),
         changes,
     )  # fmt: skip
+    positions.tidy(connection, source_id)
     connection.execute(update(Source).where(Source.id == source_id).values(generation=generation))
 
 
@@ -214,7 +218,7 @@ def sync_rows(connection: Connection, source_id: int, tables: Sequence[TableName
     statement = (
         select(
             SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.denied, SourceTable.gone,
-            Sync.desired, Sync.start, Sync.start_text, Sync.failed, Sync.problem, Sync.position,
+            Sync.desired, Sync.start, Sync.start_text, Sync.failed, Sync.problem, Sync.position_id,
         )
         .outerjoin(Sync, Sync.table_id == SourceTable.id)
         .where(SourceTable.source_id == source_id)
@@ -245,16 +249,23 @@ def by_name(
     return {(row.database, row.name): row for row in found}
 
 
-def _committed(connection: Connection, source_id: int) -> tuple[dict[str, Any] | None, dict[TableName, dict[str, Any]]]:
-    """Where the source's last cut ended, and the own positions of tables that are past it."""
+def _committed(connection: Connection, source_id: int) -> tuple[int | None, dict[TableName, int | None]]:
+    """Where the source's last cut ended, and the own positions of tables that are past it, as syncs name them."""
     row = connection.execute(
         select(CommittedPosition.position, CommittedPosition.ahead).where(CommittedPosition.source_id == source_id)
     ).first()
     if row is None:
         return None, {}
-    return row.position, {
-        (database, table): part["position"] for part in row.ahead for database, table in part["tables"]
+    kept = positions.keep(connection, [(source_id, each) for each in (row.position, *_positions(row.ahead))])
+    return kept.id_of(source_id, row.position), {
+        (database, table): kept.id_of(source_id, part["position"])
+        for part in row.ahead
+        for database, table in part["tables"]
     }
+
+
+def _positions(ahead: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [part["position"] for part in ahead]
 
 
 def _cancel_dumps(connection: Connection, source_id: int, tables: Sequence[int]) -> None:
@@ -276,7 +287,7 @@ _UPDATE_STOPPED = (
         **_STOPPED,
         changed_generation=bindparam("to_generation"),
         problem=bindparam("to_problem"),
-        position=bindparam("to_position"),
+        position_id=bindparam("to_position"),
     )
 )
 
@@ -335,7 +346,7 @@ def denied_table(name: TableName) -> TableDenied:
 
 
 def _notice(row: AnyRow, start: Start) -> str:
-    had_before = row.position is not None
+    had_before = row.position_id is not None
     match start.kind:
         case StartKind.NOW:
             return "Rows written before the sync begins will be missing in the lake."

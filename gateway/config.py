@@ -42,6 +42,12 @@ class GatewayConfig:
     #: how often the desired generations are asked for
     poll_seconds: float = 0.5
     cartography_seconds: float = 600
+    #: open at a time; further ones are refused before anything is read from them
+    max_streams: int = 8192
+    #: from a stream's turn to be read until its Hello is there
+    hello_seconds: float = 10
+    #: an open cut with rows that hears nothing of its agent for so long, though it could, is dropped
+    open_cut_seconds: float = 300
     #: threads that decode batches and write Parquet
     landing_threads: int = 2
 

@@ -150,6 +150,40 @@ class LogEntryTaken(Unsettled):
     pass
 
 
+class SourceQuarantined(GatewayError):
+    """A cut of the source is committed and can't be applied to the database; others go on."""
+
+
+class NumbersSpent(StreamError):
+    """A source's numbers have come to their end: nothing can be counted on from there."""
+
+
+class TooManyStreams(StreamError):
+    """Transient: others may end."""
+
+    terminal = False
+
+
+class CutTooLarge(StreamError):
+    pass
+
+
+class CutStalled(StreamError):
+    """An open cut gets neither rows nor its end."""
+
+    terminal = False
+
+
+class MessageStalled(StreamError):
+    """The parts of a message do not come any more."""
+
+    terminal = False
+
+
+class ReportRefused(StreamError):
+    """The database refuses what an agent said, and will whenever it comes."""
+
+
 class ChunksLost(Unsettled):
     """A cut that named chunks of a dump was not committed."""
 

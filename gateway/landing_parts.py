@@ -13,7 +13,9 @@ from gateway.config import GatewayConfig
 from gateway.errors import NOTHING_LOST, LandingFailed
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
+from gateway.landing.gathered import Gathered
 from gateway.landing.storage import Storage
+from gateway.log_lines import LogLines
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
 from gateway.reconciliation import Generations
@@ -59,9 +61,11 @@ class LandingParts:
     threads: Executor
     pending_chunks: PendingChunks
     backlog: Backlog = field(default_factory=Backlog)
+    gathered: Gathered = field(default_factory=Gathered)
     fence: StreamFence = field(default_factory=StreamFence)
     client_fence: StreamFence = field(default_factory=StreamFence)
     health: LandingHealth = field(default_factory=LandingHealth)
+    log_lines: LogLines = field(default_factory=LogLines)
 
 
 @dataclass(slots=True)

@@ -1,15 +1,16 @@
 """How this process's memory behaves: set once at the start, and given back after each large batch.
 
 The bound for one stream: 192 MiB and five of its largest batch, which is a row where rows are of many MiB. The batch is
-there up to three times as gRPC receives it (slices, a bytearray, bytes); then as its frame and as Arrow; then as Arrow,
-and in the Parquet writer as encoded values, page and compressed page. A stream reads nothing behind a large batch
-before that has landed; the fifth is the next message, of which gRPC takes as much as its window has room for.
+there twice as its parts are put together; then as its frame and as Arrow; then as Arrow, and in the Parquet writer as
+encoded values, page and compressed page. A stream reads nothing behind a large batch before that has landed; the fifth
+is the next message, of which gRPC takes as much as its window has room for.
 
-The bound for several: large batches are landed one at a time, and no stream reads while `backlog.MAX_BYTES` wait. So
-beside the four, gRPC's two further copies and what waits, each stream that sends has one message on its way. gRPC ends
-it at `menura.change_batch.MAX_BATCH_BYTES` and 2 MiB, also where an agent sends without credit. What gathers of small
-batches until their cut ends is `landing.parquet.MAX_GATHERED_BYTES` a source. Text in `_unrepresentable` is beyond the
-bound: the Parquet writer keeps its least and greatest value until the file's end.
+The bound for several: large batches are landed one at a time, and no stream reads while `backlog.MAX_BYTES` wait, by
+their size before compression. On their way are `backlog.MAX_PARTS_BYTES` of parts and one message more, and of each
+stream what one gRPC message may have. What gathers of small batches until their cut ends is
+`landing.gathered.MAX_BYTES` for all sources. Messages beside rows are weighed before they are parsed, and count
+eightfold. Text in `_unrepresentable` is beyond the bound: the Parquet writer keeps its least and greatest value until
+the file's end.
 """
 
 import pyarrow as pa

@@ -11,10 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gateway.errors import SessionUnknown, SourceHeld
+from gateway.rate import Rate
 from gateway.registry import SourceKey
 
 #: how long a data stream may be ahead of its agent's Control_Config stream
 ANNOUNCE_SECONDS = 10.0
+#: of an agent's reports: tables, sources; an agent that says more waits
+ROWS_PER_SECOND = 20_000
+BURST_ROWS = 1_000_000
+#: what an Error counts as: each is written to the database and to the log
+ERROR_ROWS = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +34,8 @@ class AgentSession:
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     flavors: dict[str, str] = field(default_factory=dict)
     streams: int = 0
+    #: rows that it may report
+    reports: Rate = field(default_factory=lambda: Rate(ROWS_PER_SECOND, BURST_ROWS))
 
 
 class Presence:

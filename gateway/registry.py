@@ -3,8 +3,13 @@
 Comes in: what agents report and which cuts were committed. Goes out: the desired state of sources, their
 leases, and where each source's next cut begins. The cut log is the truth about positions; the database
 follows it (`apply_entry`) and may be behind after a kill, never ahead. Every call is synchronous and
-short: the gateway runs it in a worker thread. A call that fails raises `RegistryUnavailable`, and what it
-should have written is written by the next exchange.
+short: the gateway runs it in a worker thread.
+
+A call ends in one of three ways. It is done. It fails for now: `RegistryUnavailable`, and what it should have written
+is written by the next exchange. Or it is refused for what it says: `RegistryRefused`, and repeating it helps nobody.
+What the cut log holds can't be refused, since it is committed: a cut that can't be applied is *poison*, and its source
+alone is quarantined. Its later cuts are held back too, until somebody has them applied again (`held`, `apply_held`) or
+moves the source past them.
 """
 
 from collections.abc import Sequence
@@ -16,6 +21,10 @@ from menura.landing import LandedAhead, LandedPosition, LogEntry
 
 class RegistryUnavailable(Exception):
     """The database could not be reached or refused; transient."""
+
+
+class RegistryRefused(Exception):
+    """The database takes these values neither now nor later."""
 
 
 class LeaseHeld(Exception):
@@ -240,6 +249,17 @@ class SourceCommitted:
     last_transaction_id: int = 0
     position: LandedPosition | None = None
     ahead: tuple[LandedAhead, ...] = field(default=())
+    #: why cuts that stand in the log are held back; None: they are not
+    quarantine: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A source in quarantine: the entries of the log that its held cuts stand in, the first and the last."""
+
+    key: SourceKey
+    entry: int
+    last_entry: int
 
 
 class Registry(Protocol):
@@ -301,16 +321,26 @@ class Registry(Protocol):
     def applied_entry(self, landing: str) -> int:
         """Number of the last cut log entry of this landing that the database holds; 0 for none."""
 
-    def apply_entry(self, landing: str, entry: LogEntry) -> None:
+    def apply_entry(self, landing: str, entry: LogEntry) -> frozenset[SourceKey]:
         """Follow the cut log: positions, started and stopped tables, counts, the ledger of chunks; idempotent.
 
-        A stopped table's sync becomes 'failed' with its position, and the source's generation grows.
+        A stopped table's sync becomes 'failed' with its position, and the source's generation grows. Returns the
+        sources whose cuts are held back.
+        """
+
+    def held(self, landing: str, *, asked: bool) -> list[Held]:
+        """Sources in quarantine by cuts of this landing; `asked`: only those that somebody wants to be tried again."""
+
+    def apply_held(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
+        """Apply a held entry's cuts of one source; False when it is refused again, which is then no longer asked for.
+
+        With the last entry the quarantine ends. Entries come in order.
         """
 
     def committed(self, key: SourceKey) -> SourceCommitted: ...
 
     def dumps(self, key: SourceKey) -> DumpsDesired:
-        """All dumps of the source that are not over, with what is left of each by the ledger."""
+        """All dumps of the source that are not over, with what is left of each by the ledger; none in quarantine."""
 
     def dump_generations(self, keys: Sequence[SourceKey]) -> dict[SourceKey, int]:
         """Of the desired dumps; grows with each command, each plan and each DUMP_STARTED or DUMPED event."""

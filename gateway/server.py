@@ -9,16 +9,19 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
 from menura.change_batch import MAX_BATCH_BYTES
 from menura.errors import MenuraError
 from menura.landing import landing_name
+from menura.message_parts import MAX_GRPC_BYTES
 from menura.v1.stream_pb2 import StreamRequest
 
+from gateway.admission import MAX_STREAMS_OF_AGENT, Admission
 from gateway.config import GatewayConfig, TlsFiles
-from gateway.errors import GatewayFault, GatewayStopping, ListenRefused
+from gateway.errors import GatewayFault, GatewayStopping, ListenRefused, LogUnreadable
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.cut_log import CutLog
@@ -36,11 +39,17 @@ logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 REGISTRY_RETRY_SECONDS = 1.0
+#: how often it is asked whether somebody wants what is held back to be applied again
+QUARANTINE_SECONDS = 1.0
 
 _OPTIONS = (
-    # A batch that does not compress, with its frame and header.
-    ("grpc.max_receive_message_length", MAX_BATCH_BYTES + (2 << 20)),
+    # gRPC holds a message before anybody can look at it, and once for each stream.
+    ("grpc.max_receive_message_length", MAX_GRPC_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES),
+    # Rows are compressed already, and what a stranger compresses may become a thousand times as much: identity alone.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    # Of a connection.
+    ("grpc.max_concurrent_streams", MAX_STREAMS_OF_AGENT),
     # An agent whose host vanished frees its sources soon.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -78,7 +87,7 @@ async def serve(
             config, registry, storage, committer, generations, dump_generations, metrics, threads, PendingChunks()
         )
         streams = _Streams(parts, stop)
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=config.max_streams)
         server.add_generic_rpc_handlers((streams.handler(),))
         address = _open_port(server, config)
         await server.start()
@@ -95,7 +104,13 @@ async def serve(
                     await streams.ended()
 
         try:
-            await run_until_first(committer.run(), generations.run(), dump_generations.run(), wait_for_stop())
+            await run_until_first(
+                committer.run(),
+                generations.run(),
+                dump_generations.run(),
+                _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
+                wait_for_stop(),
+            )
         finally:
             stop.set()
             await server.stop(0)
@@ -108,6 +123,8 @@ async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool
     while True:
         try:
             applied = await asyncio.to_thread(log.recover, registry)
+            # This may be a newer version than the one that could not apply them.
+            await _reapply(log, registry, asked=False, told=set())
         except RegistryUnavailable as unavailable:
             logger.warning("registry is away, the gateway waits: %s", unavailable)
         else:
@@ -116,6 +133,28 @@ async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), REGISTRY_RETRY_SECONDS)
             return False
+
+
+async def _follow_quarantines(log: CutLog, registry: Registry, seconds: float) -> None:
+    """Apply what is held back of sources, whenever somebody asks for it, until cancelled."""
+    told: set[str] = set()
+    while True:
+        await asyncio.sleep(seconds)
+        with suppress(RegistryUnavailable):
+            await _reapply(log, registry, asked=True, told=told)
+
+
+async def _reapply(log: CutLog, registry: Registry, *, asked: bool, told: set[str]) -> None:
+    """`told`: what the log has said already of entries that can't be read."""
+    for held in await asyncio.to_thread(partial(registry.held, log.landing, asked=asked)):
+        try:
+            is_over = await asyncio.to_thread(log.reapply, registry, held)
+        except (LogUnreadable, OSError) as unreadable:
+            if str(unreadable) not in told:
+                logger.warning("source stays in quarantine: source=%s: %s", held.key, unreadable)
+            told.add(str(unreadable))
+        else:
+            logger.info("source tried again: source=%s in_quarantine=%s", held.key, not is_over)
 
 
 def _open_port(server: grpc.aio.Server, config: GatewayConfig) -> str:
@@ -155,6 +194,7 @@ class _Streams:
         self._parts = parts
         self._stop = stop
         self._presence = Presence()
+        self._admission = Admission(parts.config.hello_seconds)
         self._open: set[asyncio.Task[None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -174,13 +214,15 @@ class _Streams:
         assert task is not None
         self._open.add(task)
         self._parts.metrics.menura_session_streams_total += 1
-        stream = AgentStream(context)
+        stream = AgentStream(context, self._parts.backlog)
         try:
             await run_until_first(self._serve_stream(stream), self._leave_when_stopping())
         except MenuraError as error:
             self._parts.metrics.menura_session_errors_total += 1
             if not isinstance(error, GatewayStopping):  # said once, for all streams
-                logger.warning("stream ends: %s: %s", stream.key, error)
+                key = stream.key
+                owner = "" if key is None else f"{key.tenant}/{key.agent}"
+                self._parts.log_lines.write(logger, logging.WARNING, owner, "stream ends: %s: %s", key, error)
             await stream.fail(error)
         except Exception:
             self._parts.metrics.menura_session_errors_total += 1
@@ -189,11 +231,14 @@ class _Streams:
                 GatewayFault("serving a stream", "a fault of the gateway", remedy="See the gateway's log, report it")
             )
         finally:
+            stream.close()
             self._open.discard(task)
 
     async def _serve_stream(self, stream: AgentStream) -> None:
-        hello = await stream.open()
-        if hello is not None:
+        hello = await stream.open(self._admission)
+        if hello is None or stream.key is None:
+            return
+        with self._admission.stream_of(stream.key.tenant, stream.key.agent):
             await Session(stream, self._parts, self._presence).serve(hello)
 
     async def _leave_when_stopping(self) -> None:

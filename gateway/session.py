@@ -15,7 +15,7 @@ from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, SessionReplaced
 from gateway.landing_parts import LandingParts
-from gateway.presence import AgentSession, Presence
+from gateway.presence import ERROR_ROWS, AgentSession, Presence
 from gateway.registry import SourceKey
 from gateway.stream import AgentStream
 from gateway.streams.client import Client
@@ -46,11 +46,11 @@ class Session:
             agent = self.presence.open(key.tenant, key.agent, key.session)
         else:
             agent = await self.presence.join(key.tenant, key.agent, key.session)
-        logger.info("stream opened: %s", key)
+        self._log(logging.INFO, "stream opened: %s", key)
         try:
             await run_until_first(self._serve_as(agent, hello), _leave_when_replaced(agent))
         finally:
-            logger.info("stream closed: %s", key)
+            self._log(logging.INFO, "stream closed: %s", key)
             if self.presence.leave(agent):
                 await finish(self._record_gone(agent))
 
@@ -63,7 +63,7 @@ class Session:
         if key.role is Role.CONFIG:
             await Control(self.stream, self.parts, self.presence, agent, hello).serve()
         elif key.role is Role.HEARTBEAT:
-            await self._serve_heartbeats()
+            await self._serve_heartbeats(agent)
         else:
             source = SourceKey(key.tenant, key.source)
             self.presence.check_holds(agent, source)
@@ -77,13 +77,21 @@ class Session:
                     self.stream, source, key.session, lambda: agent.flavors.get(key.source, ""), self.parts
                 ).serve()
 
-    async def _serve_heartbeats(self) -> None:
+    def _log(self, level: int, message: str, *values: object) -> None:
+        key = self.stream.key
+        assert key is not None
+        self.parts.log_lines.write(logger, level, f"{key.tenant}/{key.agent}", message, *values)
+
+    async def _serve_heartbeats(self, agent: AgentSession) -> None:
         recorded_at = 0.0
         spacing_seconds = self.parts.config.heartbeat_interval_ms / 1000 * 0.9  # clocks of two machines differ
         while (message := await self.stream.read()) is not None:
             if message.WhichOneof("payload") == "error":
-                logger.warning("agent reports: %s: %s", self.stream.key, problem_from(message.error, now_us()).message)
+                await agent.reports.take(ERROR_ROWS)
+                words = problem_from(message.error, now_us()).message
+                self._log(logging.WARNING, "agent reports: %s: %s", self.stream.key, words)
                 continue
+            await agent.reports.take(1 + len(message.heartbeat.sources))
             await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
             if time.monotonic() - recorded_at >= spacing_seconds:
                 recorded_at = time.monotonic()

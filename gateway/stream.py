@@ -1,7 +1,11 @@
 """One gRPC stream as messages: headers checked on the way in, made on the way out. Knows no payload's meaning.
 
-Comes in: an agent's messages, Hello first, one header throughout, numbered without gaps. Goes out: the gateway's,
-numbered likewise.
+Comes in: an agent's messages, Hello first, one header throughout, numbered without gaps; large ones in parts, which are
+put together here. Goes out: the gateway's, numbered likewise.
+
+Sizes are checked before anything is parsed. What comes in one gRPC message is small and is parsed at once; what came in
+parts is parsed in a thread, one of the process at a time. What a message costs beside its rows is counted in
+`gateway.backlog` from its parsing to the next `receive`, when whoever got it is done with it or has queued it.
 """
 
 import asyncio
@@ -10,18 +14,23 @@ from dataclasses import dataclass
 
 import grpc
 from menura import allocator
+from menura.change_batch import MAX_BATCH_BYTES
 from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.instants import now_us
+from menura.message_parts import PART_BYTES, Assembly, PartsInvalid
 from menura.naming import is_identity
 from menura.protocol import PROTOCOL_VERSION
 from menura.roles import ROLES, Role
 from menura.v1.config_pb2 import Hello
-from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamResponse
+from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamRequest, StreamResponse
 
+from gateway.admission import Admission
+from gateway.backlog import Backlog, PartsRoom, cost_bytes
 from gateway.errors import (
     HeaderInvalid,
     HelloMissing,
+    MessageStalled,
     PayloadInvalid,
     ProtocolVersion,
     RequestUnsupported,
@@ -32,7 +41,11 @@ from gateway.wire.message import Received, read_message
 
 #: largest message that is no batch of rows
 MAX_CONTROL_BYTES = 16 << 20
+#: a batch that does not compress, with its frame and header
+MAX_WHOLE_BYTES = MAX_BATCH_BYTES + (2 << 20)
 MAX_HEADER_BYTES = 1 << 10
+#: until the next part of a message comes
+PART_SECONDS = 60.0
 
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
@@ -53,6 +66,7 @@ _PAYLOADS = {
 }
 
 
+_WITH_BATCHES = (Role.CATALOG, Role.CHANGES)
 #: their sizes are checked where they are read
 _BATCHES = ("change_batch", "snapshot_batch")
 
@@ -79,17 +93,21 @@ class StreamKey:
 
 
 class AgentStream:
-    def __init__(self, context: grpc.aio.ServicerContext) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext, backlog: Backlog) -> None:
         self._context = context
+        self._backlog = backlog
+        #: of the message that `receive` gave last
+        self._cost_bytes = 0
         self._received = 0
         self._sent = 0
         self._sending = asyncio.Lock()
         self._header = Header()
         self.key: StreamKey | None = None
 
-    async def open(self) -> Hello | None:
+    async def open(self, admission: Admission) -> Hello | None:
         """Read and check the Hello; None when the agent left without one."""
-        received = await self._next()
+        async with admission.reading_hello(self._context.peer()):
+            received = await self._next()
         if received is None:
             return None
         message = received.message
@@ -113,12 +131,15 @@ class AgentStream:
         return received.message if received is not None else None
 
     async def receive(self) -> Received | None:
-        """The same with the frames of a batch, which its message may lack."""
+        """The same with the frames of a batch, which its message may lack. Where batches may come, waits for room."""
+        assert self.key is not None
+        self._count(0)
+        if self.key.role in _WITH_BATCHES:
+            await self._backlog.room()
         received = await self._next()
         if received is None:
             return None
         message = received.message
-        assert self.key is not None
         if _read_key(message.header) != self.key:
             raise HeaderInvalid(
                 "reading a message", "tenant, agent, source, request type or session other than in the stream's Hello"
@@ -127,9 +148,19 @@ class AgentStream:
         payload = message.WhichOneof("payload")
         if payload not in _PAYLOADS[self.key.role]:
             raise PayloadInvalid("reading a message", f"payload {payload} on this stream")
-        if payload not in _BATCHES and message.ByteSize() > MAX_CONTROL_BYTES:
-            raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
+        if payload not in _BATCHES:
+            if received.wire_bytes > MAX_CONTROL_BYTES:
+                raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
+            self._count(cost_bytes(received))
         return received
+
+    def close(self) -> None:
+        """Nothing that was received is looked at any more."""
+        self._count(0)
+
+    def _count(self, cost: int) -> None:
+        self._backlog.change(cost - self._cost_bytes)
+        self._cost_bytes = cost
 
     async def send(self, message: StreamRequest) -> None:
         """Send one message; its header is made here.
@@ -166,14 +197,60 @@ class AgentStream:
         data = await self._context.read()
         if data is grpc.aio.EOF:
             return None
-        if len(data) >= LARGE_FRAME_BYTES:
-            allocator.trim()  # gRPC has received it in many small blocks, which would be kept
-        return read_message(data)
+        received = read_message(data)
+        if received.message.WhichOneof("payload") != "part":
+            return received
+        if self.key is None:
+            raise HelloMissing("opening a stream", "a first message of more than one part")
+        with self._backlog.assembling() as room:
+            whole = await self._assemble(received.message.part, room)
+            if whole is None:
+                return None
+            if len(whole) >= LARGE_FRAME_BYTES:
+                allocator.trim()  # its parts were many small blocks, which would be kept
+            async with self._backlog.parsing:
+                await self._backlog.room()
+                received = await asyncio.to_thread(read_message, whole)
+                if received.message.WhichOneof("payload") not in _BATCHES:
+                    self._count(cost_bytes(received))
+                return received
+
+    async def _assemble(self, part: MessagePart, room: PartsRoom) -> bytes | None:
+        """The message that begins with this part; None when the agent has ended the stream."""
+        assert self.key is not None
+        most_bytes = MAX_WHOLE_BYTES if self.key.role in _WITH_BATCHES else MAX_CONTROL_BYTES
+        if not PART_BYTES < part.whole_bytes <= most_bytes:
+            raise PayloadInvalid("reading a message", f"parts of {part.whole_bytes} bytes, at most {most_bytes}")
+        assembly = Assembly(part.whole_bytes)
+        try:
+            while (whole := assembly.add(part)) is None:
+                room.took(len(part.data))
+                await room.wait()
+                async with asyncio.timeout(PART_SECONDS):
+                    data = await self._context.read()
+                if data is grpc.aio.EOF:
+                    return None
+                part = _part_of(read_message(data).message)
+        except PartsInvalid as invalid:
+            raise PayloadInvalid("reading a message", str(invalid)) from invalid
+        except TimeoutError as stalled:
+            raise MessageStalled(
+                "reading a message",
+                f"{assembly.received_bytes} of {assembly.whole_bytes} bytes came, and nothing for {PART_SECONDS:g} s",
+                remedy="The agent opens the stream again; check the network between both",
+            ) from stalled
+        return whole
 
     def _check_sequence(self, header: Header) -> None:
         self._received += 1
         if header.sequence != self._received:
             raise StreamOutOfSequence("reading a message", f"number {header.sequence}, expected {self._received}")
+
+
+def _part_of(message: StreamResponse) -> MessagePart:
+    if message.WhichOneof("payload") != "part":
+        raise PartsInvalid("another message within one of several parts")
+    return message.part
 
 
 def _read_key(header: Header) -> StreamKey:

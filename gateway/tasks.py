@@ -5,9 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from gateway.errors import RegistryAway
+from gateway.errors import NOTHING_LOST, RegistryAway, ReportRefused
 from gateway.metrics import GatewayMetrics
-from gateway.registry import RegistryUnavailable
+from gateway.registry import RegistryRefused, RegistryUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ async def run_until_first(*concerns: Coroutine[Any, Any, None]) -> None:
 
 
 async def ask_registry(call: Callable[..., T], *arguments: object) -> T:
-    """A registry call in a thread; raises `RegistryAway`, which ends a stream for a while."""
+    """A registry call in a thread; raises `RegistryAway`, which ends a stream for a while, or `ReportRefused`."""
     try:
         return await asyncio.to_thread(call, *arguments)
     except RegistryUnavailable as unavailable:
@@ -39,15 +39,20 @@ async def ask_registry(call: Callable[..., T], *arguments: object) -> T:
             data="What is committed stays; nothing is lost",
             remedy="Check the database; it is tried again by itself",
         ) from unavailable
+    except RegistryRefused as refused:
+        raise ReportRefused("telling the control plane's database", str(refused), data=NOTHING_LOST) from refused
 
 
 async def report(metrics: GatewayMetrics, call: Callable[[], None]) -> None:
-    """Tell the registry what the next exchange tells anew: dropped while the registry is away."""
+    """Tell the registry what the next exchange tells anew: dropped while the registry is away, or refuses it."""
     try:
         await asyncio.to_thread(call)
     except RegistryUnavailable as unavailable:
         metrics.menura_registry_failures_total += 1
         logger.warning("report dropped, registry is away: %s", unavailable)
+    except RegistryRefused as refused:
+        metrics.menura_registry_failures_total += 1
+        logger.warning("report dropped, registry refuses it: %s", refused)
 
 
 async def finish(work: Awaitable[None]) -> None:

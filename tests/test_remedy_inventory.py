@@ -17,7 +17,9 @@ from tests.servers import ROOT
 
 PACKAGES = ("agent", "gateway", "controlplane_api", "spark_sink", "proto/menura")
 #: they make commands
-HELPERS = frozenset({"sync_anew", "sync_stop", "sync_retry", "sync_resync", "dump_anew", "restored_or_anew"})
+HELPERS = frozenset(
+    {"quarantine_of", "sync_anew", "sync_stop", "sync_retry", "sync_resync", "dump_anew", "restored_or_anew"}
+)
 REMEDY = re.compile(
     r"\bmenura (?:sync|dump|sources|lakes|agent|gateway|api|sink|up|tables|events|status)\b"
     r"|\bSET GLOBAL [a-z]|\bCALL mysql\.|\bGRANT [{A-Z]|\bALTER (?:TABLE|USER) |\bsources\.\{|\bgtid_mode=ON|\bmy\.cnf"
@@ -110,6 +112,7 @@ _SYNC = f"{CONTROL}::test_sync_when_a_command_is_refused_then_what_it_says_inste
 _DUMP = f"{CONTROL}::test_dump_when_a_command_is_refused_then_what_it_says_instead_is_taken"
 _RETENTION = f"{CONTROL}::test_dump_when_the_log_is_not_kept_long_enough_then_both_commands_of_the_message_begin_it"
 _LAKES = f"{CONTROL}::test_lakes_when_one_is_unknown_or_silent_then_what_the_message_says_is_taken"
+_QUARANTINE = f"{CONTROL}::test_quarantine_when_it_begins_or_is_over_then_what_the_messages_say_is_taken"
 _ACCEPTANCE = f"{CONTROL}::test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken"
 
 RUN_BY = {
@@ -168,11 +171,14 @@ RUN_BY = {
     "controlplane_api/lakes.py forget_lake": (_LAKES,),
     "controlplane_api/lost_state.py source_problem": (_LOST,),
     "controlplane_api/lost_state.py table_problem": (_LOST,),
+    "controlplane_api/quarantines.py held_row": (_QUARANTINE,),
     "controlplane_api/recovery.py _retry_refusal": (_SYNC,),
+    "controlplane_api/registry/quarantine.py _problem": (_QUARANTINE,),
     "controlplane_api/registry/dump_reports.py _shortage": (_RETENTION, _SHORT),
     "controlplane_api/rereads.py _limit_problem": (_LIMIT,),
     "controlplane_api/syncs.py _notice": (_SYNC,),
     "controlplane_api/syncs.py _refusal": (_REFUSED, _SYNC),
+    "gateway/landing/committer.py quarantined": (_QUARANTINE,),
     "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
     "spark_sink/ingest/new_beginning.py _parent_begun_anew": (_BEREFT,),
     "spark_sink/ingest/table_task.py unexpected_stop": (_UNEXPECTED,),

@@ -85,7 +85,7 @@ class TaskSink:
         message.rows_bytes = encoded.rows_bytes
         message.transactions_bytes = encoded.transactions_bytes
         size = sum(map(len, encoded.rows)) + len(encoded.transactions)
-        self._credit.spend(size)
+        self._credit.spend(encoded.rows_bytes + encoded.transactions_bytes)
         self._task.writer.send(response, encoded.rows)
         self._state.counters.sent_bytes += size
         if batch.is_partial:

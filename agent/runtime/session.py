@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import grpc
 from menura import allocator
+from menura.message_parts import in_parts
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2, stream_pb2
 from menura.wire_format import length_delimited
 
@@ -64,7 +65,7 @@ _ROWS_OF = {
     "change_batch": changes_pb2.ChangeBatch.ROWS_FIELD_NUMBER,
     "snapshot_batch": snapshot_pb2.SnapshotBatch.ROWS_FIELD_NUMBER,
 }
-#: one message, taken out when it is serialized: gRPC keeps what it was given until it is given the next one
+#: one message, taken out when it is serialized: nobody keeps it while its parts are sent
 Outgoing = list[tuple[stream_pb2.StreamResponse, list[bytes] | None]]
 
 
@@ -119,8 +120,8 @@ class StreamWriter:
         if is_large:
             allocator.trim()  # its frame was made of many small blocks
 
-    def messages(self) -> Iterator[Outgoing]:
-        """For gRPC's sending thread: it takes the next message when the transport has room."""
+    def messages(self) -> Iterator[bytes]:
+        """For gRPC's sending thread: it takes the next message, or part of one, when the transport has room."""
         taken = 0
         while True:
             with self._changed:
@@ -132,8 +133,8 @@ class StreamWriter:
                     return
                 outgoing = [self._queue.popleft()]
                 self._changed.notify_all()
+            yield from in_parts(_serialized(outgoing))
             taken += 1
-            yield outgoing
 
     def started(self, call: grpc.Call) -> None:
         self._call = call
@@ -161,7 +162,7 @@ class GatewayChannel:
         self._session = str(uuid4())
         self._channel = _channel(config.gateway)
         self._stream = self._channel.stream_stream(
-            _METHOD, request_serializer=_serialized, response_deserializer=stream_pb2.StreamRequest.FromString
+            _METHOD, request_serializer=None, response_deserializer=stream_pb2.StreamRequest.FromString
         )
         self._lock = threading.Lock()
         self._told: set[str] = set()

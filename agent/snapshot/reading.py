@@ -206,7 +206,7 @@ class SnapshotReading:
         )
         began = time.monotonic()
         task.sending_since_us = time.time_ns() // 1000
-        self._credit.take(sum(map(len, encoded.rows)), task.cancelled)
+        self._credit.take(encoded.rows_bytes, task.cancelled)
         task.sent_batches += 1
         task.writer.send(stream_pb2.StreamResponse(snapshot_batch=batch), encoded.rows)
         task.sending_since_us = 0

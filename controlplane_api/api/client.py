@@ -19,6 +19,7 @@ from controlplane_api.api.views import (
     Lakes,
     OtherServerView,
     Outcomes,
+    QuarantineView,
     TableEvents,
     Tables,
     TableView,
@@ -77,6 +78,15 @@ class ApiClient:
     def accept(self, source: str, identity: str) -> Accepted:
         path = f"/sources/{quote(source, safe='')}/other-server/accept"
         return self._ask(Accepted, "POST", path, body={"identity": identity})
+
+    def quarantine(self, source: str) -> QuarantineView:
+        return self._ask(QuarantineView, "GET", f"/sources/{quote(source, safe='')}/quarantine")
+
+    def retry_quarantine(self, source: str) -> QuarantineView:
+        return self._ask(QuarantineView, "POST", f"/sources/{quote(source, safe='')}/quarantine/retry", body={})
+
+    def skip_quarantine(self, source: str) -> Outcomes:
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/quarantine/skip", body={})
 
     def start(
         self,

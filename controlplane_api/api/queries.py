@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from menura.instants import now_us
+from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
+from controlplane_api import positions
 from controlplane_api.api import dump_queries, lake_queries
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
@@ -29,6 +31,9 @@ from controlplane_api.errors import RequestInvalid, SourceUnknown, TableUnknown
 from controlplane_api.models import Agent, AnyRow, CommittedPosition, Source, SourceTable, Sync, TableEvent, Tenant
 from controlplane_api.states import LakeState, Stage, State
 from controlplane_api.syncs import is_syncing
+
+#: of a position in a list of tables; a table's own page has all of it
+MAX_LISTED_POSITION_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +128,10 @@ def tables(
     ).scalar_one()
     dumps = dump_queries.running_of_tables(connection, [row.id for row in shown])
     in_lakes = _in_lakes(connection, held, shown, now)
+    places = _places(connection, source_id, shown, MAX_LISTED_POSITION_CHARS)
     return TablePage(
         tables=[
-            TableView(**_table_fields(row, dumps.get(row.id), held.standing, in_lakes.get(row.id), now))
+            TableView(**_table_fields(row, places, dumps.get(row.id), held.standing, in_lakes.get(row.id), now))
             for row in shown
         ],
         total=total,
@@ -146,7 +152,7 @@ def table(connection: Connection, source_id: int, database: str, name: str) -> T
     dumps = dump_queries.running_of_tables(connection, [row.id])
     in_lake = _in_lakes(connection, held, [row], now).get(row.id)
     return TableDetail(
-        **_table_fields(row, dumps.get(row.id), held.standing, in_lake, now),
+        **_table_fields(row, _places(connection, source_id, [row]), dumps.get(row.id), held.standing, in_lake, now),
         columns=row.columns,
         keys=row.keys,
         collation=row.table_collation,
@@ -187,13 +193,11 @@ def _table_select() -> Select[*tuple[Any, ...]]:
         select(
             SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.engine, SourceTable.estimated_rows,
             SourceTable.size_bytes, SourceTable.denied, SourceTable.gone, STATE.label("state"),
-            Sync.desired, Sync.start, Sync.failed, Sync.position, Sync.problem, Sync.earlier_rows_missing,
+            Sync.desired, Sync.start, Sync.failed, Sync.position_id, Sync.problem, Sync.earlier_rows_missing,
             Sync.unlogged,
             Sync.ignored_columns, Sync.rows, Sync.bytes, Sync.last_commit_timestamp_us, Sync.landed_at_us,
-            CommittedPosition.position.label("committed"), CommittedPosition.ahead,
         )
         .outerjoin(Sync, Sync.table_id == SourceTable.id)
-        .outerjoin(CommittedPosition, CommittedPosition.source_id == SourceTable.source_id)
         .order_by(SourceTable.database, SourceTable.name)
     )  # fmt: skip
 
@@ -206,7 +210,7 @@ def _in_lakes(connection: Connection, held: Situation, rows: Sequence[AnyRow], n
 
 
 def _table_fields(
-    row: AnyRow, dump: DumpView | None, held: Standing, lake: LakeTableView | None, now: int
+    row: AnyRow, places: "_Places", dump: DumpView | None, held: Standing, lake: LakeTableView | None, now: int
 ) -> dict[str, Any]:
     stage, problem = _held_up(row, held, lake)
     return {
@@ -217,7 +221,7 @@ def _table_fields(
         "desired": row.desired,
         "runs": is_syncing(row),
         "start": row.start,
-        "position": position_text(_table_position(row)),
+        "position": places.of(row),
         "problem": problem,
         "lake": lake,
         "earlier_rows_missing": row.earlier_rows_missing or "",
@@ -254,17 +258,47 @@ def _held_up(
     return (Stage.SOURCE if row.problem is not None else None), row.problem
 
 
-def _table_position(row: AnyRow) -> dict[str, Any] | None:
-    """A table that flows is where its source is, unless it is ahead of it; any other is where it stopped."""
-    if not is_syncing(row) or row.start is not None:
-        position: dict[str, Any] | None = row.position
-        return position
-    for part in row.ahead or []:
-        if [row.database, row.name] in part["tables"]:
-            ahead: dict[str, Any] = part["position"]
-            return ahead
-    committed: dict[str, Any] | None = row.committed
-    return committed
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Positions of a source's tables, in the server's own words."""
+
+    committed: str
+    ahead: dict[TableName, str]
+    #: of `SourcePosition`, by id
+    kept: dict[int, str]
+
+    def of(self, row: AnyRow) -> str:
+        """A table that flows is where its source is, unless it is ahead of it; any other is where it stopped."""
+        if _is_where_it_stopped(row):
+            return self.kept.get(row.position_id, "")
+        return self.ahead.get((row.database, row.name), self.committed)
+
+
+def _is_where_it_stopped(row: AnyRow) -> bool:
+    return not is_syncing(row) or row.start is not None
+
+
+def _places(connection: Connection, source_id: int, rows: Sequence[AnyRow], most_chars: int = 0) -> _Places:
+    """`most_chars`: of a position that many tables may have; 0: all."""
+
+    def text(document: dict[str, Any] | None) -> str:
+        words = position_text(document)
+        return words if not most_chars or len(words) <= most_chars else f"{words[:most_chars]}..."
+
+    committed = connection.execute(
+        select(CommittedPosition.position, CommittedPosition.ahead).where(CommittedPosition.source_id == source_id)
+    ).first()
+    stopped = {row.position_id for row in rows if _is_where_it_stopped(row) and row.position_id is not None}
+    kept = {id_: text(position) for id_, position in positions.documents(connection, stopped).items()}
+    if committed is None:
+        return _Places("", {}, kept)
+    ahead = {
+        (database, name): words
+        for part in committed.ahead
+        for words in (text(part["position"]),)
+        for database, name in part["tables"]
+    }
+    return _Places(text(committed.position), ahead, kept)
 
 
 def _write_cursor(database: str, name: str) -> str:

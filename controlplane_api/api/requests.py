@@ -23,6 +23,10 @@ class AcceptRequest(Request):
     identity: str = Field(min_length=1, max_length=256)
 
 
+class QuarantineCommand(Request):
+    """An empty object."""
+
+
 class NamedTable(Request):
     database: str = Field(min_length=1, max_length=256)
     table: str = Field(min_length=1, max_length=256)

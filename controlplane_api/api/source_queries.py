@@ -24,6 +24,7 @@ from controlplane_api.models import (
     Dump,
     LakeStop,
     Lease,
+    Quarantine,
     Source,
     SourceHealth,
     SourceTable,
@@ -82,13 +83,14 @@ def _situations(connection: Connection, tenant: str, now: int, source: str | Non
             CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
             CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
             CommittedPosition.transactions, CommittedPosition.landing, CommittedPosition.entry,
-            _DUMPS.label("dumps"), _LOST.label("lost_tables"),
+            Quarantine.problem.label("quarantine"), _DUMPS.label("dumps"), _LOST.label("lost_tables"),
         )
         .join_from(Source, Tenant)
         .outerjoin(Agent, Agent.id == Source.agent_id)
         .outerjoin(Lease, and_(Lease.tenant == Tenant.name, Lease.source == Source.name))
         .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
         .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+        .outerjoin(Quarantine, Quarantine.source_id == Source.id)
         .where(Tenant.name == tenant)
         .order_by(Source.name)
     )  # fmt: skip
@@ -106,7 +108,8 @@ def _landed(row: AnyRow, now: int) -> Landed:
 
 def _situation(row: AnyRow, lakes: list[LakeView], now: int) -> Situation:
     connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
-    seen = SourceSeen(row.name, row.agent, connected, row.seen_at_us or 0, row.problem or row.health_problem)
+    problem = row.problem or row.health_problem
+    seen = SourceSeen(row.name, row.agent, connected, row.seen_at_us or 0, problem, row.quarantine)
     return Situation(row, connected, _is_current(row, now), lakes, standing(seen, lakes))
 
 

@@ -2,9 +2,9 @@
 
 A table's changes go through three stages: the source is read (server and agent), what was read lands (gateway), what
 has landed goes into lakes (sinks). Comes in: what the database knows of each stage of a source. Goes out: a
-`Standing`, which holds for all tables of the source whose syncs run. A sink that has ended with an error fails them; a
-stage that says nothing or is in error lets them wait, and `problem` says why; of several the first one counts. So no
-table streams while a stage of it stands still.
+`Standing`, which holds for all tables of the source whose syncs run. A source in quarantine, or a sink that has ended
+with an error, fails them; a stage that says nothing or is in error lets them wait, and `problem` says why; of several
+the first one counts. So no table streams while a stage of it stands still.
 """
 
 from collections.abc import Sequence
@@ -56,10 +56,14 @@ class SourceSeen:
     connected: bool
     seen_at_us: int
     problem: Document | None
+    #: why committed cuts are held back
+    quarantine: Document | None = None
 
 
 def standing(source: SourceSeen, lakes: Sequence[LakeView]) -> Standing:
     """The worst of a source's stages."""
+    if source.quarantine is not None:
+        return Standing(State.FAILED, Stage.GATEWAY, source.quarantine)
     for lake in lakes:
         if lake.state is LakeState.FAILED:
             return Standing(State.FAILED, Stage.LAKE, None if lake.problem is None else lake.problem.model_dump())

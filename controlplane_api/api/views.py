@@ -160,6 +160,22 @@ class Accepted(View):
     changed: bool
 
 
+class QuarantineView(View):
+    """Cuts of a source that are committed, and that the database refuses: nothing of it lands meanwhile."""
+
+    #: of the cut log: where the first and the last of them stand
+    landing: str
+    entry: int
+    last_entry: int
+    cut: int
+    last_cut: int
+    problem: ProblemView
+    #: of which they say something; null: of very many
+    tables: int | None
+    #: the gateway was asked to apply them again
+    retries: bool
+
+
 class DumpLimits(View):
     """0: no limit of the user's."""
 
@@ -280,7 +296,7 @@ class TableView(View):
     runs: bool
     #: where it shall begin; null once it has begun
     start: StartKind | None
-    #: up to here all of it has landed, in the server's own words
+    #: up to here all of it has landed, in the server's own words; in a list a long one ends in "..."
     position: str
     #: of `stage`
     problem: ProblemView | None

@@ -1,5 +1,5 @@
-"""`menura sources` and `menura sources accept SOURCE`: what the API says of sources, and the command to follow another
-server."""
+"""`menura sources [accept SOURCE | quarantine SOURCE]`: what the API says of sources, and the commands to follow
+another server and to end a quarantine."""
 
 from typing import Annotated
 
@@ -11,9 +11,14 @@ from controlplane_api.api.views import OtherServerView, Sources
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import DEFAULT_API, DEFAULT_TENANT, Api, AsJson, Tenant, count, plain, put
 from controlplane_api.commands.show import show_sources
+from controlplane_api.commands.tables import show_outcomes
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+RetryOption = Annotated[bool, typer.Option("--retry", help="Have the gateway apply them again.")]
+SkipOption = Annotated[
+    bool, typer.Option("--skip", help="Go on behind them; the tables that they name are dumped anew.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Follow the server that is shown.")]
 
 
@@ -52,6 +57,30 @@ def accept(
         put(Text(f"Nothing was changed. If this is the right server: menura sources accept {source} --yes"))
     else:
         put(Text("Accepted: the lake follows it." if accepted.changed else "It had been accepted before."))
+
+
+@app.command()
+def quarantine(
+    source: str,
+    again: RetryOption = False,
+    skip: SkipOption = False,
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Show the committed cuts that the database refuses; --retry and --skip end it."""
+    with ApiClient(api, tenant) as client:
+        if skip:
+            show_outcomes(client.skip_quarantine(source), "begins anew", "not changed", as_json=as_json)
+            return
+        found = client.retry_quarantine(source) if again else client.quarantine(source)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    tables = "very many tables" if found.tables is None else f"{count(found.tables)} tables"
+    held = f"Held back: cuts {found.cut} to {found.last_cut}, entries {found.entry} to {found.last_entry}; {tables}."
+    words = "The gateway applies them again." if found.retries else ""
+    put(*(Text(plain(line)) for line in (found.problem.message, held, words) if line))
 
 
 def _put(other: OtherServerView) -> None:

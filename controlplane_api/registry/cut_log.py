@@ -5,23 +5,30 @@ that a kill leaves the entry either applied or to be applied again. The log alon
 replayed into an empty database it gives the same positions, counts and failures. What only commands know,
 which tables shall be syncing, it can't give back: tables it brings are 'stopped' at a place from which
 a resume loses and repeats nothing, and say so (`lost_state`).
+
+An entry is applied at once for all its sources. Where the database refuses it for what it says, it is applied again
+source by source (`apply_apart`): a source whose cuts are refused for themselves is quarantined, the others move on. A
+source in quarantine stays where it is, and its later cuts are held with the first.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from menura.bounds import clean_int64
 from menura.landing import LandedCut, LandedStart, LandedStop, LogEntry
 from sqlalchemy import Connection, bindparam, insert, select, tuple_, update
 
-from controlplane_api import lost_state, rereads
+from controlplane_api import lost_state, positions, rereads
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document, position_from
 from controlplane_api.dump_lives import NOT_YET
 from controlplane_api.errors import EntryOutOfOrder
-from controlplane_api.models import CommittedPosition, Landing, Source, SourceTable, Sync, Tenant
-from controlplane_api.registry import leases, table_events
+from controlplane_api.models import CommittedPosition, Landing, Quarantine, Source, SourceTable, Sync, Tenant
+from controlplane_api.registry import leases, quarantine, table_events
 from controlplane_api.registry.dump_ledger import Ledger, Mention
+from controlplane_api.registry.quarantine import HeldCuts
 from controlplane_api.states import Desired, StartKind, State
 from gateway.registry import Problem, SourceKey
 
@@ -42,6 +49,7 @@ class _Source:
     last_commit_timestamp_us: int | None = None
     last: LandedCut | None = None
     stored_generation: int = 0
+    is_quarantined: bool = False
 
 
 @dataclass(slots=True)
@@ -57,7 +65,7 @@ class _Sync:
     failed: bool = False
     state: str = State.STOPPED
     problem: Document | None = None
-    position: Document | None = None
+    position_id: int | None = None
     earlier_rows_missing: str = ""
     unlogged: Document | None = None
     lake_rereads_per_hour: int = 0
@@ -66,9 +74,15 @@ class _Sync:
     bytes: int = 0
     last_commit_timestamp_us: int | None = None
     landed_at_us: int | None = None
+    #: where the entry moves it to; none: nowhere
+    position: Document | None = None
+
+    @property
+    def has_position(self) -> bool:
+        return self.position is not None or self.position_id is not None
 
 
-_SYNC_COLUMNS = tuple(column.name for column in fields(_Sync))
+_SYNC_COLUMNS = tuple(column.name for column in fields(_Sync) if column.name != "position")
 
 
 def applied_entry(connection: Connection, landing: str) -> int:
@@ -78,12 +92,68 @@ def applied_entry(connection: Connection, landing: str) -> int:
 
 def apply_entry(connection: Connection, landing: str, entry: LogEntry) -> None:
     """Apply one entry once; raises `EntryOutOfOrder` when those before it are missing."""
+    if _is_next(connection, landing, entry):
+        _apply_cuts(connection, landing, entry)
+        _applied(connection, landing, entry)
+
+
+def apply_apart(connection: Connection, landing: str, entry: LogEntry) -> None:
+    """The same, a source at a time: one whose cuts are poison is quarantined."""
+    if not _is_next(connection, landing, entry):
+        return
+    sources = _lock_sources(connection, {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}, entry)
+    for key, part in _by_source(entry).items():
+        try:
+            with connection.begin_nested():
+                _apply_cuts(connection, landing, part)
+        except Exception as failure:
+            if not quarantine.is_poison(failure):
+                raise
+            source_id = sources[key].id
+            quarantine.hold(connection, source_id, _held(key, landing, part, source_id), failure)
+    _applied(connection, landing, entry)
+
+
+def apply_held(connection: Connection, landing: str, key: SourceKey, entry: LogEntry) -> bool:
+    """Apply what is held of a source in quarantine; False where it is refused again."""
+    part = _by_source(entry).get(key)
+    source = _select_sources(connection, {key})[key]
+    if not source.is_quarantined:
+        return True
+    if part is not None:
+        try:
+            with connection.begin_nested():
+                _apply_cuts(connection, landing, part, with_held=True)
+        except Exception as failure:
+            if not quarantine.is_poison(failure):
+                raise
+            quarantine.refused_again(connection, source.id, _held(key, landing, part, source.id), failure)
+            return False
+    quarantine.applied(connection, source.id, entry.entry)
+    return True
+
+
+def _by_source(entry: LogEntry) -> dict[SourceKey, LogEntry]:
+    """An entry for each source, with its cuts alone."""
+    cuts: dict[SourceKey, list[LandedCut]] = defaultdict(list)
+    for cut in entry.cuts:
+        cuts[SourceKey(cut.tenant, cut.source)].append(cut)
+    return {key: replace(entry, cuts=tuple(of_source)) for key, of_source in cuts.items()}
+
+
+def _held(key: SourceKey, landing: str, entry: LogEntry, source_id: int) -> HeldCuts:
+    named = _tables_of((_Source(source_id, 0), cut) for cut in entry.cuts)
+    return HeldCuts(key, landing, entry, {(database, table) for _, database, table in named})
+
+
+def _is_next(connection: Connection, landing: str, entry: LogEntry) -> bool:
+    """False for one that is there; the landing's row gets locked."""
     connection.execute(insert_into(connection, Landing).values(url=landing, applied_entry=0).on_conflict_do_nothing())
     applied = connection.execute(
         select(Landing.applied_entry).where(Landing.url == landing).with_for_update(key_share=True)
     ).scalar_one()
     if entry.entry <= applied:
-        return
+        return False
     if entry.entry != applied + 1:
         raise EntryOutOfOrder(
             "following the cut log",
@@ -91,36 +161,80 @@ def apply_entry(connection: Connection, landing: str, entry: LogEntry) -> None:
             data="Nothing of it was applied.",
             remedy="Apply the entries between first.",
         )
-    _apply_cuts(connection, landing, entry)
+    return True
+
+
+def _applied(connection: Connection, landing: str, entry: LogEntry) -> None:
     connection.execute(update(Landing).where(Landing.url == landing).values(applied_entry=entry.entry))
 
 
-def _apply_cuts(connection: Connection, landing: str, entry: LogEntry) -> None:
+def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_held: bool = False) -> None:
+    """`with_held`: also of sources in quarantine, whose cuts are held else."""
     sources = _lock_sources(connection, {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}, entry)
     cuts: list[tuple[_Source, LandedCut]] = []
+    if not with_held:
+        _hold_more(connection, landing, entry, sources)
     for cut in entry.cuts:
         source = sources[SourceKey(cut.tenant, cut.source)]
+        if source.is_quarantined and not with_held:
+            continue
         if cut.cut > source.cut:  # one at or below came from a gateway that had lost its lease
             source.cut = cut.cut
             cuts.append((source, cut))
     syncs, known = _load_syncs(connection, _tables_of(cuts))
     ledger = _load_ledger(connection, cuts, syncs, entry.committed_at_us)
+    before = _positions_of_started(connection, cuts, syncs)
     for source, cut in cuts:
-        _apply_cut(source, cut, syncs, ledger, entry.committed_at_us)
+        _apply_cut(source, cut, syncs, before, ledger, entry.committed_at_us)
     ledger.store()
+    left = _keep_positions(connection, syncs)
     events = [(syncs[source.id, event.database, event.table], event) for source, cut in cuts for event in cut.events]
     table_events.record(connection, [(sync.table_id, event) for sync, event in events])
-    new = [asdict(sync) for sync in syncs.values() if sync.table_id not in known]
-    old = [asdict(sync) for sync in syncs.values() if sync.table_id in known]
+    new = [_sync_row(sync) for sync in syncs.values() if sync.table_id not in known]
+    old = [_sync_row(sync) for sync in syncs.values() if sync.table_id in known]
     if new:
         connection.execute(insert(Sync), new)
     if old:
         connection.execute(_UPDATE_SYNC, [{f"new_{name}": value for name, value in row.items()} for row in old])
+    positions.drop_unused(connection, left)
     # Before the position moves: a dump that begins in this entry heals what lakes stopped before it.
     asked = rereads.note_stops(connection, _askable(cuts, syncs))
     _store_sources(connection, sources, landing, entry)
     noted = [sync.table_id for sync in syncs.values() if sync.unlogged]
     rereads.order_due(connection, sorted({*noted, *asked}), entry.committed_at_us)
+
+
+def _sync_row(sync: _Sync) -> Document:
+    return {name: getattr(sync, name) for name in _SYNC_COLUMNS}
+
+
+def _positions_of_started(
+    connection: Connection, cuts: Iterable[tuple[_Source, LandedCut]], syncs: Mapping[TableKey, _Sync]
+) -> dict[int, Document]:
+    """Where tables were that start, by `position_id`."""
+    started = (syncs[source.id, each.database, each.table] for source, cut in cuts for each in cut.started)
+    return positions.documents(connection, {sync.position_id for sync in started if sync.position_id is not None})
+
+
+def _keep_positions(connection: Connection, syncs: Mapping[TableKey, _Sync]) -> set[int]:
+    """Give the syncs that move the ids of their new positions; the ids that they have left."""
+    moved = [sync for sync in syncs.values() if sync.position is not None]
+    kept = positions.keep(connection, ((sync.source_id, sync.position) for sync in moved if sync.position is not None))
+    left: set[int] = set()
+    for sync in moved:
+        former, sync.position_id = sync.position_id, kept.id_of(sync.source_id, sync.position)
+        if former is not None and former != sync.position_id:
+            left.add(former)
+    return left
+
+
+def _hold_more(connection: Connection, landing: str, entry: LogEntry, sources: Mapping[SourceKey, _Source]) -> None:
+    if not any(source.is_quarantined for source in sources.values()):
+        return
+    for key, part in _by_source(entry).items():
+        source = sources[key]
+        if source.is_quarantined:
+            quarantine.hold_more(connection, source.id, _held(key, landing, part, source.id))
 
 
 def _askable(cuts: Iterable[tuple[_Source, LandedCut]], syncs: Mapping[TableKey, _Sync]) -> list[int]:
@@ -157,13 +271,21 @@ def _load_ledger(
     return Ledger(connection, mentioned, sorted(stopped), at_us)
 
 
-def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], ledger: Ledger, at_us: int) -> None:
+def _apply_cut(
+    source: _Source,
+    cut: LandedCut,
+    syncs: dict[TableKey, _Sync],
+    before: Mapping[int, Document],
+    ledger: Ledger,
+    at_us: int,
+) -> None:
+    """`before`: where tables were that start."""
     ahead = {table: position_document(part.position) for part in cut.ahead for table in part.tables}
     here = position_document(cut.position)
     source.generation = max(source.generation, cut.generation)
     for start in cut.started:
         sync = syncs[source.id, start.database, start.table]
-        _begin(sync, start, cut.generation, ledger)
+        _begin(sync, start, before, cut.generation, ledger)
         if sync.desired == Desired.STOPPED and cut.generation >= sync.changed_generation:
             # A command has started it that the database never heard of.
             sync.problem = asdict(lost_state.table_problem(cut.source, start.database, start.table, at_us))
@@ -179,13 +301,13 @@ def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], le
             _follow_dump(sync, ledger.event(source.id, sync.table_id, event))
     for file in cut.files:
         sync = syncs[source.id, file.database, file.table]
-        sync.rows += file.rows
-        sync.bytes += file.bytes
+        sync.rows = clean_int64(sync.rows + file.rows)
+        sync.bytes = clean_int64(sync.bytes + file.bytes)
         sync.position = ahead.get((file.database, file.table), here)
         sync.last_commit_timestamp_us = cut.last_commit_timestamp_us or sync.last_commit_timestamp_us
         sync.landed_at_us = at_us
-        source.rows += file.rows
-        source.bytes += file.bytes
+        source.rows = clean_int64(source.rows + file.rows)
+        source.bytes = clean_int64(source.bytes + file.bytes)
     stops = [(syncs[source.id, stop.database, stop.table], stop) for stop in cut.stopped]
     failed = [(sync, stop) for sync, stop in stops if _end(sync, stop, cut.generation, at_us)]
     if failed:
@@ -194,19 +316,20 @@ def _apply_cut(source: _Source, cut: LandedCut, syncs: dict[TableKey, _Sync], le
         sync.changed_generation = source.generation
         missing = ledger.stopped(source.id, sync.table_id, stop)
         sync.earlier_rows_missing = sync.earlier_rows_missing and (missing or sync.earlier_rows_missing)
-    source.transactions += cut.transaction_count
+    source.transactions = clean_int64(source.transactions + cut.transaction_count)
     source.last_commit_timestamp_us = cut.last_commit_timestamp_us or source.last_commit_timestamp_us
     source.epoch = max(source.epoch, cut.epoch)
     source.last = cut
 
 
-def _begin(sync: _Sync, start: LandedStart, generation: int, ledger: Ledger) -> None:
+def _begin(sync: _Sync, start: LandedStart, before: Mapping[int, Document], generation: int, ledger: Ledger) -> None:
     position = position_document(start.position)
     missing = start.earlier_rows_missing
     if sync.start == StartKind.DUMP and generation >= sync.changed_generation:
         missing = ledger.missing_at_start(sync.source_id, sync.start_text) or NOT_YET
-    is_there = position_from(sync.position) == start.position
-    goes_on = sync.position is not None and (sync.start == StartKind.RESUME or is_there)
+    stored = before.get(sync.position_id) if sync.position_id is not None else None
+    is_there = position_from(sync.position or stored) == start.position
+    goes_on = sync.has_position and (sync.start == StartKind.RESUME or is_there)
     if not goes_on:  # a resume misses what the table's first start missed, no more
         # Without a command's word that it begins anew, a replay doesn't take back that rows are missing.
         kept = sync.earlier_rows_missing if sync.start is None else ""
@@ -258,9 +381,11 @@ def _select_sources(connection: Connection, keys: set[SourceKey]) -> dict[Source
             Tenant.name.label("tenant"), Source.name, Source.id, Source.generation,
             CommittedPosition.epoch, CommittedPosition.cut, CommittedPosition.rows, CommittedPosition.bytes,
             CommittedPosition.transactions, CommittedPosition.last_commit_timestamp_us,
+            Quarantine.source_id.label("quarantined"),
         )
         .join_from(Source, Tenant)
         .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+        .outerjoin(Quarantine, Quarantine.source_id == Source.id)
         .where(tuple_(Tenant.name, Source.name).in_([(key.tenant, key.source) for key in keys]))
         .order_by(Source.id)
         .with_for_update(of=Source, key_share=True)
@@ -276,6 +401,7 @@ def _select_sources(connection: Connection, keys: set[SourceKey]) -> dict[Source
             bytes=row.bytes or 0,
             transactions=row.transactions or 0,
             last_commit_timestamp_us=row.last_commit_timestamp_us,
+            is_quarantined=row.quarantined is not None,
         )
         for row in rows
     }

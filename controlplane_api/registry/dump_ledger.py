@@ -6,7 +6,8 @@ say of their older rows.
 
 A chunk moves its range only from a place that the range has reached: where it is, where it began, or where it was
 before the entry that moved it last, since an agent may have been told of it then (the outcome of a commit may be known
-late, one entry at most). All below such a place is there, and what was counted above it is counted anew. Any other
+late, one entry at most). All below such a place is there, and what was counted above it is counted anew. A sum that SQL
+can't keep stays at the greatest number: it is shown, nothing goes by it. Any other
 chunk (of a dump or a range that is done, behind a gap, of no known range) does not count: its rows are in the lake and
 do no harm there, and what the ledger lacks is read. What each chunk was stands in the cut log; here is only where its
 range is, so the ledger does not grow while a dump runs. A dump that the database does not know is one from before it
@@ -47,8 +48,8 @@ class _Counted:
     def with_chunk(self, chunk: LandedChunk) -> "_Counted":
         return _Counted(
             clean_text(chunk.upper),
-            self.rows + chunk.rows,
-            self.bytes + clean_int64(chunk.source_bytes),
+            clean_int64(self.rows + chunk.rows),
+            clean_int64(self.bytes + chunk.source_bytes),
             self.chunks + 1,
         )
 
@@ -133,7 +134,7 @@ class Ledger:
         name = source_id, chunk.dump
         dump = self._dumps[name]
         self._changed.add(name)
-        dump.next_chunk = max(dump.next_chunk, chunk.chunk + 1)
+        dump.next_chunk = clean_int64(max(dump.next_chunk, chunk.chunk + 1))
         problem = _not_counted(dump, table_id, chunk)
         if problem:
             logger.warning("chunk not counted: dump=%s chunk=%d because=%s", chunk.dump, chunk.chunk, problem)
@@ -144,8 +145,8 @@ class Ledger:
             moved.at, moved.done = below.with_chunk(chunk), chunk.last_of_range
             self._ranges[dump.id, chunk.range] = moved
         now = below.with_chunk(chunk)
-        dump.rows += now.rows - before.rows
-        dump.bytes += now.bytes - before.bytes
+        dump.rows = clean_int64(dump.rows + now.rows - before.rows)
+        dump.bytes = clean_int64(dump.bytes + now.bytes - before.bytes)
         dump.chunks += now.chunks - before.chunks
 
     def event(self, source_id: int, table_id: int, event: LandedEvent) -> str | None:

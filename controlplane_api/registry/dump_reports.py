@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, select, update
 from controlplane_api import rereads
 from controlplane_api.documents import insert_into
 from controlplane_api.dump_lives import end_dumps, grow_dump_generation
-from controlplane_api.models import AnyRow, Dump, DumpRange, DumpStatus, Source, SourceTable, Sync, Tenant
+from controlplane_api.models import AnyRow, Dump, DumpRange, DumpStatus, Quarantine, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import DumpEnd, StartKind
 from controlplane_api.syncs import begin_anew
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange, Problem, SourceKey
@@ -27,12 +27,13 @@ def desired(connection: Connection, key: SourceKey) -> DumpsDesired:
     # The generation first and a dump before its ranges: what changes between comes with a newer generation, and a
     # plan is never seen without its ranges.
     source = connection.execute(
-        select(Source.id, Source.dump_generation)
+        select(Source.id, Source.dump_generation, Quarantine.source_id.label("quarantined"))
         .join_from(Source, Tenant)
+        .outerjoin(Quarantine, Quarantine.source_id == Source.id)
         .where(Tenant.name == key.tenant, Source.name == key.source)
     ).first()
-    if source is None:
-        return DumpsDesired(0, ())
+    if source is None or source.quarantined is not None:
+        return DumpsDesired(0 if source is None else source.dump_generation, ())
     running = (Dump.source_id == source.id, Dump.state == DumpEnd.RUNNING)
     rows = connection.execute(
         select(Dump, SourceTable.database, SourceTable.name)

@@ -18,9 +18,19 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 from controlplane_api import lost_state
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
-from controlplane_api.errors import DatabaseUnavailable
-from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync, Tenant
-from controlplane_api.registry import agent_reports, cut_log, dump_reports, leases
+from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
+from controlplane_api.models import (
+    POSITION_OF_SYNC,
+    AnyRow,
+    CommittedPosition,
+    Dump,
+    Quarantine,
+    Source,
+    SourceTable,
+    Sync,
+    Tenant,
+)
+from controlplane_api.registry import agent_reports, cut_log, dump_reports, leases, quarantine
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.registry.cartography import store_cartography
 from controlplane_api.states import DumpEnd, StartKind
@@ -29,8 +39,10 @@ from gateway.registry import (
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    Held,
     OtherServerSeen,
     Problem,
+    RegistryRefused,
     RegistryUnavailable,
     SourceCommitted,
     SourceDesired,
@@ -127,7 +139,7 @@ class SqlRegistry:
                     SourceTable.name,
                     Sync.start,
                     Sync.start_text,
-                    Sync.position,
+                    POSITION_OF_SYNC,
                     Sync.unlogged,
                     Sync.earlier_rows_missing,
                     _DUMP_GSN.label("dump_gsn"),
@@ -168,21 +180,43 @@ class SqlRegistry:
         with self._read() as connection:
             return cut_log.applied_entry(connection, landing)
 
-    def apply_entry(self, landing: str, entry: LogEntry) -> None:
+    def apply_entry(self, landing: str, entry: LogEntry) -> frozenset[SourceKey]:
+        keys = {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}
+        try:
+            with self._write() as connection:
+                cut_log.apply_entry(connection, landing, entry)
+                return quarantine.among(connection, keys)
+        except Exception as failure:
+            if not isinstance(failure, RegistryRefused) and not quarantine.is_poison(failure):
+                raise
         with self._write() as connection:
-            cut_log.apply_entry(connection, landing, entry)
+            cut_log.apply_apart(connection, landing, entry)
+            return quarantine.among(connection, keys)
+
+    def held(self, landing: str, *, asked: bool) -> list[Held]:
+        with self._read() as connection:
+            return quarantine.held(connection, landing, asked=asked)
+
+    def apply_held(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
+        with self._write() as connection:
+            return cut_log.apply_held(connection, landing, key, entry)
 
     def committed(self, key: SourceKey) -> SourceCommitted:
         with self._read() as connection:
             row = connection.execute(
-                select(CommittedPosition)
-                .join(Source, Source.id == CommittedPosition.source_id)
-                .join(Tenant)
+                select(CommittedPosition, Quarantine.problem)
+                .join_from(Source, Tenant)
+                .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+                .outerjoin(Quarantine, Quarantine.source_id == Source.id)
                 .where(Tenant.name == key.tenant, Source.name == key.source)
             ).first()
         if row is None:
             return SourceCommitted()
+        problem = None if row.problem is None else Problem(**row.problem)
+        if row.cut is None:
+            return SourceCommitted(quarantine=problem)
         return SourceCommitted(
+            quarantine=problem,
             epoch=row.epoch,
             cut=row.cut,
             last_gsn=row.last_gsn,
@@ -232,6 +266,8 @@ class SqlRegistry:
                 yield connection
         except DatabaseUnavailable as unavailable:
             raise RegistryUnavailable(str(unavailable)) from unavailable
+        except DatabaseRefused as refused:
+            raise RegistryRefused(str(refused)) from refused
 
     @contextmanager
     def _read(self) -> Iterator[Connection]:
@@ -240,6 +276,8 @@ class SqlRegistry:
                 yield connection
         except DatabaseUnavailable as unavailable:
             raise RegistryUnavailable(str(unavailable)) from unavailable
+        except DatabaseRefused as refused:
+            raise RegistryRefused(str(refused)) from refused
 
 
 def _notice(connection: Connection, key: SourceKey) -> str:

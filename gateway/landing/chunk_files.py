@@ -20,6 +20,7 @@ import pyarrow as pa
 from menura.landing import LandedFile, chunk_path
 
 from gateway.errors import NOTHING_LOST, BatchColumns
+from gateway.landing.gathered import Gathered
 from gateway.landing.parquet_file import ROW_GROUP_BYTES, ParquetFile
 from gateway.landing.storage import Storage
 from gateway.registry import SourceKey
@@ -51,11 +52,12 @@ class _Chunk:
 class ChunkFiles:
     """Of one stream's chunks, each from its first batch until it is pending."""
 
-    def __init__(self, storage: Storage, key: SourceKey, max_credit_bytes: int) -> None:
-        """`max_credit_bytes` of the sender's credit may be held by what is in memory."""
+    def __init__(self, storage: Storage, key: SourceKey, max_credit_bytes: int, gathered: Gathered) -> None:
+        """`max_credit_bytes` of the sender's credit may be held by what is in memory, `gathered` bounds that of all."""
         self._storage = storage
         self._key = key
         self._max_credit_bytes = max_credit_bytes
+        self._gathered = gathered
         self._word = secrets.token_hex(4)
         self._chunks: dict[ChunkKey, _Chunk] = {}
         self._gathered_bytes = 0
@@ -88,11 +90,12 @@ class ChunkFiles:
         chunk.gathered.append(batch.rows)
         chunk.gathered_bytes += size_bytes
         chunk.credit_bytes += credit_bytes
-        self._gathered_bytes += size_bytes
+        self._hold(size_bytes)
         self._credit_bytes += credit_bytes
         released = self._write(chunk) if chunk.gathered_bytes >= ROW_GROUP_BYTES else 0
-        if self._gathered_bytes > MAX_GATHERED_BYTES or self._credit_bytes > self._max_credit_bytes:
-            released += self._write_largest()
+        most_bytes = min(MAX_GATHERED_BYTES, self._gathered.share_bytes())
+        if self._gathered_bytes > most_bytes or self._credit_bytes > self._max_credit_bytes:
+            released += self._write_largest(most_bytes // 2)
         return released
 
     def finish(self, dump: str, chunk: int) -> tuple[tuple[LandedFile, ...], int]:
@@ -121,7 +124,7 @@ class ChunkFiles:
         if known.open_file is not None:
             known.open_file.discard()
         discard_files(self._storage, known.closed)
-        self._gathered_bytes -= known.gathered_bytes
+        self._hold(-known.gathered_bytes)
         self._credit_bytes -= known.credit_bytes
         return known.credit_bytes
 
@@ -129,10 +132,14 @@ class ChunkFiles:
         """Delete the chunks of all dumps but these; returns the credit that was held."""
         return sum(self.discard(*key) for key in list(self._chunks) if key[0] not in dumps)
 
-    def _write_largest(self) -> int:
+    def _hold(self, by_bytes: int) -> None:
+        self._gathered_bytes += by_bytes
+        self._gathered.change(by_bytes)
+
+    def _write_largest(self, left_bytes: int) -> int:
         released = 0
         for chunk in sorted(self._chunks.values(), key=lambda chunk: chunk.gathered_bytes, reverse=True):
-            if self._gathered_bytes <= MAX_GATHERED_BYTES // 2 and self._credit_bytes <= self._max_credit_bytes // 2:
+            if self._gathered_bytes <= left_bytes and self._credit_bytes <= self._max_credit_bytes // 2:
                 break
             if chunk.gathered:
                 released += self._write(chunk)
@@ -143,7 +150,7 @@ class ChunkFiles:
         file = chunk.open_file or self._create(chunk)
         file.write(chunk.gathered)
         released = chunk.credit_bytes
-        self._gathered_bytes -= chunk.gathered_bytes
+        self._hold(-chunk.gathered_bytes)
         self._credit_bytes -= chunk.credit_bytes
         chunk.gathered, chunk.gathered_bytes, chunk.credit_bytes = [], 0, 0
         if file.written_bytes > MAX_FILE_BYTES:

@@ -32,6 +32,8 @@ from gateway.registry import DumpDesired, SourceKey
 
 #: of one source; its sender gets no new credit when half as many wait for a cut
 MAX_PENDING_CHUNKS = 2048
+#: of these, of the texts that say where they begin, end and were read
+MAX_PENDING_BYTES = 64 << 20
 #: numbers of a dump that were passed over and may still come
 MAX_SKIPPED_NUMBERS = 4096
 #: the range of a dump without a key: its one chunk is the whole table
@@ -108,10 +110,16 @@ class ClientChunks:
         self._over: set[str] = set()
         self._open: set[tuple[str, int]] = set()
         self._pending: dict[tuple[str, int], PendingChunk] = {}
+        self._pending_bytes = 0
 
     def __len__(self) -> int:
         """Pending ones."""
         return len(self._pending)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many wait for their cut that the agent had better wait too."""
+        return len(self._pending) >= MAX_PENDING_CHUNKS // 2 or self._pending_bytes >= MAX_PENDING_BYTES // 2
 
     @property
     def open(self) -> int:
@@ -123,6 +131,8 @@ class ClientChunks:
         wanted = {order.dump: order for order in orders}
         self._over |= self._dumps.keys() - wanted.keys()
         self._dumps = {dump: known for dump, known in self._dumps.items() if dump in wanted}
+        for dump in self._next_numbers.keys() - wanted.keys():
+            del self._next_numbers[dump]
         for dump, order in wanted.items():
             known = self._dumps.setdefault(dump, _Dump(order, _Numbers(self.next_chunk(order))))
             known.order = order
@@ -171,10 +181,10 @@ class ClientChunks:
         else:  # an empty one
             self._use(*key)
         self._replaced(landed)
-        if len(self._pending) >= MAX_PENDING_CHUNKS:
+        if len(self._pending) >= MAX_PENDING_CHUNKS or self._pending_bytes >= MAX_PENDING_BYTES:
             raise PayloadInvalid(
                 "landing a chunk of a dump",
-                f"more than {MAX_PENDING_CHUNKS} chunks that no cut names",
+                f"{len(self._pending)} chunks that no cut names, with bounds of {self._pending_bytes} bytes",
                 data=NOTHING_LOST,
                 source=str(self._key),
             )
@@ -190,6 +200,7 @@ class ClientChunks:
         range_.pending.append(chunk)
         range_.lower, range_.is_read = landed.upper, landed.last_of_range
         self._pending[landed.dump, landed.chunk] = chunk
+        self._pending_bytes += _text_bytes(landed)
         return replaced
 
     def drop(self, dump: str, chunk: int) -> list[PendingChunk]:
@@ -215,6 +226,7 @@ class ClientChunks:
             return False
         del range_.pending[0]
         del self._pending[landed.dump, landed.chunk]
+        self._pending_bytes -= _text_bytes(landed)
         self.changed.set()
         return True
 
@@ -250,6 +262,7 @@ class ClientChunks:
         for chunk in reversed(chunks):
             landed = chunk.landed
             del self._pending[landed.dump, landed.chunk]
+            self._pending_bytes -= _text_bytes(landed)
             known = self._dumps.get(landed.dump)
             if known is not None and known.ranges is not None:
                 range_ = known.ranges[landed.range]
@@ -266,6 +279,10 @@ class ClientChunks:
             database=landed.database,
             table=landed.table,
         )
+
+
+def _text_bytes(chunk: LandedChunk) -> int:
+    return len(chunk.lower) + len(chunk.upper) + len(chunk.position)
 
 
 class PendingChunks:
@@ -292,6 +309,8 @@ class PendingChunks:
     def close(self, key: SourceKey, stream: ClientChunks) -> list[PendingChunk]:
         """It ends; returns the chunks that no cut has named."""
         del self._streams[key]
+        if not self._next_numbers[key]:
+            del self._next_numbers[key]
         return stream.close()
 
     def find(self, key: SourceKey, session: str, dump: str, chunk: int) -> PendingChunk | None:
@@ -322,5 +341,7 @@ class PendingChunks:
                 chunk.stream.is_lost = True
             chunk.stream.changed.set()
         self._unsettled[key] -= len(chunks)
+        if not self._unsettled[key]:
+            del self._unsettled[key]
         self._moved.set()
         self._moved = asyncio.Event()

@@ -7,6 +7,8 @@ sources. The order within a commit is: log entry, registry, acknowledgement. The
 answers, so the log is never more than one entry ahead of it, and a stream that opens reads the newest position
 there; while it is away, commits wait, credits run out and agents stop reading: nothing is lost, nothing is
 acknowledged that a restart could not find. A kill between log entry and registry is healed by `CutLog.recover`.
+What the registry refuses for good is not tried again: the cut is in the log, its source is quarantined, and its stream
+ends with SOURCE_QUARANTINED, while the other cuts of the entry are acknowledged.
 
 The committer is also the last fence: it lets a cut pass only if it is the next of its source, under the newest
 epoch that began here, and while the lease is valid.
@@ -21,8 +23,17 @@ from dataclasses import dataclass, field
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.landing import LandedCut, LogEntry
+from menura.naming import quarantine_of
 
-from gateway.errors import NOTHING_LOST, GatewayError, LeaseLost, LogEntryTaken, LogUnsettled, StreamSuperseded
+from gateway.errors import (
+    NOTHING_LOST,
+    GatewayError,
+    LeaseLost,
+    LogEntryTaken,
+    LogUnsettled,
+    SourceQuarantined,
+    StreamSuperseded,
+)
 from gateway.landing.cut_log import CutLog, EntryTaken
 from gateway.metrics import GatewayMetrics
 from gateway.registry import Registry, RegistryUnavailable, SourceKey
@@ -52,9 +63,10 @@ class CompleteCut:
         """Whether no log entry can name its files, now or later."""
         if not self.outcome.done():
             return False
-        return self.outcome.cancelled() or (
-            isinstance(failure := self.outcome.exception(), MenuraError) and not isinstance(failure, LogUnsettled)
-        )
+        if self.outcome.cancelled():
+            return True
+        failure = self.outcome.exception()
+        return isinstance(failure, MenuraError) and not isinstance(failure, LogUnsettled | SourceQuarantined)
 
 
 @dataclass(slots=True)
@@ -85,13 +97,17 @@ class Committer:
         self._wake.set()
 
     async def withdraw(self, key: SourceKey) -> None:
-        """Drop what a source has gathered; what is being committed is awaited. Outcomes tell which was which."""
+        """Drop what a source has gathered; what is being committed is awaited. Outcomes tell which was which.
+
+        Nothing of the source passes before it begins again.
+        """
         for cut in [cut for cut in self._gathered if cut.key == key]:
             self._gathered.remove(cut)
             cut.outcome.cancel()
         under_way = [cut.outcome for cut in self._committing if cut.key == key]
         if under_way:
             await asyncio.wait(under_way)
+        self._expected.pop(key, None)
 
     async def run(self) -> None:
         """Commit until cancelled. Ends only by a failure that no retry can heal, which ends the gateway."""
@@ -172,10 +188,14 @@ class Committer:
         except GatewayError as failed:
             self._fail(cuts, failed)
             return
-        await self._apply(entry)
+        held = await self._apply(entry)
         self.metrics.menura_log_entries_total += 1
         self.metrics.menura_log_commit_us_total += (time.monotonic_ns() - started) // 1000
         for cut in cuts:
+            if cut.key in held:
+                self._expected[cut.key].epoch = 0
+                cut.outcome.set_exception(quarantined(cut.key, f"cut {cut.landed.cut}, entry {entry.entry}"))
+                continue
             self.metrics.menura_landing_cuts_total += 1
             self.metrics.menura_landing_files_total += len(cut.landed.files)
             self.metrics.menura_landing_committed_rows_total += sum(file.rows for file in cut.landed.files)
@@ -189,11 +209,12 @@ class Committer:
             self._expected[cut.key].epoch = 0  # nothing passes before the source begins again
             cut.outcome.set_exception(failure)
 
-    async def _apply(self, entry: LogEntry) -> None:
+    async def _apply(self, entry: LogEntry) -> frozenset[SourceKey]:
+        """Sources whose cuts are held back."""
         away = False
         while True:
             try:
-                await asyncio.to_thread(self.registry.apply_entry, self.landing, entry)
+                held = await asyncio.to_thread(self.registry.apply_entry, self.landing, entry)
             except RegistryUnavailable as unavailable:
                 self.metrics.menura_registry_failures_total += 1
                 if not away:
@@ -203,4 +224,14 @@ class Committer:
             else:
                 if away:
                     logger.warning("registry is back")
-                return
+                return held
+
+
+def quarantined(key: SourceKey, found: str) -> SourceQuarantined:
+    return SourceQuarantined(
+        "committing a source's cuts",
+        found,
+        data="It is committed, and nothing more of the source lands before somebody ends the quarantine",
+        remedy=f"See why: {quarantine_of(key.source)}",
+        source=str(key),
+    )

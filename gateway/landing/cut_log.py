@@ -20,7 +20,7 @@ from menura.landing import LandedCut, LandingFormatError, LogEntry, decode_entry
 
 from gateway.errors import NOTHING_LOST, LandingFailed, LogBehindRegistry, LogUnreadable, LogUnsettled
 from gateway.landing.storage import OutcomeUnknown, Storage
-from gateway.registry import Registry
+from gateway.registry import Held, Registry
 
 SETTLE_ATTEMPTS = 4
 SETTLE_SECONDS = 0.1
@@ -45,6 +45,10 @@ class CutLog:
         self._next = 1
 
     @property
+    def landing(self) -> str:
+        return self._landing
+
+    @property
     def next_entry(self) -> int:
         return self._next
 
@@ -63,6 +67,18 @@ class CutLog:
             registry.apply_entry(self._landing, entry)
             self._next += 1
         return self._next - 1 - applied
+
+    def reapply(self, registry: Registry, held: Held) -> bool:
+        """Apply what is held back of a source in quarantine; False where it is refused again."""
+        for number in range(held.entry, held.last_entry + 1):
+            entry = self._read(number)
+            if entry is None:
+                raise self._unreadable(number, "it is not there")
+            is_last = number == held.last_entry
+            is_named = any((cut.tenant, cut.source) == (held.key.tenant, held.key.source) for cut in entry.cuts)
+            if (is_named or is_last) and not registry.apply_held(self._landing, held.key, entry):
+                return False
+        return True
 
     def append(self, cuts: Sequence[LandedCut], committed_at_us: int) -> LogEntry:
         """Write the next entry.

@@ -5,9 +5,10 @@ call at a time for a cut.
 
 Small batches of a table gather in memory until they make a row group, so that a thousand tables with a row
 each cost a thousand small files and no more. What is in memory holds its sender's credit; above
-`MAX_GATHERED_BYTES` the largest tables are written. A transaction of any size so passes through a bounded
-memory into open files. Above `MAX_OPEN_FILES` the file that was longest not written to is closed, and its table
-goes on in a further file of the same cut (`...-1.parquet`).
+`MAX_GATHERED_BYTES`, or this cut's share of what the process may gather (`gathered`), the largest tables are
+written. A transaction of any size so passes through a bounded memory into open files. Above `MAX_OPEN_FILES` the
+file that was longest not written to is closed, and its table goes on in a further file of the same cut
+(`...-1.parquet`).
 
 Durable: what `finish` returned. A kill before leaves files that no entry names.
 """
@@ -18,7 +19,8 @@ import pyarrow as pa
 from menura.change_batch import ABSENT, CHANGE_TYPE, COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
 from menura.landing import LandedFile, data_path
 
-from gateway.errors import BatchColumns, OutOfSequence
+from gateway.errors import BatchColumns, CutTooLarge, OutOfSequence
+from gateway.landing.gathered import Gathered
 from gateway.landing.parquet_file import ROW_GROUP_BYTES, ParquetFile
 from gateway.landing.storage import Storage
 from gateway.registry import SourceKey
@@ -26,6 +28,8 @@ from gateway.wire.change_batch import LandedBatch
 
 MAX_GATHERED_BYTES = 64 << 20
 MAX_OPEN_FILES = 128
+#: of a cut: each has at least one file, which the log entry names
+MAX_VERSIONS = 100_000
 
 _FEW_VALUES = (CHANGE_TYPE, POSITION, ABSENT)
 _GROWING = (GSN, TRANSACTION_ID, COMMIT_TIMESTAMP_US)
@@ -57,13 +61,16 @@ class _OpenFile:
 class CutFiles:
     """The data files of one cut of one source, from its first batch to its end."""
 
-    def __init__(self, storage: Storage, key: SourceKey, epoch: int, cut: int, max_credit_bytes: int) -> None:
-        """`max_credit_bytes` of senders' credit may be held by what is in memory."""
+    def __init__(
+        self, storage: Storage, key: SourceKey, epoch: int, cut: int, max_credit_bytes: int, gathered: Gathered
+    ) -> None:
+        """`max_credit_bytes` of senders' credit may be held by what is in memory, `gathered` bounds that of all."""
         self._storage = storage
         self._key = key
         self._epoch = epoch
         self._cut = cut
         self._max_credit_bytes = max_credit_bytes
+        self._gathered = gathered
         self._tables: dict[TableVersion, _Table] = {}
         self._open: dict[TableVersion, _Table] = {}  # longest not written to first
         self._finished: list[LandedFile] = []
@@ -75,6 +82,8 @@ class CutFiles:
         version = (batch.database, batch.table, batch.schema_id)
         table = self._tables.get(version)
         if table is None:
+            if len(self._tables) >= MAX_VERSIONS:
+                raise CutTooLarge("landing a change batch", f"more than {MAX_VERSIONS} tables and schema versions")
             table = self._tables[version] = _Table(version, batch.rows.schema)
         elif not table.schema.equals(batch.rows.schema, check_metadata=True):
             raise BatchColumns(
@@ -95,11 +104,12 @@ class CutFiles:
         table.gathered.append(batch)
         table.gathered_bytes += size_bytes
         table.credit_bytes += credit_bytes
-        self._gathered_bytes += size_bytes
+        self._hold(size_bytes)
         self._credit_bytes += credit_bytes
         released = self._write(table) if table.gathered_bytes >= ROW_GROUP_BYTES else 0
-        if self._gathered_bytes > MAX_GATHERED_BYTES or self._credit_bytes > self._max_credit_bytes:
-            released += self._write_largest()
+        most_bytes = min(MAX_GATHERED_BYTES, self._gathered.share_bytes())
+        if self._gathered_bytes > most_bytes or self._credit_bytes > self._max_credit_bytes:
+            released += self._write_largest(most_bytes // 2)
         return released
 
     def last_gsn(self) -> int:
@@ -127,14 +137,19 @@ class CutFiles:
         self._open.clear()
         self._tables.clear()
         self._finished.clear()
-        released, self._gathered_bytes, self._credit_bytes = self._credit_bytes, 0, 0
+        self._hold(-self._gathered_bytes)
+        released, self._credit_bytes = self._credit_bytes, 0
         return released
 
-    def _write_largest(self) -> int:
+    def _hold(self, by_bytes: int) -> None:
+        self._gathered_bytes += by_bytes
+        self._gathered.change(by_bytes)
+
+    def _write_largest(self, left_bytes: int) -> int:
         """Halve what is in memory, largest tables first, so that the small ones can go on gathering."""
         released = 0
         for table in sorted(self._tables.values(), key=lambda table: table.gathered_bytes, reverse=True):
-            if self._gathered_bytes <= MAX_GATHERED_BYTES // 2 and self._credit_bytes <= self._max_credit_bytes // 2:
+            if self._gathered_bytes <= left_bytes and self._credit_bytes <= self._max_credit_bytes // 2:
                 break
             if table.gathered:
                 released += self._write(table)
@@ -149,7 +164,7 @@ class CutFiles:
         file.first_gsn = file.first_gsn or first.first_gsn
         file.last_gsn = last.last_gsn
         released = table.credit_bytes
-        self._gathered_bytes -= table.gathered_bytes
+        self._hold(-table.gathered_bytes)
         self._credit_bytes -= table.credit_bytes
         table.gathered, table.gathered_bytes, table.credit_bytes = [], 0, 0
         return released

@@ -38,6 +38,7 @@ class Cartographer:
         """One part of an answer."""
         if part.source != self._key.source:
             raise PayloadInvalid("reading a cartography", "that of another source", source=str(self._key))
+        await self._agent.reports.take(1 + len(part.tables))
         self._tables += tables_seen(part)
         if len(self._tables) > MAX_TABLES:
             raise PayloadInvalid("reading a cartography", f"more than {MAX_TABLES} tables", source=str(self._key))

@@ -7,7 +7,7 @@ landed the dumps'; the rest begins anew with the next stream.
 from menura.instants import now_us
 
 from gateway.landing_parts import LandingParts
-from gateway.presence import AgentSession
+from gateway.presence import ERROR_ROWS, AgentSession
 from gateway.registry import Problem, SourceKey
 from gateway.stream import AgentStream
 from gateway.streams.cartography import Cartographer
@@ -21,6 +21,7 @@ class Client:
         self._stream = stream
         self._parts = parts
         self._key = key
+        self._agent = agent
         self._cartographer = Cartographer(stream, parts, agent, key)
         self._dumps = Dumps(stream, key, agent.session, parts)
 
@@ -33,7 +34,6 @@ class Client:
 
     async def _receive_next(self) -> bool:
         """False when the agent has ended the stream."""
-        await self._parts.backlog.room()
         received = await self._stream.receive()
         if received is None:
             return False
@@ -42,6 +42,7 @@ class Client:
         if payload == "cartography":
             await self._cartographer.take(message.cartography, now_us())
         elif payload == "error":
+            await self._agent.reports.take(ERROR_ROWS)
             await self._record_problem(problem_from(message.error, now_us()))
         else:
             await self._dumps.receive(received)

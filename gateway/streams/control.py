@@ -17,7 +17,7 @@ from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, SourceHeld
 from gateway.landing_parts import LandingParts
-from gateway.presence import AgentSession, Presence
+from gateway.presence import ERROR_ROWS, AgentSession, Presence
 from gateway.registry import AgentSeen, Problem, SourceKey
 from gateway.stream import AgentStream
 from gateway.tasks import ask_registry, report, run_until_first
@@ -94,7 +94,7 @@ class Control:
             try:
                 self._presence.check_holds(self._agent, self._key(name))
             except SourceHeld as held:
-                logger.warning("source refused: %s: %s", self._stream.key, held)
+                self._log("source refused: %s: %s", self._stream.key, held)
                 await self._stream.send(StreamRequest(error=as_message(held)))
 
     async def _send_desired(self, name: str) -> None:
@@ -115,7 +115,8 @@ class Control:
                 await self._record_effective(message.effective_state)
                 continue
             problem = problem_from(message.error, now_us())
-            logger.warning("agent reports: %s: %s", self._stream.key, problem.message)
+            await self._agent.reports.take(ERROR_ROWS)
+            self._log("agent reports: %s: %s", self._stream.key, problem.message)
             if message.error.source in self._sent:
                 key = self._key(message.error.source)
                 await self._record_problem(key, problem)
@@ -128,6 +129,7 @@ class Control:
     async def _record_effective(self, state: EffectiveState) -> None:
         if state.source not in self._sent:
             return  # another agent has it now; its word counts
+        await self._agent.reports.take(1 + len(state.tables))
         at_us = now_us()
         tables, problem = tables_effective(state, at_us), optional_problem(state, at_us)
         await report(
@@ -142,6 +144,10 @@ class Control:
                 warnings_of(state, at_us),
             ),
         )
+
+    def _log(self, message: str, *values: object) -> None:
+        owner = f"{self._agent.tenant}/{self._agent.agent}"
+        self._parts.log_lines.write(logger, logging.WARNING, owner, message, *values)
 
     def _key(self, name: str) -> SourceKey:
         return SourceKey(self._agent.tenant, name)

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 DUMP_STARTED, DUMPED = "DUMP_STARTED", "DUMPED"
 #: of one cut; more than can be pending
 MAX_REFS = 4096
+#: of a log entry, about, for each file and each chunk
+FILE_ENTRY_BYTES = 500
 DOING = "reading a cut's dumps"
 
 
@@ -46,7 +48,7 @@ class NamedChunks:
     def entry_bytes(self) -> int:
         """About what they take of a log entry."""
         bounds = sum(len(chunk.lower) + len(chunk.upper) + len(chunk.position) for chunk in self.landed)
-        return bounds + 500 * (len(self.landed) + len(self.files))
+        return bounds + FILE_ENTRY_BYTES * (len(self.landed) + len(self.files))
 
 
 @dataclass(slots=True)
@@ -76,10 +78,8 @@ class CutDumps:
             self._desired = {order.dump: order for order in desired.dumps}
         left_out = [event for event in of_dumps if not self._counts(event)]
         for event in left_out:
-            logger.warning(
-                "event of a dump ignored: source=%s dump=%s kind=%s: it is over, or has begun before",
-                self.key, event.dump, event.kind,
-            )  # fmt: skip
+            words = "event of a dump ignored: source=%s dump=%s kind=%s: it is over, or has begun before"
+            self._log(words, self.key, event.dump, event.kind)
         return tuple(event for event in events if event not in left_out)
 
     def name(self, end: CutEnd, events: Sequence[LandedEvent], after_gsn: int) -> NamedChunks:
@@ -100,14 +100,15 @@ class CutDumps:
         for ref, chunk in found:
             if chunk is None or not self.parts.pending_chunks.name(self.key, chunk):
                 self.parts.metrics.menura_dump_unknown_chunks_total += 1
-                logger.warning(
-                    "chunk ignored, it is not pending: source=%s dump=%s chunk=%d", self.key, ref.dump, ref.chunk
-                )
+                self._log("chunk ignored, it is not pending: source=%s dump=%s chunk=%s", self.key, ref.dump, ref.chunk)
                 continue
             named.append(chunk)
             landed.append(replace(chunk.landed, gsn=ref.gsn))
             files += [replace(file, first_gsn=ref.gsn, last_gsn=ref.gsn) for file in chunk.files]
         return NamedChunks(tuple(named), tuple(landed), tuple(files))
+
+    def _log(self, message: str, *values: object) -> None:
+        self.parts.log_lines.write(logger, logging.WARNING, self.key, message, *values)
 
     def _counts(self, event: LandedEvent) -> bool:
         order = self._desired.get(event.dump)

@@ -6,7 +6,16 @@ Pure: messages in, values out. Bounds of ranges are values of rows: they stand i
 import math
 from collections.abc import Callable
 
-from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_TEXT_CHARS, clean_int64, clean_text
+from menura.bounds import (
+    MAX_CHUNK_BYTES,
+    MAX_INSTANT_US,
+    MAX_KEY_COLUMNS,
+    MAX_NAME_CHARS,
+    MAX_NUMBER,
+    MAX_TEXT_CHARS,
+    clean_int64,
+    clean_text,
+)
 from menura.landing import LandedChunk
 from menura.v1.config_pb2 import TableName
 from menura.v1.snapshot_pb2 import (
@@ -98,8 +107,9 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
     """As it lands, without the number that a cut gives to its rows."""
     if table_name(end.table) != (order.database, order.table):
         raise _invalid("the end of a dump's chunk", "a table other than its dump's")
-    numbers = (end.chunk, end.row_count, end.source_bytes, end.read_at_us, end.read_us)
-    if not all(0 <= number <= MAX_INT64 for number in numbers):
+    if not 0 <= end.chunk <= MAX_NUMBER or not 0 <= end.source_bytes <= MAX_CHUNK_BYTES:
+        raise _invalid("the end of a dump's chunk", f"chunk {end.chunk} of {end.source_bytes} bytes")
+    if not all(0 <= number <= MAX_INSTANT_US for number in (end.row_count, end.read_at_us, end.read_us)):
         raise _invalid("the end of a dump's chunk", "a number that is none of this world")
     lower, upper = _bound(end.lower), _bound(end.upper)
     if order.plan is None:

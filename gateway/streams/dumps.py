@@ -39,7 +39,7 @@ from menura.v1.stream_pb2 import StreamRequest
 from gateway.backlog import StreamQueue
 from gateway.errors import NOTHING_LOST, ChunksLost, DumpPlanChanged, LandingFailed, PayloadInvalid
 from gateway.landing.chunk_files import ChunkFiles, discard_files
-from gateway.landing.chunks import MAX_PENDING_CHUNKS, ClientChunks, PendingChunk
+from gateway.landing.chunks import ClientChunks, PendingChunk
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.registry import DumpSeen, Problem, SourceKey
 from gateway.stream import AgentStream
@@ -78,7 +78,7 @@ class Dumps:
         parts = self.parts
         self._queue = StreamQueue(parts.backlog, self.key, "receiving rows of a dump")
         self._jobs = LandingJobs(parts.threads, parts.metrics, self.key, "writing a dump's files")
-        self._files = ChunkFiles(parts.storage, self.key, parts.config.dump_credit_window_bytes // 2)
+        self._files = ChunkFiles(parts.storage, self.key, parts.config.dump_credit_window_bytes // 2, parts.gathered)
 
     async def serve(self) -> None:
         """Land until the stream ends, a newer one comes, or something fails."""
@@ -126,7 +126,6 @@ class Dumps:
         match message.WhichOneof("payload"):
             case "snapshot_batch":
                 await self._grant(await self._land_batch(message.snapshot_batch, received.frames))
-                self._queue.landed(received.frames.size_bytes)
             case "chunk_end":
                 await self._end_chunk(message.chunk_end)
             case "chunk_dropped":
@@ -137,6 +136,7 @@ class Dumps:
                 self._take_state(message.dump_status)
             case "dump_failed":
                 await self._record_failed(message.dump_failed)
+        self._queue.landed(received)
 
     async def _send_desired(self) -> None:
         desired = await ask_registry(self.parts.registry.dumps, self.key)
@@ -151,9 +151,9 @@ class Dumps:
 
     async def _land_batch(self, batch: SnapshotBatch, frames: Frames) -> int:
         """Returns the credit that is free again."""
-        credit_bytes = frames.size_bytes
+        credit_bytes = frames.credit_bytes
         self.parts.metrics.menura_dump_batches_total += 1
-        self.parts.metrics.menura_dump_received_bytes_total += credit_bytes
+        self.parts.metrics.menura_dump_received_bytes_total += frames.size_bytes
         order = self._chunks.order(batch.dump)
         if order is None:
             return credit_bytes
@@ -244,7 +244,8 @@ class Dumps:
         if self._chunks.order(failed.dump) is None:
             return
         problem = problem_from(failed.error, now_us())
-        logger.warning("dump failed: source=%s dump=%s: %s", self.key, failed.dump, problem.message)
+        words = "dump failed: source=%s dump=%s: %s"
+        self.parts.log_lines.write(logger, logging.WARNING, self.key, words, self.key, failed.dump, problem.message)
         await ask_registry(self.parts.registry.record_dump_failed, self.key, failed.dump, problem, problem.at_us)
         await self._send_desired()
 
@@ -285,7 +286,7 @@ class Dumps:
         known: int | None = None
         while True:
             known = await self.parts.dump_generations.changed(self.key, known)
-            await self._queue.put(known)
+            await self._queue.notice(known)
 
     async def _leave_when_superseded(self) -> None:
         await self.superseded.wait()
@@ -294,7 +295,7 @@ class Dumps:
     async def _grant(self, credit_bytes: int) -> None:
         """Give credit back, unless so many chunks wait for their cut that the agent had better wait too."""
         self._withheld_bytes += credit_bytes
-        if self._withheld_bytes and len(self._chunks) < MAX_PENDING_CHUNKS // 2:
+        if self._withheld_bytes and not self._chunks.is_crowded:
             granted, self._withheld_bytes = self._withheld_bytes, 0
             self._queue.granted(granted)
             await self.stream.send(StreamRequest(credit=Credit(bytes=granted)))

@@ -14,12 +14,13 @@ hold together is bounded by `gateway.backlog`, and nothing is read behind a larg
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from menura.bounds import MAX_INT64
+from menura.bounds import MAX_NUMBER
 from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedCut
@@ -29,28 +30,32 @@ from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.backlog import StreamQueue
-from gateway.errors import NOTHING_LOST, GatewayStopping, LandingFailed, OutOfSequence, TableNotDesired
+from gateway.errors import (
+    NOTHING_LOST,
+    CutStalled,
+    GatewayStopping,
+    LandingFailed,
+    NumbersSpent,
+    OutOfSequence,
+    SourceQuarantined,
+    StreamError,
+    TableNotDesired,
+)
 from gateway.landing.chunk_files import discard_files
 from gateway.landing.committer import CompleteCut
 from gateway.landing.parquet import CutFiles
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.lease import Lease
-from gateway.registry import RegistryUnavailable, SourceKey
+from gateway.rate import Rate
+from gateway.registry import RegistryRefused, RegistryUnavailable, SourceCommitted, SourceKey
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
-from gateway.streams.cut_dumps import CutDumps, NamedChunks
+from gateway.streams.cut_dumps import FILE_ENTRY_BYTES, CutDumps, NamedChunks
 from gateway.tasks import ask_registry, finish, report, run_until_first
 from gateway.wire.change_batch import check_sizes, read_batch
+from gateway.wire.cut_end import Before, CutSaid, entry_bytes, read_cut_end
 from gateway.wire.message import Frames, Received
-from gateway.wire.table_events import encoded_bytes, landed_events
-from gateway.wire.translation import (
-    landed_ahead,
-    landed_position,
-    landed_starts,
-    landed_stops,
-    problem_from,
-    replicate,
-)
+from gateway.wire.translation import problem_from, replicate
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +63,9 @@ logger = logging.getLogger(__name__)
 MAX_UNCOMMITTED_CUTS = 64
 #: committed cuts whose log entry is remembered for an agent that ends one again
 MAX_REMEMBERED_CUTS = 1024
+
+#: of a CutEnd that is read in a thread
+LARGE_END_BYTES = 64 << 10
 
 #: of `LandingHealth`
 HEALTH_PART = "cut"
@@ -74,6 +82,8 @@ class _Run:
     last_transaction_id: int
     files: CutFiles
     dumps: CutDumps
+    #: of the open cut
+    has_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,9 @@ class Replication:
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
     _leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _heard_at: float = field(default_factory=time.monotonic)
+    #: that the agent may report: each is written to the database
+    _errors: Rate = field(default_factory=lambda: Rate(per_second=20, burst=500))
 
     def __post_init__(self) -> None:
         config = self.parts.config
@@ -121,6 +134,7 @@ class Replication:
                     self._keep_lease(),
                     self._follow_desired(),
                     self._leave_when_superseded(),
+                    self._leave_when_stalled(),
                 )
         except LandingFailed as failed:
             self.parts.health.fails(self.key, HEALTH_PART)
@@ -136,8 +150,8 @@ class Replication:
 
     async def _receive_next(self) -> bool:
         """False when the agent has ended the stream."""
-        await self.parts.backlog.room()
         received = await self.stream.receive()
+        self._heard_at = time.monotonic()
         if received is None:
             return False
         if received.message.WhichOneof("payload") != "change_batch":
@@ -162,11 +176,12 @@ class Replication:
         payload = message.WhichOneof("payload")
         if payload == "change_batch":
             await self._grant(await self._land_batch(message.change_batch, received.frames))
-            self._queue.landed(received.frames.size_bytes)
         elif payload == "cut_end":
             await self._end_cut(message.cut_end)
         else:
+            await self._errors.take(1)
             await self._record_problem(message.error)
+        self._queue.landed(received)
 
     async def _begin_run(self) -> None:
         """Settle the run before, then tell the agent where to go on."""
@@ -179,6 +194,7 @@ class Replication:
             epoch = await ask_registry(self._lease.acquire_fresh)
         desired = await ask_registry(registry.desired, self.key)
         committed = await ask_registry(registry.committed, self.key)
+        self._check_goes_on(committed)
         self.parts.committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
         tables = frozenset((table.database, table.table) for table in desired.tables)
         self._run = _Run(
@@ -199,12 +215,25 @@ class Replication:
             StreamRequest(replicate=replicate(desired, committed, epoch, config.cut_interval_ms, config.cut_bytes))
         )
 
+    def _check_goes_on(self, committed: SourceCommitted) -> None:
+        if committed.quarantine is not None:
+            raise SourceQuarantined("beginning to replicate", committed.quarantine.message, source=str(self.key))
+        if max(committed.last_gsn, committed.last_transaction_id) >= MAX_NUMBER:
+            raise NumbersSpent(
+                "beginning to replicate",
+                f"row number {committed.last_gsn} and transaction {committed.last_transaction_id} are committed, and"
+                " nothing can be counted on from there",
+                data="What is committed stays",
+                remedy="Give the source another name in the agent's configuration, and begin its tables there",
+                source=str(self.key),
+            )
+
     async def _land_batch(self, batch: ChangeBatch, frames: Frames) -> int:
         """Returns the credit that is free again."""
         run, metrics = self._current(), self.parts.metrics
-        credit_bytes = frames.size_bytes
+        credit_bytes = frames.credit_bytes
         metrics.menura_landing_batches_total += 1
-        metrics.menura_landing_received_bytes_total += credit_bytes
+        metrics.menura_landing_received_bytes_total += frames.size_bytes
         if (batch.generation, batch.lease_epoch) != (run.generation, run.epoch) or batch.cut < run.cut:
             metrics.menura_landing_fenced_batches_total += 1
             return credit_bytes
@@ -220,6 +249,7 @@ class Replication:
                 database=table[0],
                 table=table[1],
             )
+        run.has_rows = True
         work = partial(_land_in_files, batch, frames, run.last_gsn, run.files)
         resent_rows, released = await self._jobs.run_batch(self.parts.backlog.turn, frames, work)
         metrics.menura_landing_resent_rows_total += resent_rows
@@ -234,21 +264,10 @@ class Replication:
             return
         if end.cut > run.cut:
             raise self._out_of_sequence("ending a cut", f"cut {end.cut}, cut {run.cut} is open")
-        highest = max(run.last_gsn, run.files.last_gsn())
-        if not highest <= end.last_gsn <= MAX_INT64 or end.last_transaction_id < run.last_transaction_id:
-            raise self._out_of_sequence(
-                "ending a cut",
-                f"row number {end.last_gsn} and transaction {end.last_transaction_id} "
-                f"after {highest} and {run.last_transaction_id}",
-            )
-        events = await run.dumps.admit(
-            end, landed_events(end, run.tables, run.last_gsn), lambda: self._wait_until_committed(0)
-        )
-        started, stopped = landed_starts(end), landed_stops(end, now_us())
-        position, ahead = landed_position(end.position), landed_ahead(end.ahead)
+        said, size_bytes = await self._read_end(end, run)
+        events = await run.dumps.admit(end, said.events, lambda: self._wait_until_committed(0))
         await self._wait_until_committed(MAX_UNCOMMITTED_CUTS - 1)
         files, released = await self._jobs.run(run.files.finish)
-        events_bytes = await self._jobs.run(lambda: encoded_bytes(events)) if events else 0
         async with self._moved:
             # From here to the end of the block nothing waits: what the cut holds is always somebody's.
             chunks = run.dumps.name(end, events, run.last_gsn)
@@ -261,30 +280,44 @@ class Replication:
                     cut=run.cut,
                     generation=run.generation,
                     flavor=self.flavor(),
-                    position=position,
+                    position=said.position,
                     last_gsn=end.last_gsn,
                     last_transaction_id=end.last_transaction_id,
                     transaction_count=end.transaction_count,
                     first_commit_timestamp_us=end.first_commit_timestamp_us,
                     last_commit_timestamp_us=end.last_commit_timestamp_us,
-                    ahead=ahead,
-                    started=started,
-                    stopped=stopped,
+                    ahead=said.ahead,
+                    started=said.started,
+                    stopped=said.stopped,
                     files=(*files, *chunks.files),
                     events=events,
                     chunks=chunks.landed,
                 ),
-                events_bytes + chunks.entry_bytes(),
+                size_bytes + FILE_ENTRY_BYTES * len(files) + chunks.entry_bytes(),
                 self._lease.is_valid,
                 asyncio.get_running_loop().create_future(),
             )
             self._uncommitted.append(_Submitted(cut, run.files, chunks))
             run.cut += 1
             run.last_gsn, run.last_transaction_id = end.last_gsn, end.last_transaction_id
-            run.files = self._new_files(run.epoch, run.cut)
+            run.files, run.has_rows = self._new_files(run.epoch, run.cut), False
             self.parts.committer.submit(cut)
             self._moved.notify_all()
         await self._grant(released)
+
+    async def _read_end(self, end: CutEnd, run: _Run) -> tuple[CutSaid, int]:
+        """What it says, and what that takes of a log entry."""
+        before = Before(run.tables, run.last_gsn, run.files.last_gsn(), run.last_transaction_id)
+
+        def read() -> tuple[CutSaid, int]:
+            said = read_cut_end(end, before, now_us())
+            return said, entry_bytes(said)
+
+        try:
+            return read() if end.ByteSize() < LARGE_END_BYTES else await self._jobs.run(read)
+        except StreamError as refused:
+            refused.source = str(self.key)
+            raise
 
     async def _acknowledge(self) -> None:
         """Tell the agent of each committed cut, in order; raises why a commit failed."""
@@ -334,11 +367,27 @@ class Replication:
         known: int | None = None
         while True:
             known = await self.parts.generations.changed(self.key, known)
-            await self._queue.put(known)
+            await self._queue.notice(known)
 
     async def _leave_when_superseded(self) -> None:
         await self.superseded.wait()
         raise superseded(self.key)
+
+    async def _leave_when_stalled(self) -> None:
+        """Rows of a cut that nobody ends would stay in memory for ever."""
+        most_seconds = self.parts.config.open_cut_seconds
+        while True:
+            silent_seconds = time.monotonic() - self._heard_at
+            is_open = self._run is not None and self._run.has_rows
+            if is_open and self._queue.is_waiting and silent_seconds >= most_seconds:
+                raise CutStalled(
+                    "landing a cut",
+                    f"it is open, and its agent has said nothing for {silent_seconds:.0f} s",
+                    data=NOTHING_LOST,
+                    remedy="The agent begins again at the last committed position",
+                    source=str(self.key),
+                )
+            await asyncio.sleep(max(most_seconds - silent_seconds, most_seconds / 10))
 
     async def _grant(self, credit_bytes: int) -> None:
         if credit_bytes:
@@ -368,7 +417,7 @@ class Replication:
                 await asyncio.get_running_loop().run_in_executor(self.parts.threads, discard)
             if self._lease.epoch:
                 await asyncio.to_thread(self._lease.release)
-        except (OSError, RegistryUnavailable) as failed:
+        except (OSError, RegistryRefused, RegistryUnavailable) as failed:
             # Orphans are harmless and the lease ends by itself.
             logger.warning("source not left tidily: source=%s: %s", self.key, type(failed).__name__)
         finally:
@@ -388,7 +437,8 @@ class Replication:
         return self._run
 
     def _new_files(self, epoch: int, cut: int) -> CutFiles:
-        return CutFiles(self.parts.storage, self.key, epoch, cut, self.parts.config.credit_window_bytes // 2)
+        max_credit_bytes = self.parts.config.credit_window_bytes // 2
+        return CutFiles(self.parts.storage, self.key, epoch, cut, max_credit_bytes, self.parts.gathered)
 
     def _out_of_sequence(self, doing: str, found: str) -> OutOfSequence:
         return OutOfSequence(doing, found, data=NOTHING_LOST, source=str(self.key))
@@ -398,5 +448,5 @@ def _land_in_files(batch: ChangeBatch, frames: Frames, after_gsn: int, files: Cu
     """In a worker thread: rows left out as resent, bytes of credit that are free again."""
     landed = read_batch(batch, frames, after_gsn)
     if landed is None:
-        return batch.row_count, frames.size_bytes
-    return landed.resent_rows, files.add(landed, frames.size_bytes)
+        return batch.row_count, frames.credit_bytes
+    return landed.resent_rows, files.add(landed, frames.credit_bytes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from menura.bounds import MAX_NAME_CHARS
+from menura.bounds import MAX_NAME_CHARS, MAX_NUMBER
 from menura.change_batch import (
     ABSENT,
     CHANGE_TYPE,
@@ -84,7 +84,7 @@ def check_sizes(message: ChangeBatch) -> None:
             raise BatchInvalid("reading a change batch", f"a table's name of {len(name)} characters", **where)
     if not SCHEMA_ID.fullmatch(message.schema_id):
         raise BatchInvalid("reading a change batch", "a schema_id that is not 16 hex digits", **where)
-    if message.row_count < 1 or not 0 < message.first_gsn <= message.last_gsn:
+    if message.row_count < 1 or not 0 < message.first_gsn <= message.last_gsn <= MAX_NUMBER:
         raise BatchInvalid(
             "reading a change batch",
             f"{message.row_count} rows numbered {message.first_gsn} to {message.last_gsn}",

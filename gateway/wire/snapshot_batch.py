@@ -8,6 +8,7 @@ Comes in: the zstd frame of a SnapshotBatch. Goes out: one Arrow record batch as
 from dataclasses import dataclass
 
 import pyarrow as pa
+from menura.bounds import MAX_NUMBER
 from menura.change_batch import (
     MAX_BATCH_BYTES,
     MAX_TABLE_COLUMNS,
@@ -44,6 +45,8 @@ def check_sizes(message: SnapshotBatch) -> None:
         raise BatchTooLarge(DOING, f"{message.rows_bytes} bytes, at most {MAX_BATCH_BYTES} are allowed")
     if not SCHEMA_ID.fullmatch(message.schema_id):
         raise BatchInvalid(DOING, "a schema_id that is not 16 hex digits")
+    if message.chunk > MAX_NUMBER:
+        raise BatchInvalid(DOING, f"chunk {message.chunk}")
     if message.row_count < 1:
         raise BatchInvalid(DOING, "a batch without rows")
 

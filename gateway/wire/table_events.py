@@ -3,10 +3,8 @@
 Pure: messages in, values out. Every fault is a `StreamError`.
 """
 
-import json
 import re
 from collections.abc import Collection
-from dataclasses import asdict
 
 from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_TEXT_CHARS, clean_text
 from menura.change_batch import MAX_EVENTS_BYTES, MAX_STATEMENT_BYTES, MAX_TABLE_COLUMNS
@@ -55,11 +53,6 @@ def landed_events(end: CutEnd, tables: Collection[TableName], after_gsn: int) ->
         if event.gsn > after_gsn:
             events.append(_landed_event(table, event))
     return tuple(events)
-
-
-def encoded_bytes(events: tuple[LandedEvent, ...]) -> int:
-    """What the events take of a log entry."""
-    return len(json.dumps([asdict(event) for event in events], ensure_ascii=False).encode()) if events else 0
 
 
 def _landed_event(table: TableName, event: TableEvent) -> LandedEvent:

@@ -4,6 +4,15 @@ from typing import Final
 
 #: of SQL's integers; the wire's unsigned numbers reach further
 MAX_INT64: Final = 2**63 - 1
+#: of numbers that are counted on from what somebody else said, of rows, transactions, chunks: as much room is above it
+MAX_NUMBER: Final = 2**62
+#: how far a cut may be ahead of the rows and transactions that it has, and of what one chunk may hold in bytes
+MAX_STEP: Final = 2**40
+MAX_CHUNK_BYTES: Final = 2**50
+#: of one position, as it travels
+MAX_POSITION_BYTES: Final = 256 << 10
+#: the last microsecond of the year 9999
+MAX_INSTANT_US: Final = 253_402_300_799_999_999
 #: of a database, a table, a column, a key, a server
 MAX_NAME_CHARS: Final = 256
 #: an error's field, a position, a column's type with its labels

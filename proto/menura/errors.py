@@ -78,4 +78,13 @@ def one_line(error: Said) -> str:
     named = (("source", error.source), ("table", table), ("position", error.position))
     where = ", ".join(f"{word} {value}" for word, value in named if value)
     parts = [f"{error.doing}{f' ({where})' if where else ''}: {error.found}", error.data, error.remedy]
-    return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part).replace("\n", " ")
+    return printable(" ".join(part if part.endswith(".") else f"{part}." for part in parts if part))
+
+
+def printable(text: str) -> str:
+    """One line that says nothing to a terminal: a control character, or one that turns the writing, becomes a space.
+
+    >>> printable("a\\r\\n\\x1b[2Jb\u00e9")
+    'a   [2Jb\u00e9'
+    """
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)

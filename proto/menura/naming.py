@@ -96,6 +96,11 @@ def sync_retry(source: str, database: str, table: str) -> str:
     return f"menura sync retry {source} {command_table(database, table)}"
 
 
+def quarantine_of(source: str) -> str:
+    """The command that shows a source's quarantine; with --retry or --skip it ends it."""
+    return f"menura sources quarantine {source}"
+
+
 def sync_resync(source: str, database: str, table: str) -> str:
     """The command that begins a table anew, whatever its state, also where a sink has stopped it."""
     return f"menura sync resync {source} {command_table(database, table)}"

@@ -3,5 +3,5 @@
 from typing import Final
 
 #: of menura.v1; an agent's Hello names it, and a gateway refuses any other. 2: positions are kind, text and token;
-#: 3: values in events are literals of menura.types
-PROTOCOL_VERSION: Final = 3
+#: 3: values in events are literals of menura.types; 4: large messages in parts, credit in bytes before compression
+PROTOCOL_VERSION: Final = 4

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 import grpc
 import pyarrow as pa
+from menura.message_parts import MAX_GRPC_BYTES, Assembly
 from menura.roles import ROLES, Role
 from menura.v1 import catalog_pb2, changes_pb2, config_pb2, snapshot_pb2, stream_pb2, stream_pb2_grpc
 
@@ -59,6 +60,21 @@ class SourceRecord:
     ledger: DumpLedger = field(default_factory=DumpLedger)
 
 
+def whole_messages(received: Iterator[stream_pb2.StreamResponse]) -> Iterator[stream_pb2.StreamResponse]:
+    """What came in parts is put together."""
+    assembly: Assembly | None = None
+    for message in received:
+        if message.WhichOneof("payload") != "part":
+            assert assembly is None
+            yield message
+            continue
+        assembly = assembly or Assembly(message.part.whole_bytes)
+        whole = assembly.add(message.part)
+        if whole is not None:
+            assembly = None
+            yield stream_pb2.StreamResponse.FromString(whole)
+
+
 class _Stream:
     def __init__(self, context: grpc.ServicerContext) -> None:
         self.context = context
@@ -85,7 +101,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self._control: dict[tuple[str, Role], _Stream] = {}
         self._server = grpc.server(
             futures.ThreadPoolExecutor(64),
-            options=[("grpc.max_receive_message_length", 300 << 20), ("grpc.max_send_message_length", 300 << 20)],
+            options=[("grpc.max_receive_message_length", MAX_GRPC_BYTES), ("grpc.max_send_message_length", 300 << 20)],
         )
         stream_pb2_grpc.add_GatewayServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -199,6 +215,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
     def Stream(
         self, request_iterator: Iterator[stream_pb2.StreamResponse], context: grpc.ServicerContext
     ) -> Iterator[stream_pb2.StreamRequest]:
+        request_iterator = whole_messages(request_iterator)
         first = next(request_iterator, None)
         if first is None:
             return
@@ -352,7 +369,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         if kind == "snapshot_batch":
             ledger.batch(response.snapshot_batch)
             if self.grants_credit:
-                size = len(response.snapshot_batch.rows)
+                size = response.snapshot_batch.rows_bytes
                 stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size)))
         elif kind == "chunk_end":
             end = response.chunk_end
@@ -389,7 +406,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         record = self.source(response.header.source)
         message = response.change_batch
         if self.grants_credit:
-            size = len(message.rows) + len(message.transactions)
+            size = message.rows_bytes + message.transactions_bytes
             stream.out.put(stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size)))
         if message.generation != record.generation:
             return

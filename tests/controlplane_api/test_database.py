@@ -10,7 +10,7 @@ from sqlalchemy import inspect, select, text
 
 from controlplane_api.database import Database, alembic_config, open_database, upgrade
 from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
-from controlplane_api.models import Base, DumpRange
+from controlplane_api.models import POSITION_OF_SYNC, Base, DumpRange, Sync
 
 
 def _open_without_upgrade(url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
@@ -70,6 +70,37 @@ DUMP_OF_0003 = (
     """ (1, 2, 0, '["5"]', '["9"]', true, 5, 2, 20, 200, 0, 0, '', 0),"""
     """ (1, 3, 1, '["7"]', '["8"]', false, 5, 2, 70, 700, 0, 0, '', 0)""",
 )
+
+
+SYNCS_OF_0013 = (
+    "INSERT INTO tenant VALUES (1, 'acme', 0)",
+    "INSERT INTO source (id, tenant_id, name, flavor, server_version, server_uuid, address, policy_sha256, generation,"
+    " dump_generation, accepted_server, warnings) VALUES (1, 1, 'shop', '', '', '', '', '', 0, 0, '', '[]')",
+    *(
+        f"INSERT INTO source_table VALUES ({n}, 1, 'shop', 't{n}', '', '', NULL, NULL, '[]', '[]', false, false, '')"
+        for n in (1, 2, 3)
+    ),
+    *(
+        "INSERT INTO sync (table_id, source_id, desired, start_text, changed_generation, failed, state, position,"
+        " earlier_rows_missing, ignored_columns, rows, bytes, lake_rereads_per_hour)"
+        f" VALUES ({n}, 1, 'syncing', '', 0, false, 'streaming', {position}, '', '[]', 0, 0, 0)"
+        for n, position in ((1, """'{"kind": "mysql", "text": "1-9", "token": ""}'"""), (2, "NULL"), (3, "'{}'"))
+    ),
+)
+
+
+def test_migration_when_syncs_of_0013_have_positions_then_they_keep_them(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    database = _open_without_upgrade(empty_url, monkeypatch)
+    with database.write() as connection:
+        upgrade(connection, "0013")
+        for statement in SYNCS_OF_0013:
+            connection.exec_driver_sql(statement)
+        upgrade(connection)
+        found = connection.execute(select(Sync.table_id, POSITION_OF_SYNC).order_by(Sync.table_id)).all()
+    assert found == [(1, {"kind": "mysql", "text": "1-9", "token": ""}), (2, None), (3, {})]
+    database.close()
 
 
 def test_migrations_when_printed_as_sql_then_connect_nowhere(capsys: pytest.CaptureFixture[str]):

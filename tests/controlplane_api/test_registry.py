@@ -11,7 +11,16 @@ from sqlalchemy import select
 from controlplane_api.api.queries import table_events
 from controlplane_api.database import LOOKUP_ROWS, Database, open_database
 from controlplane_api.errors import EntryOutOfOrder
-from controlplane_api.models import Agent, CommittedPosition, Source, SourceHealth, SourceTable, Sync
+from controlplane_api.models import (
+    POSITION_OF_SYNC,
+    Agent,
+    CommittedPosition,
+    Source,
+    SourceHealth,
+    SourcePosition,
+    SourceTable,
+    Sync,
+)
 from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Outcome, Start, start_tables, stop_tables
@@ -45,7 +54,7 @@ def stop(database: Database, *tables: str) -> list[Outcome]:
 
 def sync_of(database: Database, table: str) -> dict:
     with database.read() as connection:
-        statement = select(Sync).join(SourceTable).where(SourceTable.name == table)
+        statement = select(Sync, POSITION_OF_SYNC).join(SourceTable).where(SourceTable.name == table)
         return dict(connection.execute(statement).mappings().one())
 
 
@@ -153,7 +162,7 @@ def test_apply_entry_when_replayed_from_scratch_then_gives_the_same_state(
         SqlRegistry(rebuilt).apply_entry(LANDING, each)
 
     def of_the_log(of: Database) -> list:
-        columns = [Sync.rows, Sync.bytes, Sync.position, Sync.earlier_rows_missing, Sync.failed]
+        columns = [Sync.rows, Sync.bytes, POSITION_OF_SYNC, Sync.earlier_rows_missing, Sync.failed]
         with of.read() as connection:
             syncs = select(SourceTable.name, *columns).join_from(Sync, SourceTable).order_by(SourceTable.name)
             committed = select(
@@ -193,6 +202,27 @@ def test_events_when_there_are_many_then_the_last_hundred_of_each_table_stay(reg
     assert found["orders"] == [*range(2_069, 1_999, -1), *range(1_069, 1_039, -1)]
     assert found["items"] == [2_080, 1_080]
     assert found["notes"] == list(range(3_149, 3_049, -1))
+
+
+def test_position_when_many_tables_are_there_then_it_is_stored_once_and_goes_with_the_last_of_them(
+    registry: SqlRegistry, database: Database
+):
+    def stored() -> list[str]:
+        with database.read() as connection:
+            return sorted(row.position["token"] for row in connection.execute(select(SourcePosition)))
+
+    names = [f"table_{number}" for number in range(300)]
+    facts.record_shop(registry, *names)
+    start(database, *names)
+    registry.apply_entry(LANDING, entry(1, cut(1, start=[started(name, 0) for name in names])))
+    assert stored() == ["0"]
+    registry.apply_entry(LANDING, entry(2, cut(2, events=[event(name, 11 + n) for n, name in enumerate(names)])))
+    assert stored() == ["200"]
+    registry.apply_entry(LANDING, entry(3, cut(3, file(names[0]))))
+    assert stored() == ["200", "300"]
+    stop(database, *names)
+    assert stored() == ["300"]
+    assert {sync_of(database, name)["position"]["token"] for name in names[:2]} == {"300"}
 
 
 def test_resume_when_stopped_then_begins_where_its_last_landed_rows_end(registry: SqlRegistry, database: Database):

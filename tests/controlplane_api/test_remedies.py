@@ -8,6 +8,7 @@ import pytest
 
 from controlplane_api.database import Database
 from controlplane_api.registry.sql_registry import SqlRegistry
+from gateway.landing.committer import quarantined
 from gateway.registry import DumpPlanned, KeyRange, OtherServerSeen, Problem
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import Done, menura
@@ -153,6 +154,18 @@ def test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken(
     offer("second")
     changed = client.http.post(f"{path}/accept", json={"identity": shown}).json()
     client.obeys(changed["remedy"], "sources accept shop")
+
+
+def test_quarantine_when_it_begins_or_is_over_then_what_the_messages_say_is_taken(
+    client: Client, registry: SqlRegistry
+) -> None:
+    client.obeys(client.refused("sources", "quarantine", "shop"), "sources")
+    poison = facts.event("orders", 2**63)
+    registry.apply_entry(LANDING, entry(2, cut(2, events=[poison])))
+    client.obeys(str(quarantined(KEY, "cut 2")), "sources quarantine shop")
+    shown = client.http.get("/v1/tenants/acme/sources/shop/quarantine").json()["problem"]["message"]
+    client.obeys(shown, "sources quarantine shop --retry", "sources quarantine shop --skip")
+    client.obeys(client.refused("sources", "quarantine", "shop"), "sources")
 
 
 def test_table_when_its_policy_is_to_note_then_the_command_of_the_note_brings_its_rows(

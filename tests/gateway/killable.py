@@ -18,6 +18,7 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import memory, server
 from gateway.config import GatewayConfig
 from gateway.landing.storage import LocalStorage
+from gateway.registry import SourceKey
 
 
 class Moment(StrEnum):
@@ -59,10 +60,11 @@ class DeadlyStorage(LocalStorage):
 class DeadlyRegistry(SqlRegistry):
     moment = ""
 
-    def apply_entry(self, landing: str, entry: LogEntry) -> None:
-        super().apply_entry(landing, entry)
+    def apply_entry(self, landing: str, entry: LogEntry) -> frozenset[SourceKey]:
+        held = super().apply_entry(landing, entry)
         if self.moment == Moment.AFTER_REGISTRY and any(cut.chunks for cut in entry.cuts):
             os.kill(os.getpid(), signal.SIGKILL)
+        return held
 
 
 async def main(landing: str, database_file: str, port: str, moment: str = "") -> None:

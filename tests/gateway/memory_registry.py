@@ -12,6 +12,7 @@ from gateway.registry import (
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    Held,
     LeaseHeld,
     OtherServerSeen,
     Problem,
@@ -155,13 +156,19 @@ class MemoryRegistry:
         self._check()
         return self.applied[landing]
 
-    def apply_entry(self, landing: str, entry: LogEntry) -> None:
+    def held(self, landing: str, *, asked: bool) -> list[Held]:
+        return []
+
+    def apply_held(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
+        return True
+
+    def apply_entry(self, landing: str, entry: LogEntry) -> frozenset[SourceKey]:
         self._check()
         if self.fail_apply:
             self.fail_apply -= 1
             raise RegistryUnavailable("the test refuses")
         if entry.entry <= self.applied[landing]:
-            return
+            return frozenset()
         assert entry.entry == self.applied[landing] + 1
         for cut in entry.cuts:
             key = SourceKey(cut.tenant, cut.source)
@@ -179,6 +186,7 @@ class MemoryRegistry:
                 self.wanted[key] = replace(wanted, generation=wanted.generation + 1, tables=left)
         self.applied[landing] = entry.entry
         self.entries.append(entry)
+        return frozenset()
 
     def committed(self, key: SourceKey) -> SourceCommitted:
         self._check()

@@ -13,13 +13,13 @@ import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
+from menura.message_parts import in_parts
 from menura.protocol import PROTOCOL_VERSION
 from menura.schema import schema_id
 from menura.v1.changes_pb2 import ChangeBatch, ChunkRef, CutEnd, Position, Replicate, TableEvent
 from menura.v1.config_pb2 import Hello, SourceHello, TableName
 from menura.v1.snapshot_pb2 import ChunkEnd, DesiredDumps, DumpPlan, SnapshotBatch
-from menura.v1.stream_pb2 import Header, RequestType, StreamResponse
-from menura.v1.stream_pb2_grpc import GatewayStub
+from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamResponse
 
 SCHEMA_ID = "00112233aabbccdd"
 ANSWER_SECONDS = 300
@@ -230,6 +230,12 @@ def cut_end(run: Replicate, cut: int, last_gsn: int, /, **changes: Any) -> CutEn
     return CutEnd(**facts)
 
 
+def raw_stream(channel: grpc.aio.Channel, **options: Any) -> Any:
+    """A call that sends bytes as they are."""
+    method = channel.stream_stream("/menura.v1.Gateway/Stream", None, StreamRequest.FromString)
+    return method(**options)
+
+
 @dataclass
 class AgentStream:
     call: Any
@@ -244,10 +250,11 @@ class AgentStream:
         for name, value in (header or {}).items():
             setattr(message.header, name, value)
         if batch := payload.get("change_batch"):
-            self.credit -= len(batch.rows) + len(batch.transactions)
+            self.credit -= batch.rows_bytes + batch.transactions_bytes
         if batch := payload.get("snapshot_batch"):
-            self.credit -= len(batch.rows)
-        await self.call.write(message)
+            self.credit -= batch.rows_bytes
+        for part in in_parts(message.SerializeToString()):
+            await self.call.write(part)
 
     async def send_batch(self, batch: ChangeBatch | SnapshotBatch) -> None:
         """Under credit, as an agent does."""
@@ -315,7 +322,7 @@ class ScriptedAgent:
             session=self.session,
             sent_at_us=time.time_ns() // 1000,
         )
-        return AgentStream(GatewayStub(self.channel).Stream(), header)
+        return AgentStream(raw_stream(self.channel), header)
 
     async def open(self, request_type: str, source: str = "", **hello: Any) -> AgentStream:
         stream = self.dial(request_type, source)

@@ -246,7 +246,6 @@ def test_rows_of_a_dump_when_no_credit_is_left_end_the_stream(tmp_path: Path, re
 def test_credit_when_too_many_chunks_wait_for_a_cut_comes_back_with_the_cut(
     tmp_path: Path, registry: MemoryRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dumps, "MAX_PENDING_CHUNKS", 4)
     monkeypatch.setattr(chunks, "MAX_PENDING_CHUNKS", 4)
     dump = registry.want_dump("acme", "shop", "orders")
 

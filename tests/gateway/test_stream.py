@@ -6,6 +6,7 @@ from typing import Any, cast
 from menura.v1.changes_pb2 import Credit
 from menura.v1.stream_pb2 import StreamRequest
 
+from gateway.backlog import Backlog
 from gateway.stream import AgentStream
 
 
@@ -28,7 +29,7 @@ class OneWriteAtATime:
 def test_a_message_when_the_sender_before_it_was_cancelled_while_writing_follows_it():
     async def scenario() -> list[StreamRequest]:
         context = OneWriteAtATime()
-        stream = AgentStream(cast(Any, context))
+        stream = AgentStream(cast(Any, context), Backlog())
         first = asyncio.create_task(stream.send(StreamRequest(credit=Credit(bytes=1))))
         await context.writing.wait()
         first.cancel()

@@ -2,12 +2,25 @@
 
 from fastapi import APIRouter
 from menura.instants import now_us
+from sqlalchemy import Connection
 
-from controlplane_api import acceptance
+from controlplane_api import acceptance, quarantines
 from controlplane_api.api import queries, source_queries
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
-from controlplane_api.api.requests import AcceptRequest
-from controlplane_api.api.views import Accepted, Agents, Fleet, OtherServerView, Sources, SourceView, Tenants
+from controlplane_api.api.requests import AcceptRequest, QuarantineCommand
+from controlplane_api.api.routers.outcomes import outcomes_view
+from controlplane_api.api.views import (
+    Accepted,
+    Agents,
+    Fleet,
+    OtherServerView,
+    Outcomes,
+    ProblemView,
+    QuarantineView,
+    Sources,
+    SourceView,
+    Tenants,
+)
 
 router = APIRouter(prefix="/v1")
 
@@ -69,3 +82,43 @@ def accept_other_server(
     with database.write() as connection:
         row = queries.source_row(connection, tenant, source)
         return Accepted(changed=acceptance.accept(connection, row.id, source, request.identity))
+
+
+@router.get("/tenants/{tenant}/sources/{source}/quarantine")
+def get_quarantine(tenant: TenantName, source: SourceName, database: ControlDatabase) -> QuarantineView:
+    """What of the source is committed and can't be applied."""
+    with database.read() as connection:
+        return _quarantine(connection, queries.source_row(connection, tenant, source).id, source)
+
+
+@router.post("/tenants/{tenant}/sources/{source}/quarantine/retry")
+def retry_quarantine(
+    tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
+) -> QuarantineView:
+    """Let the gateway apply it again."""
+    with database.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        quarantines.retry(connection, row.id, source)
+        return _quarantine(connection, row.id, source)
+
+
+@router.post("/tenants/{tenant}/sources/{source}/quarantine/skip")
+def skip_quarantine(
+    tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
+) -> Outcomes:
+    """Go on behind it; the tables that it names begin anew, each with a dump."""
+    with database.write() as connection:
+        row = queries.source_row(connection, tenant, source)
+        outcomes = quarantines.skip(connection, row.id, source)
+        return outcomes_view(connection, tenant, source, outcomes)
+
+
+def _quarantine(connection: Connection, source_id: int, source: str) -> QuarantineView:
+    row = quarantines.held_row(connection, source_id, source)
+    names = ("landing", "entry", "last_entry", "cut", "last_cut")
+    return QuarantineView(
+        **{name: getattr(row, name) for name in names},
+        problem=ProblemView(**row.problem),
+        tables=quarantines.held_tables(row),
+        retries=row.retry,
+    )

@@ -1,0 +1,46 @@
+"""Lines of the log that agents cause: bounded in length, in what they may hold, and in number for each owner.
+
+Comes in: a constant message and its values, and whose line it is. Goes out: the line, with signs for control
+characters, unless its owner has had too many; then how many were left out stands in its next one.
+"""
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from menura.errors import printable
+
+from gateway.rate import Rate
+
+LINES_PER_SECOND = 5
+BURST_LINES = 500
+#: of one value
+MAX_VALUE_CHARS = 2_000
+#: those who had a line last
+MAX_OWNERS = 10_000
+
+
+@dataclass(slots=True)
+class _Owner:
+    rate: Rate = field(default_factory=lambda: Rate(LINES_PER_SECOND, BURST_LINES))
+    left_out: int = 0
+
+
+@dataclass(slots=True)
+class LogLines:
+    _owners: "OrderedDict[str, _Owner]" = field(default_factory=OrderedDict)
+
+    def write(self, logger: logging.Logger, level: int, owner: object, message: str, *values: object) -> None:
+        """`message` with a %s for each of the values; `owner`: whose quota it uses."""
+        known = self._owners.setdefault(str(owner), _Owner())
+        self._owners.move_to_end(str(owner))
+        if len(self._owners) > MAX_OWNERS:
+            self._owners.popitem(last=False)
+        if not known.rate.try_take():
+            known.left_out += 1
+            return
+        told = [printable(str(value)[:MAX_VALUE_CHARS]) for value in values]
+        more, known.left_out = known.left_out, 0
+        if more:
+            message, told = f"{message} (%s lines of this owner were left out before)", [*told, str(more)]
+        logger.log(level, message, *told)
