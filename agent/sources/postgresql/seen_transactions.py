@@ -19,26 +19,41 @@ from agent.sources.postgresql.positions import WalPosition
 #: of those that no snapshot has shown yet; more than a server commits within a minute
 MOST_TRANSACTIONS = 1 << 20
 _XID_BITS = 1 << 32
+#: the age of an id is its distance to the next one
+SNAPSHOT_STATEMENT = (
+    "SELECT pg_catalog.concat_ws(':', pg_catalog.pg_current_snapshot(), pg_catalog.age('3'::xid)::bigint + 3)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What pg_current_snapshot() says of a primary; ids have 64 bits.
+    """What a primary answers to `SNAPSHOT_STATEMENT`; ids have 64 bits.
 
-    >>> found = Snapshot.parse("10:20:10,14")
+    >>> found = Snapshot.parse("10:20:10,14:22")
     >>> [found.shows(xid) for xid in (9, 10, 13, 14, 19, 20)]
     [True, False, True, False, True, False]
+    >>> sorted(found.pending)
+    [10, 14, 20, 21]
     """
 
     xmin: int
+    #: one above the latest id that was over
     xmax: int
     running: frozenset[int]
+    #: that no transaction has yet; 0: not above `xmax`
+    next_xid: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "Snapshot":
-        """Of XMIN:XMAX:XID,...; raises ValueError."""
-        xmin, xmax, running = text.split(":")
-        return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
+        """Of XMIN:XMAX:XID,...:NEXT, where the last has 32 bits; raises ValueError."""
+        xmin, xmax, running, after = text.split(":")
+        next_xid = int(xmax) + max(0, _distance(int(after), int(xmax)))
+        return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid), next_xid)
+
+    @property
+    def pending(self) -> frozenset[int]:
+        """Ids of all that had begun and were not over: a snapshot lists none from `xmax` on."""
+        return self.running | frozenset(range(self.xmax, self.next_xid))
 
     def shows(self, xid: int) -> bool:
         """Whether the effects of a transaction that has committed are in it; `xid` has the low 32 bits, or all 64."""
@@ -61,7 +76,7 @@ class Hold:
 
     def release(self) -> None:
         """May be called again."""
-        self._of._release(self)  # noqa: SLF001
+        self._of._release(self)
 
 
 class SeenTransactions:
@@ -92,7 +107,7 @@ class SeenTransactions:
                 self._commits.clear()
                 self._earlier.clear()
             if self._latest is None or not self._latest.covers(position):
-                self._earlier |= snapshot.running
+                self._earlier |= snapshot.pending
                 self._latest = position
             self._read_to = position
 

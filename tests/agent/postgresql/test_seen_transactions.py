@@ -17,11 +17,15 @@ class Server:
 
     next_xid: int
     lsn: int = START.lsn
+    first_xid: int = 0
     running: list[int] = field(default_factory=list)
     #: id, place of its commit record; not visible yet
     committing: list[tuple[int, int]] = field(default_factory=list)
     #: id, commit LSN, end LSN, in the log's order
     log: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.first_xid = self.next_xid
 
     def begin(self) -> None:
         self.running.append(self.next_xid)
@@ -40,7 +44,12 @@ class Server:
 
     def snapshot(self) -> Snapshot:
         active = {*self.running, *(xid for xid, _ in self.committing)}
-        return Snapshot(min(active, default=self.next_xid), self.next_xid, frozenset(active))
+        xmax = (
+            max((xid for xid in range(self.first_xid, self.next_xid) if xid not in active), default=self.first_xid - 1)
+            + 1
+        )
+        listed = frozenset(xid for xid in active if xid < xmax)
+        return Snapshot(min(listed, default=xmax), xmax, listed, self.next_xid)
 
     def hidden_before(self, position: WalPosition) -> list[int]:
         return [lsn for _, lsn in self.committing if lsn < position.lsn]
@@ -124,9 +133,9 @@ def test_begin_when_the_server_is_another_one_then_nothing_of_the_former_counts(
     server.begin()
     seen.begin(START, server.snapshot())
     other = WalPosition(5, "7300000000000000002", 1, 5)
-    seen.begin(other, Snapshot.parse("50:50:"))
+    seen.begin(other, Snapshot.parse("50:50::50"))
     assert seen.is_settled
-    assert seen.low(other, Snapshot.parse("50:50:")) == other
+    assert seen.low(other, Snapshot.parse("50:50::50")) == other
 
 
 def test_hold_when_dumps_come_and_go_then_the_least_position_is_held() -> None:
