@@ -63,3 +63,15 @@ class TableIdentityMissing(TableError):
     """Once it is published, its server refuses UPDATE and DELETE."""
 
     exit_code = 82
+
+
+class TablesUnidentified(SourceError):
+    """A warning: tables can't be synced as they are, since nothing identifies their rows."""
+
+    exit_code = 83
+
+
+class PublicationLacking(SourceError):
+    """A warning: tables can't be synced before somebody has them published."""
+
+    exit_code = 84

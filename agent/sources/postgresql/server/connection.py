@@ -357,22 +357,43 @@ def rows(connection: Connection, statement: str, **parameters: object) -> list[R
     return [tuple(row) for row in found or ()]
 
 
+@contextmanager
+def writing(connection: Connection) -> Iterator[None]:
+    """One transaction, in a session that otherwise only reads."""
+    rows(connection, "BEGIN READ WRITE")
+    try:
+        yield
+    except DatabaseError as failed:
+        if not is_connection_lost(failed):
+            rows(connection, "ROLLBACK")
+        raise
+    rows(connection, "COMMIT")
+
+
 def setting(connection: Connection, name: str) -> str | None:
     """A setting as SHOW writes it; None where the server has none of that name, or hides it."""
-    found = rows(connection, "SELECT pg_catalog.current_setting(:name, true)", name=name)
+    found = rows(connection, "SELECT current_setting(:name, true)", name=name)
     return None if found[0][0] is None else str(found[0][0])
 
 
+def setting_bytes(connection: Connection, name: str) -> int | None:
+    """A setting that is an amount of memory or WAL; None: it has no bound, or there is no such setting."""
+    found = rows(
+        connection, "SELECT setting::bigint, pg_size_bytes('1' || unit) FROM pg_settings WHERE name = :name", name=name
+    )
+    return None if not found or found[0][0] < 0 else int(found[0][0] * found[0][1])
+
+
 _FACTS = """
-SELECT pg_catalog.current_setting('server_version_num')::int,
-       pg_catalog.current_setting('server_version'),
-       (SELECT system_identifier FROM pg_catalog.pg_control_system())::text,
-       pg_catalog.pg_is_in_recovery(),
-       (SELECT timeline_id FROM pg_catalog.pg_control_checkpoint()),
-       (SELECT coalesce(min_recovery_end_timeline, 0) FROM pg_catalog.pg_control_recovery()),
-       (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()),
-       pg_catalog.current_setting('server_encoding'),
-       extract(epoch FROM pg_catalog.pg_postmaster_start_time())::float8
+SELECT current_setting('server_version_num')::int,
+       current_setting('server_version'),
+       (SELECT system_identifier FROM pg_control_system())::text,
+       pg_is_in_recovery(),
+       (SELECT timeline_id FROM pg_control_checkpoint()),
+       (SELECT coalesce(min_recovery_end_timeline, 0) FROM pg_control_recovery()),
+       (SELECT oid FROM pg_database WHERE datname = current_database()),
+       current_setting('server_encoding'),
+       extract(epoch FROM pg_postmaster_start_time())::float8
 """
 
 
@@ -389,7 +410,7 @@ def facts_of(connection: Connection, source: str) -> Facts:
         )
     timeline = max(checkpointed, recovered)
     if not is_standby:  # it is written by the first checkpoint after a promotion, which may take a while
-        written = "SELECT pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn())"
+        written = "SELECT pg_walfile_name(pg_current_wal_insert_lsn())"
         timeline = int(str(rows(connection, written)[0][0])[:8], 16)
     return Facts(version, text, system, timeline, oid, is_standby, encoding, started)
 
@@ -397,4 +418,4 @@ def facts_of(connection: Connection, source: str) -> Facts:
 def end_of_wal(connection: Connection, facts: Facts) -> str:
     """The LSN up to which changes can be read now: what is flushed, on a standby what is replayed."""
     function = "pg_last_wal_replay_lsn" if facts.is_standby else "pg_current_wal_flush_lsn"
-    return str(rows(connection, f"SELECT pg_catalog.{function}()")[0][0])
+    return str(rows(connection, f"SELECT {function}()")[0][0])

@@ -65,9 +65,9 @@ class Slot:
 _FIND = """
 SELECT slot_name::text, coalesce(plugin::text, ''), coalesce(database::text, ''), restart_lsn::text,
        confirmed_flush_lsn::text, active_pid, coalesce(wal_status, ''), safe_wal_size,
-       coalesce(pg_catalog.to_jsonb(s) ->> 'invalidation_reason',
-                CASE WHEN pg_catalog.to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflict with recovery' END, '')
-  FROM pg_catalog.pg_replication_slots s WHERE slot_name = :name
+       coalesce(to_jsonb(s) ->> 'invalidation_reason',
+                CASE WHEN to_jsonb(s) ->> 'conflicting' = 'true' THEN 'conflict with recovery' END, '')
+  FROM pg_replication_slots s WHERE slot_name = :name
 """
 
 
@@ -109,10 +109,9 @@ def create_slot(server: ServerConfig, source: str, name: str) -> int:
 def drop_slot(server: ServerConfig, source: str, name: str) -> None:
     """Nothing where it is not there; raises a `SourceError`, also where it is in use."""
     doing = f"dropping the replication slot {name}"
-    writable = {"default_transaction_read_only": "off"}
-    with closing(connect(server, source, settings=writable)) as connection, server_errors(doing, server, source):
+    with closing(connect(server, source)) as connection, server_errors(doing, server, source):
         if find_slot(connection, name) is not None:
-            rows(connection, "SELECT pg_catalog.pg_drop_replication_slot(:name)", name=name)
+            rows(connection, "SELECT pg_drop_replication_slot(:name)", name=name)
 
 
 def _creation(name: str, version: int, *, is_standby: bool) -> str:
@@ -175,9 +174,9 @@ def standby_unable(doing: str, server: ServerConfig, source: str) -> SourceVersi
 
 
 _RUNNING = """
-SELECT pid, coalesce(pg_catalog.date_trunc('second', pg_catalog.now() - xact_start)::text, '')
-  FROM pg_catalog.pg_stat_activity
- WHERE (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL) AND pid <> pg_catalog.pg_backend_pid()
+SELECT pid, coalesce(date_trunc('second', now() - xact_start)::text, '')
+  FROM pg_stat_activity
+ WHERE (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL) AND pid <> pg_backend_pid()
        AND backend_type = 'client backend'
  ORDER BY xact_start NULLS LAST LIMIT 5
 """
