@@ -2,7 +2,8 @@
 
 from enum import IntEnum
 
-from agent.columnar.arrow import ArrowColumns
+from agent.columnar.collector import RowCollector
+from agent.columnar.collector import TableBatch as TableBatch
 from agent.sources.postgresql.native.plan import PlannedColumn as PlannedColumn
 from agent.sources.postgresql.native.plan import TablePlan as TablePlan
 
@@ -36,24 +37,10 @@ class Message:
     # "R" relation, "Y" type, "T" truncate, "O" origin, "M" logical message; or any letter that is not known
     kind: str
     body: bytes  # behind the letter
-    lsn: int  # where its WAL data begin
+    lsn: int  # where its WAL data begin; 0: the server tells none, as of most relations
 
-class TableBatch:
-    """Rows of one plan."""
-
-    plan: TablePlan
-    row_count: int
-    first_gsn: int
-    last_gsn: int
-    is_partial: bool
-    rows: ArrowColumns
-    transactions: ArrowColumns
-
-class PgoutputDecoder:
+class PgoutputDecoder(RowCollector):
     """Bytes of the replication connection in, from CopyBothResponse on; column buffers out; knows no socket."""
-
-    stop_at_transaction_end: bool
-    stop_at_transaction_begin: bool
 
     def __init__(
         self, *, next_gsn: int, next_transaction_id: int, batch_rows: int = 65536, pending_bytes: int = 16 << 20
@@ -98,22 +85,3 @@ class PgoutputDecoder:
 
         False where some of them were taken, or a number was: then nothing is changed.
         """
-    # batches
-    @property
-    def pending_rows(self) -> int: ...
-    @property
-    def pending_bytes(self) -> int: ...
-    def take_batches(self) -> list[TableBatch]: ...
-    @property
-    def next_gsn(self) -> int: ...
-    def take_gsn(self) -> int:
-        """A row number for something that is no row; rows after it have higher ones."""
-    @property
-    def next_transaction_id(self) -> int: ...
-    # counters since construction, and of the transactions since the last take_times()
-    @property
-    def rows(self) -> int: ...
-    @property
-    def transactions(self) -> int: ...
-    def take_times(self) -> tuple[int, int, int]:
-        """(transactions, first commit time, last commit time) finished since the last call, microseconds."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from agent.columnar.table_rows import TableRows
 from agent.sources.postgresql.columns import Column
 
 class PlannedColumn:
@@ -16,17 +17,11 @@ class PlannedColumn:
 
     def __init__(self, column: Column, sent: bool = True, identity: bool = False) -> None: ...
 
-class TablePlan:
-    """Compiled once per version of a Relation; raises ValueError where it has no columns, or more than any table."""
+class TablePlan(TableRows):
+    """Compiled once per version of a Relation; raises ValueError where it has more columns than any table."""
 
-    database: str
-    table: str
-    schema_id: str
     columns: tuple[PlannedColumn, ...]
-    active: bool  # False: rows are stepped over, e.g. while the table is ahead of the stream
 
     def __init__(self, database: str, table: str, schema_id: str, columns: Sequence[PlannedColumn]) -> None: ...
     @property
-    def last_gsn(self) -> int: ...  # number of the last row; 0 before the first
-    @property
-    def is_keyed(self) -> bool: ...  # some column has a place in the key
+    def is_keyed(self) -> bool: ...  # some column that is sent has a place in the key
