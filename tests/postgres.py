@@ -232,8 +232,13 @@ def standby_of(primary: SourceServer, *, slot: str = "", **settings: str) -> Ite
             *(_binaries(primary.release) / "pg_basebackup", "-D", folder / "data", "-R", "-c", "fast", "-N"),
             *("-h", primary.host, "-p", primary.port, "-U", primary.user, "-X", "stream"),
         )
-        _run(_unprivileged_user(), *base, *(("-S", slot) if slot else ()))
-        own = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1", **settings}
+        _run(_unprivileged_user(), *base, *(("-S", slot) if slot else ("--no-slot",)))
+        own = {
+            "hot_standby_feedback": "on",
+            "wal_receiver_status_interval": "1",
+            "wal_retrieve_retry_interval": "100ms",
+            **settings,
+        }
         yield from _running(SourceServer(free_port(), folder, primary.release, primary.settings | own))
 
 

@@ -328,7 +328,7 @@ def replication_missing(doing: str, server: ServerConfig, source: str, found: st
     )
 
 
-def sqlstate(failed: Exception) -> str:
+def sqlstate(failed: BaseException | None) -> str:
     """Five signs; empty: the server has not said one."""
     fields = failed.args[0] if isinstance(failed, DatabaseError) and failed.args else None
     return str(fields.get("C", "")) if isinstance(fields, dict) else ""

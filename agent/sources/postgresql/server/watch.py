@@ -11,11 +11,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from agent.errors import SourceError, SourceUnreachable
+from agent.errors import SourceConnectionLost, SourceError
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import SlotRetentionShort
 from agent.sources.postgresql.positions import WalPosition, parse_lsn
 from agent.sources.postgresql.server.connection import (
+    CANNOT_CONNECT_NOW,
     Connection,
     Facts,
     connect,
@@ -24,6 +25,7 @@ from agent.sources.postgresql.server.connection import (
     rows,
     server_errors,
     setting_bytes,
+    sqlstate,
 )
 from agent.sources.postgresql.server.slot import Slot, find_slot
 
@@ -100,9 +102,9 @@ class ServerWatch:
                 self._sights.end(None)
                 fields = {"source": self._config.name, "error": str(error)}
                 log.debug("the log's end is not known", extra={"fields": fields})
-                if isinstance(error, SourceUnreachable) and self._followed is not None:
+                if sqlstate(error.__cause__) == CANNOT_CONNECT_NOW and self._followed is not None:
                     self._sights.going_down()
-                self._stopping.wait(RECONNECT_SECONDS)
+                self._stopping.wait(POLL_SECONDS if isinstance(error, SourceConnectionLost) else RECONNECT_SECONDS)
             except Exception:
                 self._sights.end(None)
                 log.exception("defect", extra={"fields": {"source": self._config.name}})
