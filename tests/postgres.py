@@ -168,7 +168,7 @@ class SourceServer:
 
     def wait_for_replay(self, standby: "SourceServer") -> None:
         """Until the standby has what is committed here."""
-        end = self.run("SELECT pg_current_wal_insert_lsn()")[0][0]
+        end = self.run("SELECT pg_current_wal_flush_lsn()")[0][0]
         deadline = time.monotonic() + START_SECONDS
         while not standby.run(f"SELECT pg_last_wal_replay_lsn() >= '{end}'")[0][0]:
             assert time.monotonic() < deadline, f"the standby does not get to {end}"
