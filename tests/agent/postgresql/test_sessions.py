@@ -1,9 +1,12 @@
 """Sessions with a server: logins, TLS, what is told of a server, and what goes wrong with them."""
 
+import socket
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
+from pg8000.exceptions import InterfaceError
 
 from agent.config_entries import Secret
 from agent.errors import (
@@ -168,6 +171,37 @@ def test_server_when_the_network_is_silent_then_it_is_unreachable(
     network.silence()
     with closing(network), pytest.raises(SourceUnreachable):
         connect(login(postgres, port=network.port), SOURCE)
+
+
+@pytest.mark.parametrize("mode", [TlsMode.DISABLE, TlsMode.PREFER])
+@pytest.mark.parametrize("greeting", [b"J\0\0\0\x0a8.4.3\0", b"R\0\0\0\4", b"\xff" * 9])
+def test_server_when_it_is_none_of_postgresql_then_the_error_says_so(mode: TlsMode, greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            with listener.accept()[0] as accepted, suppress(ConnectionError):
+                accepted.recv(8)
+                accepted.sendall(greeting)
+                while accepted.recv(1000):
+                    pass
+
+        greeting_thread = threading.Thread(target=greet)
+        greeting_thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(SourceUnreachable) as wrong:
+            connect(ServerConfig("127.0.0.1", USER, "shop", port, tls=ServerTls(mode)), SOURCE)
+        greeting_thread.join()
+    assert "no PostgreSQL server" in wrong.value.found
+
+
+def test_statement_when_its_parameters_are_wrong_then_it_is_no_fault_of_the_server(postgres: SourceServer) -> None:
+    server = login(postgres)
+    with (
+        closing(connect(server, SOURCE)) as connection,
+        pytest.raises(InterfaceError),
+        server_errors("asking", server, SOURCE),
+    ):
+        rows(connection, "SELECT :wanted", given=1)
 
 
 def test_statement_when_the_network_falls_silent_then_the_connection_is_lost(

@@ -164,9 +164,10 @@ _UNREADABLE = f"""
 _FILTERED = f"""
     SELECT nspname::text, relname::text,
         ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = one.oid AND attnum > 0 AND NOT attisdropped),
-        ARRAY(SELECT attname::text FROM pg_index JOIN pg_attribute ON attrelid = indrelid
-                  AND attnum = ANY ((indkey::int2[])[0:indnkeyatts - 1])
-              WHERE indrelid = one.oid AND CASE relreplident WHEN 'i' THEN indisreplident ELSE indisprimary END)
+        ARRAY(SELECT attname::text FROM pg_index CROSS JOIN unnest(indkey) WITH ORDINALITY AS part (number, place)
+              JOIN pg_attribute ON attrelid = indrelid AND attnum = number
+              WHERE indrelid = one.oid AND place <= indnkeyatts
+                  AND CASE relreplident WHEN 'i' THEN indisreplident ELSE indisprimary END)
     {_TABLES} AND relname = ANY (CAST(:names AS text[]))
 """  # noqa: S608
 

@@ -205,6 +205,9 @@ def connect(
     except (InterfaceError, OSError) as failed:
         connected.close()
         raise sockets.unreachable(server, source, "the server closed the connection") from failed
+    except (LookupError, ValueError, struct.error) as unreadable:
+        connected.close()
+        raise sockets.unreachable(server, source, "what answers there is no PostgreSQL server") from unreadable
     except BaseException:
         connected.close()
         raise
@@ -275,7 +278,9 @@ def server_errors(doing: str, server: ServerConfig, source: str, grant: str = ""
 def server_error(
     failed: Exception, doing: str, server: ServerConfig, source: str, grant: str = "", on: str = ""
 ) -> SourceError:
-    """One of pg8000's, or of the network, as one of ours."""
+    """One of pg8000's, or of the network, as one of ours; what is the caller's own mistake is raised as it is."""
+    if isinstance(failed, InterfaceError) and not is_connection_lost(failed):
+        raise failed
     kept = "Nothing is lost: the log is read again"
     state = sqlstate(failed)
     if is_connection_lost(failed):
@@ -335,6 +340,9 @@ def sqlstate(failed: BaseException | None) -> str:
 
 
 def is_connection_lost(failed: Exception) -> bool:
+    """Of pg8000's own errors those of the network; the others are of who calls it."""
+    if isinstance(failed, InterfaceError):
+        return isinstance(failed.__cause__, OSError)
     state = sqlstate(failed)
     return (
         not isinstance(failed, DatabaseError)

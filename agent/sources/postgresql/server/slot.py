@@ -182,9 +182,14 @@ SELECT pid, coalesce(date_trunc('second', now() - xact_start)::text, '')
 """
 
 
+def oldest_transactions(connection: Connection) -> str:
+    """Those that this user may see, in words; inside `server_errors`."""
+    return ", ".join(f"server process {pid} for {age}" for pid, age in rows(connection, _RUNNING))
+
+
 def _busy(doing: str, source: str, connection: Connection) -> SourceFailed:
-    """It waits for transactions; the oldest that this user may see."""
-    seen = ", ".join(f"server process {pid} for {age}" for pid, age in rows(connection, _RUNNING))
+    """It waits for transactions."""
+    seen = oldest_transactions(connection)
     return SourceFailed(
         doing,
         f"transactions ran for longer than {CREATION_SECONDS:.0f} s" + (f": {seen}" if seen else ""),

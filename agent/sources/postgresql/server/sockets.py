@@ -34,7 +34,10 @@ class _File:
         self._unsent = bytearray()
 
     def read(self, size: int) -> bytes:
-        return self._socket.recv(size)
+        found = self._socket.recv(size)
+        if size and not found:
+            raise ConnectionError("the server closed the connection")
+        return found
 
     def write(self, data: bytes) -> None:
         self._unsent += data
@@ -114,7 +117,9 @@ def _secured(plain: socket.socket, server: ServerConfig, source: str, context: s
         return plain
     if answer == b"N":
         raise _tls_failed(server, source, "the server has none")
-    raise unreachable(server, source, "the server can't begin a session now")
+    if answer == b"E":
+        raise unreachable(server, source, "the server can't begin a session now")
+    raise unreachable(server, source, "what answers there is no PostgreSQL server")
 
 
 @cache
