@@ -1,4 +1,4 @@
-"""What messages about a PostgreSQL source say is to be done: settings and statements, word for word as they stand there.
+"""What messages about a PostgreSQL source say is to be done: settings and statements, taken from them word for word.
 
 Each ends with a source that the check finds well. Statements about tables are run by `test_checks`, `test_publication`.
 """
