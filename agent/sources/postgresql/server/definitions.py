@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from agent.sources.postgresql.columns import Column
 from agent.sources.postgresql.server.connection import Connection, Row, rows
 from agent.sources.postgresql.server.missing_values import Missing, MissingValue, missing_value
 from agent.sources.postgresql.server.type_names import Composite, Label, TypeNames, read_type_names
@@ -142,6 +143,14 @@ class TableDefinition:
     def sent(self) -> tuple[Attribute, ...]:
         """Those that the log and dumps have."""
         return tuple(attribute for attribute in self.attributes if not attribute.generated)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Those that are sent, as the stream and dumps send them."""
+        places = {name: place for place, name in enumerate(self.key, 1)}
+        return tuple(
+            Column(one.name, one.type, nullable=not one.not_null, key=places.get(one.name, 0)) for one in self.sent
+        )
 
     @property
     def key(self) -> tuple[str, ...]:

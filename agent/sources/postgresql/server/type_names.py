@@ -72,10 +72,14 @@ class TypeNames:
         found = builtin_type(type_oid, modifier)
         if found is not None:
             return found
-        base, base_modifier = type_oid, modifier
-        while base in self._types and self._types[base].kind == "d":
-            base, base_modifier = self._types[base].base, self._types[base].base_modifier
+        base, base_modifier = self.base(type_oid, modifier)
         return named_type(name, builtin_type(base, base_modifier) if base != type_oid else None)
+
+    def base(self, type_oid: int, modifier: int) -> tuple[int, int]:
+        """What a domain is made of in the end, with that one's modifier; other types are what they are."""
+        while type_oid in self._types and self._types[type_oid].kind == "d":
+            type_oid, modifier = self._types[type_oid].base, self._types[type_oid].base_modifier
+        return type_oid, modifier
 
     def labels(self, type_oids: Collection[int]) -> tuple[Label, ...]:
         """Of the enums that these are, or are made of, in the order of their numbers."""
