@@ -182,16 +182,16 @@ class WalChanges:
             raise ReadAgain from purged
 
     def _without_stream(self, task: Task, begun: Beginning) -> None:
-        """Nothing is read: a slot that nobody needs would keep the server's log for ever."""
+        """No table is read: those that are to come may need the slot, for a dump that is read whole; without any it
+        would keep the server's log for ever."""
         if not task.replicate.tables:
             drop_slot(self._config.replication, self.source, self._slot)
-        waiting = begun.unsettled
-        while waiting:
-            if task.cancelled.wait(WAIT_SECONDS):
-                return
-            self._watch.look_soon()
+            return
+        while not task.cancelled.wait(WAIT_SECONDS):
+            if begun.unsettled:
+                self._watch.look_soon()
             look = self._take_look()
-            if look is not None and waiting - look.unsettled:
+            if look is not None and begun.unsettled - look.unsettled:
                 raise ReadAgain
 
     def _reader_of(

@@ -15,6 +15,7 @@ from agent.errors import SourceConnectionLost, SourceError
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import SlotRetentionShort
 from agent.sources.postgresql.positions import WalPosition, parse_lsn
+from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT
 from agent.sources.postgresql.server.connection import (
     CANNOT_CONNECT_NOW,
     Connection,
@@ -50,7 +51,7 @@ class Sights:
 
     #: where the log ends, of what can be read; None: it is not known
     end: Callable[[WalPosition | None], None]
-    #: pg_current_snapshot() of the server of dumps, where that is a primary
+    #: what the server of dumps answers to `SNAPSHOT_STATEMENT`, where that is a primary
     snapshot: Callable[[str], None] = _ignored
     #: the server keeps too little WAL for the slot; None: enough
     retention: Callable[[SlotRetentionShort | None], None] = _ignored
@@ -160,7 +161,7 @@ class ServerWatch:
         return retention_short(self._config.name, slot, setting_bytes(connection, "max_slot_wal_keep_size"))
 
 
-_SNAPSHOT = "SELECT pg_is_in_recovery(), pg_current_snapshot()::text"
+_SNAPSHOT = f"SELECT pg_is_in_recovery(), ({SNAPSHOT_STATEMENT})"
 
 
 def retention_short(source: str, slot: Slot, keep_bytes: int | None) -> SlotRetentionShort | None:

@@ -173,13 +173,7 @@ def columns_of(definition: TableDefinition, verdict: Verdict) -> tuple[Column, .
     >>> columns_of(TableDefinition(7, "shop", "t", "r", 9, "d", (), (), ()), Verdict(allowed=True))
     ()
     """
-    return tuple(column_of(definition, one) for one in definition.sent if not verdict.ignores(one.name))
-
-
-def column_of(definition: TableDefinition, attribute: Attribute) -> Column:
-    key = definition.key
-    place = key.index(attribute.name) + 1 if attribute.name in key else 0
-    return Column(attribute.name, attribute.type, nullable=not attribute.not_null, key=place)
+    return tuple(column for column in definition.columns if not verdict.ignores(column.name))
 
 
 def columns_after(

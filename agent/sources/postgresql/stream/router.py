@@ -6,13 +6,13 @@ is. Goes out: plans in the decoder, active or not. Nothing is durable here.
 
 from agent.capture.cuts import Cuts
 from agent.filter import ignored_key
-from agent.sources.postgresql.columns import Column, schema_id
+from agent.sources.postgresql.columns import schema_id
 from agent.sources.postgresql.failures import TABLE_COMPLETE, columns_unsupported, row_unreadable
 from agent.sources.postgresql.native.decoder import DecodeError, PlannedColumn, TablePlan
 from agent.sources.postgresql.read_position import ReadPosition
 from agent.sources.postgresql.server.definitions import TableDefinition
 from agent.sources.postgresql.stream.context import StreamContext
-from agent.sources.postgresql.stream.definition_changes import column_of, columns_of
+from agent.sources.postgresql.stream.definition_changes import columns_of
 from agent.sources.postgresql.stream.definitions import StreamDefinitions
 from agent.sources.postgresql.stream.relations import Relation, Truncate, parse_relation
 from agent.sources.postgresql.stream.stops import Stops, TableFailed
@@ -83,12 +83,11 @@ class TableRouter:
             self._stops.stop_here(table, ignored_key(self._source, table, hidden[0], _DOING, TABLE_COMPLETE))
             return None
         columns = [
-            PlannedColumn(column_of(definition, one), not verdict.ignores(one.name), one.name in definition.identity)
-            for one in definition.sent
+            PlannedColumn(column, not verdict.ignores(column.name), column.name in definition.identity)
+            for column in definition.columns
         ]
-        sent: tuple[Column, ...] = columns_of(definition, verdict)
         try:
-            plan = TablePlan(*table, schema_id(sent), columns)
+            plan = TablePlan(*table, schema_id(columns_of(definition, verdict)), columns)
         except ValueError as wrong:
             self._stops.stop_here(table, columns_unsupported(self._read.place(), table, str(wrong)))
             return None
