@@ -16,27 +16,28 @@ columns of a table and behind them `_unrepresentable`. Nothing is durable here.
 from enum import IntEnum
 
 cimport cython
-from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from agent.columnar cimport arrow as exported
 from agent.sources.mysql.native cimport result_plan as compiled
-from agent.columnar.arrow cimport CollectedRows, take_spare
-from agent.columnar.batch cimport FIRST_ROWS, MOST_BATCH_BYTES, Batch, batch_bytes, begin_batch, empty_batch
+from agent.columnar.arrow cimport CollectedRows
+from agent.columnar.batch cimport MOST_BATCH_BYTES, Batch, batch_bytes, empty_batch
 from agent.columnar.column cimport Column, Row, append_null, release, reserve, truncate_column
-from agent.sources.mysql.native.packets cimport consume, find_payload, make_room, release_packets, shrink
+from agent.columnar.received cimport free_space, release_received, take_in
+from agent.columnar.table_rows cimport end_row, start_row
+from agent.columnar.values cimport MOST_VALUE_BYTES, fail
+from agent.sources.mysql.native.packets cimport consume, find_payload, make_room, shrink
 from agent.sources.mysql.native.plan cimport Plan
 from agent.sources.mysql.native.result_values cimport (
     decode_result_bit, decode_result_date, decode_result_datetime, decode_result_decimal, decode_result_time,
     decode_result_timestamp, decode_result_year
 )
-from agent.sources.mysql.native.rows cimport decode_value, end_row, start_row
+from agent.sources.mysql.native.rows cimport decode_value
 from agent.sources.mysql.native.values cimport (
-    MOST_VALUE_BYTES, READS_RESULT_BIT, READS_RESULT_DATE, READS_RESULT_DATETIME, READS_RESULT_DECIMAL,
-    READS_RESULT_TIME, READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, Value, fail, le16, le24, le64
+    READS_RESULT_BIT, READS_RESULT_DATE, READS_RESULT_DATETIME, READS_RESULT_DECIMAL, READS_RESULT_TIME,
+    READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, Value, le16, le24, le64
 )
 
 from agent.sources.mysql.native.plan import UnsupportedColumn
@@ -118,12 +119,12 @@ cdef class ResultReader:
         self.failed_column = -1
 
     def __dealloc__(self):
-        release_packets(&self.packets)
+        release_received(&self.packets.held)
         release(&self.kept_bounds)
         release(&self.kept_nulls)
         if self.plan is not None:
-            if self.plan.plan.batch.columns != NULL:
-                empty_batch(&self.plan.plan.batch)
+            if self.plan.rows.batch.columns != NULL:
+                empty_batch(&self.plan.rows.batch)
             self.plan.is_read = False
 
     # --- receiving
@@ -132,15 +133,11 @@ cdef class ResultReader:
         """Free space, at least 64 KiB, as a memoryview that is invalid after the next call."""
         if not make_room(&self.packets):
             raise ResultError("a row larger than the server may send, or no memory for it")
-        return PyMemoryView_FromMemory(
-            <char*> self.packets.data + self.packets.end, self.packets.capacity - self.packets.end, PyBUF_WRITE
-        )
+        return free_space(&self.packets.held)
 
     def received(self, size_t size):
         """So many bytes were written into `writable()`."""
-        if size > self.packets.capacity - self.packets.end:
-            raise ValueError("more bytes received than there was room for")
-        self.packets.end += size
+        take_in(&self.packets.held, size)
 
     def read(self):
         """Read what was received, up to the next thing that Python must decide; raises `ResultError`."""
@@ -166,13 +163,13 @@ cdef class ResultReader:
             elif not find_payload(&self.packets):
                 step = NEED_BYTES
             else:
-                step = self.read_payload(self.packets.data + self.packets.begin + 4, self.packets.size)
+                step = self.read_payload(self.packets.held.data + self.packets.held.begin + 4, self.packets.size)
                 if step != FAILED and step != BATCH_FULL:
                     consume(&self.packets)
         return step if self.keep_last() else self.refuse(b"out of memory")
 
     cdef bint is_full(self) noexcept nogil:
-        cdef Batch* batch = &self.plan.plan.batch
+        cdef Batch* batch = &self.plan.rows.batch
         return batch.rows and (batch.rows >= self.batch_rows or batch_bytes(batch) >= self.most_batch_bytes)
 
     cdef int read_payload(self, const uint8_t* at, size_t size) noexcept nogil:
@@ -255,12 +252,11 @@ cdef class ResultReader:
 
     cdef int read_row(self, const uint8_t* at, size_t size) noexcept nogil:
         """A row that does not fit into the batch stays in `packets`."""
-        cdef Plan* plan = &self.plan.plan
-        cdef Batch* batch = &plan.batch
+        cdef Batch* batch = &self.plan.rows.batch
         cdef size_t nulls = (self.fields + 9) // 8, text_bytes = batch.text_bytes
         if size < 1 + nulls:
             return self.refuse(b"a row that ends inside its null bitmap")
-        if not start_row(plan, &self.row):
+        if not start_row(&self.plan.rows, &self.row):
             return FAILED
         if self.read_values(at + 1, at + 1 + nulls, at + size) < 0:
             self.drop_row(text_bytes)
@@ -281,7 +277,7 @@ cdef class ResultReader:
 
     cdef void drop_row(self, size_t text_bytes) noexcept nogil:
         """Forget the row behind the batch's last, of which some columns may be there."""
-        cdef Batch* batch = &self.plan.plan.batch
+        cdef Batch* batch = &self.plan.rows.batch
         cdef int32_t i
         for i in range(batch.column_count):
             truncate_column(&batch.columns[i], batch.rows, batch.rows + 1)
@@ -289,7 +285,7 @@ cdef class ResultReader:
 
     cdef int read_values(self, const uint8_t* nulls, const uint8_t* at, const uint8_t* end) noexcept nogil:
         cdef const Plan* plan = &self.plan.plan
-        cdef Column* column = plan.batch.columns
+        cdef Column* column = plan.rows.batch.columns
         cdef const Value* value
         cdef uint64_t size
         cdef int outcome
@@ -311,7 +307,7 @@ cdef class ResultReader:
                 if outcome < 0:
                     return -1
                 at += size
-            if outcome and not append_null(column, self.row.number, plan.batch.capacity_rows):
+            if outcome and not append_null(column, self.row.number, plan.rows.batch.capacity_rows):
                 return self.refuse(b"out of memory")
             column += 1
         self.failed_column = -1
@@ -369,22 +365,16 @@ cdef class ResultReader:
 
     @property
     def batch_row_count(self):
-        return self.plan.plan.batch.rows
+        return self.plan.rows.batch.rows
 
     def take_rows(self):
         """The rows so far as Arrow columns; the reader begins a new batch."""
         cdef CollectedRows collected = CollectedRows.__new__(CollectedRows)
         cdef exported.ArrowColumns columns = exported.ArrowColumns.__new__(exported.ArrowColumns)
-        cdef Plan* plan = &self.plan.plan
         shrink(&self.packets)
-        collected.batch = plan.batch
-        collected.spare = &plan.spare
+        self.plan.take_batch(&collected.batch, self.batch_rows)
+        collected.spare = &self.plan.rows.spare
         collected.owner = self.plan
-        memset(&plan.batch, 0, sizeof(Batch))
-        if not take_spare(&plan.batch, &plan.spare):
-            if not begin_batch(&plan.batch, plan.widths, plan.batch_columns):
-                raise MemoryError
-        plan.expected_rows = min(max(collected.batch.rows, <size_t> FIRST_ROWS), self.batch_rows)
         columns.owner = collected
         columns.fields = self.plan.fields
         columns.columns = collected.batch.columns
