@@ -12,6 +12,7 @@ from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.plugin import Look
 from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.seen_transactions import SeenTransactions
 from agent.sources.postgresql.server.cartography import names_digest, read_cartography
 from agent.sources.postgresql.server.checks import advice, check_client, check_filter
@@ -30,6 +31,7 @@ class PostgresqlCatalog:
     slot: str
     state: SourceState
     seen: SeenTransactions
+    known: KnownDefinitions
 
     def preflight(self) -> tuple[str, Collection[MenuraError]]:
         facts, findings = check_client(self.config)
@@ -56,4 +58,4 @@ class PostgresqlCatalog:
         return Look(digest, seconds, findings)
 
     def open_reader(self, position_kind: PositionKind) -> PostgresqlTableReader:
-        return PostgresqlTableReader.open(self.config, self.slot, self.seen, self.state, position_kind)
+        return PostgresqlTableReader.open(self.config, self.slot, self.seen, self.known, self.state, position_kind)

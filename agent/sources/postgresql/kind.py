@@ -30,7 +30,7 @@ def make_plugins(context: Context) -> Sequence[SourcePlugin]:
     seen, known = SeenTransactions(), KnownDefinitions()
     slot = config.slot_of(context.tenant, context.agent)
     changes = WalChanges(context, config, coordinator, credit, seen, known)
-    catalog = PostgresqlCatalog(config, slot, context.state, seen)
+    catalog = PostgresqlCatalog(config, slot, context.state, seen, known)
     return (
         CatalogPlugin(stream_pb2.PgSQLClient, config, context.state, coordinator, catalog, catalog.open_reader),
         ChangesPlugin(stream_pb2.PgSQLLogDec, context.state, coordinator, credit, changes),

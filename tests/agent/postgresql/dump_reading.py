@@ -9,8 +9,10 @@ from menura.v1 import config_pb2, snapshot_pb2
 
 from agent.runtime.state import SourceState
 from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.positions import WalPosition, WalPositionKind
 from agent.sources.postgresql.seen_transactions import SeenTransactions
+from agent.sources.postgresql.server.definitions import TableDefinition
 from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader, TableRows
 from agent.table_positions import Table
 from tests.agent.postgresql.logged import SLOT
@@ -20,9 +22,17 @@ Rows = list[dict[str, Any]]
 
 @contextmanager
 def reader_of(config: PostgresqlConfig, seen: SeenTransactions) -> Iterator[PostgresqlTableReader]:
-    state = SourceState(config)
-    with closing(PostgresqlTableReader.open(config, SLOT, seen, state, WalPositionKind.LSN)) as reader:
+    opened = PostgresqlTableReader.open(config, SLOT, seen, _AllTold(), SourceState(config), WalPositionKind.LSN)
+    with closing(opened) as reader:
         yield reader
+
+
+class _AllTold(KnownDefinitions):
+    """The stream has always told how tables look now."""
+
+    def is_told(self, definition: TableDefinition) -> bool:
+        del definition
+        return True
 
 
 def order(table: Table) -> snapshot_pb2.DumpOrder:

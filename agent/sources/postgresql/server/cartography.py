@@ -41,7 +41,7 @@ _TABLES = f"""
     ), sizes AS (
         SELECT root, sum(pages)::bigint * current_setting('block_size')::int AS bytes FROM (
             SELECT root, relpages AS pages FROM holder
-            UNION ALL SELECT root, toast.relpages FROM holder JOIN pg_class AS toast ON toast.oid = reltoastrelid
+            UNION ALL SELECT root, toast.relpages FROM holder JOIN pg_class AS toast ON toast.oid = holder.reltoastrelid
             UNION ALL SELECT root, of_index.relpages FROM holder JOIN pg_index ON indrelid = holder.oid
                 JOIN pg_class AS of_index ON of_index.oid = indexrelid
         ) AS parts GROUP BY root

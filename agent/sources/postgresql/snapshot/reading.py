@@ -23,8 +23,10 @@ from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.failures import column_unsupported
 from agent.snapshot.reader import KeyMissing, TableMissing
+from agent.snapshot.reading import NotYet
 from agent.sources.postgresql.columns import Column
 from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.positions import WalPosition, WalPositionKind
 from agent.sources.postgresql.seen_transactions import SeenTransactions
 from agent.sources.postgresql.server.connection import INSUFFICIENT_PRIVILEGE, sqlstate
@@ -89,13 +91,22 @@ class PostgresqlTableReader:
     """Over one session, and one more where a whole table is read from another server."""
 
     def __init__(
-        self, config: PostgresqlConfig, slot: str, session: Session, seen: SeenTransactions, state: SourceState
+        self,
+        config: PostgresqlConfig,
+        slot: str,
+        session: Session,
+        seen: SeenTransactions,
+        known: KnownDefinitions,
+        state: SourceState,
     ) -> None:
         self._config = config
+        self._known = known
         self._state = state
         self._session = session
         #: that of the table that is being read
         self._reading_by = session
+        #: the position of the whole table that is being read
+        self._whole_at: WalPosition | None = None
         self._positions = Positions(config, slot, session, seen)
         self._prepared: Prepared | None = None
         #: types of columns with their modifiers, and what these are made of, which never changes
@@ -108,6 +119,7 @@ class PostgresqlTableReader:
         config: PostgresqlConfig,
         slot: str,
         seen: SeenTransactions,
+        known: KnownDefinitions,
         state: SourceState,
         position_kind: PositionKind,
     ) -> "PostgresqlTableReader":
@@ -115,7 +127,7 @@ class PostgresqlTableReader:
         assert isinstance(position_kind, WalPositionKind)
         session = Session(config.client, config.name)
         try:
-            return cls(config, slot, session, seen, state)
+            return cls(config, slot, session, seen, known, state)
         except BaseException:
             session.close()
             raise
@@ -179,8 +191,8 @@ class PostgresqlTableReader:
     def read_chunk(
         self, table: Table, key: tuple[str, ...], lower: str, upper: str, limit: int, received: Callable[[int], None]
     ) -> TableRows:
-        """Raises `TableMissing`, and `KeyMissing`, `OrderChanged` and `BoundInvalid` where it is not that key any
-        more."""
+        """Raises `NotYet`, `TableMissing`, and `KeyMissing`, `OrderChanged` and `BoundInvalid` where it is not that
+        key any more."""
         session = self._session
         with session.errors(DOING):
             definition = self._definition(session, table)
@@ -188,6 +200,8 @@ class PostgresqlTableReader:
             if found is None:
                 raise KeyMissing
             self._hold(session, definition)
+            if not self._known.is_told(definition):
+                raise NotYet("the table was altered, and the stream has not come to that yet")
             prepared = self._prepare(definition, found)
             names = [column.name for column in prepared.rows.columns]
             statement = chunk_statement(definition, names, found, lower, upper, limit)
@@ -200,10 +214,10 @@ class PostgresqlTableReader:
         self.used = None
         try:
             with self._positions.whole(table) as (shown, session):
-                self._reading_by = session
+                self._reading_by, self._whole_at = session, shown
                 yield shown
         finally:
-            self._reading_by = self._session
+            self._reading_by, self._whole_at = self._session, None
 
     def read_table(self, table: Table, received: Callable[[int], None]) -> TableRows:
         """Raises `TableMissing`."""
@@ -211,6 +225,8 @@ class PostgresqlTableReader:
         with session.errors(DOING):
             definition = self._definition(session, table)
             self._hold(session, definition)
+            if self._whole_at is not None:
+                self._known.read_whole(table, self._whole_at, definition)
             prepared = self._prepare(definition, None)
             statement = whole_statement(definition, [column.name for column in prepared.rows.columns])
             session.rows(WITHOUT_TIMEOUT)
@@ -260,13 +276,13 @@ class PostgresqlTableReader:
             if subject_of(sqlstate(failed)) is Subject.DEFINITION:
                 raise self._moved(definition, f"the server answered with SQLSTATE {sqlstate(failed)}") from failed
             raise
-        if found != self._shown(session, definition, names):
+        if found != self._as_shown(session, definition, names):
             raise self._moved(definition, "its columns are of other types")
         nodes = session.rows(_FILE_NODES, oids=[oid for oid, _ in definition.storage]) if definition.storage else []
         if sorted((oid, node or 0) for oid, node in nodes) != list(definition.storage):
             raise self._moved(definition, "its rows were written anew, or removed")
 
-    def _shown(self, session: Session, definition: TableDefinition, names: list[str]) -> list[tuple[str, int, int]]:
+    def _as_shown(self, session: Session, definition: TableDefinition, names: list[str]) -> list[tuple[str, int, int]]:
         """Names, types and modifiers as a result has them: of a domain what it is made of."""
         by_name = {attribute.name: attribute for attribute in definition.attributes}
         types = [(by_name[name].type_oid, by_name[name].modifier) for name in names]
