@@ -94,7 +94,11 @@ class Positions:
         self._session = session
         self._seen = seen
         self._log = LogServer(config)
-        self._has_the_log = self._compare()
+        try:
+            self._has_the_log = self._compare()
+        except BaseException:
+            self._log.close()
+            raise
         #: of the standby: what was replayed when a chunk's snapshot had just been taken
         self._replayed_then = 0
         self._hold: Hold | None = None
