@@ -3,8 +3,8 @@
 `postgresql` is the control plane's. `MENURA_TEST_POSTGRESQL_URL` (postgresql://USER:PASSWORD@HOST:PORT/postgres) is
 one that runs elsewhere. There a test gets a database of its own from `PostgreSQL.fresh_database`.
 
-`source_server` is a source's, with logical decoding; `standby_of` follows one. Both are this machine's newest release,
-or one by its number.
+`source_server` is a source's, with logical decoding; `standby_of` follows one. Where a test names no release, these are
+of `MENURA_TEST_POSTGRESQL_RELEASE` or this machine's newest; one that is no package is in .servers/postgresql-RELEASE.
 """
 
 import datetime
@@ -34,6 +34,7 @@ from tests.needs import needs_setup
 from tests.servers import SERVERS, ServerMissing, free_port
 
 URL_VARIABLE = "MENURA_TEST_POSTGRESQL_URL"
+RELEASE_VARIABLE = "MENURA_TEST_POSTGRESQL_RELEASE"
 START_SECONDS = 300
 
 
@@ -109,6 +110,12 @@ class SourceServer:
             for statement in statements:
                 cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+    @property
+    def version(self) -> int:
+        """E.g. 150018."""
+        with self.connect() as connection:
+            return connection.info.server_version
 
     def create_database(self, name: str = "shop") -> None:
         self.run(f'CREATE DATABASE "{name}"')
@@ -200,6 +207,7 @@ def source_server(
     it has a system identifier of its own, which takes seconds.
     """
     needs_setup("PostgreSQL")
+    release = release or os.environ.get(RELEASE_VARIABLE, "")
     with _scratch() as folder:
         if is_other:
             _initialise(folder / "data", release)
@@ -228,18 +236,40 @@ def standby_of(primary: SourceServer, *, slot: str = "", **settings: str) -> Ite
     with _scratch() as folder:
         if slot:
             primary.run(f"SELECT pg_create_physical_replication_slot('{slot}')")
-        base = (
-            *(_binaries(primary.release) / "pg_basebackup", "-D", folder / "data", "-R", "-c", "fast", "-N"),
-            *("-h", primary.host, "-p", primary.port, "-U", primary.user, "-X", "stream"),
-        )
-        _run(_unprivileged_user(), *base, *(("-S", slot) if slot else ("--no-slot",)))
+        _back_up(primary, folder / "data")
         own = {
+            "primary_conninfo": f"host={primary.host} port={primary.port} user={primary.user}",
+            "primary_slot_name": slot,
             "hot_standby_feedback": "on",
             "wal_receiver_status_interval": "1",
             "wal_retrieve_retry_interval": "100ms",
             **settings,
         }
         yield from _running(SourceServer(free_port(), folder, primary.release, primary.settings | own))
+
+
+def _back_up(running: SourceServer, data: Path) -> None:
+    """Its files as pg_basebackup would have them, which not all packages of a server bring."""
+    source = running.folder / "data"
+    left_out = ("postmaster.*", "pg_wal", "pg_replslot", "pg_stat_tmp", "pgsql_tmp*")
+    with running.connect() as connection:
+        is_old = connection.info.server_version < 150000
+        begin = "pg_start_backup('standby', true, false)" if is_old else "pg_backup_start('standby', true)"
+        connection.execute(f"SELECT {begin}")
+        shutil.copytree(source, data, ignore=shutil.ignore_patterns(*left_out), copy_function=_copy_if_there)
+        for empty in ("pg_replslot", "pg_stat_tmp"):
+            (data / empty).mkdir()
+        end = "pg_stop_backup(false, false)" if is_old else "pg_backup_stop(false)"
+        (label,) = connection.execute(f"SELECT labelfile FROM {end}").fetchone()
+        shutil.copytree(source / "pg_wal", data / "pg_wal", copy_function=_copy_if_there)
+    (data / "backup_label").write_text(label)
+    (data / "standby.signal").touch()
+
+
+def _copy_if_there(source: str, target: str) -> None:
+    """What goes meanwhile the WAL brings, or nobody needs."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def _running(server: SourceServer) -> Iterator[SourceServer]:

@@ -137,9 +137,28 @@ def test_slot_when_the_server_can_not_make_one_then_the_error_says_why() -> None
             create_slot(login(running), SOURCE, SLOT)
         with standby_of(running) as standby:
             running.wait_for_replay(standby)
-            if standby.run("SHOW server_version_num")[0][0] < "160000":
+            if standby.version < 160000:
                 with pytest.raises(SourceVersionUnsupported):
                     create_slot(login(standby), SOURCE, SLOT)
+
+
+def test_slot_when_made_on_a_standby_then_its_changes_come() -> None:
+    """A standby makes one as soon as its primary has told which transactions run."""
+    with source_server() as primary:
+        if primary.version < 160000:
+            pytest.skip("standbys of before 16 give no changes: set MENURA_TEST_POSTGRESQL_RELEASE")
+        primary.create_replication_user()
+        publish(primary)
+        with standby_of(primary, slot="follows") as standby:
+            primary.wait_for_replay(standby)
+            server = login(standby)
+            made: list[int] = []
+            making = threading.Thread(target=lambda: made.append(create_slot(server, SOURCE, SLOT)))
+            making.start()
+            wait_for("the slot", lambda: primary.run("SELECT pg_log_standby_snapshot()") and not making.is_alive())
+            with streaming(server, made[0]) as stream:
+                primary.run("INSERT INTO t VALUES (1, 'one')", database="shop")
+                assert Reader(stream).rows(1)
 
 
 def test_stream_when_rows_change_then_their_bytes_come(postgres: SourceServer) -> None:
