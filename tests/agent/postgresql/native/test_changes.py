@@ -241,21 +241,23 @@ def test_what_is_no_row_is_handed_over_in_its_place(server: SourceServer) -> Non
 
     decoded = decode(data)
 
-    kinds = [message.kind for message in decoded.messages]
-    assert kinds == ["R", "R", "R", "T", "M", "Y", "R", "M"]
+    # a relation comes whenever the server has forgotten that it has sent it
+    others = [message for message in decoded.messages if message.kind != "R"]
+    assert [message.kind for message in others] == ["T", "M", "Y", "M"]
     relations = [parse_relation(message.body) for message in decoded.messages if message.kind == "R"]
     assert [column.name for column in relations[-1].columns] == ["id", "t", "m"]
     assert relations[0].columns[1] == RelationColumn(False, "t", 1043, 11)
-    truncate = decoded.messages[3].body
+    oid_of = {relation.table: relation.oid for relation in relations}
+    truncate = others[0].body
     assert struct.unpack(">IB2I", truncate) == (
         2,
         3,
         relations[0].oid,
         next(r.oid for r in relations if r.table == "c"),
     )
-    flags, lsn = struct.unpack_from(">BQ", decoded.messages[4].body)
-    assert (flags, lsn) == (1, decoded.messages[4].lsn)
-    assert decoded.messages[4].body[9:] == b"prefix\0" + (6).to_bytes(4, "big") + b"within"
+    flags, lsn = struct.unpack_from(">BQ", others[1].body)
+    assert (flags, lsn) == (1, others[1].lsn)
+    assert others[1].body[9:] == b"prefix\0" + (6).to_bytes(4, "big") + b"within"
     assert [batch.row_count for batch in decoded.batches] == [1, 1]
     assert decoded.rows("a")[1]["m"] == "happy"
 
