@@ -249,12 +249,7 @@ def test_what_is_no_row_is_handed_over_in_its_place(server: SourceServer) -> Non
     assert relations[0].columns[1] == RelationColumn(False, "t", 1043, 11)
     oid_of = {relation.table: relation.oid for relation in relations}
     truncate = others[0].body
-    assert struct.unpack(">IB2I", truncate) == (
-        2,
-        3,
-        relations[0].oid,
-        next(r.oid for r in relations if r.table == "c"),
-    )
+    assert struct.unpack(">IB2I", truncate) == (2, 3, oid_of["a"], oid_of["c"])
     flags, lsn = struct.unpack_from(">BQ", others[1].body)
     assert (flags, lsn) == (1, others[1].lsn)
     assert others[1].body[9:] == b"prefix\0" + (6).to_bytes(4, "big") + b"within"
