@@ -18,6 +18,7 @@ from agent.sources.postgresql.native.decoder import (
     TableBatch,
     TablePlan,
 )
+from agent.sources.postgresql.stream.relations import Relation, parse_relation
 from agent.sources.postgresql.types import builtin_type, named_type
 from tests.postgres import SourceServer
 
@@ -147,52 +148,18 @@ def selected(server: SourceServer, statement: str) -> bytes:
         return opened.query(statement)
 
 
-@dataclass(frozen=True)
-class RelationColumn:
-    is_key: bool
-    name: str
-    type_oid: int
-    modifier: int
-
-
-@dataclass(frozen=True)
-class Relation:
-    oid: int
-    schema: str
-    table: str
-    identity: str
-    columns: tuple[RelationColumn, ...]
-
-
-def parse_relation(body: bytes) -> Relation:
-    oid = struct.unpack_from(">I", body)[0]
-    schema, table, rest = body[4:].split(b"\0", 2)
-    columns = []
-    at = 3
-    for _ in range(struct.unpack_from(">H", rest, 1)[0]):
-        end = rest.index(b"\0", at + 1)
-        columns.append(
-            RelationColumn(bool(rest[at] & 1), rest[at + 1 : end].decode(), *struct.unpack_from(">Ii", rest, end + 1))
-        )
-        at = end + 9
-    assert at == len(rest)
-    return Relation(oid, schema.decode() or "pg_catalog", table.decode(), chr(rest[0]), tuple(columns))
-
-
-def plan_of(relation: Relation) -> TablePlan:
-    """All columns, and as key those of the replica identity."""
-    columns = []
+def plan_of(relation: Relation, sent: Iterable[str] | None = None) -> TablePlan:
+    """Of all columns, or of those that are sent; its key are the columns of the replica identity."""
+    planned = []
     keys = 0
     for column in relation.columns:
-        is_key = column.is_key and relation.identity != "f"
+        is_key = column.identity and relation.replica_identity != "f"
         keys += is_key
         type_ = builtin_type(column.type_oid, column.modifier) or named_type(f"type {column.type_oid}")
-        columns.append(Column(column.name, type_, key=keys if is_key else 0))
-    planned = [
-        PlannedColumn(column, identity=described.is_key)
-        for column, described in zip(columns, relation.columns, strict=True)
-    ]
-    return TablePlan(relation.schema, relation.table, schema_id(tuple(columns)), planned)
+        described = Column(column.name, type_, key=keys if is_key else 0)
+        planned.append(PlannedColumn(described, sent is None or column.name in sent, column.identity))
+    columns = tuple(each.column for each in planned if each.sent)
+    return TablePlan(relation.schema, relation.name, schema_id(columns), planned)
 
 
 @dataclass
@@ -257,7 +224,7 @@ def decode(
             decoded.messages.append(message)
             if message.kind == "R":
                 relation = parse_relation(message.body)
-                decoder.define(relation.oid, plan_of(relation) if not tables or relation.table in tables else None)
+                decoder.define(relation.oid, plan_of(relation) if not tables or relation.name in tables else None)
     decoded.batches += decoder.take_batches()
     decoded.transactions = decoder.take_transactions()
     return decoded

@@ -7,14 +7,13 @@ import pyarrow as pa
 import pytest
 from menura.change_batch import ChangeType
 
-from agent.sources.postgresql.native.decoder import DecodeError, PlannedColumn, Reason, TablePlan
+from agent.sources.postgresql.native.decoder import DecodeError, Reason
+from agent.sources.postgresql.stream.relations import RelationColumn, parse_relation
 from tests.agent.postgresql.native.capture import (
     Decoded,
-    RelationColumn,
     decode,
     feed,
     new_decoder,
-    parse_relation,
     plan_of,
     record,
     streamed,
@@ -158,11 +157,7 @@ def test_columns_that_are_not_sent_are_stepped_over(server: SourceServer) -> Non
     for reason in feed(decoder, data):
         if reason is Reason.MESSAGE and decoder.message.kind == "R":
             relation = parse_relation(decoder.message.body)
-            planned = [
-                PlannedColumn(each.column, each.column.name in ("id", "n"), each.identity)
-                for each in plan_of(relation).columns
-            ]
-            decoder.define(relation.oid, TablePlan("public", "a", "", planned))
+            decoder.define(relation.oid, plan_of(relation, sent=("id", "n")))
 
     rows = Decoded(batches=decoder.take_batches()).rows("a", everything=True)
 
@@ -246,8 +241,8 @@ def test_what_is_no_row_is_handed_over_in_its_place(server: SourceServer) -> Non
     assert [message.kind for message in others] == ["T", "M", "Y", "M"]
     relations = [parse_relation(message.body) for message in decoded.messages if message.kind == "R"]
     assert [column.name for column in relations[-1].columns] == ["id", "t", "m"]
-    assert relations[0].columns[1] == RelationColumn(False, "t", 1043, 11)
-    oid_of = {relation.table: relation.oid for relation in relations}
+    assert relations[0].columns[1] == RelationColumn("t", 1043, 11, identity=False)
+    oid_of = {relation.name: relation.oid for relation in relations}
     truncate = others[0].body
     assert struct.unpack(">IB2I", truncate) == (2, 3, oid_of["a"], oid_of["c"])
     flags, lsn = struct.unpack_from(">BQ", others[1].body)
@@ -354,7 +349,7 @@ def test_tables_without_a_plan_and_inactive_ones_are_stepped_over(server: Source
         if reason is Reason.MESSAGE and decoder.message.kind == "R":
             relation = parse_relation(decoder.message.body)
             plan = plan_of(relation)
-            plan.active = relation.table == "a"
+            plan.active = relation.name == "a"
             decoder.define(relation.oid, plan)
     assert [batch.plan.table for batch in decoder.take_batches()] == ["a"]
 

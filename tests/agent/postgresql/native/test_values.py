@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.sources.postgresql.native.results import ResultReason, RowsDecoder, RowsPlan
+from agent.sources.postgresql.stream.relations import parse_relation
 from agent.sources.postgresql.types import Form, builtin_type, named_type
-from tests.agent.postgresql.native.capture import decode, parse_relation, plan_of, record, selected, streamed
+from tests.agent.postgresql.native.capture import decode, plan_of, record, selected, streamed
 from tests.postgres import SourceServer
 
 #: type: values as SQL expressions
@@ -205,7 +206,7 @@ def both_ways(server: SourceServer, table: str, streamed_bytes: bytes) -> tuple[
     relation = next(
         relation
         for message in decoded.messages
-        if message.kind == "R" and (relation := parse_relation(message.body)).table == table
+        if message.kind == "R" and (relation := parse_relation(message.body)).name == table
     )
     planned = plan_of(relation).columns
     rows = decoded.rows(table, everything=True)
