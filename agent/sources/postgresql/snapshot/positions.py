@@ -269,8 +269,7 @@ class Positions:
                     ((_, position, snapshot, _),) = self._export(table, exporter, session)
                 if facts != session.facts:
                     raise self._changed()
-                with session.errors(doing):
-                    stack.enter_context(session.transaction(str(snapshot)))
+                stack.enter_context(session.transaction(str(snapshot)))
             finally:
                 self._exporter = None
         return session.facts.position(parse_lsn(str(position)))

@@ -277,20 +277,22 @@ class PostgresqlTableReader:
                 raise self._moved(definition, f"the server answered with SQLSTATE {sqlstate(failed)}") from failed
             raise
         if found != self._as_shown(session, definition, names):
-            raise self._moved(definition, "its columns are of other types")
+            raise self._moved(definition, "it is another one, or its columns are of other types")
         nodes = session.rows(_FILE_NODES, oids=[oid for oid, _ in definition.storage]) if definition.storage else []
         if sorted((oid, node or 0) for oid, node in nodes) != list(definition.storage):
             raise self._moved(definition, "its rows were written anew, or removed")
 
-    def _as_shown(self, session: Session, definition: TableDefinition, names: list[str]) -> list[tuple[str, int, int]]:
-        """Names, types and modifiers as a result has them: of a domain what it is made of."""
+    def _as_shown(
+        self, session: Session, definition: TableDefinition, names: list[str]
+    ) -> list[tuple[str, int, int, int]]:
+        """Names, types, modifiers and the table as a result has them: of a domain what it is made of."""
         by_name = {attribute.name: attribute for attribute in definition.attributes}
         types = [(by_name[name].type_oid, by_name[name].modifier) for name in names]
         unknown = [one for one in types if one[0] >= FIRST_NORMAL_OBJECT_ID and one not in self._bases]
         if unknown:
             found = read_type_names(session.connection, [oid for oid, _ in unknown])
             self._bases |= {one: found.base(*one) for one in unknown}
-        return [(name, *self._bases.get(one, one)) for name, one in zip(names, types, strict=True)]
+        return [(name, *self._bases.get(one, one), definition.oid) for name, one in zip(names, types, strict=True)]
 
     def _moved(self, definition: TableDefinition, found: str) -> Exception:
         return definition_moved(self._config.name, definition.table, found)

@@ -52,6 +52,8 @@ class TablePlan:
         self.table = table
         self.columns = columns
         self.schema_id = schema_id(columns)
+        if not columns:
+            raise ValueError("it has no columns that are sent")
         self._key_columns = key_columns
         self._idle = [RowsPlan(columns, key_columns)]
 

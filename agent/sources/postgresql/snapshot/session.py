@@ -41,23 +41,24 @@ class Session:
         """Inside `server_errors`."""
         return rows(self.connection, statement, **parameters)
 
-    def columns(self, statement: str) -> list[tuple[str, int, int]]:
-        """Of the rows that a statement has: name, type, modifier; inside `server_errors`."""
+    def columns(self, statement: str) -> list[tuple[str, int, int, int]]:
+        """Of the rows that a statement has: name, type, modifier, table; inside `server_errors`."""
         rows(self.connection, statement)
         found = self.connection.columns or ()
-        return [(str(one["name"]), int(one["type_oid"]), int(one["type_modifier"])) for one in found]
+        return [(str(one["name"]), one["type_oid"], one["type_modifier"], one["table_oid"]) for one in found]
 
     def errors(self, doing: str, grant: str = "", on: str = "") -> AbstractContextManager[None]:
         return server_errors(doing, self.server, self._source, grant, on)
 
     @contextmanager
     def transaction(self, snapshot: str = "") -> Iterator[None]:
-        """What reads, all at one moment: that of its first statement, or of an exported snapshot. Inside
-        `server_errors`."""
-        self.rows(_BEGIN)
+        """What reads, all at one moment: that of its first statement, or of an exported snapshot."""
+        with self.errors("beginning to read"):
+            self.rows(_BEGIN)
         try:
             if snapshot:
-                self.rows(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+                with self.errors("beginning to read at a snapshot"):
+                    self.rows(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
             yield
         finally:
             self._end()
