@@ -211,6 +211,7 @@ cdef class RowsDecoder:
             return FAILED
         if self.read_values(frame.body + 2, frame.body + frame.size) < 0:
             self.drop_row(text_bytes)
+            self.key, self.key_size = key, key_size
             return FAILED
         if not end_row(batch, &self.row):
             self.drop_row(text_bytes)

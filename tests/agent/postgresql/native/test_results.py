@@ -168,6 +168,18 @@ def test_a_null_key_is_refused() -> None:
         list(read(RowsDecoder(RowsPlan(COLUMNS[:1], 1)), DESCRIPTION + row(b"1", None)))
 
 
+def test_a_failed_row_leaves_the_key_of_the_one_before_it() -> None:
+    first, second = RowsDecoder(RowsPlan(COLUMNS[:1], 1)), RowsDecoder(RowsPlan(COLUMNS[:1], 1))
+    cut_off = frame("D", b"\0\2\0\0\0\1" + b"2")
+
+    with pytest.raises(ResultError, match="ends inside a value"):
+        list(read(first, DESCRIPTION + row(b"1", b"one") + cut_off))
+    with pytest.raises(ResultError, match="ends inside a value"):
+        list(read(second, DESCRIPTION + cut_off))
+
+    assert (first.last_key, second.last_key) == ((b"one",), None)
+
+
 def test_a_failed_row_leaves_those_before_it() -> None:
     decoder = RowsDecoder(RowsPlan(COLUMNS))
 
