@@ -73,6 +73,11 @@ bench: ## CPU and rows/s of the agent beside its peers, into build/bench.json (C
 	@.ci/setup environment mysql
 	@$(PYTHON) -m tests.bench $(CASES)
 
+.PHONY: bench-postgresql
+bench-postgresql: ## the same for a PostgreSQL source, into build/bench-postgresql.json (CASES="bulk single update dump")
+	@.ci/setup environment postgresql
+	@$(PYTHON) -m tests.bench.postgresql $(CASES)
+
 .PHONY: dist
 dist: ## sdist and wheel, into dist/
 	@.ci/setup environment

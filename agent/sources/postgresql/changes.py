@@ -183,9 +183,10 @@ class WalChanges:
 
     def _without_stream(self, task: Task, begun: Beginning) -> None:
         """No table is read: those that are to come may need the slot, for a dump that is read whole; without any it
-        would keep the server's log for ever."""
+        would keep the server's log for ever. A slot that the configuration names is its owner's: it stays."""
         if not task.replicate.tables:
-            drop_slot(self._config.replication, self.source, self._slot)
+            if not self._config.slot:
+                drop_slot(self._config.replication, self.source, self._slot)
             return
         while not task.cancelled.wait(WAIT_SECONDS):
             if begun.unsettled:
