@@ -30,7 +30,8 @@ Storage = tuple[int, int]
 NOT_SYSTEM = "nspname NOT IN ('pg_catalog', 'information_schema') AND nspname !~ '^pg_(toast|temp)'"
 
 _TABLES = """
-    SELECT of_class.oid, nspname, relname, relkind, relfilenode, relreplident, relpersistence, relispartition
+    SELECT of_class.oid, nspname, relname, relkind, relfilenode, relreplident, relpersistence, relispartition,
+           relnatts::int
     FROM pg_class AS of_class JOIN pg_namespace AS of_schema ON of_schema.oid = relnamespace
     WHERE relkind IN ('r', 'p') AND relpersistence <> 't' AND {where}
 """
@@ -134,6 +135,8 @@ class TableDefinition:
     unlogged: tuple[Table, ...] = ()
     #: it is another table's partition: its changes are published as that one's
     is_partition: bool = False
+    #: the greatest number that a column of it ever had
+    last_number: int = 0
 
     @property
     def table(self) -> Table:
@@ -242,6 +245,7 @@ class _Class:
     replica_identity: str
     persistence: str
     is_partition: bool
+    last_number: int = 0
 
     @property
     def table(self) -> Table:
@@ -337,6 +341,7 @@ def _definition(
         ),
         unlogged=tuple(part.table for part in holders if not part.is_logged),
         is_partition=found.is_partition,
+        last_number=found.last_number,
     )
 
 

@@ -49,9 +49,10 @@ def told_by(relation: Relation, before: TableDefinition | None, now: TableDefini
     if now is not None and is_told(relation, now):
         kept = now if before is None else replace(now, storage=before.storage, labels=before.labels)
         return Told(kept if before is None else replace(kept, composites=before.composites), is_now=True)
-    if before is not None and is_told(relation, before):
+    found = _between(relation, before, now)
+    if before is not None and is_told(relation, before) and not found.unfollowed:
         return Told(before, is_now=False)
-    return _between(relation, before, now)
+    return found
 
 
 def is_told(relation: Relation, definition: TableDefinition) -> bool:
@@ -75,7 +76,7 @@ def _is_identity(told: set[str], definition: TableDefinition) -> bool:
 
 def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
     """The table has changed since then, or is gone."""
-    attributes = [_attribute(column, before, now) for column in relation.columns]
+    attributes = [_attribute(column, relation, before, now) for column in relation.columns]
     numbers = [attribute.number for attribute in attributes]
     unfollowed = ""
     if numbers != sorted(set(numbers)) or UNNUMBERED in numbers:
@@ -99,6 +100,7 @@ def _between(relation: Relation, before: TableDefinition | None, now: TableDefin
         attributes=tuple(attributes),
         primary_key=primary_key,
         identity=names,
+        last_number=max([*numbers, before.last_number if before is not None else 0]),
     )
     if base is not None:
         made = replace(made, storage=base.storage, labels=base.labels, composites=base.composites)
@@ -110,17 +112,21 @@ def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:
     return next((tuple(key) for key in keys if set(key) == set(names)), tuple(names))
 
 
-def _attribute(column: RelationColumn, before: TableDefinition | None, now: TableDefinition | None) -> Attribute:
+def _attribute(
+    column: RelationColumn, relation: Relation, before: TableDefinition | None, now: TableDefinition | None
+) -> Attribute:
     was, later = _find(before, column.name), _find(now, column.name)
     found = [one for one in (was, later) if one is not None and _type_of(one) == (column.type_oid, column.modifier)]
-    if was is not None and later is not None and was.number == later.number:
-        number = was.number
-    elif len({one.number for one in found}) == 1:
-        number = found[0].number
-    elif was is not None and later is None:
-        number = was.number
-    elif later is not None and was is None:
-        number = later.number
+    if was is not None and later is not None:
+        number = was.number if was.number == later.number else UNNUMBERED
+    elif later is not None:
+        is_certain = (
+            before is None or now is None or _is_known(before, later.number) or not may_have_been_others(before, now)
+        )
+        number = later.number if is_certain else UNNUMBERED
+    elif was is not None:
+        is_certain = now is None or _is_known(now, was.number) or not _others(relation, before, now)
+        number = was.number if is_certain else UNNUMBERED
     else:
         number = UNNUMBERED
     missing: MissingValue = Missing.UNKNOWN
@@ -137,6 +143,17 @@ def _attribute(column: RelationColumn, before: TableDefinition | None, now: Tabl
         missing=missing,
         collation=found[-1].collation if found else "",
     )
+
+
+def _is_known(definition: TableDefinition, number: int) -> bool:
+    return any(one.number == number for one in definition.attributes)
+
+
+def _others(relation: Relation, before: TableDefinition | None, now: TableDefinition) -> bool:
+    """Columns came that have other names now: one of them may have had the name."""
+    names = {column.name for column in relation.columns}
+    came = [one for one in now.sent if before is None or not _is_known(before, one.number)]
+    return any(one.name not in names for one in came) or (before is not None and may_have_been_others(before, now))
 
 
 def _find(definition: TableDefinition | None, name: str) -> Attribute | None:
@@ -319,11 +336,9 @@ def _numbered(definition: TableDefinition, name: str) -> int:
 
 
 def may_have_been_others(before: TableDefinition, now: TableDefinition) -> bool:
-    """Whether a column that is new may have had the name of another one that was new for a while, and was dropped.
+    """Whether a column came and went between, so that one that is there now may have had the name of another one.
 
-    Numbers are never used again: without a gap there was none.
+    Numbers are never used again.
     """
-    numbers = {one.number for one in before.attributes}
-    added = sorted({one.number for one in now.attributes} - numbers)
-    last = max(numbers, default=0)
-    return added != list(range(last + 1, last + 1 + len(added)))
+    added = sum(one.number > before.last_number for one in now.attributes)
+    return now.last_number - before.last_number > added

@@ -242,6 +242,7 @@ def _definition(record: Mapping[str, Any], table: Table) -> TableDefinition:
         weak_partitions=tuple((str(schema), str(name)) for schema, name in record["weak_partitions"]),
         unlogged=tuple((str(schema), str(name)) for schema, name in record["unlogged"]),
         is_partition=bool(record["is_partition"]),
+        last_number=int(record["last_number"]),
     )
 
 
