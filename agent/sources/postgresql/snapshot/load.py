@@ -45,3 +45,7 @@ class LoadReader:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def __del__(self) -> None:
+        """Throttles, which ask, live as long as their source and are not told of its end."""
+        self.close()
