@@ -134,6 +134,28 @@ def test_slot_when_cuts_are_committed_then_it_follows_and_never_passes_them(
         gateway.wait(lambda: (1001,) in current(gateway, ORDERS))
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_slot_when_no_table_is_synced_any_more_then_only_one_that_the_configuration_names_stays(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, *, named: bool
+) -> None:
+    create(postgres)
+    run(postgres, "CREATE PUBLICATION menura FOR TABLE orders", "ALTER PUBLICATION menura OWNER TO menura")
+    if named:
+        run(postgres, "SELECT pg_create_logical_replication_slot('owned', 'pgoutput')")
+    run(postgres, "INSERT INTO orders VALUES (1, 'before any sync', '')")
+    with streaming(tmp_path, gateway, postgres, **({"slot": "owned"} if named else {})):
+        begin(gateway, ORDERS, oldest=True)
+        gateway.wait(lambda: run(postgres, ACTIVE))
+        gateway.unsync(SOURCE, ORDERS)
+        gateway.wait(lambda: not run(postgres, ACTIVE))
+        run(postgres, "INSERT INTO orders VALUES (2, 'between syncs', '')")
+        if not named:
+            gateway.wait(lambda: not run(postgres, "SELECT slot_name FROM pg_replication_slots"))
+            return
+        begin(gateway, ORDERS, oldest=True)
+        gateway.wait(lambda: {(1,), (2,)} <= current(gateway, ORDERS).keys())
+
+
 def test_slot_when_only_another_database_changes_then_it_follows(
     postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
