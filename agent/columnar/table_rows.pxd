@@ -35,6 +35,8 @@ cdef class TableRows:
     cdef list fields
     # the same and _absent
     cdef list fields_with_absent
+    # a reader of a SELECT appends to the batch
+    cdef bint is_read
 
     cdef int begin(self, head, sent) except -1
     cdef Text keep_text(self, str text)

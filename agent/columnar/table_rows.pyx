@@ -13,7 +13,9 @@ from agent.columnar.batch cimport FIRST_ROWS, Batch, begin_batch, release_batch
 from agent.columnar.column cimport BITS
 from agent.columnar.values cimport Text
 
-from menura.change_batch import ABSENT, UNREPRESENTABLE
+from menura.change_batch import (
+    ABSENT, METADATA_DEFAULT, METADATA_KEY, METADATA_ROW_END, METADATA_SOURCE_TYPE, UNREPRESENTABLE, landed_column
+)
 
 from agent.columnar.arrow import field
 
@@ -91,6 +93,18 @@ cdef class TableRows:
             if not begin_batch(&self.rows.batch, self.rows.widths, self.rows.batch_columns):
                 raise MemoryError
         return 0
+
+
+def described(column, str format_, bint row_end=False):
+    """Name, Arrow format and metadata of a table's column on the way; `column` is any source's."""
+    facts = {METADATA_SOURCE_TYPE: str(column.type)}
+    if column.key:
+        facts[METADATA_KEY] = str(column.key)
+    if row_end:
+        facts[METADATA_ROW_END] = "1"
+    if column.default:
+        facts[METADATA_DEFAULT] = column.default
+    return landed_column(column.name), format_, facts
 
 
 def _width(format_):

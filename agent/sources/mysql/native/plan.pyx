@@ -22,10 +22,9 @@ from agent.sources.mysql.native.values cimport (
     READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4, READS_UUID, READS_YEAR, Value
 )
 
-from menura.change_batch import (
-    METADATA_DEFAULT, METADATA_KEY, METADATA_ROW_END, METADATA_SOURCE_TYPE, WIRE_ROW_COLUMNS, landed_column
-)
+from menura.change_batch import WIRE_ROW_COLUMNS
 from menura.types import MAX_DECIMAL128_PRECISION
+from agent.columnar.table_rows import described
 from agent.sources.mysql.types import INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
 from agent.sources.mysql.log import constants as binlog
@@ -198,7 +197,8 @@ cdef class TablePlan:
 
     cdef int begin_plan(self, head) except -1:
         """The batch's columns: `head` (names and Arrow formats), those that are sent, _unrepresentable."""
-        self.begin(head, [_sent(planned.column) for planned in self.columns if planned.sent])
+        sent = [planned.column for planned in self.columns if planned.sent]
+        self.begin(head, [described(column, arrow_format(column.type), column.row_end) for column in sent])
         self.plan.rows = &self.rows
         self.plan.column_count = <int32_t> len(self.columns)
         self.plan.values = <Value*> calloc(len(self.columns), sizeof(Value))
@@ -353,15 +353,3 @@ def _reads(PlannedColumn planned):
     if kind is Kind.VARBINARY and planned.binlog_type == binlog.MYSQL_TYPE_VAR_STRING:
         return READS_BINARY  # of before 5.0.3: stored as BINARY
     return _SIMPLE_READS.get(kind, READS_BYTES)
-
-
-def _sent(column):
-    """Name, Arrow format and metadata of a column on the way."""
-    facts = {METADATA_SOURCE_TYPE: str(column.type)}
-    if column.key:
-        facts[METADATA_KEY] = str(column.key)
-    if column.row_end:
-        facts[METADATA_ROW_END] = "1"
-    if column.default:
-        facts[METADATA_DEFAULT] = column.default
-    return landed_column(column.name), arrow_format(column.type), facts

@@ -35,5 +35,3 @@ cdef class TablePlan(CompiledColumns):
 cdef class RowsPlan(CompiledColumns):
     cdef readonly tuple columns
     cdef readonly int32_t key_count
-    # a decoder appends to the plan's batch
-    cdef bint is_read

@@ -14,8 +14,9 @@ from agent.sources.postgresql.native.values cimport (
     READS_TEXT, READS_TIME, READS_TIMESTAMP, READS_TIMESTAMPTZ, READS_UINT4, Value
 )
 
-from menura.change_batch import METADATA_DEFAULT, METADATA_KEY, METADATA_SOURCE_TYPE, WIRE_ROW_COLUMNS, landed_column
+from menura.change_batch import WIRE_ROW_COLUMNS
 
+from agent.columnar.table_rows import described
 from agent.sources.postgresql.types import Form, arrow_format
 
 cdef enum:
@@ -58,7 +59,7 @@ cdef class CompiledColumns(TableRows):
         cdef int32_t i
         if len(planned) > MOST_COLUMNS:
             raise ValueError(f"{len(planned)} columns, a table has at most {MOST_COLUMNS}")
-        self.begin(head, [_sent(each.column) for each in planned if each.sent])
+        self.begin(head, [described(each.column, arrow_format(each.column.type)) for each in planned if each.sent])
         self.plan.rows = &self.rows
         self.plan.column_count = <int32_t> len(planned)
         self.plan.values = <Value*> calloc(len(planned) + 1, sizeof(Value))
@@ -98,13 +99,3 @@ cdef class RowsPlan(CompiledColumns):
         self.columns = tuple(columns)
         self.key_count = key_count
         self.compile([PlannedColumn(column) for column in self.columns], ())
-
-
-def _sent(column):
-    """Name, Arrow format and metadata of a column on the way."""
-    facts = {METADATA_SOURCE_TYPE: str(column.type)}
-    if column.key:
-        facts[METADATA_KEY] = str(column.key)
-    if column.default:
-        facts[METADATA_DEFAULT] = column.default
-    return landed_column(column.name), arrow_format(column.type), facts

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from agent.columnar.arrow import ArrowColumns
+from agent.columnar.selected_rows import SelectedRows
 from agent.sources.postgresql.columns import Column
 
 class ResultReason(IntEnum):
@@ -30,14 +31,13 @@ class RowsPlan:
 
     def __init__(self, columns: Sequence[Column], key_count: int = 0) -> None: ...
 
-class RowsDecoder:
+class RowsDecoder(SelectedRows):
     """Reads the answer to one Query message.
 
     A batch is full with `batch_rows` rows or about `most_batch_bytes` bytes; a larger row is a batch of its own.
     """
 
     plan: RowsPlan
-    rows: int  # read so far
     source_bytes: int  # of the messages that held them
 
     def __init__(self, plan: RowsPlan, *, batch_rows: int = 65536, most_batch_bytes: int = 16 << 20) -> None: ...
@@ -49,7 +49,5 @@ class RowsDecoder:
     def error(self) -> dict[str, str]: ...  # fields of the ErrorResponse by letter: "C" SQLSTATE, "M" message, ...
     @property
     def last_key(self) -> tuple[bytes, ...] | None: ...  # the key texts of the last row; None before the first
-    @property
-    def batch_row_count(self) -> int: ...  # not taken yet
     def take_rows(self) -> tuple[int, ArrowColumns]:
         """How many the rows so far are, and these: the columns, _unrepresentable; the decoder begins a new batch."""

@@ -16,18 +16,14 @@ Source: PostgreSQL's manual, "Message Formats".
 
 from enum import IntEnum
 
-cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from agent.columnar cimport arrow as exported
 from agent.sources.postgresql.native cimport plan as compiled
-from agent.columnar.arrow cimport CollectedRows
-from agent.columnar.batch cimport MOST_BATCH_BYTES, Batch, batch_bytes, empty_batch
-from agent.columnar.column cimport Buffer, Column, Row, append_null, release, reserve, truncate_column
+from agent.columnar.column cimport Buffer, Column, append_null, release, reserve
 from agent.columnar.received cimport Received, free_space, make_room, release_received, shrink, take_in
-from agent.columnar.table_rows cimport end_row, start_row
+from agent.columnar.selected_rows cimport IS_BROKEN, IS_LEFT, IS_THERE, Fits, SelectedRows, is_batch_full
 from agent.columnar.values cimport MOST_VALUE_BYTES, fail
 from agent.sources.postgresql.native.frames cimport (
     BROKEN, WHOLE, Found, Frame, be16, be32, consume, error_fields, find_frame
@@ -78,19 +74,14 @@ class ResultError(Exception):
         self.column = column
 
 
-@cython.no_gc_clear  # `plan` must outlive the use of its batch
-cdef class RowsDecoder:
+cdef class RowsDecoder(SelectedRows):
     """See results.pyi for what each member does."""
 
     cdef readonly compiled.RowsPlan plan
-    cdef size_t batch_rows
-    cdef size_t most_batch_bytes
     cdef Received bytes_
     cdef Stage stage
     cdef dict last_error
-    cdef Row row
     cdef int32_t failed_column
-    cdef readonly long long rows
     cdef readonly long long source_bytes
     # of the last row: the key's texts, still in `bytes_`, and where they are kept: each as in the row
     cdef const uint8_t* key
@@ -100,22 +91,14 @@ cdef class RowsDecoder:
     def __init__(
         self, compiled.RowsPlan plan not None, *, size_t batch_rows=65536, size_t most_batch_bytes=16 << 20
     ):
-        if plan.is_read:
-            raise ValueError("another decoder appends to this plan's rows")
-        plan.is_read = True
+        self.collect_into(plan, batch_rows, most_batch_bytes)
         self.plan = plan
-        self.batch_rows = max(batch_rows, <size_t> 1)
-        self.most_batch_bytes = most_batch_bytes
         self.stage = STAGE_DESCRIPTION
         self.failed_column = -1
 
     def __dealloc__(self):
         release_received(&self.bytes_)
         release(&self.kept_key)
-        if self.plan is not None:
-            if self.plan.rows.batch.columns != NULL:
-                empty_batch(&self.plan.rows.batch)
-            self.plan.is_read = False
 
     # --- receiving
 
@@ -150,7 +133,7 @@ cdef class RowsDecoder:
         cdef Found found
         cdef int step = GO_ON
         while step == GO_ON:
-            if self.is_full():
+            if is_batch_full(self):
                 step = BATCH_FULL
                 break
             found = find_frame(&self.bytes_, &frame)
@@ -163,10 +146,6 @@ cdef class RowsDecoder:
                 if step != FAILED and step != BATCH_FULL:
                     consume(&self.bytes_, &frame)
         return step if self.keep_last() else self.refuse(b"out of memory")
-
-    cdef bint is_full(self) noexcept nogil:
-        cdef Batch* batch = &self.plan.rows.batch
-        return batch.rows and (batch.rows >= self.batch_rows or batch_bytes(batch) >= self.most_batch_bytes)
 
     cdef int read_frame(self, const Frame* frame) noexcept nogil:
         if frame.kind == c"N" or frame.kind == c"S" or frame.kind == c"A":
@@ -202,40 +181,22 @@ cdef class RowsDecoder:
 
     cdef int read_row(self, const Frame* frame) noexcept nogil:
         """A row that does not fit into the batch stays in `bytes_`."""
-        cdef Batch* batch = &self.plan.rows.batch
-        cdef size_t text_bytes = batch.text_bytes, key_size = self.key_size
         cdef const uint8_t* key = self.key
+        cdef size_t key_size = self.key_size
+        cdef Fits fits = IS_BROKEN
         if frame.size < 2 or be16(frame.body) != self.plan.plan.column_count + self.plan.key_count:
             return self.refuse(b"a row of another number of columns than the statement has")
-        if not start_row(&self.plan.rows, &self.row):
+        if not self.begin_row():
             return FAILED
         if self.read_values(frame.body + 2, frame.body + frame.size) < 0:
-            self.drop_row(text_bytes)
+            self.drop_row()
+        else:
+            fits = self.finish_row()
+        if fits != IS_THERE:
             self.key, self.key_size = key, key_size
-            return FAILED
-        if not end_row(batch, &self.row):
-            self.drop_row(text_bytes)
-            return self.refuse(b"out of memory")
-        batch.text_bytes = self.row.text_bytes
-        batch.rows += 1
-        if batch_bytes(batch) > MOST_BATCH_BYTES:
-            batch.rows -= 1
-            self.drop_row(text_bytes)
-            self.key, self.key_size = key, key_size
-            if batch.rows:
-                return BATCH_FULL
-            return self.refuse(b"a row larger than 250 MiB, which no batch can hold")
-        self.rows += 1
+            return BATCH_FULL if fits == IS_LEFT else FAILED
         self.source_bytes += frame.size
         return GO_ON
-
-    cdef void drop_row(self, size_t text_bytes) noexcept nogil:
-        """Forget the row behind the batch's last, of which some columns may be there."""
-        cdef Batch* batch = &self.plan.rows.batch
-        cdef int32_t i
-        for i in range(batch.column_count):
-            truncate_column(&batch.columns[i], batch.rows, batch.rows + 1)
-        batch.text_bytes = text_bytes
 
     cdef int read_values(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
         cdef const Plan* plan = &self.plan.plan
@@ -298,22 +259,10 @@ cdef class RowsDecoder:
             at += 4 + size
         return tuple(found)
 
-    @property
-    def batch_row_count(self):
-        return self.plan.rows.batch.rows
-
     def take_rows(self):
         """The rows so far as Arrow columns, and how many they are; the decoder begins a new batch."""
-        cdef CollectedRows collected = CollectedRows.__new__(CollectedRows)
-        cdef exported.ArrowColumns columns = exported.ArrowColumns.__new__(exported.ArrowColumns)
         shrink(&self.bytes_)
-        self.plan.take_batch(&collected.batch, self.batch_rows)
-        collected.spare = &self.plan.rows.spare
-        collected.owner = self.plan
-        columns.owner = collected
-        columns.fields = self.plan.fields
-        columns.columns = collected.batch.columns
-        columns.length = collected.batch.rows
+        columns = self.take_columns()
         return columns.length, columns
 
 

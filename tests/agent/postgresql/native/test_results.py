@@ -198,7 +198,7 @@ def test_a_plan_is_of_one_decoder_at_a_time() -> None:
     plan = RowsPlan(COLUMNS)
     first = RowsDecoder(plan)
     list(read(first, DESCRIPTION + row(b"1", b"x")))
-    with pytest.raises(ValueError, match="another decoder"):
+    with pytest.raises(ValueError, match="another reader"):
         RowsDecoder(plan)
     del first
 
