@@ -6,6 +6,7 @@ The source is asked for its own texts, by each type's output function; the lake'
 import datetime
 import decimal
 import json
+import struct
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,7 +82,10 @@ def read_source(
 
 
 def _comparable(column: SourceColumn, text: str | None) -> object:
-    return repr(float(text)) if text is not None and column.type in _FLOATS else text
+    if text is None or column.type not in _FLOATS:
+        return text
+    number = float(text)
+    return repr(struct.unpack("f", struct.pack("f", number))[0] if column.type == "real" else number)
 
 
 def in_lake(column: SourceColumn, value: object) -> object:

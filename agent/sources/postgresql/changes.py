@@ -48,6 +48,8 @@ log = logging.getLogger("menura.replicator")
 BATCH_ROWS = 32_768
 #: without a byte, keepalives included, for so long the connection counts as lost
 SILENCE_SECONDS = 60.0
+#: the part whose warning is that of the slot's WAL
+RETENTION = "slot"
 #: between two looks at whether tables can begin, while none is read
 WAIT_SECONDS = 0.5
 
@@ -85,6 +87,7 @@ class WalChanges:
         )
         self._watch = ServerWatch(config, self._slot, sights)
         shared.look_soon = self._watch.look_soon
+        shared.ignores = lambda table, column: config.filter.verdict(*table).ignores(column)
         self._on_reset: Callable[[], None] = lambda: None
         #: of the stream that runs
         self._lock = threading.Lock()
@@ -92,6 +95,10 @@ class WalChanges:
         self._facts: Facts | None = None
         self._tables: tuple[Table, ...] = ()
         self._newest_look: Look | None = None
+        #: where the log ended behind the last look; 0: another one is due
+        self._looked_lsn = 0
+        #: the server keeps little WAL for the slot
+        self._is_short = False
         self._pending_stops: dict[Table, Stop[WalPosition]] = {}
 
     def preflight(self) -> str:
@@ -120,7 +127,7 @@ class WalChanges:
             raise ReadAgain from failed
         finally:
             with self._lock:
-                self._reader, self._tables, self._newest_look = None, (), None
+                self._reader, self._tables, self._newest_look, self._looked_lsn = None, (), None, 0
             self._seen.end()
 
     def _read_log(self, task: Task) -> None:
@@ -229,15 +236,15 @@ class WalChanges:
     # --- the watch's thread
 
     def _look(self, connection: Connection, end: WalPosition) -> None:
-        del end
         with self._lock:
             facts, tables, reader = self._facts, self._tables, self._reader
-        if facts is None or not tables:
+        if facts is None or not tables or end.lsn <= self._looked_lsn:
             return
         look = self._looks.look(connection, facts, tables, reader.oids if reader is not None else ())
         with self._lock:
             if self._tables == tables:
                 self._newest_look = look
+                self._looked_lsn = 0 if look.unsettled else look.after_lsn
 
     def _take_look(self) -> Look | None:
         with self._lock:
@@ -245,7 +252,11 @@ class WalChanges:
         return look
 
     def _retention_is(self, short: SourceError | None) -> None:
-        del short
+        if short is not None:
+            self._state.failed(RETENTION, short)
+        elif self._is_short:
+            self._state.recovered(RETENTION)
+        self._is_short = short is not None
 
     def _log_is_another(self) -> None:
         self._on_reset()

@@ -30,6 +30,8 @@ class KnownDefinitions:
         self._snapshots: dict[Table, tuple[WalPosition, TableDefinition]] = {}
         #: has the catalog looked at soon; from any thread
         self.look_soon: Callable[[], None] = lambda: None
+        #: whether a table's column stays on this host: it need not be published then, and is not told
+        self.ignores: Callable[[Table, str], bool] = lambda table, column: False
 
     # --- the stream's side
 
@@ -63,12 +65,15 @@ class KnownDefinitions:
         """Whether the stream has told the table's columns and key as they are; else it is to look soon."""
         with self._lock:
             told = self._told.get(definition.table)
-        if told is not None and _columns(told) == _columns(definition):
+        if told is not None and self._columns(told) == self._columns(definition):
             return True
         self.look_soon()
         return False
 
-
-def _columns(definition: TableDefinition) -> tuple[object, ...]:
-    columns = [(one.number, one.name, one.type, one.type_oid, one.modifier) for one in definition.sent]
-    return definition.oid, definition.key, columns
+    def _columns(self, definition: TableDefinition) -> tuple[object, ...]:
+        columns = [
+            (one.number, one.name, one.type, one.type_oid, one.modifier)
+            for one in definition.sent
+            if not self.ignores(definition.table, one.name)
+        ]
+        return definition.oid, definition.key, columns

@@ -48,6 +48,7 @@ def create(server: SourceServer, table: str = "orders", columns: str = COLUMNS, 
         "GRANT CREATE ON DATABASE shop TO menura",
         f"CREATE TABLE {table} ({columns})",
         f"ALTER TABLE {table} OWNER TO menura",
+        f"ALTER TABLE {table} ALTER note SET STORAGE EXTERNAL",
         f"INSERT INTO {table} SELECT n, 'first', 'note ' || n FROM generate_series(1, {rows}) AS n",
     )
     return ("public", table)

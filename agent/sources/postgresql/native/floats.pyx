@@ -38,12 +38,11 @@ cdef bint read_float(const uint8_t* at, size_t size, float* number) noexcept nog
     return menura_read_float(at, size, number)
 
 
-def float8(bytes text):
-    """The number in a float8's text; None: it is none."""
+def float8(bytes text not None):
     cdef double number
     return number if read_double(text, len(text), &number) else None
 
 
-def float4(bytes text):
+def float4(bytes text not None):
     cdef float number
     return number if read_float(text, len(text), &number) else None

@@ -38,6 +38,8 @@ from agent.table_positions import Table
 log = logging.getLogger("menura.definitions")
 
 FORMAT = 1
+#: of tables that are not read now, e.g. since they have stopped and somebody is to have them tried again
+MOST_OTHERS = 1_000
 
 T = TypeVar("T")
 
@@ -88,18 +90,21 @@ class DefinitionStore:
         read = self._read()
         self._versions = {}
         if (self._system, self._database) == (system, database):
-            for table in set(tables) - set(anew):
+            others = sorted(read.keys() - set(tables), key=lambda table: read[table][-1][0])[-MOST_OTHERS:]
+            for table in {*tables, *others} - set(anew):
                 kept = [(cut, known) for cut, known in read.get(table, ()) if cut < next_cut]
                 if kept:
                     self._versions[table] = kept[-1:]
         self._has_changed = self._versions != read or (self._system, self._database) != (system, database)
         self._system, self._database = system, database
         self._committed_cut = next_cut - 1
-        return {table: versions[-1][1] for table, versions in self._versions.items()}
+        return {table: versions[-1][1] for table, versions in self._versions.items() if table in tables}
 
     def put(self, table: Table, known: Known, cut: int) -> None:
         """From this cut on it is known so."""
         versions = self._versions.setdefault(table, [])
+        if versions and versions[-1][1] == known:
+            return
         if versions and versions[-1][0] == cut:
             versions.pop()
         versions.append((cut, known))
@@ -157,7 +162,9 @@ class DefinitionStore:
         found: dict[Table, list[tuple[int, Known]]] = {}
         for one in record["tables"]:
             table = (str(one["schema"]), str(one["name"]))
-            found[table] = [(int(version["cut"]), known_of(version, table)) for version in one["versions"]]
+            versions = [(int(version["cut"]), known_of(version, table)) for version in one["versions"]]
+            if versions:
+                found[table] = versions
         self._system, self._database = str(record["system"]), int(record["database"])
         return found
 

@@ -188,9 +188,8 @@ class WalReader:
     # --- between two portions of bytes
 
     def _between(self) -> None:
-        look = self._take_look()
-        if look is not None:
-            self._look = look
+        if self._look is None:  # one that waits is as good as a later one, which would wait longer
+            self._look = self._take_look()
         if self._cuts.is_due():
             self._end_cut_now()
         if self._decoder.in_transaction:
