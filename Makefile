@@ -55,7 +55,7 @@ lint: ## ruff, strict types, import directions, Cython lint, shell syntax
 	@.venv/bin/ruff check --quiet && .venv/bin/ruff format --check --quiet
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports --config pyproject.toml > build/imports.log || { cat build/imports.log; exit 1; }
-	@PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint agent/columnar agent/sources/mysql/native proto/menura
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint agent/columnar agent/sources/*/native proto/menura
 	@bash -n .ci/setup && bash -n .ci/run
 	@echo "lint: clean"
 
@@ -73,6 +73,11 @@ bench: ## CPU and rows/s of the agent beside its peers, into build/bench.json (C
 	@.ci/setup environment mysql
 	@$(PYTHON) -m tests.bench $(CASES)
 
+.PHONY: bench-postgresql
+bench-postgresql: ## the same for a PostgreSQL source, into build/bench-postgresql.json (CASES="bulk single update dump")
+	@.ci/setup environment postgresql
+	@$(PYTHON) -m tests.bench.postgresql $(CASES)
+
 .PHONY: dist
 dist: ## sdist and wheel, into dist/
 	@.ci/setup environment
@@ -85,4 +90,4 @@ lock: ## resolve requirements.lock anew
 
 .PHONY: clean
 clean: ## remove what was built, not what was fetched
-	@rm -rf build dist *.egg-info agent/columnar/*.c agent/columnar/*.so agent/sources/mysql/native/*.c agent/sources/mysql/native/*.so proto/menura/*.c proto/menura/*.so proto/menura/v1/*_pb2*.py* .venv/built
+	@rm -rf build dist *.egg-info agent/columnar/*.c agent/columnar/*.so agent/sources/*/native/*.c agent/sources/*/native/*.so proto/menura/*.c proto/menura/*.so proto/menura/v1/*_pb2*.py* .venv/built

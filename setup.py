@@ -35,6 +35,7 @@ class BuildPy(build_py):
 CORE = {
     "agent.columnar": ROOT / "agent" / "columnar",
     "agent.sources.mysql.native": ROOT / "agent" / "sources" / "mysql" / "native",
+    "agent.sources.postgresql.native": ROOT / "agent" / "sources" / "postgresql" / "native",
     "menura": PROTO / "menura",
 }
 HEADERS = [

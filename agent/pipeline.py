@@ -100,7 +100,7 @@ class Agent:
                 log.info("source ready", extra={"fields": {"source": result.source, "found": "; ".join(result.found)}})
             for finding in result.findings:
                 fields = {"source": result.source, "error": str(finding)}
-                log.warning("the filter does not fit the server's tables", extra={"fields": fields})
+                log.warning("the check has a warning", extra={"fields": fields})
         errors = [result.error for result in checked if result.error is not None]
         hopeless = len(errors) == len(checked) and all(_is_terminal_at_start(error) for error in errors)
         if hopeless:

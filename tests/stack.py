@@ -170,6 +170,23 @@ class Stack:
 
         `passwords` are those of sources that shall not have the right one.
         """
+        entries = {
+            source: {
+                "client": {
+                    "host": server.host,
+                    "port": server.port,
+                    "user": "menura",
+                    "password": (passwords or {}).get(source, "menura-secret"),
+                    "tls": {"mode": tls_mode},
+                },
+                **filter_settings,
+            }
+            for source, server in sources.items()
+        }
+        return self.agent_of(name, entries, tenant)
+
+    def agent_of(self, name: str, sources: Mapping[str, object], tenant: str | None = None) -> Process:
+        """An agent with these entries of its configuration as sources, of whatever kind; not started."""
         import yaml  # noqa: PLC0415  (the bench runs parts of this module without it)
 
         tenant = tenant or self.tenant
@@ -179,19 +196,7 @@ class Stack:
             "agent": name,
             "gateway": {"address": f"127.0.0.1:{self.gateway_port}"},
             "state_folder": str(self.folder / f"{process}.state"),
-            "sources": {
-                source: {
-                    "client": {
-                        "host": server.host,
-                        "port": server.port,
-                        "user": "menura",
-                        "password": (passwords or {}).get(source, "menura-secret"),
-                        "tls": {"mode": tls_mode},
-                    },
-                    **filter_settings,
-                }
-                for source, server in sources.items()
-            },
+            "sources": dict(sources),
         }
         path = self.folder / f"{process}.yaml"
         path.write_text(yaml.safe_dump(config))

@@ -115,7 +115,46 @@ _LAKES = f"{CONTROL}::test_lakes_when_one_is_unknown_or_silent_then_what_the_mes
 _QUARANTINE = f"{CONTROL}::test_quarantine_when_it_begins_or_is_over_then_what_the_messages_say_is_taken"
 _ACCEPTANCE = f"{CONTROL}::test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken"
 
+_PG = "agent/postgresql/test_remedies.py"
+_PG_TLS = f"{_PG}::test_tls_when_it_can_not_be_verified_then_the_setting_of_the_message_verifies_it"
+_PG_ADDRESS = f"{_PG}::test_address_when_nobody_is_there_then_the_settings_of_the_message_are_those_to_correct"
+_PG_DATABASE = f"{_PG}::test_database_when_there_is_none_then_the_setting_of_the_message_is_the_one_to_correct"
+_PG_LOGIN = f"{_PG}::test_login_when_it_is_refused_then_the_setting_or_the_statement_of_the_message_lets_it_in"
+_PG_LINE = f"{_PG}::test_login_when_no_line_or_no_right_lets_it_in_then_the_line_or_the_statement_of_the_message_does"
+_PG_SLOT = f"{_PG}::test_slot_when_others_have_it_then_the_setting_of_the_message_is_the_one_to_change"
+_PG_SLOT_USED = f"{_PG}::test_slot_when_another_session_reads_it_then_the_setting_of_the_message_is_the_one_to_change"
+_PG_STANDBY = f"{_PG}::test_standby_when_it_gives_no_changes_then_the_setting_of_the_message_names_the_primary"
+_PG_KEPT_BACK = f"{_PG}::test_tables_when_they_can_not_be_read_then_the_setting_of_the_warning_keeps_them_back"
+_PG_CHECKS = "agent/postgresql/test_checks.py"
+_PG_GRANTS = f"{_PG_CHECKS}::test_advice_when_privileges_lack_then_its_statements_give_them"
+_PG_MANY_GRANTS = f"{_PG_CHECKS}::test_advice_when_many_tables_lack_then_the_statements_are_of_their_schemas"
+_PG_SESSIONS = "agent/postgresql/test_sessions.py"
+_PG_CONNECT = f"{_PG_SESSIONS}::test_database_when_the_user_may_not_enter_then_the_statement_of_the_message_lets_it_in"
+_PG_PUBLICATION = "agent/postgresql/test_publication.py"
+_PG_IDENTITY = (
+    f"{_PG_PUBLICATION}::"
+    "test_table_when_nothing_identifies_its_rows_then_it_is_not_added_and_its_owner_can_still_change_it"
+)
+_PG_UNLOGGED = f"{_PG_PUBLICATION}::test_table_when_unlogged_then_the_statement_of_the_message_has_it_logged"
+_PG_PUBLISHED = (
+    f"{_PG_PUBLICATION}::test_publication_when_the_user_may_not_make_it_then_the_statements_of_the_message_do"
+)
+_PG_PARTITION = f"{_PG_PUBLICATION}::test_partitioned_table_when_a_partition_has_no_identity_then_the_message_names_it"
+
 RUN_BY = {
+    "agent/sources/postgresql/server/checks.py _unreadable": (_PG_GRANTS, _PG_MANY_GRANTS),
+    "agent/sources/postgresql/server/checks.py _unread": (_PG_KEPT_BACK,),
+    "agent/sources/postgresql/server/connection.py _access_denied": (_PG_LOGIN,),
+    "agent/sources/postgresql/server/connection.py _connect_error": (_PG_LINE, _PG_DATABASE),
+    "agent/sources/postgresql/server/connection.py grant_missing": (_PG_CONNECT,),
+    "agent/sources/postgresql/server/publication.py _error": (_PG_PUBLISHED, _PG_PARTITION),
+    "agent/sources/postgresql/server/publication.py _missing": (_PG_IDENTITY, _PG_UNLOGGED),
+    "agent/sources/postgresql/server/slot.py standby_unable": (_PG_STANDBY,),
+    "agent/sources/postgresql/server/sockets.py _tls_context": (_PG_TLS,),
+    "agent/sources/postgresql/server/sockets.py _tls_failed": (_PG_TLS,),
+    "agent/sources/postgresql/server/sockets.py unreachable": (_PG_ADDRESS,),
+    "agent/sources/postgresql/server/wire.py slot_error": (_PG_SLOT,),
+    "agent/sources/postgresql/server/wire.py slot_in_use": (_PG_SLOT_USED,),
     "agent/filter.py Filter.denial": (_DROPPED, _RENAMED),
     "agent/filter.py _table_unknown": (_CHECKS,),
     "agent/filter.py _column_unknown": (_CHECKS,),

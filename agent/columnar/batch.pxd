@@ -5,7 +5,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from agent.columnar.column cimport (
-    Column, Row, append_null, append_text, end_text, grow_column, mark_valid, release, release_column, truncate_column
+    Column, Row, append_null, append_text, end_text, grow_column, mark_valid, release, release_column, truncate_column,
+    values_bytes
 )
 
 cdef enum:
@@ -41,7 +42,7 @@ cdef inline size_t batch_bytes(const Batch* batch) noexcept nogil:
 
 
 cdef inline bint begin_batch(Batch* batch, const int32_t* widths, int32_t column_count) noexcept nogil:
-    """An empty batch; `widths` are of its columns, 0 for variable length."""
+    """An empty batch; `widths` are of its columns (`Column.width`)."""
     cdef int32_t i
     memset(batch, 0, sizeof(Batch))
     batch.columns = <Column*> calloc(column_count + 1, sizeof(Column))
@@ -50,7 +51,7 @@ cdef inline bint begin_batch(Batch* batch, const int32_t* widths, int32_t column
     batch.column_count = column_count
     for i in range(column_count):
         batch.columns[i].width = widths[i]
-        batch.row_bytes += widths[i] if widths[i] else sizeof(int32_t)
+        batch.row_bytes += values_bytes(widths[i], 1) if widths[i] else sizeof(int32_t)
     batch.transactions[0].width = batch.transactions[1].width = sizeof(int64_t)
     return True
 

@@ -10,6 +10,10 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
 
+cdef enum:
+    BITS = -1
+
+
 cdef struct Buffer:
     uint8_t* data
     size_t size
@@ -23,7 +27,7 @@ cdef struct Column:
     # a bit per row, least significant first, 1: there is a value; empty as long as there are no nulls
     Buffer validity
     int64_t nulls
-    # bytes of a value; 0: variable length
+    # bytes of a value; 0: variable length; BITS: a bit per row, as in `validity`
     int32_t width
 
 
@@ -73,11 +77,18 @@ cdef inline bint resize(Buffer* buffer, size_t capacity) noexcept nogil:
     return True
 
 
+cdef inline size_t values_bytes(int32_t width, size_t rows) noexcept nogil:
+    """Bytes of fixed-width values."""
+    return rows * width if width > 0 else (rows + 7) // 8
+
+
 cdef inline bint grow_column(Column* column, size_t rows, size_t capacity_rows) noexcept nogil:
     """Room for `capacity_rows` rows, where `rows` are there."""
     cdef bint is_new = column.values.data == NULL
     if column.width:
-        return resize(&column.values, capacity_rows * column.width) and grow_validity(column, capacity_rows)
+        return resize(&column.values, values_bytes(column.width, capacity_rows)) and (
+            grow_validity(column, capacity_rows)
+        )
     if not resize(&column.values, (capacity_rows + 1) * sizeof(int32_t)):
         return False
     if is_new:
@@ -115,12 +126,20 @@ cdef inline void mark_valid(Column* column, size_t row) noexcept nogil:
         column.validity.data[row >> 3] |= <uint8_t> (1 << (row & 7))
 
 
+cdef inline void put_bit(Column* column, size_t row, bint bit) noexcept nogil:
+    """The value of a column of bits; what is behind it in its byte is of no row yet."""
+    cdef uint8_t below = <uint8_t> ((1 << (row & 7)) - 1)
+    column.values.data[row >> 3] = (column.values.data[row >> 3] & below) | <uint8_t> (bit << (row & 7))
+
+
 cdef inline bint append_null(Column* column, size_t row, size_t capacity_rows) noexcept nogil:
     if column.validity.data == NULL and not begin_validity(column, row, capacity_rows):
         return False
     column.nulls += 1
-    if column.width:
+    if column.width > 0:
         memset(column.values.data + row * column.width, 0, column.width)
+    elif column.width == BITS:
+        put_bit(column, row, False)
     else:
         (<int32_t*> column.values.data)[row + 1] = <int32_t> column.text.size
     return True

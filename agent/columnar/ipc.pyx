@@ -24,7 +24,7 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from agent.columnar.arrow cimport ArrowColumns
-from agent.columnar.column cimport Column
+from agent.columnar.column cimport BITS, Column, values_bytes
 
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
 
@@ -111,7 +111,7 @@ cdef bytes record_batch_head(int64_t rows, int64_t body, list nodes, list buffer
 cdef void buffer_sizes(const Column* column, int64_t rows, int64_t* sizes) noexcept nogil:
     """Bytes of validity, values and text."""
     sizes[0] = (rows + 7) // 8 if column.nulls else 0
-    sizes[1] = rows * column.width if column.width else (rows + 1) * 4
+    sizes[1] = values_bytes(column.width, rows) if column.width else (rows + 1) * 4
     sizes[2] = column.text.size
 
 
@@ -121,8 +121,8 @@ cdef uint8_t* write_column(const Column* column, int64_t rows, uint8_t* at) noex
     buffer_sizes(column, rows, sizes)
     if sizes[0]:
         at = write_bytes(column.validity.data, sizes[0], at)
-    if column.width == 1:
-        at = write_bytes(column.values.data, rows, at)
+    if column.width == 1 or column.width == BITS:
+        at = write_bytes(column.values.data, sizes[1], at)
     else:
         if column.width:
             menura_split(column.values.data, at, rows, column.width)

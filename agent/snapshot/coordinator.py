@@ -287,6 +287,12 @@ class SnapshotCoordinator:
         with self._lock:
             return self._unchunked.get(dump)
 
+    def pending_starts(self) -> list[Position]:
+        """Where tables are to begin with their unchunked snapshots, until a committed cut says that they have: a log
+        that is kept for its reader alone must still have what follows."""
+        with self._lock:
+            return self._unchunked.pending_starts()
+
     def refuse(self, dump: str, error: MenuraError) -> None:
         """The table can't begin where the dump's snapshot was taken."""
         with self._lock:
@@ -350,7 +356,7 @@ class SnapshotCoordinator:
             self._live = frozenset(table_positions.synced())
             place = Watermark(cut, 0, position, table_positions.ahead())
             said = Publication(numbers)
-            self._unchunked.publish(said, self._task.unchunked if self._task is not None else ())
+            self._unchunked.publish(said, self._task.unchunked if self._task is not None else (), cut)
             self._drop(self._waiting.dumps_outside(self._live))
             for chunk in self._waiting.take_ready(place):
                 self._named.add(chunk, cut)
@@ -373,6 +379,7 @@ class SnapshotCoordinator:
             self._committed = self._sent.popleft()
             self._watermarks.add(self._committed)
         self._named.committed(cut)
+        self._unchunked.committed(cut)
 
     def _keep(self, task: TaskTables, gsn: int, lost: Sequence[Chunk]) -> None:
         """The log up to there passed here, and thus every event of the tables; what lost cuts named, the next ones

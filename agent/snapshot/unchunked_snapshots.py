@@ -31,9 +31,14 @@ class UnchunkedSnapshots:
         self._landed: dict[str, UnchunkedSnapshot] = {}
         #: in a cut of the present stream
         self._named: set[str] = set()
+        #: the cut that names them, while it is not committed
+        self._named_in: dict[str, int] = {}
+        #: in a committed cut
+        self._begun: set[str] = set()
 
     def add(self, snapshot: UnchunkedSnapshot) -> None:
         self._read[snapshot.dump] = snapshot
+        self._begun.discard(snapshot.dump)
 
     def landed(self, dump: str, number: int) -> bool:
         """False: that chunk is none of these."""
@@ -46,6 +51,16 @@ class UnchunkedSnapshots:
     def get(self, dump: str) -> UnchunkedSnapshot | None:
         """That can begin, or has begun."""
         return self._landed.get(dump)
+
+    def pending_starts(self) -> list[Position]:
+        """Positions of those that no committed cut has named."""
+        landed = [snapshot for dump, snapshot in self._landed.items() if dump not in self._begun]
+        return [snapshot.position for snapshot in (*self._read.values(), *landed)]
+
+    def committed(self, cut: int) -> None:
+        """All cuts up to this one are."""
+        self._begun |= {dump for dump, named in self._named_in.items() if named <= cut}
+        self._named_in = {dump: named for dump, named in self._named_in.items() if named > cut}
 
     def landed_dumps(self) -> Collection[str]:
         return self._landed.keys()
@@ -64,10 +79,12 @@ class UnchunkedSnapshots:
         """A stream begins in which these dumps' tables have not begun: whether the gateway still has those that a cut
         had named nobody knows."""
         uncertain = [self._landed.pop(dump) for dump in self._named & set(dumps) if dump in self._landed]
+        self._begun -= set(dumps)
         self._named.clear()
+        self._named_in.clear()
         return uncertain
 
-    def publish(self, said: Publication, unchunked: Iterable[UnchunkedSnapshot]) -> None:
+    def publish(self, said: Publication, unchunked: Iterable[UnchunkedSnapshot], cut: int) -> None:
         """In the start cut; raises `DumpForgotten`."""
         for snapshot in unchunked:
             if snapshot.dump in self._named:
@@ -75,6 +92,7 @@ class UnchunkedSnapshots:
             if self._landed.get(snapshot.dump) != snapshot:
                 raise DumpForgotten
             self._named.add(snapshot.dump)
+            self._named_in[snapshot.dump] = cut
             said.dumped(snapshot.dump, snapshot.table, snapshot.position)
             said.chunk(snapshot.dump, snapshot.table, snapshot.number)
 
@@ -85,7 +103,10 @@ class UnchunkedSnapshots:
     def over(self, dump: str) -> None:
         self.forget(dump)
         self._named.discard(dump)
+        self._named_in.pop(dump, None)
+        self._begun.discard(dump)
 
     def clear(self) -> None:
         self._read.clear()
         self._landed.clear()
+        self._begun.clear()

@@ -78,7 +78,7 @@ def test_kind_when_another_package_brings_it_then_its_sources_are_checked_and_th
     config = load(write(packages, "counts", "rows: 3\n    filter: {hidden: }"))
     (checked,) = Agent(config).check()
     assert (checked.error, checked.found) == (None, ("counted counts to 3 without ['hidden']",))
-    assert kind_names() == ["counts", "mysql"]
+    assert kind_names() == ["counts", "mysql", "postgresql"]
 
 
 def test_kind_when_its_entries_are_wrong_then_one_line_names_the_fix(packages: Path):

@@ -6,26 +6,20 @@ runs three times (a slow one until it has run for 20 s): the table has the run o
 """
 
 import argparse
-import json
 import os
 import tempfile
-from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from tests.bench.readers import READERS, TABLE_READERS, Measure, Reader, install_peers
-from tests.bench.workload import Case, make, prepare
-from tests.servers import ROOT, Server, server
+from tests.bench.report import console, median, show
+from tests.bench.workload import make, prepare
+from tests.servers import server
 
 ROWS = {"bulk": 2_000_000, "single": 500_000, "update": 500_000, "dump": 2_500_000, "giant": 10_000_000}
 USUAL = ("bulk", "single", "update", "dump")
 #: that readers are compared with: of a case's, the first that was measured
 PEERS = ("go-mysql-tuned", "mysql-replication", "connectorx")
-RUNS = 3
-#: a reader that has run for so long is not run again
-ENOUGH_SECONDS = 20
 SETTINGS = {"max_binlog_size": "1073741824", "innodb_flush_log_at_trx_commit": "0", "innodb_buffer_pool_size": "1G"}
 
 
@@ -47,9 +41,7 @@ def main() -> None:
         for name in chosen.cases or USUAL
     }
     install_peers({reader for readers in readers_of.values() for reader in readers})
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120  # names are not broken
+    out = console()
     measures: list[Measure] = []
     with (
         tempfile.TemporaryDirectory(prefix="menura-bench-") as folder,
@@ -59,44 +51,16 @@ def main() -> None:
         prepare(mysql)
         for name, readers in readers_of.items():
             rows = max(1000, int(ROWS[name] * chosen.scale) // 1000 * 1000)
-            console.print(f"writing case {name}: {rows:,} rows into MySQL {mysql.run('SELECT VERSION()')[0][0]}")
+            out.print(f"writing case {name}: {rows:,} rows into MySQL {mysql.run('SELECT VERSION()')[0][0]}")
             case = make(mysql, name, rows)
             for reader, read in readers.items():
-                measures.append(_measure(read, mysql, case))
-                console.print(f"  {reader}: {measures[-1].cpu_s:.2f} CPU s")
-    console.print(_table(measures))
-    target = ROOT / "build" / "bench.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps([asdict(measure) for measure in measures], indent=1) + "\n")
-    console.print(f"written to {target.relative_to(ROOT)}")
+                measures.append(median(partial(read, mysql, case)))
+                out.print(f"  {reader}: {measures[-1].cpu_s:.2f} CPU s")
+    show("Reading a binary log, and a table (dump)", measures, PEERS, "bench.json", out)
 
 
 def _readers_of(case: str) -> dict[str, Reader]:
     return TABLE_READERS if case == "dump" else READERS
-
-
-def _measure(read: Reader, mysql: Server, case: Case) -> Measure:
-    runs: list[Measure] = []
-    while len(runs) < RUNS and sum(run.wall_s for run in runs) < ENOUGH_SECONDS:
-        runs.append(read(mysql, case))
-    median = sorted(runs, key=lambda run: run.cpu_s)[len(runs) // 2]
-    return replace(median, peak_rss_bytes=max(run.peak_rss_bytes for run in runs))
-
-
-def _table(measures: list[Measure]) -> Table:
-    """Beside the figures, how many times the CPU of the peer is that of the reader."""
-    table = Table(title="Reading a binary log, and a table (dump)")
-    for heading in ("case", "reader"):
-        table.add_column(heading)
-    for heading in ("rows/s", "wall s", "CPU s", "CPU s per million rows", "peak MiB", "times less CPU than"):
-        table.add_column(heading, justify="right")
-    peers = {m.case: m for peer in reversed(PEERS) for m in measures if m.reader == peer}
-    for m in measures:
-        figures = (f"{m.rows / m.wall_s:,.0f}", f"{m.wall_s:.2f}", f"{m.cpu_s:.2f}", f"{m.cpu_s / m.rows * 1e6:.2f}")
-        peer = peers.get(m.case)
-        ratio = f"{peer.cpu_s / m.cpu_s:.2f} {peer.reader}" if peer else "-"
-        table.add_row(m.case, m.reader, *figures, f"{m.peak_rss_bytes / 2**20:.0f}", ratio)
-    return table
 
 
 if __name__ == "__main__":

@@ -15,16 +15,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 from menura.landing import decode_entry, entry_path
 
 from tests.bench.workload import Case
 from tests.servers import ROOT, SERVERS, Server
-from tests.stack import stack, wait_for
+from tests.stack import Process, Stack, stack, wait_for
 
 #: the giant transaction is one cut
 LONGEST_CUT_SECONDS = 600
+CONNECTORX = Path(__file__).with_name("connectorx.txt")
+GO_MYSQL = Path(__file__).with_name("go_mysql")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,15 @@ class Measure:
 
 
 Reader = Callable[[Server, Case], Measure]
+
+
+class AnyCase(Protocol):
+    """Of any kind of source."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
 
 
 def mysqlbinlog(server: Server, case: Case) -> Measure:
@@ -55,7 +67,7 @@ def mysqlbinlog(server: Server, case: Case) -> Measure:
             "--password=menura-secret",
             "--ssl-mode=DISABLED",
         ]
-        return _measured("mysqlbinlog", case, [*command, *options, *login, "--get-server-public-key", case.file])
+        return measured("mysqlbinlog", case, [*command, *options, *login, "--get-server-public-key", case.file])
 
 
 def mysql_replication(server: Server, case: Case) -> Measure:
@@ -90,58 +102,57 @@ def menura_dump(server: Server, case: Case) -> Measure:
 
 def connectorx(server: Server, case: Case) -> Measure:
     """connectorx: one SELECT over one connection into Arrow columns, by the binary protocol."""
-    paths = [str(_connectorx_folder()), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     command = [sys.executable, "-m", "tests.bench.connectorx_select"]
-    return _of_table("connectorx", command, server, case, environment)
+    return _of_table("connectorx", command, server, case, installed("connectorx", CONNECTORX))
 
 
 def install_peers(readers: Collection[str]) -> None:
     """Before anything is measured: what can't be had is said at once."""
     if "connectorx" in readers:
-        _connectorx_folder()
+        installed("connectorx", CONNECTORX)
     if not {"go-mysql", "go-mysql-tuned"}.isdisjoint(readers):
-        _go_reader()
+        go_program(GO_MYSQL)
 
 
 @cache
-def _connectorx_folder() -> Path:
-    """Install the peer, too large for everybody's environment, beside it."""
-    folder = ROOT / "build" / "bench-connectorx"
-    if not (folder / "connectorx").exists():
+def installed(package: str, requirements: Path) -> dict[str, str]:
+    """An environment with a peer that is installed beside everybody's, for which it is too large."""
+    folder = ROOT / "build" / f"bench-{package}"
+    if not (folder / package).exists():
         options = ["--quiet", "--no-deps", "--require-hashes", f"--target={folder}"]
-        requirements = Path(__file__).with_name("connectorx.txt")
         subprocess.run([sys.executable, "-m", "pip", "install", *options, f"--requirement={requirements}"], check=True)
-    return folder
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))}
+
+
+@cache
+def go_program(folder: Path) -> Path:
+    """Build a reader; Go keeps what has not changed."""
+    binary = ROOT / "build" / f"{folder.name.replace('_', '-')}-reader"
+    go = shutil.which("go")
+    assert go is not None  # else it is not among the readers
+    subprocess.run([go, "build", "-o", binary, "."], cwd=folder, check=True)
+    return binary
 
 
 def _of_table(
     reader: str, command: list[str], server: Server, case: Case, environment: dict[str, str] | None = None
 ) -> Measure:
     arguments = [server.host, str(server.port), case.table, str(case.rows)]
-    return _measured(reader, case, [*command, *arguments], environment)
+    return measured(reader, case, [*command, *arguments], environment)
 
 
 def _in_go(reader: str, mode: str, server: Server, case: Case) -> Measure:
-    return _measured(reader, case, [str(_go_reader()), server.host, str(server.port), case.file, str(case.rows), mode])
-
-
-@cache
-def _go_reader() -> Path:
-    """Build the reader; Go keeps what has not changed."""
-    binary = ROOT / "build" / "go-mysql-reader"
-    go = shutil.which("go")
-    assert go is not None  # else it is not among READERS
-    subprocess.run([go, "build", "-o", binary, "."], cwd=Path(__file__).parent / "go_mysql", check=True)
-    return binary
+    return measured(
+        reader, case, [str(go_program(GO_MYSQL)), server.host, str(server.port), case.file, str(case.rows), mode]
+    )
 
 
 def _in_python(reader: str, module: str, server: Server, case: Case) -> Measure:
     arguments = [server.host, str(server.port), case.file, str(case.rows)]
-    return _measured(reader, case, [sys.executable, "-m", f"tests.bench.{module}", *arguments])
+    return measured(reader, case, [sys.executable, "-m", f"tests.bench.{module}", *arguments])
 
 
-def _measured(reader: str, case: Case, command: list[str], environment: dict[str, str] | None = None) -> Measure:
+def measured(reader: str, case: AnyCase, command: list[str], environment: dict[str, str] | None = None) -> Measure:
     """Run to its end; CPU as the kernel accounts it, memory as its high-water mark read last (every 10 ms).
 
     The kernel's own ru_maxrss won't do: a child begins with its parent's.
@@ -154,7 +165,7 @@ def _measured(reader: str, case: Case, command: list[str], environment: dict[str
             pid, status, usage = os.wait4(child.pid, os.WNOHANG)
             if pid:
                 break
-            peak = max(peak, _peak_resident_bytes(child.pid))
+            peak = max(peak, peak_resident_bytes(child.pid))
             time.sleep(0.01)
         wall = time.monotonic() - began
         child.returncode = os.waitstatus_to_exitcode(status)
@@ -170,45 +181,46 @@ def _cpu_seconds(usage: resource.struct_rusage) -> float:
 
 
 def menura(server: Server, case: Case) -> Measure:
-    """The whole agent: read the log, or dump the table; a real gateway beside it lands and commits.
-
-    CPU and memory are the agent's alone. The wall begins with the commit of the start cut, when the command has come
-    from the API to the agent and the log has been asked for, and ends with that of the last row.
-    """
+    """The whole agent: read the log, or dump the table; a real gateway beside it lands and commits."""
+    start = "dump" if case.name == "dump" else {"position": case.gtid_set}
     with tempfile.TemporaryDirectory() as folder, stack(Path(folder), sink=False, cut_interval_ms=500) as running:
         # without TLS, as python-mysql-replication reads
-        agent = running.agent("bench-agent", {"bench": server}, tls_mode="disabled").start()
-        try:
-            table = running.wait_for_table("bench", "bench", case.table)
-            assert agent.running is not None
-            process = psutil.Process(agent.running.pid)
-            cpu_before = sum(process.cpu_times()[:2])
-            start = "dump" if case.name == "dump" else {"position": case.gtid_set}
-            running.post(f"{table}/start", {"start": start})
-            path = running.landing / entry_path(1)
-            wait_for(f"the start cut; agent: {agent.tail(5)}", path.exists, 60, every=0.02)
-            began_us = decode_entry(path.read_bytes()).committed_at_us
-            rows, committed_at_us = 0, began_us
-            entry = 1
-            while rows < case.rows:
-                path = running.landing / entry_path(entry)
-                wait_for(
-                    f"log entry {entry}; agent says: {agent.tail(5)}", path.exists, LONGEST_CUT_SECONDS, every=0.02
-                )
-                document = decode_entry(path.read_bytes())
-                landed = sum(file.rows for cut in document.cuts for file in cut.files)
-                rows, committed_at_us, entry = rows + landed, document.committed_at_us, entry + 1
-            cpu = sum(process.cpu_times()[:2]) - cpu_before
-            peak = _peak_resident_bytes(agent.running.pid)
-        finally:
-            agent.stop()
-    expected = case.rows * (2 if case.name == "update" else 1)
-    if rows not in (case.rows, expected):
+        agent = running.agent("bench-agent", {"bench": server}, tls_mode="disabled")
+        return whole_agent(running, agent, case, "bench", case.table, start)
+
+
+def whole_agent(running: Stack, agent: Process, case: AnyCase, database: str, table: str, start: object) -> Measure:
+    """CPU and memory are the agent's alone. The wall begins with the commit of the start cut, when the command has come
+    from the API to the agent and the log has been asked for, and ends with that of the last row.
+    """
+    with agent:
+        path = running.wait_for_table("bench", database, table)
+        assert agent.running is not None
+        process = psutil.Process(agent.running.pid)
+        cpu_before = sum(process.cpu_times()[:2])
+        running.post(f"{path}/start", {"start": start})
+        began_us, rows = _landed(running, agent, 1)
+        committed_at_us, entry = began_us, 1
+        while rows < case.rows:
+            entry += 1
+            committed_at_us, landed = _landed(running, agent, entry)
+            rows += landed
+        cpu = sum(process.cpu_times()[:2]) - cpu_before
+        peak = peak_resident_bytes(agent.running.pid)
+    if rows not in (case.rows, case.rows * (2 if case.name == "update" else 1)):
         raise RuntimeError(f"case {case.name}: {rows} rows landed, {case.rows} changes expected")
     return Measure(case.name, "menura", case.rows, (committed_at_us - began_us) / 1e6, cpu, peak)
 
 
-def _peak_resident_bytes(pid: int) -> int:
+def _landed(running: Stack, agent: Process, entry: int) -> tuple[int, int]:
+    """When an entry of the log was committed, and how many rows it has."""
+    path = running.landing / entry_path(entry)
+    wait_for(f"log entry {entry}; agent says: {agent.tail(5)}", path.exists, LONGEST_CUT_SECONDS, every=0.02)
+    document = decode_entry(path.read_bytes())
+    return document.committed_at_us, sum(file.rows for cut in document.cuts for file in cut.files)
+
+
+def peak_resident_bytes(pid: int) -> int:
     """High-water mark of a process's resident memory; 0 when it has just ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fuzz import seeds
+from tests.fuzz import postgresql, seeds
 from tests.fuzz.build import FOLDER, build, environment
 
 ROUND_EVENTS = 250_000
@@ -33,6 +33,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command == "seeds":
         seeds.make()
+        postgresql.make()
         return 0
     build()
     if arguments.command == "replay":

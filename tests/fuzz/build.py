@@ -14,8 +14,12 @@ from pathlib import Path
 from tests.servers import ROOT
 
 FOLDER = ROOT / "build" / "fuzz"
-#: packages with compiled modules, by their name in FOLDER
-PACKAGES = {"columnar": ROOT / "agent" / "columnar", "native": ROOT / "agent" / "sources" / "mysql" / "native"}
+#: packages with compiled modules, by their folder in FOLDER
+PACKAGES = {
+    "agent.columnar": ROOT / "agent" / "columnar",
+    "agent.sources.mysql.native": ROOT / "agent" / "sources" / "mysql" / "native",
+    "agent.sources.postgresql.native": ROOT / "agent" / "sources" / "postgresql" / "native",
+}
 CONTRACT = ROOT / "proto" / "menura"
 #: more than any event of ours needs: a length that was only announced must not become an allocation
 MOST_ALLOCATION_MIB = 96
@@ -35,24 +39,28 @@ _ASAN_OPTIONS = {
 
 
 #: the decoder's buffers begin small here: their growth is fuzzed too, and a new decoder per input is cheap
-_SMALLER = {"packets_RESTING_BYTES = (1 << 20)": "(96 << 10)", "inner_PORTION_BYTES = (1 << 20)": "(64 << 10)"}
+_SMALLER = {"received_RESTING_BYTES = (1 << 20)": "(96 << 10)", "inner_PORTION_BYTES = (1 << 20)": "(64 << 10)"}
 
 
 def build() -> None:
     """Compile what has changed."""
     for package in PACKAGES:
         (FOLDER / package).mkdir(parents=True, exist_ok=True)
-    sources = sorted(path.with_suffix(".c") for folder in PACKAGES.values() for path in folder.glob("*.pyx"))
     coverage = Path(__file__).with_name("coverage.c")
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(_compile, source.name, _smaller(source), _core(source), _SANITIZERS) for source in sources]
-        jobs.append(pool.submit(_compile, coverage.name, coverage.read_text(), FOLDER / "coverage.so", ("-O3",)))
+        jobs = [
+            pool.submit(_compile, FOLDER / package / source.name, _smaller(source), _core(package, source), _SANITIZERS)
+            for package, folder in PACKAGES.items()
+            for source in sorted(path.with_suffix(".c") for path in folder.glob("*.pyx"))
+        ]
+        coverage_object = FOLDER / "coverage.so"
+        jobs.append(pool.submit(_compile, FOLDER / coverage.name, coverage.read_text(), coverage_object, ("-O3",)))
         for job in jobs:
             job.result()
 
 
-def _core(source: Path) -> Path:
-    return FOLDER / source.parent.name / f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
+def _core(package: str, source: Path) -> Path:
+    return FOLDER / package / f"{source.stem}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def _smaller(source: Path) -> str:
@@ -62,7 +70,7 @@ def _smaller(source: Path) -> str:
     return text
 
 
-def _compile(name: str, text: str, library: Path, more: tuple[str, ...]) -> None:
+def _compile(source: Path, text: str, library: Path, more: tuple[str, ...]) -> None:
     folders = (*PACKAGES.values(), CONTRACT)
     inputs = [
         path.read_text() for path in (*(path for of in folders for path in sorted(of.glob("*.h"))), Path(__file__))
@@ -72,7 +80,6 @@ def _compile(name: str, text: str, library: Path, more: tuple[str, ...]) -> None
     if library.exists() and stamp.exists() and stamp.read_text() == digest:
         return
     include = sysconfig.get_paths()["include"]
-    source = FOLDER / name
     source.write_text(text)
     includes = [f"-I{include}", *(f"-I{folder}" for folder in folders)]
     command = ["gcc", *_FLAGS, *more, *includes, str(source), "-o", str(library)]

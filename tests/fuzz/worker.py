@@ -22,17 +22,21 @@ from random import Random
 
 import agent.columnar
 import agent.sources.mysql.native
+import agent.sources.postgresql.native
 from tests.fuzz.build import FOLDER
 
 # before anything imports the core
-for package in (agent.columnar, agent.sources.mysql.native):
-    package.__path__.insert(0, str(FOLDER / package.__name__.rpartition(".")[2]))
+for package in (agent.columnar, agent.sources.mysql.native, agent.sources.postgresql.native):
+    package.__path__.insert(0, str(FOLDER / package.__name__))
 
 from agent.sources.mysql.native.decoder import BinlogDecoder  # noqa: E402
 from agent.sources.mysql.native.results import ResultReader  # noqa: E402
+from agent.sources.postgresql.native.decoder import PgoutputDecoder  # noqa: E402
+from agent.sources.postgresql.native.results import RowsDecoder  # noqa: E402
 from tests.agent.native.mutation import packets, payloads  # noqa: E402
 from tests.fuzz import seeds  # noqa: E402
 from tests.fuzz.mutate import Payloads, mutate, stream_of  # noqa: E402
+from tests.fuzz.postgresql import PREFIXES, PostgresqlTarget  # noqa: E402
 from tests.fuzz.reader import ReaderTarget  # noqa: E402
 from tests.fuzz.results import RESULT_PREFIX, ResultSets, ResultTarget  # noqa: E402
 from tests.fuzz.target import Target, check, from_file, to_file  # noqa: E402
@@ -43,6 +47,9 @@ HANG_SECONDS = 20
 CHECK_EACH = 20
 #: of result sets: one input in so many
 RESULT_EACH = 8
+#: of PostgreSQL's stream, and of its answers: one input in so many
+POSTGRESQL_EACH = 3
+POSTGRESQL_ANSWER_EACH = 12
 #: corpus entries that are larger would only be slow
 MOST_KEPT_BYTES = 16384
 #: behind what was received; a read further away than this does not happen by a step too many
@@ -52,7 +59,7 @@ _asan = ctypes.CDLL(None)
 _coverage = ctypes.CDLL(str(FOLDER / "coverage.so"))
 
 
-def guard(decoder: BinlogDecoder | ResultReader) -> Callable[[], None]:
+def guard(decoder: BinlogDecoder | ResultReader | PgoutputDecoder | RowsDecoder) -> Callable[[], None]:
     """AddressSanitizer's red zone right behind the last byte received, in the middle of the receive buffer."""
     free = ctypes.c_char.from_buffer(decoder.writable())
     address, size = ctypes.c_void_p(ctypes.addressof(free)), ctypes.c_size_t(GUARD_BYTES)
@@ -106,6 +113,7 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
     folder = current_path.with_name("reader")
     folder.mkdir(exist_ok=True)
     reader = ReaderTarget(folder)
+    postgresql = PostgresqlTarget(chance, guard)
     fed = inputs = errors = rows = 0
     for mariadb, unit in corpus.entries:  # what is known is not new
         target.run(b"".join(map(packets, unit)), mariadb=mariadb)
@@ -131,6 +139,19 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
             errors += results.run(stream, slowly=inputs % CHECK_EACH == 0)
             _coverage.fuzz_begin()
             fed += packet_count
+        if inputs % POSTGRESQL_EACH == 0:
+            data, message_count = postgresql.changes()
+            current.put(data)
+            errors += bool(postgresql.run(data, slowly=inputs % CHECK_EACH == 0))
+            if _coverage.fuzz_end() and not blind:
+                postgresql.keep()
+            fed += message_count
+        if inputs % POSTGRESQL_ANSWER_EACH == 0:
+            data, message_count = postgresql.answer()
+            current.put(data)
+            errors += bool(postgresql.run(data, slowly=inputs % CHECK_EACH == 0))
+            _coverage.fuzz_begin()
+            fed += message_count
         inputs += 1
         fed += count
         errors += bool(outcome.error)
@@ -155,6 +176,10 @@ def main() -> None:
     arguments = sys.argv[1:]
     if arguments[0] == "replay":
         for path in map(Path, arguments[1:]):
+            if path.read_bytes().startswith(PREFIXES):
+                error = PostgresqlTarget(Random(0), guard).run(path.read_bytes(), slowly=True)
+                print(f"{path.name}: {error or 'no error'}")
+                continue
             if path.read_bytes().startswith(RESULT_PREFIX):
                 print(f"{path.name}: {ResultTarget(guard).replay(path.read_bytes()) or 'no error'}")
                 continue

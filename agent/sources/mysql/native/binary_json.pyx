@@ -23,9 +23,9 @@ from libc.stdio cimport snprintf
 from libc.string cimport memchr, memcpy
 
 from agent.columnar.column cimport Column, Row, append_text, end_text, mark_valid
+from agent.columnar.values cimport fail, is_utf8
 from agent.sources.mysql.native.decimals cimport decimal_size, print_decimal
-from agent.sources.mysql.native.text cimport is_utf8
-from agent.sources.mysql.native.values cimport fail, le16, le32, le64
+from agent.sources.mysql.native.values cimport le16, le32, le64
 
 cdef extern from "Python.h":
     char* PyOS_double_to_string(double value, char format_code, int precision, int flags, int* kind)

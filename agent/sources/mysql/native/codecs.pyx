@@ -7,8 +7,8 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t
 
 from agent.columnar.column cimport Column, Row
-from agent.sources.mysql.native.text cimport append_value
-from agent.sources.mysql.native.values cimport Value, fail, invalid_bytes
+from agent.columnar.values cimport append_value, fail, invalid_bytes
+from agent.sources.mysql.native.values cimport Value
 
 
 cdef int decode_by_codec(const Value* value, Column* column, Row* row, const uint8_t* at, size_t size) noexcept nogil:
@@ -21,7 +21,7 @@ cdef int _decode(const Value* value, Column* column, Row* row, const uint8_t* at
     try:
         text = (<object> value.codec)(PyBytes_FromStringAndSize(<const char*> at, size)).encode()
     except ValueError:  # UnicodeDecodeError, and UnicodeEncodeError for a lone surrogate
-        return invalid_bytes(value, row, at, size)
+        return invalid_bytes(&value.key, row, at, size)
     except MemoryError:
         return fail(row, b"out of memory")
     return append_value(column, row, <const char*> text, len(text))

@@ -17,16 +17,16 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from agent.columnar.column cimport Column, Row, append_text, end_text, mark_valid
-from agent.sources.mysql.native.values cimport Value, fail
+from agent.columnar.decimals cimport uint128
+from agent.columnar.values cimport fail
+from agent.sources.mysql.native.values cimport Value
 
 cdef extern from *:
     """
-    typedef unsigned __int128 menura_uint128;
     static const uint8_t menura_decimal_bytes[10] = {0, 1, 1, 2, 2, 3, 3, 4, 4, 4};
     static const uint32_t menura_decimal_powers[10] = {1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000,
                                                        1000000000};
     """
-    ctypedef unsigned long long uint128 "menura_uint128"
     const uint8_t decimal_bytes "menura_decimal_bytes"[10]
     const uint32_t decimal_powers "menura_decimal_powers"[10]
 

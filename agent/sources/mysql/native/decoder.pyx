@@ -6,17 +6,14 @@ Nothing is durable here; what was not yet taken is lost with the decoder and rea
 
 from enum import IntEnum
 
-from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from agent.columnar cimport arrow as exported
 from agent.sources.mysql.native cimport plan as compiled
-from agent.columnar.arrow cimport CollectedRows, take_spare
-from agent.columnar.batch cimport FIRST_ROWS, Batch, batch_bytes, begin_batch, drop_rows_from, fill_absent
+from agent.columnar.collector cimport RowCollector
 from agent.columnar.column cimport release
+from agent.columnar.received cimport free_space, take_in
 from agent.sources.mysql.native.events cimport EventReader
 from agent.sources.mysql.native.images cimport has_bit
 from agent.sources.mysql.native.packets cimport make_room, shrink
@@ -26,9 +23,7 @@ from agent.sources.mysql.native.transactions cimport (
     ANNOUNCED, MOST_FILE_BYTES, OPEN, OUTSIDE, name_position, print_uuid
 )
 
-from menura.change_batch import WIRE_TRANSACTION_COLUMNS
-
-from agent.columnar.arrow import field
+from agent.columnar.collector import TableBatch
 from agent.sources.mysql.native.events import Event
 from agent.sources.mysql.native.plan import FollowedTable, PlannedColumn, TablePlan, UnsupportedColumn
 
@@ -52,7 +47,6 @@ class Reason(IntEnum):
 
 
 cdef tuple REASONS = tuple(Reason)
-cdef list TRANSACTION_FIELDS = [field(name, format_, False) for name, format_ in WIRE_TRANSACTION_COLUMNS]
 
 
 class DecodeError(Exception):
@@ -80,18 +74,6 @@ class GeneratedMissing(DecodeError):
     columns = ()
 
 
-cdef class TableBatch:
-    """Rows of one plan; both parts follow the Arrow PyCapsule protocol."""
-
-    cdef readonly compiled.TablePlan plan
-    cdef readonly int64_t row_count
-    cdef readonly int64_t first_gsn
-    cdef readonly int64_t last_gsn
-    cdef readonly bint is_partial
-    cdef readonly exported.ArrowColumns rows
-    cdef readonly exported.ArrowColumns transactions
-
-
 cdef class BinlogDecoder(EventReader):
     """See decoder.pyi for what each member does."""
 
@@ -101,12 +83,8 @@ cdef class BinlogDecoder(EventReader):
     ):
         self.mariadb = mariadb
         self.checksum = checksum
-        self.gsn = next_gsn
-        self.transaction_id = next_transaction_id
-        self.batch_rows = batch_rows
-        self.most_pending_bytes = pending_bytes
+        self.collect_into(batch_rows, pending_bytes, next_gsn, next_transaction_id)
         self.kept = {}
-        self.pending = []
         self.unchecked = []
         self.unchecked_plans = []
         self.statement = 1
@@ -117,15 +95,11 @@ cdef class BinlogDecoder(EventReader):
         """Free space, at least 64 KiB, as a memoryview that is invalid after the next call."""
         if not make_room(&self.packets):
             raise DecodeError("an event larger than the server may send, or no memory for it")
-        return PyMemoryView_FromMemory(
-            <char*> self.packets.data + self.packets.end, self.packets.capacity - self.packets.end, PyBUF_WRITE
-        )
+        return free_space(&self.packets.held)
 
     def received(self, size_t size):
         """So many bytes were written into `writable()`."""
-        if size > self.packets.capacity - self.packets.end:
-            raise ValueError("more bytes received than there was room for")
-        self.packets.end += size
+        take_in(&self.packets.held, size)
 
     def decode(self):
         """Decode what was received, up to the next thing that Python must decide; raises `DecodeError`."""
@@ -292,18 +266,10 @@ cdef class BinlogDecoder(EventReader):
 
     def drop_rows(self, int64_t first_gsn):
         """Forget the rows from this number on; False where some of them were taken, and then none is forgotten."""
-        cdef size_t dropped, before
         if first_gsn < self.taken_gsn or self.resume_at:
             return first_gsn == self.gsn
-        for plan in self.pending:
-            batch = &(<compiled.TablePlan> plan).plan.batch
-            before = batch_bytes(batch)
-            dropped = drop_rows_from(batch, first_gsn)
-            self.pending_size += batch_bytes(batch) - before
-            self.pending_row_count -= dropped
-            self.row_count -= dropped
+        self.forget_rows(first_gsn)
         self.drop_unchecked(first_gsn)
-        self.gsn = first_gsn
         return True
 
     cdef void drop_unchecked(self, int64_t first_gsn):
@@ -338,33 +304,10 @@ cdef class BinlogDecoder(EventReader):
 
     # --- batches
 
-    @property
-    def pending_rows(self):
-        return self.pending_row_count
-
-    @property
-    def pending_bytes(self):
-        return self.pending_size
-
     def take_batches(self):
         """The rows so far, a batch per table version; the decoder begins new ones."""
         shrink(&self.packets)
-        taken = [collect(plan, self.batch_rows) for plan in self.pending]
-        self.pending.clear()
-        self.pending_size = 0
-        self.pending_row_count = 0
-        self.taken_gsn = self.gsn
-        return [batch for batch in taken if batch.row_count]
-
-    @property
-    def next_gsn(self):
-        return self.gsn
-
-    def take_gsn(self):
-        """A row number for something that is no row."""
-        self.gsn += 1
-        self.taken_gsn = self.gsn
-        return self.gsn - 1
+        return RowCollector.take_batches(self)
 
     def take_unchecked(self):
         """Changes with foreign_key_checks=0 since the last call; each has taken a number of its own above its rows."""
@@ -375,60 +318,3 @@ cdef class BinlogDecoder(EventReader):
         taken = [(plan.database, plan.table, first, above) for plan, first, above in self.unchecked]
         self.unchecked.clear()
         return taken
-
-    @property
-    def next_transaction_id(self):
-        return self.transaction_id
-
-    # --- counters
-
-    @property
-    def rows(self):
-        return self.row_count
-
-    @property
-    def transactions(self):
-        return self.transaction_count
-
-    def take_times(self):
-        times = (self.timed_transactions, self.first_commit_us, self.last_commit_us)
-        self.timed_transactions = self.first_commit_us = self.last_commit_us = 0
-        return times
-
-
-cdef TableBatch collect(compiled.TablePlan plan, size_t most_rows):
-    """Move a plan's rows into a batch of their own."""
-    cdef CollectedRows collected = CollectedRows.__new__(CollectedRows)
-    cdef TableBatch batch = TableBatch.__new__(TableBatch)
-    cdef Batch* rows = &collected.batch
-    rows[0] = plan.plan.batch
-    if rows.rows:
-        plan.plan.taken_gsn = rows.last_gsn
-    collected.spare = &plan.plan.spare
-    collected.owner = plan
-    plan.plan.is_pending = False
-    if not take_spare(&plan.plan.batch, &plan.plan.spare):
-        if not begin_batch(&plan.plan.batch, plan.plan.widths, plan.plan.batch_columns):
-            raise MemoryError
-    plan.plan.expected_rows = min(max(rows.rows, <size_t> FIRST_ROWS), most_rows)
-    batch.plan = plan
-    batch.row_count = rows.rows
-    batch.first_gsn, batch.last_gsn = rows.first_gsn, rows.last_gsn
-    batch.is_partial = rows.absent_rows > 0
-    if batch.is_partial:
-        if not fill_absent(rows, rows.rows):
-            raise MemoryError
-        batch.rows = arrow_columns(collected, True, plan.fields_with_absent)
-    else:
-        batch.rows = arrow_columns(collected, True, plan.fields)
-    batch.transactions = arrow_columns(collected, False, TRANSACTION_FIELDS)
-    return batch
-
-
-cdef exported.ArrowColumns arrow_columns(CollectedRows collected, bint is_rows, list fields):
-    cdef exported.ArrowColumns columns = exported.ArrowColumns.__new__(exported.ArrowColumns)
-    columns.owner = collected
-    columns.fields = fields
-    columns.columns = collected.batch.columns if is_rows else collected.batch.transactions
-    columns.length = collected.batch.rows if is_rows else collected.batch.transaction_count
-    return columns

@@ -17,8 +17,6 @@ cdef class Event:
 
 
 cdef class EventReader(RowsReader):
-    cdef public bint stop_at_transaction_end
-    cdef public bint stop_at_transaction_begin
     cdef public bint checksum
     cdef public bint keep_events
     cdef Packets packets
@@ -33,12 +31,6 @@ cdef class EventReader(RowsReader):
     cdef uint64_t end_offset
     # in the file, of all events
     cdef uint64_t furthest_end
-    # rows below it were given out
-    cdef int64_t taken_gsn
-    cdef int64_t transaction_count
-    cdef int64_t timed_transactions
-    cdef int64_t first_commit_us
-    cdef int64_t last_commit_us
     # of the last finished transaction that has a GTID
     cdef uint32_t finished_statement
     cdef Event last_event

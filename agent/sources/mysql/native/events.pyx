@@ -14,16 +14,18 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
-from agent.sources.mysql.native.annotations cimport begins_with_update
+from agent.columnar.collector cimport DELETE, INSERT, UPDATE_PREIMAGE, transaction_ended
 from agent.columnar.column cimport release, reserve
+from agent.sources.mysql.native.annotations cimport begins_with_update
 from agent.sources.mysql.native.inflate cimport inflate
 from agent.sources.mysql.native.inner cimport (
     BROKEN, COMPRESSION_ZSTD, ENDED, Found, InnerEvents, PayloadHead, read_payload_head
 )
-from agent.sources.mysql.native.packets cimport consume, find_payload, give_back, release_packets
+from agent.columnar.received cimport release_received
+from agent.sources.mysql.native.packets cimport consume, find_payload, give_back
 from agent.sources.mysql.native.row_events cimport (
-    BATCH_FULL, DELETE, END_OF_STREAM, ERROR_PACKET, EVENT, FAILED, GO_ON, INJECTED, INSERT, NEED_BYTES,
-    TRANSACTION_BEGIN, TRANSACTION_END, UPDATE_PREIMAGE, Header
+    BATCH_FULL, END_OF_STREAM, ERROR_PACKET, EVENT, FAILED, GO_ON, INJECTED, NEED_BYTES, TRANSACTION_BEGIN,
+    TRANSACTION_END, Header
 )
 from agent.sources.mysql.native.tables cimport Table, clear_tables, find_table
 from agent.sources.mysql.native.transactions cimport (
@@ -85,7 +87,7 @@ cdef class EventReader(RowsReader):
         self.injected = InnerEvents()
 
     def __dealloc__(self):
-        release_packets(&self.packets)
+        release_received(&self.packets.held)
         release(&self.kept_events)
         free(self.runs.runs)
 
@@ -100,7 +102,7 @@ cdef class EventReader(RowsReader):
             if self.injected.is_open:
                 step = self.read_inner(self.injected, self.injected_at)
             elif self.payload.is_open:
-                step = self.read_inner(self.payload, self.packets.data + self.packets.begin + 4)
+                step = self.read_inner(self.payload, self.packets.held.data + self.packets.held.begin + 4)
             elif find_payload(&self.packets):
                 step = self.read_packet()
             else:
@@ -120,7 +122,7 @@ cdef class EventReader(RowsReader):
 
     cdef int read_packet(self) noexcept nogil:
         """The packet stays until it is decoded, with all events inside of it."""
-        cdef int step = self.read_payload(self.packets.data + self.packets.begin + 4, self.packets.size)
+        cdef int step = self.read_payload(self.packets.held.data + self.packets.held.begin + 4, self.packets.size)
         if step == BATCH_FULL and self.resume_at and not self.payload.is_open:
             self.give_back_rows()
         if step != FAILED and step != BATCH_FULL and not self.payload.is_open:
@@ -129,7 +131,7 @@ cdef class EventReader(RowsReader):
 
     cdef void give_back_rows(self) noexcept nogil:
         """The memory of rows that are in the full batch: a large before image need not wait for its after image."""
-        cdef uint8_t* body = self.packets.data + self.packets.begin + 4 + 1 + HEADER_BYTES
+        cdef uint8_t* body = self.packets.held.data + self.packets.held.begin + 4 + 1 + HEADER_BYTES
         if self.header.type <= PARTIAL_UPDATE_ROWS_EVENT:  # others are inflated elsewhere
             give_back(body + self.resume_first, body + self.resume_needs)
 
@@ -274,7 +276,7 @@ cdef class EventReader(RowsReader):
         cdef size_t at, end
         if why != NULL:
             return self.fail(why)
-        at = body - (self.packets.data + self.packets.begin + 4) + head.payload_at
+        at = body - (self.packets.held.data + self.packets.held.begin + 4) + head.payload_at
         end = at + head.payload_size
         if head.compression == COMPRESSION_ZSTD:
             if not self.payload.open_zstd(TRANSACTION_PAYLOAD_EVENT, at, end, head.uncompressed_size):
@@ -392,12 +394,7 @@ cdef class EventReader(RowsReader):
             return self.fail(b"out of memory")
         if t.has_gtid:
             self.finished_statement = t.statement_timestamp
-        if self.timed_transactions == 0:
-            self.first_commit_us = t.commit_timestamp_us
-        self.last_commit_us = t.commit_timestamp_us
-        self.timed_transactions += 1
-        self.transaction_count += 1
-        self.transaction_id += 1
+        transaction_ended(self, t.commit_timestamp_us)
         self.end_offset = self.header.log_pos
         self.forget_transaction()
         return TRANSACTION_END if self.stop_at_transaction_end else GO_ON

@@ -12,7 +12,8 @@ Source: sql/spatial.h; for EWKB PostGIS's doc/ZMSgeoms.txt.
 from libc.stdint cimport uint8_t, uint32_t
 
 from agent.columnar.column cimport Column, Row, append_text, end_text, mark_valid
-from agent.sources.mysql.native.values cimport Value, fail, invalid_bytes, le32
+from agent.columnar.values cimport fail, invalid_bytes
+from agent.sources.mysql.native.values cimport Value, le32
 
 cdef enum:
     WKB_POINT = 1
@@ -69,7 +70,7 @@ cdef inline int decode_geometry(
 ) noexcept nogil:
     cdef uint32_t type_
     if size < 9 or after_geometry(at + 4, at + size, 0, 0) != at + size:
-        return invalid_bytes(value, row, at, size)
+        return invalid_bytes(&value.key, row, at, size)
     type_ = le32(at + 5) | <uint32_t> EWKB_SRID
     if not (
         append_text(column, row, at + 4, 1)

@@ -15,11 +15,13 @@ from libc.string cimport memset
 
 from agent.columnar.batch cimport HEAD_COLUMNS, Batch, note_absent, truncate_batch
 from agent.columnar.column cimport Column, Row, append_null
+from agent.columnar.table_rows cimport finish_row, start_row
+from agent.columnar.values cimport MOST_VALUE_BYTES, fail
 from agent.sources.mysql.native.inner cimport read_length
 from agent.sources.mysql.native.json_diff cimport decode_json_diff
 from agent.sources.mysql.native.plan cimport Plan
-from agent.sources.mysql.native.rows cimport decode_value, find_value, finish_row, start_row
-from agent.sources.mysql.native.values cimport MOST_VALUE_BYTES, Value, fail
+from agent.sources.mysql.native.rows cimport decode_value, find_value
+from agent.sources.mysql.native.values cimport Value
 
 cdef enum:
     PARTIAL_JSON_UPDATES = 1
@@ -145,7 +147,7 @@ cdef inline const uint8_t* append_image(
     const uint8_t* end, Row* row, int32_t* failed
 ) noexcept nogil:
     """As rows.append_row; `before_at` is the before image of an after image, else NULL."""
-    cdef Batch* batch = &plan.batch
+    cdef Batch* batch = &plan.rows.batch
     cdef Column* column = batch.columns + HEAD_COLUMNS
     cdef bint is_after = before_at != NULL, has_absent = False
     cdef size_t text_bytes = batch.text_bytes
@@ -156,7 +158,7 @@ cdef inline const uint8_t* append_image(
     cdef int outcome
     cdef int32_t i, sent = 0
     failed[0] = -1
-    if not start_row(plan, row):
+    if not start_row(plan.rows, row):
         return NULL
     if not open_image(&image, plan, layout, is_after, at, end, row) or (
         is_after and not open_image(&before, plan, layout, False, before_at, end, row)

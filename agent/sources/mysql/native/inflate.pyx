@@ -12,7 +12,7 @@ import zlib
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint64_t
 
-from agent.sources.mysql.native.packets cimport MOST_BYTES
+from agent.columnar.received cimport MOST_BYTES
 
 
 cdef bytes inflate(const uint8_t* at, size_t size, const char** why):

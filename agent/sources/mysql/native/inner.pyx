@@ -17,7 +17,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from agent.sources.mysql.native.packets cimport MOST_BYTES
+from agent.columnar.received cimport MOST_BYTES
 from agent.sources.mysql.native.values cimport le16, le24, le32, le64
 
 if sys.version_info >= (3, 14):

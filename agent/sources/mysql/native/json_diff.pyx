@@ -17,12 +17,12 @@ import re
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint64_t
 
+from agent.columnar.column cimport Column, Row, end_text, mark_valid
+from agent.columnar.values cimport fail
 from agent.sources.mysql.native.binary_json cimport (
     LARGE_ARRAY, MOST_DEPTH, Container, Member, Printer, find_member, open_container, print_quoted, print_value, put
 )
-from agent.columnar.column cimport Column, Row, end_text, mark_valid
 from agent.sources.mysql.native.inner cimport read_length
-from agent.sources.mysql.native.values cimport fail
 
 cdef enum:
     REPLACE = 0

@@ -10,8 +10,8 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset
 
 from agent.columnar.column cimport Column, Row
-from agent.sources.mysql.native.text cimport append_value
-from agent.sources.mysql.native.values cimport Value, fail
+from agent.columnar.values cimport append_value, fail
+from agent.sources.mysql.native.values cimport Value
 
 cdef enum:
     MOST_BYTES = 16

@@ -9,7 +9,8 @@
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 from agent.columnar.column cimport Column, Row, mark_valid
-from agent.sources.mysql.native.values cimport READS_MEDIUM_SIGNED, Value, fail, le24
+from agent.columnar.values cimport fail
+from agent.sources.mysql.native.values cimport READS_MEDIUM_SIGNED, Value, le24
 
 
 cdef inline int decode_medium(const Value* value, Column* column, Row* row, const uint8_t* at) noexcept nogil:

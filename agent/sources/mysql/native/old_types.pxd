@@ -20,9 +20,10 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from agent.columnar.column cimport Column, Row, append_text, end_text, mark_valid
-from agent.sources.mysql.native.decimals cimport uint128
+from agent.columnar.decimals cimport uint128
+from agent.columnar.values cimport fail, unrepresentable
 from agent.sources.mysql.native.temporal cimport append_datetime, append_timestamp
-from agent.sources.mysql.native.values cimport Value, be32, fail, le24, le32, le64, unrepresentable
+from agent.sources.mysql.native.values cimport Value, be32, le24, le32, le64
 
 cdef extern from *:
     """
@@ -147,7 +148,7 @@ cdef inline int decode_old_decimal(
         at += 1
         whole -= 1
     if whole + scale > <size_t> value.precision:
-        return unrepresentable(value, row, <const char*> at, end - at)
+        return unrepresentable(&value.key, row, <const char*> at, end - at)
     if value.precision > MOST_DECIMAL128_DIGITS:
         return append_old_decimal(column, row, at, end, whole, is_negative)
     cdef uint128 number = 0

@@ -12,28 +12,24 @@ from libc.stdint cimport int32_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from agent.columnar.arrow cimport drop_spare
-from agent.columnar.batch cimport FIRST_ROWS, begin_batch, release_batch
+from agent.columnar.values cimport Text
 from agent.sources.mysql.native.decimals cimport decimal_size
 from agent.sources.mysql.native.values cimport (
     READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES,
     READS_CODEC, READS_COMPRESSED, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM,
     READS_GEOMETRY, READS_INET4, READS_INET6, READS_JSON, READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED,
     READS_OLD_DATETIME, READS_OLD_DECIMAL, READS_OLD_TIME, READS_OLD_TIMESTAMP, READS_SET, READS_SINGLE_BYTE,
-    READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4, READS_UUID, READS_YEAR, Text, Value
+    READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4, READS_UUID, READS_YEAR, Value
 )
 
-from menura.change_batch import (
-    ABSENT, METADATA_DEFAULT, METADATA_KEY, METADATA_ROW_END, METADATA_SOURCE_TYPE, UNREPRESENTABLE, WIRE_ROW_COLUMNS,
-    landed_column
-)
+from menura.change_batch import WIRE_ROW_COLUMNS
 from menura.types import MAX_DECIMAL128_PRECISION
+from agent.columnar.table_rows import described
 from agent.sources.mysql.types import INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.log.charsets import CharsetUnknown, Way, codec_of
 from agent.sources.mysql.schema.column_types import FIXED_BINARY_BYTES
-from agent.columnar.arrow import field
 
 _COMPRESSED_TYPES = (binlog.MYSQL_TYPE_VARCHAR_COMPRESSED, binlog.MYSQL_TYPE_BLOB_COMPRESSED)
 _VARIABLE_TYPES = (
@@ -136,9 +132,6 @@ _WAY_READS = {
     Way.SINGLE_BYTE: READS_SINGLE_BYTE,
     Way.PYTHON: READS_CODEC,
 }
-_WIDTHS = {"c": 1, "C": 1, "s": 2, "S": 2, "i": 4, "I": 4, "l": 8, "L": 8, "f": 4, "g": 8, "tdD": 4, "u": 0, "z": 0}
-_DECIMAL_WIDTH = 16
-_TIMESTAMP_WIDTH = 8
 
 
 class UnsupportedColumn(Exception):
@@ -182,19 +175,7 @@ cdef class TablePlan:
         self.compile()
 
     def __dealloc__(self):
-        release_batch(&self.plan.batch)
-        drop_spare(&self.plan.spare)
         free(self.plan.values)
-        free(self.plan.widths)
-
-    @property
-    def active(self):
-        """False: rows are stepped over, e.g. while the table is ahead of the stream."""
-        return self.plan.active
-
-    @active.setter
-    def active(self, bint active):
-        self.plan.active = active
 
     def follow(self, bint deletes, bint updates, bint itself, bint tells=False):
         self.plan.follows_deletes = deletes
@@ -207,50 +188,21 @@ cdef class TablePlan:
         self.plan.lacks_rows = False
         return taken
 
-    @property
-    def last_gsn(self):
-        """Number of the last row; 0 before the first."""
-        return self.plan.batch.last_gsn if self.plan.batch.rows else self.plan.taken_gsn
-
     cdef int compile(self) except -1:
         cdef int32_t i
-        self.begin(WIRE_ROW_COLUMNS)
+        self.begin_plan(WIRE_ROW_COLUMNS)
         for i in range(self.plan.column_count):
             self.compile_column(self.columns[i], &self.plan.values[i])
         return 0
 
-    cdef int begin(self, head) except -1:
+    cdef int begin_plan(self, head) except -1:
         """The batch's columns: `head` (names and Arrow formats), those that are sent, _unrepresentable."""
-        cdef int32_t i
         sent = [planned.column for planned in self.columns if planned.sent]
-        self.kept = []
-        self.plan.owner = <void*> self
-        self.plan.active = True
-        self.plan.expected_rows = FIRST_ROWS
+        self.begin(head, [described(column, arrow_format(column.type), column.row_end) for column in sent])
+        self.plan.rows = &self.rows
         self.plan.column_count = <int32_t> len(self.columns)
         self.plan.values = <Value*> calloc(len(self.columns), sizeof(Value))
-        self.plan.batch_columns = <int32_t> len(sent) + len(head) + 1
-        self.plan.widths = <int32_t*> calloc(self.plan.batch_columns, sizeof(int32_t))
-        if self.plan.values == NULL or self.plan.widths == NULL:
-            raise MemoryError
-        self.fields = [field(name, format_, False) for name, format_ in head]
-        formats = [format_ for _, format_ in head]
-        for column in sent:
-            facts = {METADATA_SOURCE_TYPE: str(column.type)}
-            if column.key:
-                facts[METADATA_KEY] = str(column.key)
-            if column.row_end:
-                facts[METADATA_ROW_END] = "1"
-            if column.default:
-                facts[METADATA_DEFAULT] = column.default
-            formats.append(arrow_format(column.type))
-            self.fields.append(field(landed_column(column.name), arrow_format(column.type), True, facts))
-        self.fields.append(field(UNREPRESENTABLE, "u", True))
-        self.fields_with_absent = [*self.fields, field(ABSENT, "z", True)]
-        formats.append("u")
-        for i in range(self.plan.batch_columns):
-            self.plan.widths[i] = _width(formats[i])
-        if not begin_batch(&self.plan.batch, self.plan.widths, self.plan.batch_columns):
+        if self.plan.values == NULL:
             raise MemoryError
         return 0
 
@@ -281,14 +233,6 @@ cdef class TablePlan:
             value.compressed, value.reads = value.reads, READS_COMPRESSED
         value.key = self.keep_text(json.dumps(column.name, ensure_ascii=False))
         return 0
-
-    cdef Text keep_text(self, str text):
-        cdef Text kept
-        encoded = text.encode()
-        self.kept.append(encoded)
-        kept.text = PyBytes_AS_STRING(encoded)
-        kept.size = len(encoded)
-        return kept
 
     cdef int keep_labels(self, tuple labels, Value* value) except -1:
         invalid = [invalid_label_bytes(label) for label in labels]
@@ -409,9 +353,3 @@ def _reads(PlannedColumn planned):
     if kind is Kind.VARBINARY and planned.binlog_type == binlog.MYSQL_TYPE_VAR_STRING:
         return READS_BINARY  # of before 5.0.3: stored as BINARY
     return _SIMPLE_READS.get(kind, READS_BYTES)
-
-
-def _width(format_):
-    if format_.startswith("d:"):
-        return _DECIMAL_WIDTH
-    return _TIMESTAMP_WIDTH if format_.startswith("ts") else _WIDTHS[format_]

@@ -13,18 +13,19 @@ import zlib
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint64_t
 
-from agent.sources.mysql.native.codecs cimport decode_by_codec
 from agent.columnar.column cimport Column, Row
+from agent.columnar.values cimport MOST_VALUE_BYTES, append_value, decode_utf8, fail
+from agent.sources.mysql.native.codecs cimport decode_by_codec
 from agent.sources.mysql.native.geometry cimport decode_geometry
 from agent.sources.mysql.native.network cimport decode_inet4, decode_inet6, decode_uuid
 from agent.sources.mysql.native.old_types cimport (
     be_bytes, decode_old_datetime, decode_old_decimal, decode_old_time, decode_old_timestamp
 )
-from agent.sources.mysql.native.text cimport append_value, decode_ascii, decode_single_byte, decode_utf8
+from agent.sources.mysql.native.text cimport decode_ascii, decode_single_byte
 from agent.sources.mysql.native.values cimport (
-    MOST_VALUE_BYTES, READS_ASCII, READS_CODEC, READS_COMPRESSED, READS_GEOMETRY, READS_INET4, READS_INET6,
-    READS_OLD_DATETIME, READS_OLD_DECIMAL, READS_OLD_TIME, READS_OLD_TIMESTAMP, READS_SINGLE_BYTE, READS_UTF8MB3,
-    READS_UTF8MB4, READS_UUID, Value, fail
+    READS_ASCII, READS_CODEC, READS_COMPRESSED, READS_GEOMETRY, READS_INET4, READS_INET6, READS_OLD_DATETIME,
+    READS_OLD_DECIMAL, READS_OLD_TIME, READS_OLD_TIMESTAMP, READS_SINGLE_BYTE, READS_UTF8MB3, READS_UTF8MB4, READS_UUID,
+    Value
 )
 
 cdef enum:
@@ -94,9 +95,9 @@ cdef int inflate(
 
 cdef int decode_plain(const Value* value, Column* column, Row* row, const uint8_t* at, size_t size) noexcept nogil:
     if value.compressed == READS_UTF8MB4:
-        return decode_utf8(value, column, row, at, size, True)
+        return decode_utf8(&value.key, column, row, at, size, True)
     elif value.compressed == READS_UTF8MB3:
-        return decode_utf8(value, column, row, at, size, False)
+        return decode_utf8(&value.key, column, row, at, size, False)
     elif value.compressed == READS_ASCII:
         return decode_ascii(value, column, row, at, size)
     elif value.compressed == READS_SINGLE_BYTE:

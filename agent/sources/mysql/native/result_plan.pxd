@@ -7,7 +7,5 @@ from agent.sources.mysql.native.values cimport Value
 cdef class ResultPlan(TablePlan):
     # columns behind the table's own, of which only the last row's are kept
     cdef readonly int32_t bound_columns
-    # a reader appends to the plan's batch
-    cdef bint is_read
 
     cdef int compile_field(self, column, Value* value) except -1

@@ -8,8 +8,8 @@ from libc.string cimport memset
 from agent.sources.mysql.native.plan cimport PlannedColumn, TablePlan
 from agent.sources.mysql.native.values cimport (
     READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BYTES, READS_ENUM,
-    READS_GEOMETRY, READS_RESULT_BIT, READS_RESULT_DATE, READS_RESULT_DATETIME, READS_RESULT_DECIMAL,
-    READS_RESULT_TIME, READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, READS_SET, READS_UTF8MB4, Value
+    READS_GEOMETRY, READS_RESULT_BIT, READS_RESULT_DATE, READS_RESULT_DATETIME, READS_RESULT_DECIMAL, READS_RESULT_TIME,
+    READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, READS_SET, READS_UTF8MB4, Value
 )
 
 from agent.sources.mysql.types import Kind
@@ -64,7 +64,7 @@ cdef class ResultPlan(TablePlan):
 
     cdef int compile(self) except -1:
         cdef int32_t i
-        self.begin(())
+        self.begin_plan(())
         for i in range(self.plan.column_count):
             self.compile_field(self.columns[i].column, &self.plan.values[i])
         return 0

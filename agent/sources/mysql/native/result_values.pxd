@@ -15,13 +15,13 @@ What is left out at the end is zero. A TIMESTAMP is in the session's time zone, 
 from libc.stdint cimport int16_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
+from agent.columnar.calendar cimport days_since_epoch, is_calendar_date
 from agent.columnar.column cimport Column, Row, mark_valid
+from agent.columnar.values cimport fail
 from agent.sources.mysql.native.numbers cimport decode_bit
 from agent.sources.mysql.native.old_types cimport decode_old_decimal
-from agent.sources.mysql.native.temporal cimport (
-    append_date, append_datetime, append_timestamp, days_since_epoch, is_calendar_date
-)
-from agent.sources.mysql.native.values cimport Value, fail, le16, le32, le64
+from agent.sources.mysql.native.temporal cimport append_date, append_datetime, append_timestamp
+from agent.sources.mysql.native.values cimport Value, le16, le32, le64
 
 cdef enum:
     # more could overflow what such a decimal is counted in

@@ -1,24 +1,21 @@
 from libc.stdint cimport int32_t, uint8_t
 
 from agent.sources.mysql.native cimport result_plan as compiled
-from agent.columnar.column cimport Buffer, Row
+from agent.columnar.column cimport Buffer
+from agent.columnar.selected_rows cimport SelectedRows
 from agent.sources.mysql.native.packets cimport Packets
 
 
-cdef class ResultReader:
+cdef class ResultReader(SelectedRows):
     cdef readonly compiled.ResultPlan plan
     cdef bint deprecate_eof
-    cdef size_t batch_rows
-    cdef size_t most_batch_bytes
     cdef Packets packets
     cdef int stage
     cdef int32_t fields
     cdef int32_t described
     cdef list packets_of_definitions
     cdef bytes last_error
-    cdef Row row
     cdef int32_t failed_column
-    cdef readonly long long rows
     # of the last row: the bound columns, still in `packets`
     cdef const uint8_t* bounds
     cdef size_t bounds_size
@@ -37,6 +34,4 @@ cdef class ResultReader:
     cdef int read_row(self, const uint8_t* at, size_t size) noexcept nogil
     cdef int read_values(self, const uint8_t* nulls, const uint8_t* at, const uint8_t* end) noexcept nogil
     cdef bint keep_last(self) noexcept nogil
-    cdef void drop_row(self, size_t text_bytes) noexcept nogil
     cdef int refuse(self, const char* why) noexcept nogil
-    cdef bint is_full(self) noexcept nogil

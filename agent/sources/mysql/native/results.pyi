@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from agent.columnar.arrow import ArrowColumns
+from agent.columnar.selected_rows import SelectedRows
 from agent.sources.mysql.columns import Column
 from agent.sources.mysql.native.decoder import UnsupportedColumn as UnsupportedColumn
 
@@ -37,7 +38,7 @@ class ResultPlan:
         A YEAR, an ENUM and a SET come as BIGINT, but for those that `is_selected_as_text`. Raises `UnsupportedColumn`.
         """
 
-class ResultReader:
+class ResultReader(SelectedRows):
     """Reads the answer to one COM_STMT_EXECUTE; appends to the plan's batch.
 
     `deprecate_eof`: the connection has CLIENT_DEPRECATE_EOF. A batch is full with `batch_rows` rows or about
@@ -45,8 +46,6 @@ class ResultReader:
     """
 
     plan: ResultPlan
-    rows: int  # read so far
-    batch_row_count: int  # not taken yet
     definitions: tuple[bytes, ...]  # of the columns: the packets' payloads
     error_packet: bytes | None  # its payload
     last_row: tuple[bytes | None, ...]  # the bound columns of the last row that was read; before the first: ()

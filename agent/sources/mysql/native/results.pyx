@@ -15,28 +15,25 @@ columns of a table and behind them `_unrepresentable`. Nothing is durable here.
 
 from enum import IntEnum
 
-cimport cython
-from cpython.buffer cimport PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, uint8_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
-from agent.columnar cimport arrow as exported
 from agent.sources.mysql.native cimport result_plan as compiled
-from agent.columnar.arrow cimport CollectedRows, take_spare
-from agent.columnar.batch cimport FIRST_ROWS, MOST_BATCH_BYTES, Batch, batch_bytes, begin_batch, empty_batch
-from agent.columnar.column cimport Column, Row, append_null, release, reserve, truncate_column
-from agent.sources.mysql.native.packets cimport consume, find_payload, make_room, release_packets, shrink
+from agent.columnar.column cimport Column, Row, append_null, release, reserve
+from agent.columnar.received cimport free_space, release_received, take_in
+from agent.columnar.selected_rows cimport IS_BROKEN, IS_LEFT, IS_THERE, Fits, SelectedRows, is_batch_full
+from agent.columnar.values cimport MOST_VALUE_BYTES, fail
+from agent.sources.mysql.native.packets cimport consume, find_payload, make_room, shrink
 from agent.sources.mysql.native.plan cimport Plan
 from agent.sources.mysql.native.result_values cimport (
     decode_result_bit, decode_result_date, decode_result_datetime, decode_result_decimal, decode_result_time,
     decode_result_timestamp, decode_result_year
 )
-from agent.sources.mysql.native.rows cimport decode_value, end_row, start_row
+from agent.sources.mysql.native.rows cimport decode_value
 from agent.sources.mysql.native.values cimport (
-    MOST_VALUE_BYTES, READS_RESULT_BIT, READS_RESULT_DATE, READS_RESULT_DATETIME, READS_RESULT_DECIMAL,
-    READS_RESULT_TIME, READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, Value, fail, le16, le24, le64
+    READS_RESULT_BIT, READS_RESULT_DATE, READS_RESULT_DATETIME, READS_RESULT_DECIMAL, READS_RESULT_TIME,
+    READS_RESULT_TIMESTAMP, READS_RESULT_YEAR, Value, le16, le24, le64
 )
 
 from agent.sources.mysql.native.plan import UnsupportedColumn
@@ -98,33 +95,24 @@ class ResultError(Exception):
         self.column = column
 
 
-@cython.no_gc_clear  # `plan` must outlive the use of its batch
-cdef class ResultReader:
+cdef class ResultReader(SelectedRows):
     """See results.pyi for what each member does."""
 
     def __init__(
         self, compiled.ResultPlan plan not None, *, bint deprecate_eof, size_t batch_rows, size_t most_batch_bytes
     ):
-        if plan.is_read:
-            raise ValueError("another reader appends to this plan's rows")
-        plan.is_read = True
+        self.collect_into(plan, batch_rows, most_batch_bytes)
         self.plan = plan
         self.deprecate_eof = deprecate_eof
-        self.batch_rows = max(batch_rows, <size_t> 1)
-        self.most_batch_bytes = most_batch_bytes
         self.fields = plan.plan.column_count + plan.bound_columns
         self.stage = STAGE_COUNT
         self.packets_of_definitions = []
         self.failed_column = -1
 
     def __dealloc__(self):
-        release_packets(&self.packets)
+        release_received(&self.packets.held)
         release(&self.kept_bounds)
         release(&self.kept_nulls)
-        if self.plan is not None:
-            if self.plan.plan.batch.columns != NULL:
-                empty_batch(&self.plan.plan.batch)
-            self.plan.is_read = False
 
     # --- receiving
 
@@ -132,15 +120,11 @@ cdef class ResultReader:
         """Free space, at least 64 KiB, as a memoryview that is invalid after the next call."""
         if not make_room(&self.packets):
             raise ResultError("a row larger than the server may send, or no memory for it")
-        return PyMemoryView_FromMemory(
-            <char*> self.packets.data + self.packets.end, self.packets.capacity - self.packets.end, PyBUF_WRITE
-        )
+        return free_space(&self.packets.held)
 
     def received(self, size_t size):
         """So many bytes were written into `writable()`."""
-        if size > self.packets.capacity - self.packets.end:
-            raise ValueError("more bytes received than there was room for")
-        self.packets.end += size
+        take_in(&self.packets.held, size)
 
     def read(self):
         """Read what was received, up to the next thing that Python must decide; raises `ResultError`."""
@@ -161,19 +145,15 @@ cdef class ResultReader:
     cdef int run(self) noexcept nogil:
         cdef int step = GO_ON
         while step == GO_ON:
-            if self.is_full():
+            if is_batch_full(self):
                 step = BATCH_FULL
             elif not find_payload(&self.packets):
                 step = NEED_BYTES
             else:
-                step = self.read_payload(self.packets.data + self.packets.begin + 4, self.packets.size)
+                step = self.read_payload(self.packets.held.data + self.packets.held.begin + 4, self.packets.size)
                 if step != FAILED and step != BATCH_FULL:
                     consume(&self.packets)
         return step if self.keep_last() else self.refuse(b"out of memory")
-
-    cdef bint is_full(self) noexcept nogil:
-        cdef Batch* batch = &self.plan.plan.batch
-        return batch.rows and (batch.rows >= self.batch_rows or batch_bytes(batch) >= self.most_batch_bytes)
 
     cdef int read_payload(self, const uint8_t* at, size_t size) noexcept nogil:
         if size == 0:
@@ -255,41 +235,26 @@ cdef class ResultReader:
 
     cdef int read_row(self, const uint8_t* at, size_t size) noexcept nogil:
         """A row that does not fit into the batch stays in `packets`."""
-        cdef Plan* plan = &self.plan.plan
-        cdef Batch* batch = &plan.batch
-        cdef size_t nulls = (self.fields + 9) // 8, text_bytes = batch.text_bytes
+        cdef size_t nulls = (self.fields + 9) // 8, bounds_size = self.bounds_size
+        cdef const uint8_t* bounds = self.bounds
+        cdef const uint8_t* bound_nulls = self.bound_nulls
+        cdef Fits fits = IS_BROKEN
         if size < 1 + nulls:
             return self.refuse(b"a row that ends inside its null bitmap")
-        if not start_row(plan, &self.row):
+        if not self.begin_row():
             return FAILED
         if self.read_values(at + 1, at + 1 + nulls, at + size) < 0:
-            self.drop_row(text_bytes)
-            return FAILED
-        if not end_row(batch, &self.row):
-            self.drop_row(text_bytes)
-            return self.refuse(b"out of memory")
-        batch.text_bytes = self.row.text_bytes
-        batch.rows += 1
-        if batch_bytes(batch) > MOST_BATCH_BYTES:
-            batch.rows -= 1
-            self.drop_row(text_bytes)
-            if batch.rows:
-                return BATCH_FULL
-            return self.refuse(b"a row larger than 250 MiB, which no batch can hold")
-        self.rows += 1
+            self.drop_row()
+        else:
+            fits = self.finish_row()
+        if fits != IS_THERE:
+            self.bounds, self.bounds_size, self.bound_nulls = bounds, bounds_size, bound_nulls
+            return BATCH_FULL if fits == IS_LEFT else FAILED
         return GO_ON
-
-    cdef void drop_row(self, size_t text_bytes) noexcept nogil:
-        """Forget the row behind the batch's last, of which some columns may be there."""
-        cdef Batch* batch = &self.plan.plan.batch
-        cdef int32_t i
-        for i in range(batch.column_count):
-            truncate_column(&batch.columns[i], batch.rows, batch.rows + 1)
-        batch.text_bytes = text_bytes
 
     cdef int read_values(self, const uint8_t* nulls, const uint8_t* at, const uint8_t* end) noexcept nogil:
         cdef const Plan* plan = &self.plan.plan
-        cdef Column* column = plan.batch.columns
+        cdef Column* column = plan.rows.batch.columns
         cdef const Value* value
         cdef uint64_t size
         cdef int outcome
@@ -311,7 +276,7 @@ cdef class ResultReader:
                 if outcome < 0:
                     return -1
                 at += size
-            if outcome and not append_null(column, self.row.number, plan.batch.capacity_rows):
+            if outcome and not append_null(column, self.row.number, plan.rows.batch.capacity_rows):
                 return self.refuse(b"out of memory")
             column += 1
         self.failed_column = -1
@@ -367,29 +332,10 @@ cdef class ResultReader:
             at += size
         return tuple(found)
 
-    @property
-    def batch_row_count(self):
-        return self.plan.plan.batch.rows
-
     def take_rows(self):
         """The rows so far as Arrow columns; the reader begins a new batch."""
-        cdef CollectedRows collected = CollectedRows.__new__(CollectedRows)
-        cdef exported.ArrowColumns columns = exported.ArrowColumns.__new__(exported.ArrowColumns)
-        cdef Plan* plan = &self.plan.plan
         shrink(&self.packets)
-        collected.batch = plan.batch
-        collected.spare = &plan.spare
-        collected.owner = self.plan
-        memset(&plan.batch, 0, sizeof(Batch))
-        if not take_spare(&plan.batch, &plan.spare):
-            if not begin_batch(&plan.batch, plan.widths, plan.batch_columns):
-                raise MemoryError
-        plan.expected_rows = min(max(collected.batch.rows, <size_t> FIRST_ROWS), self.batch_rows)
-        columns.owner = collected
-        columns.fields = self.plan.fields
-        columns.columns = collected.batch.columns
-        columns.length = collected.batch.rows
-        return columns
+        return self.take_columns()
 
 
 cdef inline bint is_null(const uint8_t* nulls, int32_t field) noexcept nogil:

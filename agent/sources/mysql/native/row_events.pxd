@@ -1,7 +1,6 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from agent.columnar.batch cimport Batch
-from agent.columnar.column cimport Row
+from agent.columnar.collector cimport RowCollector
 from agent.sources.mysql.native.images cimport Layout
 from agent.sources.mysql.native.plan cimport Plan
 from agent.sources.mysql.native.tables cimport Table, Tables
@@ -27,14 +26,6 @@ cdef enum:
     MOST_CASCADING = 256
 
 
-# What a row is: menura.change_batch.ChangeType.
-cdef enum:
-    INSERT = 0
-    UPDATE_PREIMAGE = 1
-    UPDATE_POSTIMAGE = 2
-    DELETE = 3
-
-
 # Of the event that is read. For one inside of another, `log_pos` is that of the outer one: it has no place in the file.
 # It counts beyond 4 GiB, which the log's own does not.
 cdef struct Header:
@@ -45,10 +36,8 @@ cdef struct Header:
     uint32_t flags
 
 
-cdef class RowsReader:
+cdef class RowsReader(RowCollector):
     cdef bint mariadb
-    cdef size_t batch_rows
-    cdef size_t most_pending_bytes
     cdef Header header
     cdef Tables tables
     # what the tables point to: {table id: (body, plan)}
@@ -81,14 +70,7 @@ cdef class RowsReader:
     cdef list unchecked_plans
     # how many those are
     cdef size_t unchecked_count
-    cdef list pending
-    cdef size_t pending_size
-    cdef int64_t pending_row_count
-    cdef int64_t gsn
-    cdef int64_t transaction_id
-    cdef int64_t row_count
-    # the failing row, and where it is
-    cdef Row row
+    # where the failing row is
     cdef int64_t failed_table_id
     cdef int32_t failed_column
     # what failed is that rows are missing, or the text of their statement, which this stream does not have, or values
@@ -116,6 +98,4 @@ cdef class RowsReader:
         self, Plan* plan, const Layout* layout, const uint8_t* rows, size_t start, size_t size, int kind
     ) noexcept nogil
     cdef int leave(self, const Layout* layout, size_t first, size_t at, size_t before, bint is_after) noexcept nogil
-    cdef bint is_full(self, Batch* batch, size_t left) noexcept nogil
     cdef bint begin_row(self, Plan* plan) noexcept nogil
-    cdef bint hold(self, Plan* plan) noexcept with gil

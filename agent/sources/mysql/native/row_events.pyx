@@ -5,11 +5,14 @@ transaction, the tables that were announced). Goes out: rows in the batches of t
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free
 
 from agent.columnar.batch cimport MOST_BATCH_BYTES, Batch, add_transaction, batch_bytes, truncate_batch
+from agent.columnar.collector cimport (
+    DELETE, INSERT, UPDATE_PREIMAGE, RowCollector, holds, is_full, knows_transaction, row_appended
+)
 from agent.sources.mysql.native.images cimport Layout, append_image, count_bits, has_bit
 from agent.sources.mysql.native.inflate cimport inflate
 from agent.sources.mysql.native.plan cimport Plan, TablePlan
@@ -17,8 +20,6 @@ from agent.sources.mysql.native.rows cimport append_row
 from agent.sources.mysql.native.tables cimport Table, find_table
 from agent.sources.mysql.native.transactions cimport OUTSIDE, name_position
 from agent.sources.mysql.native.values cimport le16, le48
-
-from menura.change_batch import ChangeType
 
 cdef enum:
     WRITE_ROWS_EVENT = 30
@@ -35,14 +36,9 @@ cdef enum:
     NO_FOREIGN_KEY_CHECKS_F = 2
     # of an event's rest that may be one row: between its two images a batch may end
     LARGE_ROW_BYTES = 4 << 20
-    # an event of many rows is not sent row by row
-    LEAST_PENDING_BYTES = 1 << 20
-
-# menura.change_batch.ChangeType
-assert [member.value for member in list(ChangeType)[:4]] == [INSERT, UPDATE_PREIMAGE, UPDATE_POSTIMAGE, DELETE]
 
 
-cdef class RowsReader:
+cdef class RowsReader(RowCollector):
     """The tables and rows of one stream. Steps return GO_ON, FAILED with the reason in `row.failure`, or BATCH_FULL."""
 
     def __dealloc__(self):
@@ -70,7 +66,7 @@ cdef class RowsReader:
             if table_id != DUMMY_TABLE_ID:
                 self.failed_table_id = <int64_t> table_id
                 return self.fail(b"rows of a table that its statement has not announced")
-        elif table.plan != NULL and table.plan.active:
+        elif table.plan != NULL and table.plan.rows.active:
             self.failed_table_id = <int64_t> table_id
             are_off = (le16(body + 6) & NO_FOREIGN_KEY_CHECKS_F) != 0
             if kind != INSERT and (table.plan.unchecked_from == 0 if are_off else self.unchecked_count > 0):
@@ -92,7 +88,7 @@ cdef class RowsReader:
         """From here on rows of the plan are changed without foreign keys, or rows of some table with them again."""
         try:
             if are_off:
-                self.unchecked_plans.append(<object> plan.owner)
+                self.unchecked_plans.append(<object> plan.rows.owner)
                 self.unchecked_count += 1
                 plan.unchecked_from = self.gsn
             else:
@@ -118,7 +114,7 @@ cdef class RowsReader:
     cdef void expect_rows(self, const Table* table) noexcept nogil:
         """The statement has announced the table: where it may be changed in silence, its rows have to come."""
         cdef const Plan* plan = table.plan
-        if plan == NULL or not plan.active or not (plan.follows_deletes or plan.follows_updates):
+        if plan == NULL or not plan.rows.active or not (plan.follows_deletes or plan.follows_updates):
             return
         if self.cascading_count < MOST_CASCADING:
             self.cascading[self.cascading_count] = table.key - 1
@@ -259,16 +255,17 @@ cdef class RowsReader:
         cdef const uint8_t* before_image = rows + self.resume_before
         cdef const uint8_t* after
         cdef bint is_after = self.resume_after
-        cdef Batch* batch = &plan.batch
+        cdef Batch* batch = &plan.rows.batch
         cdef size_t bytes_before = batch_bytes(batch), bytes_now, text_bytes
+        cdef int64_t last_gsn
         self.resume_at = 0
         self.resume_after = False
         while at < end or is_after:
-            if self.is_full(batch, end - at) and (not is_after or end - at >= LARGE_ROW_BYTES):
+            if is_full(self, batch, end - at) and (not is_after or end - at >= LARGE_ROW_BYTES):
                 return self.leave(layout, start, at - rows, before_image - rows, is_after)
             if not self.begin_row(plan):
                 return self.fail(b"out of memory")
-            text_bytes = batch.text_bytes
+            text_bytes, last_gsn = batch.text_bytes, batch.last_gsn
             if layout.is_whole[is_after]:
                 after = append_row(plan, kind + is_after, self.gsn, at, end, &self.row, &self.failed_column)
             else:
@@ -281,17 +278,15 @@ cdef class RowsReader:
             bytes_now = batch_bytes(batch)
             if bytes_now > MOST_BATCH_BYTES:
                 truncate_batch(batch, batch.rows - 1, batch.rows, text_bytes)
+                batch.last_gsn = last_gsn
                 self.pending_size += batch_bytes(batch) - bytes_before
                 if batch.rows == 0:
                     return self.fail(b"a row larger than 250 MiB, which no batch can hold")
                 return self.leave(layout, start, at - rows, before_image - rows, is_after)
             before_image = at
             at = after
-            self.pending_size += bytes_now - bytes_before
+            row_appended(self, bytes_now - bytes_before)
             bytes_before = bytes_now
-            self.gsn += 1
-            self.row_count += 1
-            self.pending_row_count += 1
             is_after = kind == UPDATE_PREIMAGE and not is_after
         return GO_ON
 
@@ -304,34 +299,18 @@ cdef class RowsReader:
         self.resume_needs = before if is_after and not layout.is_whole[1] else at
         return BATCH_FULL
 
-    cdef bint is_full(self, Batch* batch, size_t left) noexcept nogil:
-        """Whether rows have to be taken before the next one, of at most `left` bytes: a large one is alone."""
-        return self.pending_row_count > 0 and (
-            batch.rows >= self.batch_rows
-            or self.pending_size >= self.most_pending_bytes
-            or (self.pending_size >= LEAST_PENDING_BYTES and self.pending_size + left > self.most_pending_bytes)
-        )
-
     cdef bint begin_row(self, Plan* plan) noexcept nogil:
         """The batch knows the row's transaction, and the decoder the batch."""
-        cdef Batch* batch = &plan.batch
-        if not plan.is_pending and not self.hold(plan):
+        cdef Batch* batch = &plan.rows.batch
+        if not holds(self, plan.rows):
             return False
-        if batch.transaction_count and batch.last_transaction_id == self.transaction_id:
+        if knows_transaction(self, batch):
             return True
         name_position(&self.transaction, self.mariadb, self.file)
         return add_transaction(
             batch, self.transaction_id, self.transaction.commit_timestamp_us, self.transaction.position,
             self.transaction.position_size,
         )
-
-    cdef bint hold(self, Plan* plan) noexcept with gil:
-        try:
-            self.pending.append(<object> plan.owner)
-        except MemoryError:
-            return False
-        plan.is_pending = True
-        return True
 
 
 cdef inline bint is_complete(const uint8_t* bitmap, int32_t columns) noexcept nogil:

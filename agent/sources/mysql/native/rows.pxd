@@ -8,10 +8,12 @@
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
-from agent.columnar.batch cimport FIRST_ROWS, HEAD_COLUMNS, Batch, grow_rows, truncate_batch
+from agent.columnar.batch cimport HEAD_COLUMNS, Batch, truncate_batch
+from agent.columnar.column cimport Column, Row, append_null, mark_valid
+from agent.columnar.table_rows cimport finish_row, start_row
+from agent.columnar.values cimport MOST_VALUE_BYTES, append_value, decode_utf8, fail
 from agent.sources.mysql.native.binary_json cimport decode_json
 from agent.sources.mysql.native.codecs cimport decode_by_codec
-from agent.columnar.column cimport Column, Row, append_null, end_text, mark_valid
 from agent.sources.mysql.native.decimals cimport decode_decimal, decode_decimal_text
 from agent.sources.mysql.native.numbers cimport decode_bit, decode_medium
 from agent.sources.mysql.native.plan cimport Plan
@@ -19,14 +21,12 @@ from agent.sources.mysql.native.rare cimport decode_rare
 from agent.sources.mysql.native.temporal cimport (
     decode_date, decode_datetime, decode_time, decode_timestamp, decode_year
 )
-from agent.sources.mysql.native.text cimport (
-    append_value, decode_ascii, decode_binary, decode_enum, decode_set, decode_single_byte, decode_utf8
-)
+from agent.sources.mysql.native.text cimport decode_ascii, decode_binary, decode_enum, decode_set, decode_single_byte
 from agent.sources.mysql.native.values cimport (
-    MOST_VALUE_BYTES, READS_1_BYTE, READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT,
-    READS_BYTES, READS_CODEC, READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON,
-    READS_MEDIUM_SIGNED, READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP,
-    READS_UTF8MB3, READS_UTF8MB4, READS_YEAR, Value, fail, le_bytes
+    READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES, READS_CODEC,
+    READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON, READS_MEDIUM_SIGNED,
+    READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4,
+    READS_YEAR, Value, le_bytes
 )
 
 
@@ -51,7 +51,7 @@ cdef inline int decode_value(
         copy_value(value, column, row, at)
         return 0
     if value.reads == READS_UTF8MB4:
-        return decode_utf8(value, column, row, at, size, True)
+        return decode_utf8(&value.key, column, row, at, size, True)
     elif value.reads == READS_BYTES:
         return append_value(column, row, at, size)
     elif value.reads == READS_DECIMAL:
@@ -67,7 +67,7 @@ cdef inline int decode_value(
     elif value.reads == READS_ASCII:
         return decode_ascii(value, column, row, at, size)
     elif value.reads == READS_UTF8MB3:
-        return decode_utf8(value, column, row, at, size, False)
+        return decode_utf8(&value.key, column, row, at, size, False)
     elif value.reads == READS_MEDIUM_SIGNED or value.reads == READS_MEDIUM_UNSIGNED:
         return decode_medium(value, column, row, at)
     elif value.reads == READS_ENUM:
@@ -154,49 +154,16 @@ cdef inline const uint8_t* decode_columns(
     return NULL
 
 
-cdef inline bint start_row(Plan* plan, Row* row) noexcept nogil:
-    """Room for one more row; False: no memory."""
-    cdef Batch* batch = &plan.batch
-    if batch.rows == batch.capacity_rows and not grow_rows(
-        batch, batch.capacity_rows * 2 if batch.capacity_rows else plan.expected_rows
-    ):
-        fail(row, b"out of memory")
-        return False
-    row.number = batch.rows
-    row.text_bytes = batch.text_bytes
-    row.unrepresentable = batch.columns + batch.column_count - 1
-    row.has_unrepresentable = False
-    return True
-
-
-cdef inline bint finish_row(Batch* batch, int8_t change_type, int64_t gsn, Row* row, size_t text_bytes) noexcept nogil:
-    """All of the row's values are there. False: no memory, and the batch is as before, with its `text_bytes`."""
-    cdef size_t number = row.number
-    if not end_row(batch, row):
-        fail(row, b"out of memory")
-        truncate_batch(batch, number, number + 1, text_bytes)
-        return False
-    (<int8_t*> batch.columns[0].values.data)[number] = change_type
-    (<int64_t*> batch.columns[1].values.data)[number] = gsn
-    (<int32_t*> batch.columns[2].values.data)[number] = <int32_t> batch.transaction_count - 1
-    if number == 0:
-        batch.first_gsn = gsn
-    batch.last_gsn = gsn
-    batch.text_bytes = row.text_bytes
-    batch.rows = number + 1
-    return True
-
-
 cdef inline const uint8_t* append_row(
     Plan* plan, int8_t change_type, int64_t gsn, const uint8_t* at, const uint8_t* end, Row* row, int32_t* failed
 ) noexcept nogil:
     """Append one image with all columns; returns where it ends. NULL: it can't be read, and the batch is as before."""
-    cdef Batch* batch = &plan.batch
+    cdef Batch* batch = &plan.rows.batch
     cdef size_t text_bytes = batch.text_bytes
     cdef size_t bitmap = (plan.column_count + 7) // 8
     cdef const uint8_t* after
     failed[0] = -1
-    if not start_row(plan, row):
+    if not start_row(plan.rows, row):
         return NULL
     if <size_t> (end - at) < bitmap:
         fail(row, b"a row that ends inside its null bitmap")
@@ -206,13 +173,3 @@ cdef inline const uint8_t* append_row(
         truncate_batch(batch, row.number, row.number + 1, text_bytes)
         return NULL
     return after if finish_row(batch, change_type, gsn, row, text_bytes) else NULL
-
-
-cdef inline bint end_row(Batch* batch, Row* row) noexcept nogil:
-    """Close the row's `_unrepresentable`: null in most rows."""
-    cdef Column* column = row.unrepresentable
-    if not row.has_unrepresentable:
-        return append_null(column, row.number, batch.capacity_rows)
-    if append_value(column, row, b"}", 1) < 0:
-        return False
-    return True

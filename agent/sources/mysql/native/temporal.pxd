@@ -16,8 +16,10 @@ A date that no calendar has is null and its text goes to the row's `_unrepresent
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from agent.columnar.column cimport Column, Row, append_text, mark_valid
-from agent.sources.mysql.native.values cimport Value, be24, be32, be40, fail, unrepresentable
+from agent.columnar.calendar cimport days_since_epoch, is_calendar_date
+from agent.columnar.column cimport Column, Row, mark_valid
+from agent.columnar.values cimport fail, unrepresentable
+from agent.sources.mysql.native.values cimport Value, be24, be32, be40
 
 cdef extern from *:
     """
@@ -26,27 +28,6 @@ cdef extern from *:
     """
     const int32_t fraction_unit_us "menura_fraction_unit_us"[4]
     const int32_t fraction_end "menura_fraction_end"[4]
-
-
-cdef inline int days_in_month(int year, int month) noexcept nogil:
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
-
-
-cdef inline bint is_calendar_date(int year, int month, int day) noexcept nogil:
-    return year >= 1 and year <= 9999 and month >= 1 and month <= 12 and day >= 1 and (
-        day <= 28 or day <= days_in_month(year, month)
-    )
-
-
-cdef inline int32_t days_since_epoch(int year, int month, int day) noexcept nogil:
-    """Days since 1970-01-01 of a Gregorian date (H. Hinnant, chrono-compatible low-level date algorithms)."""
-    cdef int y = year - (month <= 2)
-    cdef int era = y // 400
-    cdef int year_of_era = y - era * 400
-    cdef int day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719468
 
 
 cdef inline int fraction_us(const uint8_t* at, int size, Row* row) noexcept nogil:
@@ -78,7 +59,7 @@ cdef inline int append_date_text(
         )
         if value.digits:
             size += snprintf(text + size, sizeof(text) - size, b".%06d", micros) - (6 - value.digits)
-    return unrepresentable(value, row, text, size)
+    return unrepresentable(&value.key, row, text, size)
 
 
 cdef inline int append_datetime(

@@ -8,77 +8,17 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from agent.columnar.column cimport Column, Row, append_text, end_text, mark_valid, reserve
-from agent.sources.mysql.native.values cimport (
-    Text, Value, begin_unrepresentable, fail, invalid_bytes, le64, le_bytes, unrepresentable
+from agent.columnar.values cimport (
+    Text, append_value, ascii_prefix, begin_unrepresentable, fail, invalid_bytes, unrepresentable
 )
-
-
-cdef inline size_t ascii_prefix(const uint8_t* at, size_t size) noexcept nogil:
-    """How many bytes from the beginning are ASCII."""
-    cdef size_t i = 0
-    while i + 8 <= size and not le64(at + i) & <uint64_t> 0x8080808080808080:
-        i += 8
-    while i < size and at[i] < 0x80:
-        i += 1
-    return i
-
-
-cdef inline bint is_continuation(uint8_t byte) noexcept nogil:
-    return (byte & 0xC0) == 0x80
-
-
-cdef inline bint is_utf8(const uint8_t* at, size_t size, bint four_bytes) noexcept nogil:
-    """Well-formed UTF-8 as RFC 3629 has it; `four_bytes` False: none beyond U+FFFF (utf8mb3)."""
-    cdef size_t i = ascii_prefix(at, size)
-    cdef uint8_t lead
-    while i < size:
-        lead = at[i]
-        if lead < 0x80:
-            i += 1 + ascii_prefix(at + i + 1, size - i - 1)
-        elif 0xC2 <= lead <= 0xDF:
-            if size - i < 2 or not is_continuation(at[i + 1]):
-                return False
-            i += 2
-        elif 0xE0 <= lead <= 0xEF:
-            if size - i < 3 or not is_continuation(at[i + 1]) or not is_continuation(at[i + 2]):
-                return False
-            if (lead == 0xE0 and at[i + 1] < 0xA0) or (lead == 0xED and at[i + 1] > 0x9F):
-                return False
-            i += 3
-        elif 0xF0 <= lead <= 0xF4 and four_bytes:
-            if size - i < 4 or not is_continuation(at[i + 1]) or not is_continuation(at[i + 2]):
-                return False
-            if not is_continuation(at[i + 3]):
-                return False
-            if (lead == 0xF0 and at[i + 1] < 0x90) or (lead == 0xF4 and at[i + 1] > 0x8F):
-                return False
-            i += 4
-        else:
-            return False
-    return True
-
-
-cdef inline int append_value(Column* column, Row* row, const void* text, size_t size) noexcept nogil:
-    if not append_text(column, row, text, size):
-        return fail(row, b"out of memory, or more than 2 GiB in one column of a batch")
-    end_text(column, row.number)
-    mark_valid(column, row.number)
-    return 0
-
-
-cdef inline int decode_utf8(
-    const Value* value, Column* column, Row* row, const uint8_t* at, size_t size, bint four_bytes
-) noexcept nogil:
-    if not is_utf8(at, size, four_bytes):
-        return invalid_bytes(value, row, at, size)
-    return append_value(column, row, at, size)
+from agent.sources.mysql.native.values cimport Value, le_bytes
 
 
 cdef inline int decode_ascii(
     const Value* value, Column* column, Row* row, const uint8_t* at, size_t size
 ) noexcept nogil:
     if ascii_prefix(at, size) < size:
-        return invalid_bytes(value, row, at, size)
+        return invalid_bytes(&value.key, row, at, size)
     return append_value(column, row, at, size)
 
 
@@ -95,7 +35,7 @@ cdef inline int decode_single_byte(
     for i in range(size):
         character = value.characters[at[i]]
         if character == 0:
-            return invalid_bytes(value, row, at, size)
+            return invalid_bytes(&value.key, row, at, size)
         # three bytes are written, one to three count
         column.text.data[written] = <uint8_t> (character >> 8)
         column.text.data[written + 1] = <uint8_t> (character >> 16)
@@ -137,7 +77,7 @@ cdef inline int decode_enum(const Value* value, Column* column, Row* row, const 
     if number == 0:
         return append_value(column, row, b"", 0)
     if value.labels[number - 1].text == NULL:
-        return unrepresentable(value, row, value.label_words[number - 1].text, value.label_words[number - 1].size)
+        return unrepresentable(&value.key, row, value.label_words[number - 1].text, value.label_words[number - 1].size)
     return append_value(column, row, value.labels[number - 1].text, value.labels[number - 1].size)
 
 
@@ -164,7 +104,9 @@ cdef inline int decode_set(const Value* value, Column* column, Row* row, const u
     if value.label_count < 64 and bits >> value.label_count:
         return fail(row, b"the bit of a set label that the column does not have")
     if bits & value.invalid_labels:
-        if begin_unrepresentable(value, row) and append_labels(words, row, value.label_words, value.label_count, bits):
+        if begin_unrepresentable(&value.key, row) and (
+            append_labels(words, row, value.label_words, value.label_count, bits)
+        ):
             return 1 if append_text(words, row, b"\"", 1) else fail(row, b"out of memory")
         return fail(row, b"out of memory")
     if not append_labels(column, row, value.labels, value.label_count, bits):

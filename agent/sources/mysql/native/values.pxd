@@ -1,14 +1,12 @@
 """How one column's value is read: the compiled form of a `PlannedColumn`, and what all type families share.
 
-A decoder gets bytes whose presence has been checked. It returns 0 when it has appended a value, 1 when the
-value is to become null, -1 when the bytes can't be read; then `Row.failure` says why, without any value.
+See `agent.columnar.values` for what a decoder of values is given and what it returns.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdio cimport snprintf
 from libc.string cimport memcpy
 
-from agent.columnar.column cimport Column, Row, append_text, mark_valid
+from agent.columnar.values cimport Text
 
 
 # `Value.reads`: which decoder a value goes to
@@ -58,17 +56,6 @@ cdef enum Reads:
     READS_RESULT_YEAR
 
 
-cdef enum:
-    # A longer value can't be in any batch.
-    MOST_VALUE_BYTES = 240 << 20
-
-
-# A piece of text in UTF-8.
-cdef struct Text:
-    const char* text
-    size_t size
-
-
 cdef struct Value:
     Reads reads
     # False: stepped over
@@ -103,11 +90,6 @@ cdef struct Value:
     void* codec
     # the column's name as a JSON string, for `_unrepresentable`
     Text key
-
-
-cdef inline int fail(Row* row, const char* why) noexcept nogil:
-    snprintf(row.failure, sizeof(row.failure), b"%s", why)
-    return -1
 
 
 cdef inline uint32_t le16(const uint8_t* at) noexcept nogil:
@@ -153,40 +135,3 @@ cdef inline uint32_t be32(const uint8_t* at) noexcept nogil:
 
 cdef inline uint64_t be40(const uint8_t* at) noexcept nogil:
     return (<uint64_t> at[0] << 32) | be32(at + 1)
-
-
-cdef inline bint begin_unrepresentable(const Value* value, Row* row) noexcept nogil:
-    """A member of the row's JSON object, up to its text."""
-    cdef Column* column = row.unrepresentable
-    cdef bint done = append_text(column, row, b"," if row.has_unrepresentable else b"{", 1)
-    row.has_unrepresentable = True
-    return done and append_text(column, row, value.key.text, value.key.size) and append_text(column, row, b":\"", 2)
-
-
-cdef inline int unrepresentable(const Value* value, Row* row, const char* text, size_t size) noexcept nogil:
-    """Note a value that its type can't hold: `"NAME":"TEXT"`; the text needs no escapes."""
-    cdef bint done = begin_unrepresentable(value, row) and append_text(row.unrepresentable, row, text, size)
-    return 1 if done and append_text(row.unrepresentable, row, b"\"", 1) else fail(row, b"out of memory")
-
-
-cdef inline int invalid_bytes(const Value* value, Row* row, const uint8_t* at, size_t size) noexcept nogil:
-    """Note bytes that are no value of their type: `"NAME":"0xE4F6"`."""
-    cdef char digits[512]
-    cdef size_t done = 0, chunk, i
-    if size > MOST_VALUE_BYTES // 2:
-        return fail(row, b"an invalid text larger than 120 MiB, which no batch can hold in hexadecimal digits")
-    if not begin_unrepresentable(value, row) or not append_text(row.unrepresentable, row, b"0x", 2):
-        return fail(row, b"out of memory")
-    while done < size:
-        chunk = size - done if size - done < sizeof(digits) // 2 else sizeof(digits) // 2
-        for i in range(chunk):
-            digits[2 * i] = hex_digit(at[done + i] >> 4)
-            digits[2 * i + 1] = hex_digit(at[done + i] & 15)
-        if not append_text(row.unrepresentable, row, digits, 2 * chunk):
-            return fail(row, b"out of memory")
-        done += chunk
-    return 1 if append_text(row.unrepresentable, row, b"\"", 1) else fail(row, b"out of memory")
-
-
-cdef inline char hex_digit(int number) noexcept nogil:
-    return <char> (number + (48 if number < 10 else 55))

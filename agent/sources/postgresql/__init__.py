@@ -1,0 +1,1 @@
+"""PostgreSQL. A folder uses only those behind it: `stream`, `snapshot`, `server`."""

@@ -1,0 +1,61 @@
+"""What tables a PostgreSQL database has, and readers for their dumps, as `agent.snapshot.plugin` asks for them."""
+
+import time
+from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import dataclass
+
+from menura.errors import MenuraError
+from menura.v1 import catalog_pb2
+
+from agent.positions import PositionKind
+from agent.runtime.state import SourceState
+from agent.snapshot.plugin import Look
+from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.known_definitions import KnownDefinitions
+from agent.sources.postgresql.seen_transactions import SeenTransactions
+from agent.sources.postgresql.server.cartography import names_digest, read_cartography
+from agent.sources.postgresql.server.checks import advice, check_client, check_filter
+from agent.sources.postgresql.server.connection import connect, facts_of, server_errors
+from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader
+
+FLAVOR = "postgresql"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlCatalog:
+    """Of one source."""
+
+    config: PostgresqlConfig
+    #: the replication slot's name
+    slot: str
+    state: SourceState
+    seen: SeenTransactions
+    known: KnownDefinitions
+
+    def preflight(self) -> tuple[str, Collection[MenuraError]]:
+        facts, findings = check_client(self.config)
+        self.state.seen(FLAVOR, facts.version_text)
+        role = " (standby)" if facts.is_standby else ""
+        return f"client {self.config.client.address} {FLAVOR} {facts.version_text}{role}", [
+            *findings,
+            *advice(self.config),
+        ]
+
+    def look(self, known: object, send: Callable[[catalog_pb2.Cartography], None]) -> Look:
+        server, source = self.config.client, self.config.name
+        with closing(connect(server, source)) as connection, server_errors("reading what tables exist", server, source):
+            began = time.monotonic()
+            digest = names_digest(connection)
+            seconds = time.monotonic() - began
+            if digest == known:
+                return Look(digest, seconds, None)
+            facts = facts_of(connection, source)
+            findings = check_filter(connection, self.config)
+            self.state.seen(FLAVOR, facts.version_text)
+            for part in read_cartography(connection, self.config, facts):
+                send(part)
+        return Look(digest, seconds, findings)
+
+    def open_reader(self, position_kind: PositionKind) -> PostgresqlTableReader:
+        return PostgresqlTableReader.open(self.config, self.slot, self.seen, self.known, self.state, position_kind)

@@ -1,0 +1,276 @@
+"""The log of a PostgreSQL database, as `agent.capture.plugin` has it read.
+
+Comes in: a Replicate. Goes out: the start cut, batches under credit, cuts. What a reading finds out that the next one
+has to know (stops to come, a slot that is of no use any more) is kept here for as long as the process lives; it is
+found again when it is lost. Durable: what `stream.definition_store` says, and the slot on the server.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from menura.v1 import changes_pb2
+
+from agent.capture.cuts import CutSettings
+from agent.capture.source import ReadAgain
+from agent.capture.stale_tables import StaleTables
+from agent.capture.starts import begin_dumps
+from agent.capture.task import Task, TaskSink
+from agent.errors import PositionPurged, SourceError
+from agent.positions import PositionSyntaxError
+from agent.runtime.credit import Credit
+from agent.runtime.state import READING
+from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.source_kind import Context
+from agent.sources.postgresql.beginning import Beginning, Beginnings
+from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.known_definitions import KnownDefinitions
+from agent.sources.postgresql.native.decoder import PgoutputDecoder
+from agent.sources.postgresql.positions import WalPosition, WalPositionKind, from_proto
+from agent.sources.postgresql.seen_transactions import SeenTransactions, Snapshot
+from agent.sources.postgresql.server.checks import check_replication
+from agent.sources.postgresql.server.connection import Connection, Facts
+from agent.sources.postgresql.server.slot import drop_slot
+from agent.sources.postgresql.server.watch import ServerWatch, Sights
+from agent.sources.postgresql.server.wire import open_wal_stream, stream_error
+from agent.sources.postgresql.stream.catalog_reader import CatalogReader
+from agent.sources.postgresql.stream.context import StreamContext
+from agent.sources.postgresql.stream.definition_store import DefinitionStore
+from agent.sources.postgresql.stream.looks import Look, Looks
+from agent.sources.postgresql.stream.reader import ServerRefused, WalReader
+from agent.sources.postgresql.stream.stops import TableFailed
+from agent.table_positions import Stop, Table
+
+log = logging.getLogger("menura.replicator")
+
+BATCH_ROWS = 32_768
+#: without a byte, keepalives included, for so long the connection counts as lost
+SILENCE_SECONDS = 60.0
+#: the part whose warning is that of the slot's WAL
+RETENTION = "slot"
+#: between two looks at whether tables can begin, while none is read
+WAIT_SECONDS = 0.5
+
+
+class WalChanges:
+    """One source's log."""
+
+    def __init__(
+        self,
+        context: Context,
+        config: PostgresqlConfig,
+        coordinator: SnapshotCoordinator,
+        credit: Credit,
+        seen: SeenTransactions,
+        shared: KnownDefinitions,
+    ) -> None:
+        self.source = config.name
+        self._config = config
+        self._slot = config.slot_of(context.tenant, context.agent)
+        self._coordinator = coordinator
+        self._credit = credit
+        self._state = context.state
+        self._state_folder = context.state_folder
+        self._seen = seen
+        self._shared = shared
+        self._looks = Looks(config)
+        self._beginnings = Beginnings(config, self._slot, coordinator, self._state, seen, shared, self._looks)
+        sights = Sights(
+            end=self._state.end_is,
+            snapshot=lambda text: seen.prune(Snapshot.parse(text)),
+            retention=self._retention_is,
+            look=self._look,
+            other_log=self._log_is_another,
+            going_down=self._server_goes_down,
+        )
+        self._watch = ServerWatch(config, self._slot, sights)
+        shared.look_soon = self._watch.look_soon
+        shared.ignores = lambda table, column: config.filter.verdict(*table).ignores(column)
+        self._on_reset: Callable[[], None] = lambda: None
+        #: of the stream that runs
+        self._lock = threading.Lock()
+        self._reader: WalReader | None = None
+        self._facts: Facts | None = None
+        self._tables: tuple[Table, ...] = ()
+        self._newest_look: Look | None = None
+        #: where the log ended behind the last look; 0: another one is due
+        self._looked_lsn = 0
+        #: the server keeps little WAL for the slot
+        self._is_short = False
+        self._pending_stops: dict[Table, Stop[WalPosition]] = {}
+
+    def preflight(self) -> str:
+        found = check_replication(self._config, self._slot)
+        self._state.seen("postgresql", found.facts.version_text)
+        return f"log {self._config.address} PostgreSQL {found.facts.version_text}, {found}"
+
+    def watch(self, on_reset: Callable[[], None]) -> None:
+        self._on_reset = on_reset
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._watch.stop()
+
+    def progressed(self) -> None: ...
+
+    def read(self, task: Task) -> None:
+        try:
+            self._read_log(task)
+        except TableFailed as failed:
+            fields = {"source": self.source, "error": str(failed.stop.error)}
+            log.warning(
+                "table can't be read on: it is read again up to the transaction before", extra={"fields": fields}
+            )
+            self._pending_stops[failed.stop.table] = failed.stop
+            raise ReadAgain from failed
+        finally:
+            with self._lock:
+                self._reader, self._tables, self._newest_look, self._looked_lsn = None, (), None, 0
+            self._seen.end()
+
+    def _read_log(self, task: Task) -> None:
+        replicate = task.replicate
+        kept = {
+            (sync.table.database, sync.table.table) for sync in replicate.tables if sync.WhichOneof("start") is None
+        }
+        self._pending_stops = {table: stop for table, stop in self._pending_stops.items() if table in kept}
+        with closing(DefinitionStore(self._state_folder, self.source)) as store:
+            begun = self._beginnings.begin(task, store)
+            if begun.starts.gaps:  # places of the log that is gone
+                self._pending_stops = {}
+            with self._lock:
+                self._facts = begun.facts
+                self._tables = tuple((sync.table.database, sync.table.table) for sync in replicate.tables)
+            self._watch.follow(begun.facts)
+            task.check()
+            begin_dumps(self._coordinator, replicate, begun.starts, WalPositionKind.LSN, _committed(replicate))
+            self._read(task, begun, store)
+
+    def _read(self, task: Task, begun: Beginning, store: DefinitionStore) -> None:
+        replicate = task.replicate
+        decoder = PgoutputDecoder(
+            next_gsn=replicate.next_gsn, next_transaction_id=replicate.next_transaction_id, batch_rows=BATCH_ROWS
+        )
+        with closing(CatalogReader(self._config)) as catalog:
+            reader = self._reader_of(task, begun, decoder, store, catalog)
+            with self._lock:
+                self._reader = reader
+            if begun.starts.positions or begun.starts.stopped:
+                reader.send_start(begun.starts)
+            self._stream(task, reader, begun)
+
+    def _stream(self, task: Task, reader: WalReader, begun: Beginning) -> None:
+        fields: dict[str, object] = {"source": self.source, "generation": task.replicate.generation}
+        tables = begun.table_positions.synced()
+        if not tables:
+            log.info("no table to replicate", extra={"fields": fields})
+            self._state.recovered(READING)
+            self._without_stream(task, begun)
+            return
+        start = begun.table_positions.start
+        log.info("replication starts", extra={"fields": fields | {"tables": len(tables), "position": str(start)}})
+        server, publication = self._config.replication, self._config.publication
+        try:
+            stream = open_wal_stream(server, self.source, self._slot, publication, start.lsn)
+            with closing(stream):
+                task.stream = stream
+                task.check()  # a cancellation before the line above has not seen the stream
+                try:
+                    reader.run(stream)
+                except ServerRefused as refused:
+                    raise stream_error(
+                        refused.fields, server, self.source, self._slot, publication, refused.position.lsn
+                    ) from refused
+        except PositionPurged as purged:
+            self._beginnings.unreadable = purged
+            log.warning("the slot is of no use any more", extra={"fields": fields | {"error": str(purged)}})
+            raise ReadAgain from purged
+
+    def _without_stream(self, task: Task, begun: Beginning) -> None:
+        """No table is read: those that are to come may need the slot, for a dump that is read whole; without any it
+        would keep the server's log for ever. A slot that the configuration names is its owner's: it stays."""
+        if not task.replicate.tables:
+            if not self._config.slot:
+                drop_slot(self._config.replication, self.source, self._slot)
+            return
+        while not task.cancelled.wait(WAIT_SECONDS):
+            if begun.unsettled:
+                self._watch.look_soon()
+            look = self._take_look()
+            if look is not None and begun.unsettled - look.unsettled:
+                raise ReadAgain
+
+    def _reader_of(
+        self, task: Task, begun: Beginning, decoder: PgoutputDecoder, store: DefinitionStore, catalog: CatalogReader
+    ) -> WalReader:
+        replicate = task.replicate
+        sink = TaskSink(task, decoder, self._credit, self._state, begun.table_positions)
+        settings = CutSettings(
+            replicate.next_cut, replicate.cut_interval_ms / 1000, replicate.cut_bytes, SILENCE_SECONDS
+        )
+        return WalReader(
+            StreamContext(
+                self._config,
+                decoder,
+                begun.table_positions,
+                sink,
+                self._coordinator,
+                StaleTables(replicate.tables, begun.starts.started),
+                settings,
+                time.monotonic,
+                self._seen,
+                self._shared,
+                store,
+                begun.known,
+                begun.lost,
+                catalog,
+                self._take_look,
+                self._watch.look_soon,
+                self._pending_stops,
+                begun.unsettled,
+            )
+        )
+
+    # --- the watch's thread
+
+    def _look(self, connection: Connection, end: WalPosition) -> None:
+        with self._lock:
+            facts, tables, reader = self._facts, self._tables, self._reader
+        if facts is None or not tables or end.lsn <= self._looked_lsn:
+            return
+        look = self._looks.look(connection, facts, tables, reader.oids if reader is not None else ())
+        with self._lock:
+            if self._tables == tables:
+                self._newest_look = look
+                self._looked_lsn = 0 if look.unsettled else look.after_lsn
+
+    def _take_look(self) -> Look | None:
+        with self._lock:
+            look, self._newest_look = self._newest_look, None
+        return look
+
+    def _retention_is(self, short: SourceError | None) -> None:
+        if short is not None:
+            self._state.failed(RETENTION, short)
+        elif self._is_short:
+            self._state.recovered(RETENTION)
+        self._is_short = short is not None
+
+    def _log_is_another(self) -> None:
+        self._on_reset()
+
+    def _server_goes_down(self) -> None:
+        with self._lock:
+            reader = self._reader
+        if reader is not None:
+            reader.wait_for_all()
+
+
+def _committed(replicate: changes_pb2.Replicate) -> WalPosition | None:
+    """Where its last cut ended."""
+    try:
+        return from_proto(replicate.position) if replicate.HasField("position") else None
+    except PositionSyntaxError:  # no table is read on from it, or that was an error already
+        return None

@@ -1,0 +1,344 @@
+"""What became of a table between two looks at its definition, as the gateway hears it. Pure: values in, events out.
+
+pgoutput tells a table's columns before its first row, and again when its definition may have changed; it tells neither
+the columns' numbers nor the statement. So a Relation message is read beside the definition that is known (`before`) and
+the one that the catalog has by now (`now`), which may be later than the message:
+
+- `told_by` says how the table looked when the message was written: the columns get their numbers, which stay the same
+  through renames and tell a column from a later one of its name.
+- `altered` says what a change of columns leaves in the lake's rows: a renamed column keeps its values, a new one holds
+  what the server kept for older rows, one of another type is printed otherwise.
+- `rewritten` says whether the rows themselves may be others: the table's files, an enum's labels. Only a look that the
+  stream has passed may be asked this: a row that the stream reads afterwards must not be of before the rewriting.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from menura.v1 import changes_pb2
+
+from agent.filter import Verdict
+from agent.sources.postgresql.columns import Column
+from agent.sources.postgresql.server.definitions import FULL, Attribute, TableDefinition, restated
+from agent.sources.postgresql.server.missing_values import Missing, MissingValue, Unrepresentable
+from agent.sources.postgresql.stream.relations import Relation, RelationColumn
+from agent.sources.postgresql.types import ColumnType, arrow_format, builtin_type, named_type
+
+#: types whose values are the same bytes and the same text
+_TEXTS = frozenset({25, 1043})
+#: of a column whose number is not known
+UNNUMBERED = -1
+#: in place of the files of a table that was emptied: which ones it has since then is not known
+EMPTIED = 0
+_PARTITIONED = "p"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a table looked when a Relation message was written."""
+
+    definition: TableDefinition
+    #: as it is in the catalog
+    is_now: bool
+    #: why its columns can't be followed from the definition before; empty: they can
+    unfollowed: str = ""
+
+
+def told_by(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
+    """`before` and `now` are of the same oid; what else than columns may have changed is that of `before`."""
+    if now is not None and is_told(relation, now):
+        kept = now if before is None else replace(now, storage=before.storage, labels=before.labels)
+        return Told(kept if before is None else replace(kept, composites=before.composites), is_now=True)
+    found = _between(relation, before, now)
+    if before is not None and is_told(relation, before) and not found.unfollowed:
+        return Told(before, is_now=False)
+    return found
+
+
+def is_told(relation: Relation, definition: TableDefinition) -> bool:
+    """Whether a message says nothing else than the definition."""
+    told = [(column.name, column.type_oid, column.modifier) for column in relation.columns]
+    held = [(attribute.name, attribute.type_oid, attribute.modifier) for attribute in definition.sent]
+    identity = {column.name for column in relation.columns if column.identity}
+    return (
+        (relation.oid, relation.table, relation.replica_identity)
+        == (definition.oid, definition.table, definition.replica_identity)
+        and told == held
+        and (relation.replica_identity == FULL or _is_identity(identity, definition))
+    )
+
+
+def _is_identity(told: set[str], definition: TableDefinition) -> bool:
+    """A partitioned table's identity is what all of its partitions log, which may be less."""
+    held = set(definition.identity)
+    return held <= told if definition.kind == _PARTITIONED else held == told
+
+
+def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
+    """The table has changed since then, or is gone."""
+    attributes = [_attribute(column, relation, before, now) for column in relation.columns]
+    numbers = [attribute.number for attribute in attributes]
+    unfollowed = ""
+    if numbers != sorted(set(numbers)) or UNNUMBERED in numbers:
+        unfollowed = "columns were dropped, added or renamed one after the other"
+        attributes = [
+            replace(attribute, number=UNNUMBERED - place) if numbers.count(attribute.number) > 1 else attribute
+            for place, attribute in enumerate(attributes)
+        ]
+    names = tuple(column.name for column in relation.columns if column.identity)
+    base = before or now
+    primary_key = base.primary_key if base is not None else ()
+    if relation.replica_identity == "d":
+        primary_key = _ordered(names, primary_key, now.primary_key if now is not None else ())
+    made = TableDefinition(
+        oid=relation.oid,
+        schema=relation.schema,
+        name=relation.name,
+        kind=base.kind if base is not None else "r",
+        file_node=base.file_node if base is not None else 0,
+        replica_identity=relation.replica_identity,
+        attributes=tuple(attributes),
+        primary_key=primary_key,
+        identity=names,
+        last_number=max([*numbers, before.last_number if before is not None else 0]),
+    )
+    if base is not None:
+        made = replace(made, storage=base.storage, labels=base.labels, composites=base.composites)
+    return Told(made, is_now=False, unfollowed=unfollowed if before is not None else "")
+
+
+def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:
+    """In the order of a key that has the same columns; the message has that of the table."""
+    return next((tuple(key) for key in keys if set(key) == set(names)), tuple(names))
+
+
+def _attribute(
+    column: RelationColumn, relation: Relation, before: TableDefinition | None, now: TableDefinition | None
+) -> Attribute:
+    was, later = _find(before, column.name), _find(now, column.name)
+    found = [one for one in (was, later) if one is not None and _type_of(one) == (column.type_oid, column.modifier)]
+    if was is not None and later is not None:
+        number = was.number if was.number == later.number else UNNUMBERED
+    elif later is not None:
+        is_certain = (
+            before is None or now is None or _is_known(before, later.number) or not may_have_been_others(before, now)
+        )
+        number = later.number if is_certain else UNNUMBERED
+    elif was is not None:
+        is_certain = now is None or _is_known(now, was.number) or not _others(relation, before, now)
+        number = was.number if is_certain else UNNUMBERED
+    else:
+        number = UNNUMBERED
+    missing: MissingValue = Missing.UNKNOWN
+    if later is not None and later.number == number:
+        missing = later.missing
+    return Attribute(
+        number=number,
+        name=column.name,
+        type=_column_type(column, [*found, *_all(before), *_all(now)]),
+        type_oid=column.type_oid,
+        modifier=column.modifier,
+        not_null=False,
+        generated=False,
+        missing=missing,
+        collation=found[-1].collation if found else "",
+    )
+
+
+def _is_known(definition: TableDefinition, number: int) -> bool:
+    return any(one.number == number for one in definition.attributes)
+
+
+def _others(relation: Relation, before: TableDefinition | None, now: TableDefinition) -> bool:
+    """Columns came that have other names now: one of them may have had the name."""
+    names = {column.name for column in relation.columns}
+    came = [one for one in now.sent if before is None or not _is_known(before, one.number)]
+    return any(one.name not in names for one in came) or (before is not None and may_have_been_others(before, now))
+
+
+def _find(definition: TableDefinition | None, name: str) -> Attribute | None:
+    return next((one for one in _all(definition) if one.name == name), None)
+
+
+def _all(definition: TableDefinition | None) -> tuple[Attribute, ...]:
+    return definition.sent if definition is not None else ()
+
+
+def _type_of(attribute: Attribute) -> tuple[int, int]:
+    return attribute.type_oid, attribute.modifier
+
+
+def _column_type(column: RelationColumn, known: Sequence[Attribute]) -> ColumnType:
+    built_in = builtin_type(column.type_oid, column.modifier)
+    if built_in is not None:
+        return built_in
+    alike = [one.type for one in known if _type_of(one) == (column.type_oid, column.modifier)]
+    alike += [one.type for one in known if one.type_oid == column.type_oid]
+    return alike[0] if alike else named_type(f"type {column.type_oid}")
+
+
+def type_oids(relation: Relation) -> set[int]:
+    return {column.type_oid for column in relation.columns}
+
+
+# --- what is sent
+
+
+def columns_of(definition: TableDefinition, verdict: Verdict) -> tuple[Column, ...]:
+    """The columns that leave the host, in order.
+
+    >>> columns_of(TableDefinition(7, "shop", "t", "r", 9, "d", (), (), ()), Verdict(allowed=True))
+    ()
+    """
+    return tuple(column for column in definition.columns if not verdict.ignores(column.name))
+
+
+def columns_after(
+    definition: TableDefinition,
+    verdict: Verdict,
+    added: Mapping[str, MissingValue] | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> list[changes_pb2.ColumnAfter]:
+    """The same as an event has them; `renamed`: new name to old."""
+    return [
+        _column_after(column, (renamed or {}).get(column.name, ""), added or {})
+        for column in columns_of(definition, verdict)
+    ]
+
+
+def _column_after(column: Column, renamed_from: str, added: Mapping[str, MissingValue]) -> changes_pb2.ColumnAfter:
+    message = changes_pb2.ColumnAfter(
+        name=column.name,
+        source_type=str(column.type),
+        arrow_format=arrow_format(column.type),
+        key=column.key,
+        renamed_from=renamed_from,
+    )
+    if column.name not in added:
+        return message
+    match added[column.name]:
+        case None:
+            message.is_null = True
+        case Missing.UNKNOWN:
+            message.is_unknown = True
+        case Unrepresentable(text):
+            message.unrepresentable = text
+        case text:
+            assert isinstance(text, str)
+            message.text = text
+    return message
+
+
+# --- what a change does
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """A change of columns."""
+
+    columns: list[changes_pb2.ColumnAfter]
+    #: why rows of before are others than the lake's; empty: they are not
+    why: str = ""
+    #: rows may have been written anew with other values: their files decide
+    is_retyped: bool = False
+    #: columns that the filter ignores have names now that it does not
+    revealed: tuple[str, ...] = field(default=())
+
+
+def altered(
+    before: TableDefinition, after: TableDefinition, verdict: Verdict, *, keeps_files: bool = True
+) -> Altered | None:
+    """What the gateway hears of other columns; None: they are the same to it.
+
+    `keeps_files`: the table has had the same files ever since, as far as anybody knows.
+    """
+    was = {one.number: one for one in before.sent}
+    added: dict[str, MissingValue] = {}
+    renamed: dict[str, str] = {}
+    why: list[str] = []
+    revealed: list[str] = []
+    is_retyped = False
+    plain_before = {one.number: one for one in before.attributes if one.generated}
+    for column in after.sent:
+        earlier = was.get(column.number)
+        if verdict.ignores(column.name):
+            continue
+        if earlier is None:
+            if column.number in plain_before:
+                added[column.name] = Missing.UNKNOWN
+                why.append(f"column {column.name}: it was computed, and was not sent")
+                if verdict.ignored_columns:
+                    revealed.append(column.name)
+                continue
+            added[column.name] = column.missing if keeps_files else Missing.UNKNOWN
+            is_retyped = is_retyped or added[column.name] is Missing.UNKNOWN
+        elif verdict.ignores(earlier.name):
+            revealed.append(column.name)
+        else:
+            if earlier.name != column.name:
+                renamed[column.name] = earlier.name
+            if _type_of(earlier) != _type_of(column):
+                is_retyped = is_retyped or not keeps_files
+                why += _printed_otherwise(earlier, column) if keeps_files else []
+    told = columns_after(after, verdict, added, renamed)
+    if not renamed and not added and told == columns_after(before, verdict):
+        return None if not is_retyped else Altered(told, "; ".join(why), is_retyped, tuple(revealed))
+    return Altered(told, "; ".join(why), is_retyped, tuple(revealed))
+
+
+def _printed_otherwise(before: Attribute, after: Attribute) -> list[str]:
+    """A column has another type, and its values are the same bytes."""
+    is_one_type = before.type_oid == after.type_oid or {before.type_oid, after.type_oid} <= _TEXTS
+    if is_one_type and before.type.form is after.type.form:
+        return []
+    return [f"column {after.name}: it was {before.type} and is {after.type}"]
+
+
+def rewritten(before: TableDefinition, now: TableDefinition, *, is_retyped: bool) -> str:
+    """Why rows that both have may be others, though no message says so; '' where they are not.
+
+    `is_retyped`: columns have changed since the files of `before` were looked at. Else new files of a table are those
+    of VACUUM FULL, CLUSTER or another tablespace.
+    """
+    found = restated(before, now)
+    if found:
+        return found
+    files, files_now = dict(before.storage), dict(now.storage)
+    if before.kind == _PARTITIONED:
+        gone = files.keys() - files_now.keys()
+        if gone:
+            return "a partition was detached or dropped, or was replaced"
+        if files_now.keys() - files.keys():
+            return "a partition was attached"
+        if any(files[oid] not in (EMPTIED, files_now[oid]) for oid in files):
+            return "a partition was emptied or written anew"
+    if is_retyped and files != files_now:
+        return "the table was written anew with another column's type or values"
+    return ""
+
+
+def emptied(definition: TableDefinition) -> TableDefinition:
+    """After TRUNCATE it has other files."""
+    return replace(definition, file_node=EMPTIED, storage=tuple((oid, EMPTIED) for oid, _ in definition.storage))
+
+
+def replaced_columns(before: TableDefinition, now: TableDefinition) -> str:
+    """Of a look: columns that were dropped and added again under their names. Rows of between are not told apart."""
+    was = {one.name: one.number for one in before.sent}
+    names = [one.name for one in now.sent if was.get(one.name, one.number) != one.number]
+    numbers = {one.number for one in before.sent}
+    added = [name for name in names if _numbered(now, name) not in numbers]
+    return f"columns were dropped and added again: {', '.join(added)}" if added else ""
+
+
+def _numbered(definition: TableDefinition, name: str) -> int:
+    return next(one.number for one in definition.sent if one.name == name)
+
+
+def may_have_been_others(before: TableDefinition, now: TableDefinition) -> bool:
+    """Whether a column came and went between, so that one that is there now may have had the name of another one.
+
+    Numbers are never used again.
+    """
+    added = sum(one.number > before.last_number for one in now.attributes)
+    return now.last_number - before.last_number > added

@@ -1,0 +1,318 @@
+"""How the synced tables look where the stream is, and what the gateway hears when that changes.
+
+Comes in: Relation and Truncate messages, as the stream meets them, and looks at the catalog that it has passed. Goes
+out: `TableEvent`s in the cut, in order with the rows, and the definition by which rows are read. Durable, in the
+`definition_store`: what is known, with the cut that tells it.
+"""
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from menura.v1 import changes_pb2
+
+from agent.capture.cuts import Cuts
+from agent.sources.postgresql.failures import ignored_renamed, rows_unlogged
+from agent.sources.postgresql.positions import lsn_text
+from agent.sources.postgresql.read_position import ReadPosition
+from agent.sources.postgresql.server.definitions import TableDefinition
+from agent.sources.postgresql.stream.catalog_reader import Answer
+from agent.sources.postgresql.stream.context import StreamContext
+from agent.sources.postgresql.stream.definition_changes import (
+    altered,
+    columns_after,
+    emptied,
+    is_told,
+    may_have_been_others,
+    replaced_columns,
+    rewritten,
+    told_by,
+)
+from agent.sources.postgresql.stream.definition_store import Known
+from agent.sources.postgresql.stream.looks import Look
+from agent.sources.postgresql.stream.relations import Relation
+from agent.sources.postgresql.stream.stops import Stops
+from agent.sources.postgresql.stream.unlogged import UnloggedRows
+from agent.table_positions import Table, name_message
+
+log = logging.getLogger("menura.wal")
+
+_Kind = changes_pb2.TableEvent
+#: in place of what publishes a table whose begin may lack changes
+_UNCERTAIN = "?"
+#: what publishes any table of the database, or of the schema
+_OF_ALL = (" all", " schema ")
+_UNPROVEN = "columns may have been dropped and added again before it could be seen"
+_OTHER_TABLE = "another table has its name now, with rows of its own"
+_UNPUBLISHED = "its changes were not published for a while"
+
+
+class StreamDefinitions:
+    """Of one stream."""
+
+    def __init__(self, context: StreamContext, stops: Stops, read: ReadPosition, cuts: Cuts) -> None:
+        self._source = context.config.name
+        self._filter = context.config.filter
+        self._decoder = context.decoder
+        self._store = context.store
+        self._shared = context.shared
+        self._catalog = context.catalog
+        self._look_soon = context.look_soon
+        self._stops = stops
+        self._read = read
+        self._cuts = cuts
+        self._unlogged = UnloggedRows(context.config)
+        self._known = dict(context.known)
+        self._tables = {known.definition.oid: table for table, known in self._known.items() if known.definition}
+        #: what was committed until here is known to be in what is known of a table
+        self._covered_lsn: dict[Table, int] = {}
+        #: when the catalog was asked for a table last
+        self._asked_at: dict[Table, float] = {}
+        self._shared.are({table: known.definition for table, known in self._known.items()})
+
+    @property
+    def oids(self) -> tuple[int, ...]:
+        """Of the tables that are known to be there."""
+        return tuple(self._tables)
+
+    def begin(self, lost: Iterable[tuple[Table, str]]) -> None:
+        """In the first cut: what is known is durable with it; tables of which it was lost are to be read again."""
+        for table, known in self._known.items():
+            self._store.put(table, known, self._cuts.number)
+        for table, why in lost:
+            self._rows_unlogged(table, why)
+
+    def save(self) -> None:
+        """Before the end of a cut is sent."""
+        self._store.save()
+
+    def owner(self, oid: int) -> Table | None:
+        """The synced table that had this number when it was told last."""
+        return self._tables.get(oid)
+
+    # --- messages
+
+    def relation(self, relation: Relation) -> TableDefinition | None:
+        """How rows are read from here on; None: the table has stopped. May raise `TableFailed`.
+
+        The table is synced, and gets the rows of this transaction.
+        """
+        table, lsn = relation.table, self._decoder.transaction_lsn
+        known = self._known.get(table, Known(None))
+        before = known.definition
+        if lsn < known.since_lsn:
+            return self._adopt(relation)
+        if before is None or before.oid != relation.oid:
+            return self._replaced(relation, known)
+        if is_told(relation, before) and lsn <= self._covered_lsn.get(table, 0):
+            return before
+        answer = self._ask(table, relation.oid)
+        told = told_by(relation, before, answer.definition)
+        keeps_files = answer.definition is not None and answer.definition.storage == before.storage
+        change = altered(before, told.definition, self._filter.verdict(*table), keeps_files=keeps_files)
+        if change is None and told.is_now and told.definition == before:
+            self._covered_lsn[table] = answer.before_lsn
+        why = [told.unfollowed]
+        if lsn <= known.unproven_lsn:
+            why.append(_UNPROVEN)
+        if change is not None and change.revealed:
+            self._read.publish()
+            self._stops.stop_here(table, ignored_renamed(self._read.place(), table, ", ".join(change.revealed)))
+            return None
+        reason = "; ".join(filter(None, [*why, change.why if change is not None else ""]))
+        if reason and not self._may_go_on(table, reason):
+            return None
+        if change is not None:
+            self._tell(table, _Kind.ALTERED, columns=change.columns, why=reason)
+        elif reason:
+            self._rows_unlogged(table, reason)
+        unproven = known.unproven_lsn
+        if told.is_now and may_have_been_others(before, told.definition):
+            unproven = answer.after_lsn
+        is_retyped = known.is_retyped or (change is not None and change.is_retyped)
+        if change is not None:
+            self._look_soon()
+        self._is(table, replace(known, definition=told.definition, unproven_lsn=unproven, is_retyped=is_retyped))
+        return told.definition
+
+    def resumed(self, relation: Relation) -> TableDefinition:
+        """How rows of a table are read that has had the transactions up to here, when its last message was older.
+
+        Had the table changed since that message, another one would come before its next row.
+        """
+        known = self._known.get(relation.table, Known(None))
+        before = known.definition
+        if before is not None and is_told(relation, before):
+            return before
+        if known.since_lsn > self._decoder.transaction_lsn:
+            return self._adopt(relation)
+        of_it = before if before is not None and before.oid == relation.oid else None
+        return told_by(relation, of_it, self._ask(relation.table, relation.oid).definition).definition
+
+    def _adopt(self, relation: Relation) -> TableDefinition:
+        """The first that is heard of the table, older than what is known: the lake has no row of before."""
+        answer = self._ask(relation.table, relation.oid)
+        told = told_by(relation, None, answer.definition)
+        definition = told.definition if told.is_now else emptied(told.definition)
+        known = self._known[relation.table]
+        unproven = answer.after_lsn if told.is_now else 0
+        self._is(relation.table, replace(known, definition=definition, since_lsn=0, unproven_lsn=unproven))
+        return definition
+
+    def renamed_away(self, relation: Relation, table: Table) -> None:
+        """Rows of a synced table come under another name now."""
+        known = self._known[table]
+        assert known.definition is not None
+        if self._decoder.transaction_lsn < known.since_lsn:
+            return
+        self._gone(table, known, relation.table)
+
+    def truncated(self, table: Table) -> None:
+        known = self._known.get(table, Known(None))
+        self._tell(table, _Kind.TRUNCATED, removes_rows=True)
+        if known.definition is not None:
+            self._is(table, replace(known, definition=emptied(known.definition)))
+
+    # --- looks
+
+    def look(self, look: Look, tables: Collection[Table]) -> None:
+        """A look that the stream has passed, at these tables; the decoder stands between two transactions."""
+        for table in tables:
+            known = self._known.get(table)
+            if known is None or self._asked_at.get(table, 0.0) >= look.began_at:
+                continue
+            if table in look.errors:
+                self._read.publish()
+                self._stops.stop_here(table, look.errors[table])
+                continue
+            self._compare(table, known, look)
+
+    def _compare(self, table: Table, known: Known, look: Look) -> None:
+        before, now = known.definition, look.definitions.get(table)
+        if before is not None and (now is None or now.oid != before.oid):
+            later = look.by_oid.get(before.oid)
+            self._gone(table, known, later.table if later is not None else None)
+            before = None
+        if now is None or table in look.unsettled:
+            return
+        published = look.published.get(table, "")
+        if before is None:
+            if self._may_go_on(table, _OTHER_TABLE):
+                columns = columns_after(now, self._filter.verdict(*table))
+                self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
+                self._is(table, Known(now, published=published))
+            return
+        change = altered(before, now, self._filter.verdict(*table), keeps_files=now.storage == before.storage)
+        if change is not None and change.revealed:
+            self._read.publish()
+            self._stops.stop_here(table, ignored_renamed(self._read.place(), table, ", ".join(change.revealed)))
+            return
+        is_retyped = known.is_retyped or (change is not None and change.is_retyped)
+        why = [
+            change.why if change is not None else "",
+            replaced_columns(before, now),
+            rewritten(before, now, is_retyped=is_retyped),
+            _UNPUBLISHED if known.published not in ("", published) else "",
+        ]
+        reason = "; ".join(filter(None, why))
+        if reason and not self._may_go_on(table, reason):
+            return
+        if change is not None:
+            self._tell(table, _Kind.ALTERED, columns=change.columns, why=reason)
+        elif reason:
+            self._rows_unlogged(table, reason)
+        self._covered_lsn[table] = look.before_lsn
+        self._is(table, Known(now, published=published))
+
+    # ---
+
+    def _replaced(self, relation: Relation, known: Known) -> TableDefinition | None:
+        """Another table has the name: its earlier rows are not in the log under it."""
+        table = relation.table
+        answer = self._ask(table, relation.oid)
+        definition = told_by(relation, None, answer.definition).definition
+        if not self._may_go_on(table, _OTHER_TABLE):
+            return None
+        columns = columns_after(definition, self._filter.verdict(*table))
+        self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
+        is_of_all = any(words in known.published for words in _OF_ALL)
+        published = known.published if is_of_all else _UNCERTAIN
+        self._is(table, Known(definition, unproven_lsn=answer.after_lsn, published=published))
+        self._look_soon()
+        return definition
+
+    def _gone(self, table: Table, known: Known, new_name: Table | None) -> None:
+        is_renamed = new_name is not None and new_name != table
+        event = self._event(table, _Kind.RENAMED if is_renamed else _Kind.DROPPED)
+        event.removes_rows = True
+        if new_name is not None and is_renamed and self._filter.verdict(*new_name).allowed:
+            event.new_name.CopyFrom(name_message(new_name))
+        self._add(event)
+        self._is(table, Known(None, published=known.published))
+        self._look_soon()
+
+    def _ask(self, table: Table, oid: int) -> Answer:
+        answer = self._catalog.ask(oid)
+        self._asked_at[table] = answer.asked_at
+        return answer
+
+    def _is(self, table: Table, known: Known) -> None:
+        before = self._known.get(table)
+        if known == before:
+            return
+        if before is not None and before.definition is not None:
+            self._tables.pop(before.definition.oid, None)
+        if known.definition is not None:
+            self._tables[known.definition.oid] = table
+        self._known[table] = known
+        self._store.put(table, known, self._cuts.number)
+        self._shared.tell(table, known.definition)
+
+    def _may_go_on(self, table: Table, why: str) -> bool:
+        """False: by the table's policy it has stopped. May raise `TableFailed`."""
+        if not self._unlogged.stops(table):
+            return True
+        self._read.publish()
+        self._stops.stop_here(table, rows_unlogged(self._read.place(), table, why))
+        return False
+
+    def _rows_unlogged(self, table: Table, why: str) -> None:
+        self._tell(table, _Kind.ROWS_UNLOGGED, why=why)
+
+    def _tell(
+        self,
+        table: Table,
+        kind: changes_pb2.TableEvent.Kind,
+        *,
+        columns: Collection[changes_pb2.ColumnAfter] = (),
+        removes_rows: bool = False,
+        why: str = "",
+    ) -> None:
+        event = self._event(table, kind)
+        event.removes_rows = removes_rows
+        event.columns.extend(columns)
+        if why:
+            self._unlogged.mark(event, why)
+        self._add(event)
+
+    def _event(self, table: Table, kind: changes_pb2.TableEvent.Kind) -> changes_pb2.TableEvent:
+        decoder = self._decoder
+        is_open = decoder.in_transaction
+        lsn = decoder.transaction_lsn if is_open else self._read.finished_lsn
+        return changes_pb2.TableEvent(
+            table=name_message(table),
+            kind=kind,
+            transaction_id=decoder.next_transaction_id if is_open else 0,
+            commit_timestamp_us=decoder.commit_timestamp_us,
+            position=lsn_text(lsn),
+        )
+
+    def _add(self, event: changes_pb2.TableEvent) -> None:
+        event.gsn = self._decoder.take_gsn()
+        self._cuts.add_event(event)
+        fields = {
+            "source": self._source,
+            "table": f"{event.table.database}.{event.table.table}",
+            "event": _Kind.Kind.Name(event.kind),
+        }
+        log.info("table event", extra={"fields": fields})

@@ -1,0 +1,150 @@
+"""Looks at a server's catalog, for what the stream of its changes does not tell: how tables look now, whether they are
+published, and whether what runs since then is published too.
+
+Comes in: a session, and which tables are followed. Goes out: a `Look`, with where the log ended before it and after.
+What a look shows has been committed before its end: when the stream has passed that, no earlier row follows.
+
+A transaction that changed a table before it was published is decoded as it was then: without these changes, even if it
+commits later. So a table that was just published counts as *settled* only when every transaction that ran then is
+over, and its commit is flushed: a stream or a dump that begins from there on lacks nothing.
+
+Nothing is durable: after a restart the transactions that run then are waited for.
+"""
+
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from agent.errors import TableError
+from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.positions import parse_lsn
+from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, Snapshot
+from agent.sources.postgresql.server.connection import Connection, Facts, rows
+from agent.sources.postgresql.server.definitions import TableDefinition, read_definitions
+from agent.sources.postgresql.server.publication import ensure_published
+from agent.table_positions import Table
+
+#: of a page of the log, before its first record: where nothing ends
+_PAGE_HEADER_BYTES = 40
+#: pg_publication_namespace is there
+_SCHEMAS_VERSION = 150000
+
+_ENDS = """
+    SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text,
+           CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END::text,
+           current_setting('wal_block_size')::int
+"""
+_OF_SCHEMA = """
+    (SELECT 'schema ' || oid FROM pg_publication_namespace WHERE pnpubid = publication.oid AND pnnspid = relnamespace),
+"""
+#: by what each table is published; another one when it was taken out and put back
+_PUBLISHED = """
+    SELECT one.oid, publication.oid || ' ' || coalesce(
+        CASE WHEN puballtables THEN 'all' END, {of_schema}
+        (SELECT oid::text FROM pg_publication_rel WHERE prpubid = publication.oid AND prrelid = one.oid)
+    )
+    FROM pg_class AS one JOIN pg_publication AS publication ON pubname = :name
+    WHERE one.oid = ANY (CAST(:oids AS oid[]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    #: behind all that is written, and so behind all that is visible
+    written_lsn: int
+    flushed_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    #: monotone seconds
+    began_at: float
+    #: the log's end before it: what was committed until then is shown
+    before_lsn: int
+    #: what is shown was committed until then
+    after_lsn: int
+    #: by the names that were asked for
+    definitions: Mapping[Table, TableDefinition]
+    #: those, and those whose numbers were asked for
+    by_oid: Mapping[int, TableDefinition]
+    #: by what the tables are published
+    published: Mapping[Table, str] = field(default_factory=dict)
+    #: tables whose changes are not published, or not whole
+    errors: Mapping[Table, TableError] = field(default_factory=dict)
+    #: tables that were published while transactions ran that are not over
+    unsettled: frozenset[Table] = frozenset()
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """For the transactions that ran when a table was published."""
+
+    oid: int
+    published: str
+    next_xid: int
+    #: they are over: the log's end then; 0: they are not
+    ended_lsn: int = 0
+
+
+class Looks:
+    """Of one source; looks one at a time, from any thread."""
+
+    def __init__(self, config: PostgresqlConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        #: by table: its oid and what publishes it
+        self._settled: dict[Table, tuple[int, str]] = {}
+        self._waiting: dict[Table, _Waiting] = {}
+
+    def look(self, connection: Connection, facts: Facts, tables: Collection[Table], oids: Collection[int] = ()) -> Look:
+        """With the tables published where this user may; inside `server_errors`."""
+        with self._lock:
+            began = time.monotonic()
+            before = read_ends(connection)
+            allowed = [table for table in tables if self._config.filter.verdict(*table).allowed]
+            errors = ensure_published(connection, self._config, allowed)
+            definitions = read_definitions(connection, tables=allowed)
+            by_oid = {one.oid: one for one in definitions.values()}
+            others = [oid for oid in oids if oid not in by_oid]
+            by_oid |= {one.oid: one for one in read_definitions(connection, oids=others).values()}
+            published = _published(connection, facts, self._config.publication, list(by_oid))
+            by_table = {one.table: published.get(one.oid, "") for one in definitions.values()}
+            unsettled = self._settle(
+                connection, {table: (definitions[table].oid, by) for table, by in by_table.items()}
+            )
+            after = read_ends(connection)
+        return Look(
+            began, before.flushed_lsn, after.written_lsn, definitions, by_oid, by_table, errors, frozenset(unsettled)
+        )
+
+    def _settle(self, connection: Connection, published: Mapping[Table, tuple[int, str]]) -> list[Table]:
+        snapshot = Snapshot.parse(str(rows(connection, SNAPSHOT_STATEMENT)[0][0]))
+        ends = read_ends(connection)
+        for table, (oid, by) in published.items():
+            if not by or self._settled.get(table) == (oid, by):
+                continue
+            waiting = self._waiting.get(table)
+            if waiting is None or (waiting.oid, waiting.published) != (oid, by):
+                waiting = self._waiting[table] = _Waiting(oid, by, snapshot.next_xid)
+            if not waiting.ended_lsn and snapshot.xmin >= waiting.next_xid:
+                waiting.ended_lsn = ends.written_lsn
+            if waiting.ended_lsn and ends.flushed_lsn >= waiting.ended_lsn:
+                self._settled[table] = (oid, by)
+                del self._waiting[table]
+        return [table for table, (_, by) in published.items() if by and table in self._waiting]
+
+
+def read_ends(connection: Connection) -> Ends:
+    """Inside `server_errors`."""
+    written, flushed, block_bytes = rows(connection, _ENDS)[0]
+    end = parse_lsn(str(written))
+    if end % block_bytes <= _PAGE_HEADER_BYTES:  # the next record begins there, and none ends before
+        end -= end % block_bytes
+    return Ends(end, parse_lsn(str(flushed)))
+
+
+def _published(connection: Connection, facts: Facts, publication: str, oids: Collection[int]) -> dict[int, str]:
+    statement = _PUBLISHED.format(of_schema=_OF_SCHEMA if facts.version >= _SCHEMAS_VERSION else "")
+    found = rows(connection, statement, name=publication, oids=list(oids)) if oids else []
+    return {oid: str(by) for oid, by in found if by is not None}

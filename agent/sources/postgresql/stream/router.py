@@ -1,0 +1,133 @@
+"""Which tables get the rows that go by: their plans, and who is ahead of the stream, skipped, stopped or about to stop.
+
+Comes in: Relation and Truncate messages, and the begin of each transaction while some tables are not where the stream
+is. Goes out: plans in the decoder, active or not. Nothing is durable here.
+"""
+
+from agent.capture.cuts import Cuts
+from agent.filter import ignored_key
+from agent.sources.postgresql.columns import schema_id
+from agent.sources.postgresql.failures import TABLE_COMPLETE, columns_unsupported, row_unreadable
+from agent.sources.postgresql.native.decoder import DecodeError, PlannedColumn, TablePlan
+from agent.sources.postgresql.read_position import ReadPosition
+from agent.sources.postgresql.server.definitions import TableDefinition
+from agent.sources.postgresql.stream.context import StreamContext
+from agent.sources.postgresql.stream.definition_changes import columns_of
+from agent.sources.postgresql.stream.definitions import StreamDefinitions
+from agent.sources.postgresql.stream.relations import Relation, Truncate, parse_relation
+from agent.sources.postgresql.stream.stops import Stops, TableFailed
+from agent.table_positions import Stop, Table
+
+#: while tables are ahead: transactions between two looks at whether the stream has passed them
+AHEAD_CHECK_TRANSACTIONS = 256
+_DOING = "reading a table's definition"
+
+
+class TableRouter:
+    """The tables of one stream."""
+
+    def __init__(
+        self, context: StreamContext, definitions: StreamDefinitions, stops: Stops, read: ReadPosition, cuts: Cuts
+    ) -> None:
+        self._source = context.config.name
+        self._filter = context.config.filter
+        self._decoder = context.decoder
+        self._table_positions = context.table_positions
+        self._sink = context.sink
+        self._definitions = definitions
+        self._stops = stops
+        self._read = read
+        self._cuts = cuts
+        #: by number, as this session has told them
+        self._relations: dict[int, Relation] = {}
+        #: of tables that were skipped then
+        self._deferred: dict[int, Relation] = {}
+        self._skipped: set[Table] = set()
+        self._begins = 0
+        self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
+
+    def _gets_rows(self, table: Table) -> bool:
+        return self._table_positions.is_synced(table) and table not in self._skipped
+
+    # --- messages
+
+    def relation(self, body: bytes) -> None:
+        """How rows look from here on."""
+        relation = parse_relation(body)
+        table = relation.table
+        self._relations[relation.oid] = relation
+        self._deferred.pop(relation.oid, None)
+        owner = self._definitions.owner(relation.oid)
+        if owner is not None and owner != table and self._gets_rows(owner):
+            self._definitions.renamed_away(relation, owner)
+        plan: TablePlan | None = None
+        if self._gets_rows(table):
+            definition = self._definitions.relation(relation)
+            plan = self._plan(relation, definition) if definition is not None else None
+        elif self._table_positions.is_synced(table):
+            self._deferred[relation.oid] = relation
+        self._decoder.define(relation.oid, plan)
+
+    def truncate(self, truncate: Truncate) -> None:
+        for oid in truncate.oids:
+            relation = self._relations.get(oid)
+            if relation is not None and self._gets_rows(relation.table):
+                self._definitions.truncated(relation.table)
+
+    def _plan(self, relation: Relation, definition: TableDefinition) -> TablePlan | None:
+        """None: the table has stopped."""
+        table = relation.table
+        verdict = self._filter.verdict(*table)
+        hidden = [name for name in definition.key if verdict.ignores(name)]
+        if hidden:
+            self._stops.stop_here(table, ignored_key(self._source, table, hidden[0], _DOING, TABLE_COMPLETE))
+            return None
+        columns = [
+            PlannedColumn(column, not verdict.ignores(column.name), column.name in definition.identity)
+            for column in definition.columns
+        ]
+        try:
+            plan = TablePlan(*table, schema_id(columns_of(definition, verdict)), columns)
+        except ValueError as wrong:
+            self._stops.stop_here(table, columns_unsupported(self._read.place(), table, str(wrong)))
+            return None
+        self._stops.plans.setdefault(table, []).append(plan)
+        return plan
+
+    # --- tables that are not where the stream is
+
+    def _decides_per_transaction(self) -> bool:
+        return self._table_positions.any_ahead or bool(self._deferred) or self._stops.are_pending
+
+    def choose(self) -> None:
+        """A transaction begins while some tables are ahead or have pending stops: which of them get its rows?"""
+        lsn = self._decoder.transaction_lsn
+        self._stops.stop_pending(lsn)
+        self._begins += 1
+        if self._begins % AHEAD_CHECK_TRANSACTIONS == 0:
+            self._read.publish()
+            self.note_passed()
+        self._skipped = self._table_positions.skipped(lambda position: lsn < position.lsn)
+        for oid, relation in list(self._deferred.items()):
+            if self._gets_rows(relation.table):
+                del self._deferred[oid]
+                self._decoder.define(oid, self._plan(relation, self._definitions.resumed(relation)))
+            elif not self._table_positions.is_synced(relation.table):
+                del self._deferred[oid]
+        self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
+
+    def note_passed(self) -> None:
+        """The position was published: is somebody no longer ahead of it?"""
+        if self._table_positions.passed(self._read.position):
+            self._sink.tables_are(())
+
+    # --- failures
+
+    def failed(self, broken: DecodeError) -> TableFailed | Exception | None:
+        """What a row that can't be read does to its table; None where the message belongs to no synced table."""
+        relation = self._relations.get(broken.relation_oid)
+        if relation is None or not self._table_positions.is_synced(relation.table):
+            return None
+        place = self._read.place()
+        stop = Stop(relation.table, place.position, row_unreadable(place, relation.table, str(broken)))
+        return self._stops.failed(stop)

@@ -1,0 +1,301 @@
+"""Changes of a real server's tables, as they come to a gateway."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from menura.change_batch import ChangeType
+from menura.roles import Role
+
+from tests.agent.dumping import poll
+from tests.agent.gateway_double import GatewayDouble
+from tests.agent.postgresql.sources import SOURCE
+from tests.agent.postgresql.streaming import (
+    ORDERS,
+    Kind,
+    Writers,
+    absent,
+    begin,
+    committed_lsn,
+    confirmed_lsn,
+    create,
+    current,
+    events,
+    kinds,
+    looks_often,
+    run,
+    selected,
+    streaming,
+    wait_event,
+)
+from tests.postgres import SourceServer
+
+INSERT, BEFORE, AFTER, DELETE = (
+    ChangeType.insert,
+    ChangeType.update_preimage,
+    ChangeType.update_postimage,
+    ChangeType.delete,
+)
+
+ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE active"
+
+
+@pytest.fixture
+def gateway() -> Iterator[GatewayDouble]:
+    double = GatewayDouble()
+    yield double
+    double.stop()
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks_often(monkeypatch)
+
+
+def test_rows_when_changed_in_every_way_then_each_change_has_what_the_server_logged(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(
+            postgres,
+            "INSERT INTO orders VALUES (1, 'a', 'x'), (2, 'b', repeat(md5('x'), 10000))",
+            "UPDATE orders SET name = 'c' WHERE id = 1",
+            "UPDATE orders SET name = 'd' WHERE id = 2",
+            "UPDATE orders SET id = 5 WHERE id = 2",
+            "DELETE FROM orders WHERE id = 1",
+        )
+        gateway.wait(lambda: len(kinds(gateway, ORDERS)) == 7)
+        rows, names = gateway.rows(SOURCE, ORDERS), ["id", "name", "note"]
+        assert kinds(gateway, ORDERS) == [INSERT, INSERT, AFTER, AFTER, BEFORE, AFTER, DELETE]
+        assert [absent(row, names) for row in rows] == [
+            set(), set(), set(), {"note"}, {"name", "note"}, {"note"}, {"name", "note"}
+        ]  # fmt: skip
+        run(postgres, "ALTER TABLE orders REPLICA IDENTITY FULL")
+        run(postgres, "UPDATE orders SET name = 'e'", "DELETE FROM orders")
+        gateway.wait(lambda: len(kinds(gateway, ORDERS)) == 10)
+        before, after, gone = gateway.rows(SOURCE, ORDERS)[7:]
+        assert kinds(gateway, ORDERS)[7:] == [BEFORE, AFTER, DELETE]
+        assert len(str(before["note"])) == len(str(after["note"])) == len(str(gone["note"])) == 320_000
+        assert current(gateway, ORDERS) == {}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_stream_when_it_breaks_and_cuts_are_lost_then_the_same_changes_have_the_same_numbers(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, seed: int
+) -> None:
+    create(postgres)
+    create(postgres, "items")
+    items = ("public", "items")
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+    with streaming(tmp_path, gateway, postgres), Writers(postgres, "orders", seed) as writers:
+        for _ in range(2):
+            least = writers.transactions + 30
+            gateway.wait(lambda least=least: writers.transactions > least)
+            gateway.lose_cuts(SOURCE)
+            least = writers.transactions + 30
+            gateway.wait(lambda least=least: writers.transactions > least)
+            gateway.lose_cuts(SOURCE, loses=False)
+            gateway.drop(SOURCE, Role.CHANGES)
+        begin(gateway, items)
+        with Writers(postgres, "items", seed + 7):
+            gateway.drop(SOURCE, Role.CHANGES)
+            least = writers.transactions + 30
+            gateway.wait(lambda: writers.transactions > least)
+    with streaming(tmp_path, gateway, postgres):
+        for table in (ORDERS, items):
+            poll(lambda table=table: current(gateway, table) == selected(postgres, table))
+            assert current(gateway, table) == selected(postgres, table)
+        numbers = [row["_gsn"] for table in (ORDERS, items) for row in gateway.rows(SOURCE, table)]
+        assert len(numbers) == len(set(numbers))
+
+
+def test_slot_when_cuts_are_committed_then_it_follows_and_never_passes_them(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        with Writers(postgres, "orders", 3) as writers:
+            for _ in range(20):
+                least = writers.transactions + 5
+                gateway.wait(lambda least=least: writers.transactions > least)
+                confirmed = confirmed_lsn(postgres)
+                assert confirmed <= committed_lsn(gateway)
+        gateway.lose_cuts(SOURCE)
+        committed = committed_lsn(gateway)
+        run(postgres, "INSERT INTO orders VALUES (1001, 'lost', '')")
+        gateway.wait(lambda: gateway.source(SOURCE).status.rows)
+        assert confirmed_lsn(postgres) <= committed
+        gateway.lose_cuts(SOURCE, loses=False)
+        gateway.drop(SOURCE, Role.CHANGES)
+        gateway.wait(lambda: (1001,) in current(gateway, ORDERS))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_slot_when_no_table_is_synced_any_more_then_only_one_that_the_configuration_names_stays(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, *, named: bool
+) -> None:
+    create(postgres)
+    run(postgres, "CREATE PUBLICATION menura FOR TABLE orders", "ALTER PUBLICATION menura OWNER TO menura")
+    if named:
+        run(postgres, "SELECT pg_create_logical_replication_slot('owned', 'pgoutput')")
+    run(postgres, "INSERT INTO orders VALUES (1, 'before any sync', '')")
+    with streaming(tmp_path, gateway, postgres, **({"slot": "owned"} if named else {})):
+        begin(gateway, ORDERS, oldest=True)
+        gateway.wait(lambda: run(postgres, ACTIVE))
+        gateway.unsync(SOURCE, ORDERS)
+        gateway.wait(lambda: not run(postgres, ACTIVE))
+        run(postgres, "INSERT INTO orders VALUES (2, 'between syncs', '')")
+        if not named:
+            gateway.wait(lambda: not run(postgres, "SELECT slot_name FROM pg_replication_slots"))
+            return
+        begin(gateway, ORDERS, oldest=True)
+        gateway.wait(lambda: {(1,), (2,)} <= current(gateway, ORDERS).keys())
+
+
+def test_slot_when_only_another_database_changes_then_it_follows(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.capture.cuts.POSITION_CUT_SECONDS", 0.5)
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        before = confirmed_lsn(postgres)
+        postgres.run("CREATE TABLE IF NOT EXISTS elsewhere (n int)", "INSERT INTO elsewhere VALUES (1)")
+        gateway.wait(lambda: confirmed_lsn(postgres) > before)
+        gateway.wait(lambda: gateway.source(SOURCE).status.HasField("lag_us"))
+        gateway.wait(lambda: gateway.source(SOURCE).status.lag_us == 0)
+
+
+def test_stream_when_the_gateway_gives_no_credit_for_long_then_the_server_keeps_it(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.sources.postgresql.server.wire.WAL_SENDER_TIMEOUT_SECONDS", 3.0)
+    monkeypatch.setattr("agent.sources.postgresql.server.wire.STATUS_SECONDS", 0.5)
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        gateway.grants_credit = False
+        gateway.drop(SOURCE, Role.CHANGES)
+        gateway.wait(lambda: gateway.source(SOURCE).replicates == 2)
+        gateway.wait(lambda: run(postgres, ACTIVE) and gateway.source(SOURCE).committed[-1].cut > 1)
+        ((pid,),) = run(postgres, ACTIVE)
+        run(postgres, "INSERT INTO orders SELECT n, repeat('x', 1000), '' FROM generate_series(1, 20000) AS n")
+        ((at,),) = run(postgres, "SELECT clock_timestamp()")
+        late = f"SELECT clock_timestamp() > '{at}'::timestamptz + '8 s', active_pid FROM pg_replication_slots"
+        gateway.wait(lambda: run(postgres, late)[0][0])
+        assert run(postgres, late)[0][1] == pid
+        gateway.grants_credit = True
+        gateway.grant(SOURCE, 1 << 30)
+        gateway.wait(lambda: len(kinds(gateway, ORDERS)) == 20_000)
+
+
+def test_definition_when_altered_between_rows_then_each_row_comes_with_its_own(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(
+            postgres,
+            "INSERT INTO orders VALUES (1, 'a', 'b')",
+            "ALTER TABLE orders ADD COLUMN paid int DEFAULT 5",
+            "INSERT INTO orders VALUES (2, 'a', 'b', 6)",
+            "ALTER TABLE orders RENAME note TO remark",
+            "INSERT INTO orders VALUES (3, 'a', 'b', 6)",
+            "ALTER TABLE orders DROP COLUMN name",
+            "INSERT INTO orders VALUES (4, 'b', 6)",
+            "BEGIN; INSERT INTO orders VALUES (5, 'b', 6); ALTER TABLE orders ADD COLUMN more text;"
+            " INSERT INTO orders VALUES (6, 'b', 6, 'm'); COMMIT",
+        )
+        gateway.wait(lambda: len(kinds(gateway, ORDERS)) == 6)
+        own = [[name for name in row if not name.startswith("_")] for row in gateway.rows(SOURCE, ORDERS)]
+        assert own == [
+            ["id", "name", "note"],
+            ["id", "name", "note", "paid"],
+            ["id", "name", "remark", "paid"],
+            ["id", "remark", "paid"],
+            ["id", "remark", "paid"],
+            ["id", "remark", "paid", "more"],
+        ]
+        told = events(gateway, ORDERS)
+        assert [event.kind for event in told] == [Kind.ALTERED] * 4
+        assert not any(event.unlogged_changes for event in told)
+        paid, remark, dropped, more = told
+        assert [(one.name, one.text) for one in paid.columns if one.HasField("text")] == [("paid", "5")]
+        assert [(one.name, one.renamed_from) for one in remark.columns if one.renamed_from] == [("remark", "note")]
+        assert [one.name for one in dropped.columns] == ["id", "remark", "paid"]
+        assert [one.name for one in more.columns if one.is_null] == ["more"]
+
+
+def test_definition_when_altered_without_rows_then_a_look_finds_it(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres, rows=3)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(postgres, "ALTER TABLE orders ADD COLUMN paid numeric(10,2) DEFAULT 1.50 NOT NULL")
+        added = wait_event(gateway, ORDERS, Kind.ALTERED)
+        assert [(one.name, one.text) for one in added.columns if one.HasField("text")] == [("paid", "1.50")]
+        assert not added.unlogged_changes
+        run(postgres, "ALTER TABLE orders ALTER COLUMN id TYPE bigint")
+        widened = wait_event(gateway, ORDERS, Kind.ALTERED, count=2)
+        assert "written anew" in widened.unlogged_changes
+        assert widened.reread
+        run(postgres, "ALTER TABLE orders ADD COLUMN at timestamptz DEFAULT clock_timestamp()")
+        volatile = wait_event(gateway, ORDERS, Kind.ALTERED, count=3)
+        assert volatile.reread
+        assert [one.name for one in volatile.columns if one.is_unknown] == ["at"]
+        run(postgres, "VACUUM FULL orders", "ALTER TABLE orders DROP COLUMN note, ADD COLUMN note text")
+        again = wait_event(gateway, ORDERS, Kind.ALTERED, count=4)
+        assert "dropped and added again: note" in again.unlogged_changes
+        run(postgres, "INSERT INTO orders (id) VALUES (9)")
+        gateway.wait(lambda: kinds(gateway, ORDERS) == [INSERT])
+        assert len(events(gateway, ORDERS)) == 4
+
+
+def test_enum_when_a_label_is_renamed_then_the_rows_are_to_be_read_again(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    run(postgres, "CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    create(postgres, columns="id int PRIMARY KEY, name text, note text, mood mood DEFAULT 'ok'", rows=0)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(
+            postgres,
+            "ALTER TYPE mood ADD VALUE 'glad'",
+            "INSERT INTO orders VALUES (1, '', '', 'glad')",
+            "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'",
+        )
+        told = wait_event(gateway, ORDERS, Kind.ROWS_UNLOGGED)
+        assert "'ok' was renamed to 'fine'" in told.unlogged_changes
+        assert gateway.rows(SOURCE, ORDERS)[0]["mood"] == "glad"
+
+
+def test_table_when_truncated_dropped_renamed_and_made_again_then_each_is_told(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres)
+    create(postgres, "items")
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(postgres, "INSERT INTO orders VALUES (1, '', '')", "TRUNCATE orders, items")
+        assert wait_event(gateway, ORDERS, Kind.TRUNCATED).removes_rows
+        assert current(gateway, ORDERS) == {}
+        run(postgres, "ALTER TABLE orders RENAME TO former")
+        renamed = wait_event(gateway, ORDERS, Kind.RENAMED)
+        assert renamed.removes_rows
+        assert (renamed.new_name.database, renamed.new_name.table) == ("public", "former")
+        create(postgres, rows=2)
+        created = wait_event(gateway, ORDERS, Kind.CREATED)
+        assert created.removes_rows
+        assert created.reread
+        assert [one.name for one in created.columns] == ["id", "name", "note"]
+        run(postgres, "INSERT INTO orders VALUES (3, 'new', '')", "INSERT INTO former VALUES (4, 'old', '')")
+        gateway.wait(lambda: current(gateway, ORDERS))
+        run(postgres, "DROP TABLE orders")
+        assert wait_event(gateway, ORDERS, Kind.DROPPED).removes_rows
+        assert current(gateway, ORDERS) == {}

@@ -1,0 +1,180 @@
+"""A PostgreSQL's tables beside the lake's, value for value, and agents that read them.
+
+The source is asked for its own texts, by each type's output function; the lake's values are turned into the same.
+"""
+
+import datetime
+import decimal
+import json
+import struct
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from menura.naming import lake_column
+from psycopg import sql
+
+from tests.agent.postgresql.sources import entries, login
+from tests.compare import NO_COLUMN, Comparison
+from tests.e2e.lake import table_path
+from tests.postgres import SourceServer
+from tests.stack import Process, Stack
+
+DATABASE = "shop"
+SCHEMA = "public"
+
+Row = tuple[object, ...]
+_SETTINGS = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex -c lc_monetary=C"
+_COLUMNS = """
+    SELECT attname, format_type(coalesce(nullif(typbasetype, 0), type.oid), CASE WHEN typbasetype = 0 THEN atttypmod
+           ELSE typtypmod END), attnotnull
+    FROM pg_attribute JOIN pg_type AS type ON type.oid = atttypid
+    WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
+"""
+_FLOATS = ("real", "double precision")
+
+
+@dataclass(frozen=True)
+class SourceColumn:
+    name: str
+    type: str
+
+
+def agent(running: Stack, name: str, sources: Mapping[str, SourceServer], **others: object) -> Process:
+    """Not started; `others` are further entries of each source."""
+    return running.agent_of(
+        name,
+        {
+            source: {"kind": "postgresql", "client": entries(login(server)), **others}
+            for source, server in sources.items()
+        },
+    )
+
+
+def may_publish(server: SourceServer, *tables: str, database: str = DATABASE) -> None:
+    """The agent's user may make the publication, and add these tables."""
+    server.run(
+        f'GRANT CREATE ON DATABASE "{database}" TO menura',
+        *(f"ALTER TABLE {table} OWNER TO menura" for table in tables),
+        database=database,
+    )
+
+
+def read_source(
+    server: SourceServer, table: str, schema: str = SCHEMA, ignored: Iterable[str] = ()
+) -> tuple[list[SourceColumn], list[Row]]:
+    with server.connect(DATABASE, options=_SETTINGS) as connection:
+        name = sql.Identifier(schema, table)
+        found = connection.execute(_COLUMNS, [name.as_string(connection)]).fetchall()
+        columns = [SourceColumn(column, kind) for column, kind, _ in found if column not in set(ignored)]
+        texts = [
+            sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END").format(
+                sql.Identifier(column.name)
+            )
+            for column in columns
+        ]
+        rows = connection.execute(sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(texts), name)).fetchall()
+    return columns, [tuple(map(_comparable, columns, row)) for row in rows]
+
+
+def _comparable(column: SourceColumn, text: str | None) -> object:
+    if text is None or column.type not in _FLOATS:
+        return text
+    number = float(text)
+    return repr(struct.unpack("f", struct.pack("f", number))[0] if column.type == "real" else number)
+
+
+def in_lake(column: SourceColumn, value: object) -> object:
+    """A value of the lake in the server's words."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "t" if value else "f"
+        case float():
+            return repr(value)
+        case bytes():
+            return f"\\x{value.hex()}"
+        case datetime.datetime():
+            text = value.replace(tzinfo=None).isoformat(" ")
+            text = text.rstrip("0") if "." in text else text
+            return f"{text}+00" if "with time zone" in column.type else text
+        case datetime.date():
+            return value.isoformat()
+        case int() if column.type.startswith("time"):
+            seconds, micros = divmod(value, 1_000_000)
+            text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+            return f"{text}.{micros:06}".rstrip("0") if micros else text
+        case decimal.Decimal():
+            return f"{value:f}"
+    return str(value)
+
+
+def compare_table(
+    running: Stack, source: str, server: SourceServer, table: str, schema: str = SCHEMA, ignored: Iterable[str] = ()
+) -> Comparison:
+    columns, rows = read_source(server, table, schema, ignored)
+    try:
+        path = table_path(running.lake, running.tenant, source, schema, table, "current")
+        found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    except TableNotFoundError:
+        found = []
+
+    def words(row: Mapping[str, object]) -> Row:
+        extra = json.loads(str(row["_unrepresentable"])) if row.get("_unrepresentable") else {}
+        lacking = json.loads(str(row["_absent"])) if row.get("_absent") else []
+        return tuple(_in_row(column, row, extra, lacking) for column in columns)
+
+    in_source, lake = Counter(rows), Counter(map(words, found))
+    return Comparison(
+        f"{schema}.{table}",
+        len(rows),
+        len(found),
+        list((in_source - lake).elements()),
+        list((lake - in_source).elements()),
+        tuple(column.name for column in columns),
+    )
+
+
+def _in_row(
+    column: SourceColumn, row: Mapping[str, object], extra: Mapping[str, str], lacking: Sequence[str]
+) -> object:
+    name = lake_column(column.name)
+    if name not in row or name in lacking:
+        return NO_COLUMN
+    return extra[column.name] if column.name in extra else in_lake(column, row[name])
+
+
+def wait_until_equal(
+    running: Stack,
+    source: str,
+    server: SourceServer,
+    *tables: str,
+    schema: str = SCHEMA,
+    seconds: float = 600,
+    ignored: Iterable[str] = (),
+) -> None:
+    """Until every table's current state equals its source, whose writers have stopped; else what differs."""
+    deadline = time.monotonic() + seconds
+    waiting = list(tables)
+    while waiting:
+        asked = time.monotonic()
+        compared = compare_table(running, source, server, waiting[0], schema, ignored)
+        now = time.monotonic()
+        if compared.equal:
+            waiting.pop(0)
+        elif now > deadline:
+            raise AssertionError(f"not equal after {seconds:.0f} s: {compared}")
+        else:
+            time.sleep(max(0.5, 2 * (now - asked)))
+
+
+def changelog(running: Stack, source: str, table: str, schema: str = SCHEMA) -> list[dict[str, object]]:
+    """The changelog's rows in the order of their numbers."""
+    path: Path = table_path(running.lake, running.tenant, source, schema, table, "changelog")
+    rows: list[dict[str, object]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["_gsn"], row["_change_type"] != "update_preimage"))

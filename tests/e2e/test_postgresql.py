@@ -1,0 +1,144 @@
+"""From a statement in a PostgreSQL server to a row in the lake, through every process of the product."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e import postgresql_types
+from tests.e2e.postgresql_lake import DATABASE, agent, changelog, may_publish, wait_until_equal
+from tests.postgres import SourceServer, source_server
+from tests.stack import Stack, wait_for
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SourceServer]:
+    with source_server() as running:
+        running.create_replication_user()
+        yield running
+
+
+@pytest.fixture
+def shop(server: SourceServer) -> SourceServer:
+    server.renew_database()
+    return server
+
+
+def test_rows_when_inserted_updated_and_deleted_then_lake_equals_source(shop: SourceServer, running: Stack) -> None:
+    shop.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, name text, note text, paid numeric(10,2))",
+        "INSERT INTO orders SELECT n, 'name ' || n, NULL, n / 4.0 FROM generate_series(1, 100) AS n",
+        database=DATABASE,
+    )
+    may_publish(shop, "orders")
+    with agent(running, "pg-rows", {"pgrows": shop}):
+        running.start_sync("pgrows", "public", "orders", "dump")
+        running.wait_until_streaming("pgrows", "public", "orders")
+        shop.run(
+            "INSERT INTO orders VALUES (1000, 'large', repeat('x', 100000), 1)",
+            "UPDATE orders SET name = 'changed' WHERE id % 3 = 0 OR id = 1000",
+            "UPDATE orders SET id = -id WHERE id % 5 = 0",
+            "DELETE FROM orders WHERE id % 7 = 0",
+            database=DATABASE,
+        )
+        wait_until_equal(running, "pgrows", shop, "orders")
+    rows = changelog(running, "pgrows", "orders")
+    kinds = {row["_change_type"] for row in rows}
+    assert kinds == {"snapshot", "insert", "update_preimage", "update_postimage", "delete"}
+    wait_for("no slot is lost", lambda: shop.run("SELECT wal_status = 'reserved' FROM pg_replication_slots")[0][0])
+
+
+@pytest.mark.parametrize("start", ["dump", "now"])
+def test_every_type_when_dumped_and_changed_then_lake_equals_source(
+    shop: SourceServer, running: Stack, start: str
+) -> None:
+    source = f"pgtypes-{start}"
+    if start == "dump":
+        postgresql_types.create(shop, DATABASE)
+        may_publish(shop, "every_type")
+    else:
+        postgresql_types.create(shop, DATABASE)
+        may_publish(shop, "every_type")
+        shop.run("TRUNCATE every_type", database=DATABASE)
+    with agent(running, source, {source: shop}):
+        running.start_sync(source, "public", "every_type", start)
+        if start == "now":
+            wait_for("its start", lambda: running.table(source, "public", "every_type")["state"] == "streaming")
+            shop.run(*postgresql_types.first_rows("every_type"), database=DATABASE)
+        else:
+            running.wait_until_streaming(source, "public", "every_type")
+            wait_until_equal(running, source, shop, "every_type")
+        postgresql_types.change(shop, DATABASE)
+        wait_until_equal(running, source, shop, "every_type")
+
+
+def test_columns_when_their_names_differ_in_case_alone_then_the_lake_has_each(
+    shop: SourceServer, running: Stack
+) -> None:
+    shop.run(
+        'CREATE TABLE "Odd Names" ("Id" int, id int, "ID" text, "select" int, "a ""quoted"" one" text, "_gsn" int,'
+        ' PRIMARY KEY ("Id", id))',
+        """INSERT INTO "Odd Names" VALUES (1, 10, 'x', 2, 'q', 3), (1, 11, 'y', 3, 'r', 4)""",
+        database=DATABASE,
+    )
+    may_publish(shop, '"Odd Names"')
+    with agent(running, "pg-names", {"pgnames": shop}):
+        running.start_sync("pgnames", "public", "Odd Names", "dump")
+        running.wait_until_streaming("pgnames", "public", "Odd Names")
+        shop.run(
+            """UPDATE "Odd Names" SET "ID" = 'changed' WHERE id = 10""",
+            """UPDATE "Odd Names" SET id = 12 WHERE id = 11""",
+            """INSERT INTO "Odd Names" VALUES (2, 10, 'z', NULL, NULL, NULL)""",
+            database=DATABASE,
+        )
+        wait_until_equal(running, "pgnames", shop, "Odd Names")
+
+
+def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
+    shop: SourceServer, running: Stack
+) -> None:
+    rows = "INSERT INTO {} (id, name) SELECT n, 'row ' || n FROM generate_series({}, {}) AS n"
+    shop.run(
+        "CREATE TABLE quiet (id int PRIMARY KEY, name text, note text)",
+        "CREATE TABLE busy (id int PRIMARY KEY, name text, note text)",
+        *(rows.format(table, 1, 50) for table in ("quiet", "busy")),
+        database=DATABASE,
+    )
+    may_publish(shop, "quiet", "busy")
+    changes = (
+        "ADD COLUMN paid numeric(10,2) DEFAULT 1.50",
+        "RENAME note TO remark",
+        "ALTER COLUMN id TYPE bigint",
+        "ALTER COLUMN paid TYPE numeric(12,2)",
+        "ALTER COLUMN paid TYPE text USING paid::text || ' EUR'",
+        "ADD COLUMN at timestamptz DEFAULT clock_timestamp()",
+        "DROP COLUMN remark, ADD COLUMN remark int",
+        "DROP COLUMN at",
+    )
+    with agent(running, "pg-ddl", {"pgddl": shop}):
+        for table in ("quiet", "busy"):
+            running.start_sync("pgddl", "public", table, "dump")
+        running.wait_until_streaming("pgddl", "public", "quiet", "busy")
+        for at, change in enumerate(changes, start=1):
+            shop.run(
+                f"ALTER TABLE quiet {change}",
+                f"ALTER TABLE busy {change}",
+                rows.format("busy", at * 100, at * 100 + 10),
+                f"UPDATE busy SET name = 'changed {at}' WHERE id % {at + 1} = 0",
+                database=DATABASE,
+            )
+            if at % 3 == 0:
+                wait_until_equal(running, "pgddl", shop, "quiet", "busy")
+        wait_until_equal(running, "pgddl", shop, "quiet", "busy")
+        running.wait_until_streaming("pgddl", "public", "quiet", "busy")
+        shop.run(
+            "TRUNCATE busy", "INSERT INTO busy (id, name) VALUES (1, 'behind')", "DROP TABLE quiet", database=DATABASE
+        )
+        shop.run(
+            "CREATE TABLE quiet (id int PRIMARY KEY, other text)",
+            "INSERT INTO quiet VALUES (1, 'new')",
+            database=DATABASE,
+        )
+        may_publish(shop, "quiet")
+        wait_until_equal(running, "pgddl", shop, "busy", "quiet")
