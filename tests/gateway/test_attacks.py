@@ -103,6 +103,7 @@ def test_a_cut_when_its_numbers_leave_nothing_to_count_on_from_then_it_is_refuse
     assert (len(read_log(tmp_path)), landed_gsns(tmp_path)) == (1, [1])
 
 
+@pytest.mark.long
 def test_errors_when_an_agent_says_thousands_then_the_log_keeps_a_bounded_number_of_bounded_plain_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
