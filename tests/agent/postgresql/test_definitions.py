@@ -1,5 +1,6 @@
 """What the catalog says of tables, against what their rows hold; the server itself is the oracle."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 
@@ -11,7 +12,7 @@ from agent.sources.postgresql.server.definitions import TableDefinition, one_mom
 from agent.sources.postgresql.server.missing_values import Missing, Unrepresentable
 from agent.sources.postgresql.types import Form
 from tests.agent.postgresql.sources import PASSWORD, USER, login
-from tests.postgres import SourceServer
+from tests.postgres import SourceServer, source_server
 
 
 def definitions(server: SourceServer, *names: str, oids: list[int] | None = None) -> dict[str, TableDefinition]:
@@ -46,7 +47,7 @@ MISSING: dict[str, tuple[str, str, object]] = {
     "numeric": ("numeric(10,2)", "5", "5.00"),
     "numeric_nan": ("numeric(10,2)", "'NaN'", Unrepresentable("NaN")),
     "numeric_any": ("numeric", "1.500", "1.500"),
-    "numeric_rounded": ("numeric(3,-2)", "12345", "12300"),
+    "numeric_large": ("numeric(50,3)", "5", "5.000"),
     "text": ("text", "'a'", "a"),
     "text_empty": ("text", "''", ""),
     "text_null": ("text", "'NULL'", "NULL"),
@@ -367,3 +368,31 @@ def test_definitions_when_the_user_may_select_alone_then_they_are_read(postgres:
         postgres.connect("shop", user=USER, password=PASSWORD) as other,
     ):
         other.execute("SELECT * FROM t")
+
+
+@pytest.fixture(scope="module")
+def newest() -> Iterator[SourceServer]:
+    with source_server("18") as server:
+        server.create_replication_user()
+        yield server
+
+
+def test_definitions_when_the_release_knows_more_kinds_of_columns_and_keys_then_they_are_what_they_are(
+    newest: SourceServer,
+) -> None:
+    run(
+        newest,
+        "CREATE EXTENSION btree_gist",
+        "CREATE TABLE t (id int, at daterange, v int, twice int GENERATED ALWAYS AS (id * 2), n int,"
+        " PRIMARY KEY (id, at WITHOUT OVERLAPS))",
+        "INSERT INTO t (id, at) VALUES (1, '[2020-01-01,2020-02-01)')",
+        "ALTER TABLE t ADD CONSTRAINT later NOT NULL v NOT VALID",
+        "ALTER TABLE t ADD w int NOT NULL DEFAULT 5",
+    )
+    found = definition(newest)
+    assert found.key == found.identity == ("id", "at")
+    assert [one.name for one in found.sent] == ["id", "at", "v", "n", "w"]
+    assert [one.not_null for one in found.attributes] == [True, True, False, False, False, True]
+    assert found.attributes[-1].missing == "5"
+    run(newest, "UPDATE t SET v = 1", "ALTER TABLE t VALIDATE CONSTRAINT later")
+    assert definition(newest).attributes[2].not_null
