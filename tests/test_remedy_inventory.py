@@ -137,6 +137,13 @@ _PG_PUBLISHED = (
     f"{_PG_PUBLICATION}::test_publication_when_the_user_may_not_make_it_then_the_statements_of_the_message_do"
 )
 _PG_PARTITION = f"{_PG_PUBLICATION}::test_partitioned_table_when_a_partition_has_no_identity_then_the_message_names_it"
+_PG_READING = "agent/postgresql/test_reading.py"
+_PG_SELECT = f"{_PG_READING}::test_plan_when_the_user_may_not_read_the_table_then_the_grant_is_named"
+_PG_POLICIES = f"{_PG_READING}::test_plan_when_policies_hide_rows_then_none_is_left_out"
+_PG_OTHER = (
+    "agent/postgresql/test_log_gone.py::"
+    "test_server_when_it_is_another_one_then_nothing_is_made_there_before_it_is_accepted"
+)
 
 RUN_BY = {
     "agent/sources/postgresql/server/checks.py _unreadable": (_PG_GRANTS, _PG_MANY_GRANTS),
@@ -152,6 +159,8 @@ RUN_BY = {
     "agent/sources/postgresql/server/sockets.py unreachable": (_PG_ADDRESS,),
     "agent/sources/postgresql/server/wire.py slot_error": (_PG_SLOT,),
     "agent/sources/postgresql/server/wire.py slot_in_use": (_PG_SLOT_USED,),
+    "agent/sources/postgresql/snapshot/reading.py PostgresqlTableReader._grant_missing": (_PG_SELECT, _PG_POLICIES),
+    "agent/sources/postgresql/stream/starts.py WalStart._accept": (_PG_OTHER,),
     "agent/filter.py Filter.denial": (_DROPPED, _RENAMED),
     "agent/filter.py _table_unknown": (_CHECKS,),
     "agent/filter.py _column_unknown": (_CHECKS,),
