@@ -111,7 +111,7 @@ class Writers:
                     connection.execute("SAVEPOINT s")
                 connection.execute(self._statement(chance))
             connection.rollback() if chance.random() < 0.1 else connection.commit()
-        except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
+        except (psycopg.errors.TransactionRollback, psycopg.errors.UniqueViolation):
             connection.rollback()
 
     def _statement(self, chance: random.Random) -> str:
@@ -428,6 +428,30 @@ def test_dump_when_the_server_is_restarted_in_its_middle_then_it_goes_on(
         gateway.order(SOURCE, dump, limits=snapshot_pb2.DumpLimits())
         wait_dumped(gateway, dump)
         wait_equal(gateway, postgres, dump, ("id",))
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_dump_when_a_transaction_was_open_before_the_stream_then_it_waits_only_where_it_can_not_see_it(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, is_seen: bool
+) -> None:
+    """Whether it has committed, and is not visible yet, nobody knows who may not see what others' sessions do."""
+    table = create(postgres)
+    gateway.sync(SOURCE, table, now=True)
+    with running(tmp_path, gateway, postgres):  # a new slot waits for all transactions
+        gateway.wait(lambda: gateway.source(SOURCE).committed)
+    postgres.run(f"{'GRANT pg_read_all_stats TO' if is_seen else 'REVOKE pg_read_all_stats FROM'} menura")
+    with postgres.connect("shop", autocommit=False) as other:
+        other.execute("INSERT INTO orders VALUES (-5, 'late')")
+        with running(tmp_path, gateway, postgres):
+            dump = gateway.dump(SOURCE, "open", table)
+            if is_seen:
+                wait_dumped(gateway, dump)
+                other.commit()
+            else:
+                wait_status(gateway, dump, "transactions that ran when the stream began are not over")
+                other.commit()
+                wait_dumped(gateway, dump)
+            wait_equal(gateway, postgres, dump, ("id",))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
