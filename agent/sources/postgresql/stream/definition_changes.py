@@ -5,7 +5,8 @@ the columns' numbers nor the statement. So a Relation message is read beside the
 the one that the catalog has by now (`now`), which may be later than the message:
 
 - `told_by` says how the table looked when the message was written: the columns get their numbers, which stay the same
-  through renames and tell a column from a later one of its name.
+  through renames and tell a column from a later one of its name. A table that looks as before counts as unchanged; that
+  columns were dropped and added again shows a later look.
 - `altered` says what a change of columns leaves in the lake's rows: a renamed column keeps its values, a new one holds
   what the server kept for older rows, one of another type is printed otherwise.
 - `rewritten` says whether the rows themselves may be others: the table's files, an enum's labels. Only a look that the
@@ -40,19 +41,20 @@ class Told:
     definition: TableDefinition
     #: as it is in the catalog
     is_now: bool
-    #: why its columns can't be followed from the definition before; empty: they can
-    unfollowed: str = ""
+    #: it is not known of all columns which ones they are: a later look has to have the rows read again
+    is_unfollowed: bool = False
 
 
 def told_by(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
     """`before` and `now` are of the same oid; what else than columns may have changed is that of `before`."""
-    if now is not None and is_told(relation, now):
-        kept = now if before is None else replace(now, storage=before.storage, labels=before.labels)
-        return Told(kept if before is None else replace(kept, composites=before.composites), is_now=True)
-    found = _between(relation, before, now)
-    if before is not None and is_told(relation, before) and not found.unfollowed:
-        return Told(before, is_now=False)
-    return found
+    if before is not None and is_told(relation, before):
+        return Told(before, is_now=now is not None and now.attributes == before.attributes)
+    if now is not None and is_told(relation, now) and (before is None or not replaced_columns(before, now)):
+        if before is None:
+            return Told(now, is_now=True)
+        kept = replace(now, storage=before.storage, labels=before.labels, composites=before.composites)
+        return Told(kept, is_now=True)
+    return _between(relation, before, now)
 
 
 def is_told(relation: Relation, definition: TableDefinition) -> bool:
@@ -76,13 +78,16 @@ def _is_identity(told: set[str], definition: TableDefinition) -> bool:
 
 def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
     """The table has changed since then, or is gone."""
-    attributes = [_attribute(column, relation, before, now) for column in relation.columns]
+    sure = [at for at, column in enumerate(relation.columns) if _stays(column.name, relation, before, now)]
+    last_sure = max(sure, default=-1)
+    attributes = [
+        _attribute(column, relation, before, now, is_old=at < last_sure) for at, column in enumerate(relation.columns)
+    ]
     numbers = [attribute.number for attribute in attributes]
-    unfollowed = ""
-    if numbers != sorted(set(numbers)) or UNNUMBERED in numbers:
-        unfollowed = "columns were dropped, added or renamed one after the other"
+    is_unfollowed = numbers != sorted(set(numbers)) or UNNUMBERED in numbers
+    if is_unfollowed:
         attributes = [
-            replace(attribute, number=UNNUMBERED - place) if numbers.count(attribute.number) > 1 else attribute
+            attribute if place in sure else replace(attribute, number=UNNUMBERED - place)
             for place, attribute in enumerate(attributes)
         ]
     names = tuple(column.name for column in relation.columns if column.identity)
@@ -104,7 +109,7 @@ def _between(relation: Relation, before: TableDefinition | None, now: TableDefin
     )
     if base is not None:
         made = replace(made, storage=base.storage, labels=base.labels, composites=base.composites)
-    return Told(made, is_now=False, unfollowed=unfollowed if before is not None else "")
+    return Told(made, is_now=False, is_unfollowed=is_unfollowed and before is not None)
 
 
 def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:
@@ -112,20 +117,37 @@ def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:
     return next((tuple(key) for key in keys if set(key) == set(names)), tuple(names))
 
 
+def _stays(name: str, relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> bool:
+    """Whether the column is certainly one that is there before and now."""
+    was, later = _find(before, name), _find(now, name)
+    if was is None or now is None:
+        return False
+    if later is not None:
+        return later.number == was.number
+    names = {column.name for column in relation.columns}
+    return any(one.number == was.number and one.name not in names for one in now.sent)
+
+
 def _attribute(
-    column: RelationColumn, relation: Relation, before: TableDefinition | None, now: TableDefinition | None
+    column: RelationColumn,
+    relation: Relation,
+    before: TableDefinition | None,
+    now: TableDefinition | None,
+    *,
+    is_old: bool,
 ) -> Attribute:
+    """`is_old`: one that was there before stands behind it, and columns stand in the order of their numbers."""
     was, later = _find(before, column.name), _find(now, column.name)
     found = [one for one in (was, later) if one is not None and _type_of(one) == (column.type_oid, column.modifier)]
     if was is not None and later is not None:
-        number = was.number if was.number == later.number else UNNUMBERED
+        number = was.number if is_old or was.number == later.number else UNNUMBERED
     elif later is not None:
-        is_certain = (
-            before is None or now is None or _is_known(before, later.number) or not may_have_been_others(before, now)
-        )
+        is_certain = before is None or now is None or _is_known(before, later.number)
+        if before is not None and now is not None and not is_certain:
+            is_certain = not is_old and not may_have_been_others(before, now)
         number = later.number if is_certain else UNNUMBERED
     elif was is not None:
-        is_certain = now is None or _is_known(now, was.number) or not _others(relation, before, now)
+        is_certain = is_old or now is None or _is_known(now, was.number) or not _others(relation, before, now)
         number = was.number if is_certain else UNNUMBERED
     else:
         number = UNNUMBERED
@@ -336,9 +358,17 @@ def _numbered(definition: TableDefinition, name: str) -> int:
 
 
 def may_have_been_others(before: TableDefinition, now: TableDefinition) -> bool:
-    """Whether a column came and went between, so that one that is there now may have had the name of another one.
+    """Whether a new column may have another name than when a message was written between, or that of one that is gone.
 
-    Numbers are never used again.
+    A column came and went meanwhile (numbers are never used again), or one is gone that may have had the name.
     """
-    added = sum(one.number > before.last_number for one in now.attributes)
-    return now.last_number - before.last_number > added
+    later = {one.number for one in now.attributes}
+    gone = [one for one in before.attributes if one.number not in later]
+    added = [one for one in now.attributes if one.number > before.last_number]
+    if now.last_number - before.last_number > len(added):
+        return True
+    return any(_are_alike(one, other) for one in gone for other in added)
+
+
+def _are_alike(one: Attribute, other: Attribute) -> bool:
+    return one.type_oid == other.type_oid or {one.type_oid, other.type_oid} <= _TEXTS
