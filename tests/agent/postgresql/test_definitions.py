@@ -1,17 +1,22 @@
 """What the catalog says of tables, against what their rows hold; the server itself is the oracle."""
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from agent.sources.postgresql.server.connection import connect, rows
 from agent.sources.postgresql.server.definitions import TableDefinition, one_moment, read_definitions, restated
 from agent.sources.postgresql.server.missing_values import Missing, Unrepresentable
 from agent.sources.postgresql.types import Form
-from tests.agent.postgresql.sources import PASSWORD, USER, login
+from spark_sink.landed.default_values import read_literal
+from tests.agent.postgresql.dump_reading import reader_of
+from tests.agent.postgresql.logged import Log
+from tests.agent.postgresql.sources import PASSWORD, USER, config_of, login
 from tests.postgres import SourceServer, source_server
 
 
@@ -116,6 +121,28 @@ def test_missing_when_a_column_is_added_with_a_default_then_it_is_the_literal_of
         assert str(float(str(found[name].missing))) == str(number), name
     ((price,),) = run(postgres, "SELECT domain_ FROM t")
     assert price == Decimal(str(found["domain"].missing))
+
+
+def test_missing_when_a_dump_reads_rows_from_before_then_both_are_the_same_value(postgres: SourceServer) -> None:
+    _make_types(postgres)
+    run(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    run(
+        postgres, *(f"ALTER TABLE t ADD {name}_ {type_} DEFAULT {value}" for name, (type_, value, _) in MISSING.items())
+    )
+    log = Log(postgres)
+    with closing(log), reader_of(config_of(postgres), log.seen) as reader, reader.chunk(("public", "t")):
+        (batch,) = reader.read_chunk(("public", "t"), ("id",), "", "", 10, lambda _: None)
+        rows = pa.record_batch(batch.columns)
+    unrepresentable = json.loads(rows["_unrepresentable"][0].as_py())
+    told = [attribute for attribute in definition(postgres).attributes if attribute.name != "id"]
+    assert len(told) == len(MISSING)
+    for attribute in told:
+        if isinstance(attribute.missing, Unrepresentable):
+            assert rows[attribute.name][0].as_py() is None
+            assert unrepresentable[attribute.name] == attribute.missing.text
+        else:
+            shown = rows[attribute.name][0]
+            assert str(read_literal(str(attribute.missing), shown.type).value) == str(shown), attribute.name
 
 
 def test_missing_when_the_default_changes_each_row_then_the_rows_are_written_anew_and_hold_it(
