@@ -15,6 +15,7 @@ from tests.agent.postgresql.dumping import Writers, create, gateway, run, runnin
 from tests.agent.postgresql.logged import wait_held
 from tests.agent.postgresql.sources import SOURCE, entries, login
 from tests.postgres import SourceServer, source_server, standby_of
+from tests.remedies import commands
 
 __all__ = ["gateway"]
 
@@ -218,3 +219,58 @@ def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
     assert dump.failed is not None
     assert dump.failed.code == "SOURCE_GRANT_MISSING"
     assert 'GRANT SELECT ON "public"."orders" TO "menura"' in dump.failed.remedy
+
+
+def test_dump_when_rows_are_another_primarys_then_the_setting_of_the_message_names_the_servers(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(postgres)
+    gateway.sync(SOURCE, table, now=True)
+    dump = gateway.dump(SOURCE, "unrelated", table)
+    with source_server(is_other=True) as other:
+        other.create_replication_user()
+        parts = {"client": entries(login(other)), "replication": entries(login(postgres))}
+        with running(tmp_path, gateway, postgres, **parts):
+            gateway.wait(lambda: dump.failed)
+    gateway.wait_gone(SOURCE)
+    assert dump.failed is not None
+    assert dump.failed.code == "DUMP_SERVER_UNRELATED"
+    assert (
+        "Name the server of sources.shop.replication, or a standby of it, in sources.shop.client too"
+        in dump.failed.remedy
+    )
+    assert commands(dump.failed.remedy) == [["sync", "retry", SOURCE, "--all"]]
+    parts["client"] = parts["replication"]
+    with running(tmp_path, gateway, postgres, **parts):
+        dump = gateway.dump(SOURCE, "again", table)
+        wait_dumped(gateway, dump)
+        wait_equal(gateway, postgres, dump, ("id",))
+
+
+def test_dump_when_a_row_can_not_be_read_then_it_fails_there_and_the_setting_of_the_message_leaves_it_out(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    run(postgres, "CREATE TYPE mood AS ENUM ('a', 'b')")
+    table, other = create(postgres, rows=400), create(postgres, rows=10, table="items")
+    run(
+        postgres,
+        "ALTER TABLE orders ADD m mood DEFAULT 'a'",
+        "UPDATE orders SET m = 'b' WHERE id = 600",
+        "DELETE FROM pg_enum WHERE enumlabel = 'b'",  # as damage would
+    )
+    gateway.sync(SOURCE, table, other, now=True)
+    dump = gateway.dump(SOURCE, "damaged", table)
+    with running(tmp_path, gateway, postgres):
+        gateway.wait(lambda: dump.failed)
+        others = gateway.dump(SOURCE, "others", other)
+        wait_dumped(gateway, others)
+    gateway.wait_gone(SOURCE)
+    assert dump.failed is not None
+    assert dump.failed.code == "DUMP_RESULT_INVALID"
+    assert "the first row above (597) by (id)" in dump.failed.found
+    assert "sources.shop.filter.public.orders.ignored_columns" in dump.failed.remedy
+    assert commands(dump.failed.remedy)[0][:3] == ["dump", "start", SOURCE]
+    with running(tmp_path, gateway, postgres, filter={"public.orders": {"ignored_columns": ["m"]}}):
+        dump = gateway.dump(SOURCE, "again", table)
+        wait_dumped(gateway, dump)
+        assert len(now(gateway, dump, ("id",))) == 400
