@@ -299,3 +299,22 @@ def test_table_when_truncated_dropped_renamed_and_made_again_then_each_is_told(
         run(postgres, "DROP TABLE orders")
         assert wait_event(gateway, ORDERS, Kind.DROPPED).removes_rows
         assert current(gateway, ORDERS) == {}
+
+
+def test_text_when_the_database_has_no_encoding_then_bytes_that_are_no_text_are_told_as_such(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    postgres.run(
+        "DROP DATABASE shop WITH (FORCE)",
+        "CREATE DATABASE shop ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
+    )
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(postgres, r"INSERT INTO orders VALUES (1, E'gr\xfcn', E'gr\xc3\xbcn'), (2, 'plain', E'\xff')")
+        gateway.wait(lambda: len(current(gateway, ORDERS)) == 2)
+        rows = {row["id"]: row for row in gateway.rows(SOURCE, ORDERS)}
+    assert (rows[1]["name"], rows[1]["note"]) == (None, "gr\u00fcn")
+    assert rows[1]["_unrepresentable"] == '{"name":"0x6772FC6E"}'
+    assert (rows[2]["name"], rows[2]["note"]) == ("plain", None)
+    assert rows[2]["_unrepresentable"] == '{"note":"0xFF"}'
