@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from agent.filter import Verdict
 from agent.sources.postgresql.server.definitions import Attribute, TableDefinition
 from agent.sources.postgresql.server.missing_values import Missing, Unrepresentable
+from agent.sources.postgresql.stream.column_numbers import may_have_been_others
 from agent.sources.postgresql.stream.definition_changes import (
     Altered,
     altered,
     columns_after,
     emptied,
-    may_have_been_others,
     replaced_columns,
     rewritten,
     told_by,

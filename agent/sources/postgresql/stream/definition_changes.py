@@ -22,13 +22,10 @@ from agent.filter import Verdict
 from agent.sources.postgresql.columns import Column
 from agent.sources.postgresql.server.definitions import FULL, Attribute, TableDefinition, restated
 from agent.sources.postgresql.server.missing_values import Missing, MissingValue, Unrepresentable
+from agent.sources.postgresql.stream.column_numbers import UNNUMBERED, ColumnNumbers, are_alike
 from agent.sources.postgresql.stream.relations import Relation, RelationColumn
 from agent.sources.postgresql.types import ColumnType, arrow_format, builtin_type, named_type
 
-#: types whose values are the same bytes and the same text
-_TEXTS = frozenset({25, 1043})
-#: of a column whose number is not known
-UNNUMBERED = -1
 #: in place of the files of a table that was emptied: which ones it has since then is not known
 EMPTIED = 0
 _PARTITIONED = "p"
@@ -78,16 +75,13 @@ def _is_identity(told: set[str], definition: TableDefinition) -> bool:
 
 def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
     """The table has changed since then, or is gone."""
-    sure = [at for at, column in enumerate(relation.columns) if _stays(column.name, relation, before, now)]
-    last_sure = max(sure, default=-1)
-    attributes = [
-        _attribute(column, relation, before, now, is_old=at < last_sure) for at, column in enumerate(relation.columns)
-    ]
+    known = ColumnNumbers(relation, before, now)
+    attributes = [_attribute(column, known.number(place), before, now) for place, column in enumerate(relation.columns)]
     numbers = [attribute.number for attribute in attributes]
     is_unfollowed = numbers != sorted(set(numbers)) or UNNUMBERED in numbers
     if is_unfollowed:
         attributes = [
-            attribute if place in sure else replace(attribute, number=UNNUMBERED - place)
+            attribute if place in known.stay else replace(attribute, number=UNNUMBERED - place)
             for place, attribute in enumerate(attributes)
         ]
     names = tuple(column.name for column in relation.columns if column.identity)
@@ -117,40 +111,11 @@ def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:
     return next((tuple(key) for key in keys if set(key) == set(names)), tuple(names))
 
 
-def _stays(name: str, relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> bool:
-    """Whether the column is certainly one that is there before and now."""
-    was, later = _find(before, name), _find(now, name)
-    if was is None or now is None:
-        return False
-    if later is not None:
-        return later.number == was.number
-    names = {column.name for column in relation.columns}
-    return any(one.number == was.number and one.name not in names for one in now.sent)
-
-
 def _attribute(
-    column: RelationColumn,
-    relation: Relation,
-    before: TableDefinition | None,
-    now: TableDefinition | None,
-    *,
-    is_old: bool,
+    column: RelationColumn, number: int, before: TableDefinition | None, now: TableDefinition | None
 ) -> Attribute:
-    """`is_old`: one that was there before stands behind it, and columns stand in the order of their numbers."""
     was, later = _find(before, column.name), _find(now, column.name)
     found = [one for one in (was, later) if one is not None and _type_of(one) == (column.type_oid, column.modifier)]
-    if was is not None and later is not None:
-        number = was.number if is_old or was.number == later.number else UNNUMBERED
-    elif later is not None:
-        is_certain = before is None or now is None or _is_known(before, later.number)
-        if before is not None and now is not None and not is_certain:
-            is_certain = not is_old and not may_have_been_others(before, now)
-        number = later.number if is_certain else UNNUMBERED
-    elif was is not None:
-        is_certain = is_old or now is None or _is_known(now, was.number) or not _others(relation, before, now)
-        number = was.number if is_certain else UNNUMBERED
-    else:
-        number = UNNUMBERED
     missing: MissingValue = Missing.UNKNOWN
     if later is not None and later.number == number:
         missing = later.missing
@@ -165,17 +130,6 @@ def _attribute(
         missing=missing,
         collation=found[-1].collation if found else "",
     )
-
-
-def _is_known(definition: TableDefinition, number: int) -> bool:
-    return any(one.number == number for one in definition.attributes)
-
-
-def _others(relation: Relation, before: TableDefinition | None, now: TableDefinition) -> bool:
-    """Columns came that have other names now: one of them may have had the name."""
-    names = {column.name for column in relation.columns}
-    came = [one for one in now.sent if before is None or not _is_known(before, one.number)]
-    return any(one.name not in names for one in came) or (before is not None and may_have_been_others(before, now))
 
 
 def _find(definition: TableDefinition | None, name: str) -> Attribute | None:
@@ -310,8 +264,7 @@ def altered(
 
 def _printed_otherwise(before: Attribute, after: Attribute) -> list[str]:
     """A column has another type, and its values are the same bytes."""
-    is_one_type = before.type_oid == after.type_oid or {before.type_oid, after.type_oid} <= _TEXTS
-    if is_one_type and before.type.form is after.type.form:
+    if are_alike(before.type_oid, after.type_oid) and before.type.form is after.type.form:
         return []
     return [f"column {after.name}: it was {before.type} and is {after.type}"]
 
@@ -355,20 +308,3 @@ def replaced_columns(before: TableDefinition, now: TableDefinition) -> str:
 
 def _numbered(definition: TableDefinition, name: str) -> int:
     return next(one.number for one in definition.sent if one.name == name)
-
-
-def may_have_been_others(before: TableDefinition, now: TableDefinition) -> bool:
-    """Whether a new column may have another name than when a message was written between, or that of one that is gone.
-
-    A column came and went meanwhile (numbers are never used again), or one is gone that may have had the name.
-    """
-    later = {one.number for one in now.attributes}
-    gone = [one for one in before.attributes if one.number not in later]
-    added = [one for one in now.attributes if one.number > before.last_number]
-    if now.last_number - before.last_number > len(added):
-        return True
-    return any(_are_alike(one, other) for one in gone for other in added)
-
-
-def _are_alike(one: Attribute, other: Attribute) -> bool:
-    return one.type_oid == other.type_oid or {one.type_oid, other.type_oid} <= _TEXTS

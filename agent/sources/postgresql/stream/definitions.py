@@ -17,13 +17,13 @@ from agent.sources.postgresql.positions import lsn_text
 from agent.sources.postgresql.read_position import ReadPosition
 from agent.sources.postgresql.server.definitions import TableDefinition
 from agent.sources.postgresql.stream.catalog_reader import Answer
+from agent.sources.postgresql.stream.column_numbers import may_have_been_others
 from agent.sources.postgresql.stream.context import StreamContext
 from agent.sources.postgresql.stream.definition_changes import (
     altered,
     columns_after,
     emptied,
     is_told,
-    may_have_been_others,
     replaced_columns,
     rewritten,
     told_by,
