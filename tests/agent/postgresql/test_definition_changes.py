@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.filter import Verdict
+from agent.sources.postgresql.identifiers import IDENTIFIERS
 from agent.sources.postgresql.server.definitions import Attribute, TableDefinition
 from agent.sources.postgresql.server.missing_values import Missing, Unrepresentable
 from agent.sources.postgresql.stream.column_numbers import may_have_been_others
@@ -228,3 +229,11 @@ def test_key_when_it_is_another_one_then_it_is_told_with_its_places() -> None:
     full = replace(after, replica_identity="f")
     assert [one.key for one in columns_after(full, ALL)] == [2, 1]
     assert [one.key for one in columns_after(replace(after, replica_identity="n"), ALL)] == [0, 0]
+
+
+def test_columns_when_case_alone_tells_them_apart_then_the_younger_one_has_a_number() -> None:
+    before = table(column(1, "id"), column(2, "Id"))
+    assert [one.name for one in columns_after(before, ALL)] == ["id", "Id#2"]
+    assert told(before, table(column(2, "Id"), column(3, "n"))) == [("Id", "Id#2", ""), ("n", "", "is_null")]
+    hides = Verdict(allowed=True, ignored_columns=frozenset({"id"}))
+    assert [one.name for one in columns_after(before, replace(hides, identifiers=IDENTIFIERS))] == ["Id#2"]

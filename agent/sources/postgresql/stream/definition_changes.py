@@ -166,7 +166,8 @@ def columns_of(definition: TableDefinition, verdict: Verdict) -> tuple[Column, .
     >>> columns_of(TableDefinition(7, "shop", "t", "r", 9, "d", (), (), ()), Verdict(allowed=True))
     ()
     """
-    return tuple(column for column in definition.columns if not verdict.ignores(column.name))
+    columns = zip(definition.sent, definition.columns, strict=True)
+    return tuple(column for one, column in columns if not verdict.ignores(one.name))
 
 
 def columns_after(
@@ -228,31 +229,30 @@ def altered(
 
     `keeps_files`: the table has had the same files ever since, as far as anybody knows.
     """
-    was = {one.number: one for one in before.sent}
+    was = {one.number: (one, column.name) for one, column in zip(before.sent, before.columns, strict=True)}
     added: dict[str, MissingValue] = {}
     renamed: dict[str, str] = {}
     why: list[str] = []
     revealed: list[str] = []
     is_retyped = False
-    plain_before = {one.number: one for one in before.attributes if one.generated}
-    for column in after.sent:
-        earlier = was.get(column.number)
+    computed = {one.number for one in before.attributes if one.generated}
+    for column, sent in zip(after.sent, after.columns, strict=True):
         if verdict.ignores(column.name):
             continue
-        if earlier is None:
-            if column.number in plain_before:
-                added[column.name] = Missing.UNKNOWN
-                why.append(f"column {column.name}: it was computed, and was not sent")
-                if verdict.ignored_columns:
-                    revealed.append(column.name)
-                continue
-            added[column.name] = column.missing if keeps_files else Missing.UNKNOWN
-            is_retyped = is_retyped or added[column.name] is Missing.UNKNOWN
+        earlier, name = was.get(column.number, (None, ""))
+        if earlier is None and column.number in computed:
+            added[sent.name] = Missing.UNKNOWN
+            why.append(f"column {column.name}: it was computed, and was not sent")
+            if verdict.ignored_columns:
+                revealed.append(column.name)
+        elif earlier is None:
+            added[sent.name] = column.missing if keeps_files else Missing.UNKNOWN
+            is_retyped = is_retyped or added[sent.name] is Missing.UNKNOWN
         elif verdict.ignores(earlier.name):
             revealed.append(column.name)
         else:
-            if earlier.name != column.name:
-                renamed[column.name] = earlier.name
+            if name != sent.name:
+                renamed[sent.name] = name
             if _type_of(earlier) != _type_of(column):
                 is_retyped = is_retyped or not keeps_files
                 why += _printed_otherwise(earlier, column) if keeps_files else []
