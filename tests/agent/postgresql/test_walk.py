@@ -335,7 +335,7 @@ def test_walk_when_names_are_odd_then_they_are_quoted(kinds: SourceServer) -> No
     with reading(kinds) as reader:
         key = tuple(plan_of(reader, table).key)
         assert key == ('k"e%s :b',)
-        assert [(row["Id"], row["id"]) for row in walk(reader, table, key, 1)] == [(1, 2), (2, 3), (3, 1)]
+        assert [(row["Id"], row["id#2"]) for row in walk(reader, table, key, 1)] == [(1, 2), (2, 3), (3, 1)]
 
 
 def test_chunk_when_the_key_is_another_one_then_says_so(kinds: SourceServer) -> None:
