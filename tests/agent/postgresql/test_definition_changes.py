@@ -15,6 +15,7 @@ from agent.sources.postgresql.stream.definition_changes import (
     altered,
     columns_after,
     emptied,
+    keeps_files,
     replaced_columns,
     rewritten,
     told_by,
@@ -117,7 +118,7 @@ def test_columns_when_followed_through_any_changes_then_each_has_its_own_values_
         shown = min(at + later, len(steps))
         now, then = states[shown].definition, states[at].definition
         told = told_by(relation(then), known, now)
-        change = altered(known, told.definition, ALL, keeps_files=known.storage == now.storage)
+        change = altered(known, told.definition, ALL, has_same_files=known.storage == now.storage)
         is_unproven = is_unproven or (told.is_now and may_have_been_others(known, told.definition))
         if change is not None:
             is_retyped = is_retyped or change.is_retyped
@@ -128,7 +129,7 @@ def test_columns_when_followed_through_any_changes_then_each_has_its_own_values_
         for one in then.sent:
             lake[one.name].add(one.number)
     last = states[-1].definition
-    change = altered(known, last, ALL, keeps_files=known.storage == last.storage)
+    change = altered(known, last, ALL, has_same_files=known.storage == last.storage)
     is_retyped = is_retyped or (change is not None and change.is_retyped)
     reasons = [change.why if change is not None else "", replaced_columns(known, last)]
     reasons += [rewritten(known, last, is_retyped=is_retyped), "unproven" if is_unproven else ""]
@@ -165,7 +166,7 @@ def test_column_when_added_then_what_older_rows_hold_is_told() -> None:
     after = table(column(1, "id"), *(column(n, f"c{n}", missing=value) for n, value in enumerate(values, start=2)))
     earlier = [("id", "", ""), ("c2", "", "is_null"), ("c3", "", "text"), ("c4", "", "is_unknown")]
     assert told(before, after) == [*earlier, ("c5", "", "unrepresentable")]
-    assert {kind for _, _, kind in told(before, after, keeps_files=False)} == {"", "is_unknown"}
+    assert {kind for _, _, kind in told(before, after, has_same_files=False)} == {"", "is_unknown"}
 
 
 def test_column_when_its_values_are_printed_otherwise_without_being_written_then_rows_are_read_again() -> None:
@@ -207,6 +208,9 @@ def test_rows_when_their_files_are_others_then_only_a_reason_has_them_read_again
     parts = [replace(before, kind="p", storage=storage) for storage in (((8, 1), (9, 1)), ((8, 1),), ((8, 1), (9, 2)))]
     assert "detached or dropped" in rewritten(parts[0], parts[1], is_retyped=False)
     assert "attached" in rewritten(parts[1], parts[0], is_retyped=False)
+    assert not rewritten(parts[1], parts[0], is_retyped=False, born={9})
+    assert keeps_files(parts[1], parts[0])
+    assert not keeps_files(parts[0], parts[1])
     assert "emptied or written anew" in rewritten(parts[0], parts[2], is_retyped=False)
     assert not rewritten(emptied(parts[0]), parts[2], is_retyped=False)
     assert "renamed" in rewritten(

@@ -13,7 +13,7 @@ the one that the catalog has by now (`now`), which may be later than the message
   stream has passed may be asked this: a row that the stream reads afterwards must not be of before the rewriting.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from menura.v1 import changes_pb2
@@ -223,11 +223,11 @@ class Altered:
 
 
 def altered(
-    before: TableDefinition, after: TableDefinition, verdict: Verdict, *, keeps_files: bool = True
+    before: TableDefinition, after: TableDefinition, verdict: Verdict, *, has_same_files: bool = True
 ) -> Altered | None:
     """What the gateway hears of other columns; None: they are the same to it.
 
-    `keeps_files`: the table has had the same files ever since, as far as anybody knows.
+    `has_same_files`: the table has had the same files ever since, as far as anybody knows.
     """
     was = {one.number: (one, column.name) for one, column in zip(before.sent, before.columns, strict=True)}
     added: dict[str, MissingValue] = {}
@@ -246,7 +246,7 @@ def altered(
             if verdict.ignored_columns:
                 revealed.append(column.name)
         elif earlier is None:
-            added[sent.name] = column.missing if keeps_files else Missing.UNKNOWN
+            added[sent.name] = column.missing if has_same_files else Missing.UNKNOWN
             is_retyped = is_retyped or added[sent.name] is Missing.UNKNOWN
         elif verdict.ignores(earlier.name):
             revealed.append(column.name)
@@ -254,8 +254,8 @@ def altered(
             if name != sent.name:
                 renamed[sent.name] = name
             if _type_of(earlier) != _type_of(column):
-                is_retyped = is_retyped or not keeps_files
-                why += _printed_otherwise(earlier, column) if keeps_files else []
+                is_retyped = is_retyped or not has_same_files
+                why += _printed_otherwise(earlier, column) if has_same_files else []
     told = columns_after(after, verdict, added, renamed)
     if not renamed and not added and told == columns_after(before, verdict):
         return None if not is_retyped else Altered(told, "; ".join(why), is_retyped, tuple(revealed))
@@ -269,25 +269,32 @@ def _printed_otherwise(before: Attribute, after: Attribute) -> list[str]:
     return [f"column {after.name}: it was {before.type} and is {after.type}"]
 
 
-def rewritten(before: TableDefinition, now: TableDefinition, *, is_retyped: bool) -> str:
+def keeps_files(before: TableDefinition, now: TableDefinition) -> bool:
+    """Whether what held its rows still holds them as it did: they were not written anew, or removed at once."""
+    files = dict(now.storage)
+    return all(files.get(oid) == file for oid, file in before.storage)
+
+
+def rewritten(
+    before: TableDefinition, now: TableDefinition, *, is_retyped: bool, born: Collection[int] = frozenset()
+) -> str:
     """Why rows that both have may be others, though no message says so; '' where they are not.
 
     `is_retyped`: columns have changed since the files of `before` were looked at. Else new files of a table are those
-    of VACUUM FULL, CLUSTER or another tablespace.
+    of VACUUM FULL, CLUSTER or another tablespace. `born`: partitions that were made as such, without rows.
     """
     found = restated(before, now)
     if found:
         return found
     files, files_now = dict(before.storage), dict(now.storage)
     if before.kind == _PARTITIONED:
-        gone = files.keys() - files_now.keys()
-        if gone:
+        if files.keys() - files_now.keys():
             return "a partition was detached or dropped, or was replaced"
-        if files_now.keys() - files.keys():
+        if files_now.keys() - files.keys() - set(born):
             return "a partition was attached"
         if any(files[oid] not in (EMPTIED, files_now[oid]) for oid in files):
             return "a partition was emptied or written anew"
-    if is_retyped and files != files_now:
+    if is_retyped and not keeps_files(before, now):
         return "the table was written anew with another column's type or values"
     return ""
 

@@ -24,6 +24,7 @@ from agent.sources.postgresql.stream.definition_changes import (
     columns_after,
     emptied,
     is_told,
+    keeps_files,
     replaced_columns,
     rewritten,
     told_by,
@@ -108,8 +109,8 @@ class StreamDefinitions:
             return before
         answer = self._ask(table, relation.oid)
         told = told_by(relation, before, answer.definition)
-        keeps_files = answer.definition is not None and answer.definition.storage == before.storage
-        change = altered(before, told.definition, self._filter.verdict(*table), keeps_files=keeps_files)
+        is_same = answer.definition is not None and keeps_files(before, answer.definition)
+        change = altered(before, told.definition, self._filter.verdict(*table), has_same_files=is_same)
         if told.is_now and told.definition == before:
             self._covered_lsn[table] = answer.before_lsn
             return before
@@ -195,7 +196,7 @@ class StreamDefinitions:
                 self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
                 self._is(table, Known(now, published=published))
             return
-        change = altered(before, now, self._filter.verdict(*table), keeps_files=now.storage == before.storage)
+        change = altered(before, now, self._filter.verdict(*table), has_same_files=keeps_files(before, now))
         if change is not None and change.revealed:
             self._read.publish()
             self._stops.stop_here(table, ignored_renamed(self._read.place(), table, ", ".join(change.revealed)))
@@ -204,7 +205,7 @@ class StreamDefinitions:
         why = [
             change.why if change is not None else "",
             replaced_columns(before, now),
-            rewritten(before, now, is_retyped=is_retyped),
+            rewritten(before, now, is_retyped=is_retyped, born=look.born),
             _UNPROVEN if known.is_unproven else "",
             _UNPUBLISHED if known.published not in ("", published) else "",
         ]
