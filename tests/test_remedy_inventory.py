@@ -156,6 +156,12 @@ _PG_OTHER = (
     "agent/postgresql/test_log_gone.py::"
     "test_server_when_it_is_another_one_then_nothing_is_made_there_before_it_is_accepted"
 )
+_PG_TABLE = "agent/postgresql/test_table_remedies.py"
+_PG_POLICY = f"{_PG_TABLE}::test_table_when_its_policy_is_to_stop_then_the_remedy_brings_its_rows"
+_PG_ROW = f"{_PG_TABLE}::test_table_when_a_row_is_too_large_then_the_remedy_brings_its_rows"
+_PG_COLUMNS = f"{_PG_TABLE}::test_table_when_it_has_too_many_columns_then_the_remedy_brings_its_rows"
+_PG_NO_POSITION = f"{_PG_TABLE}::test_source_when_its_committed_position_is_none_then_the_remedy_brings_its_tables"
+_PG_NAMED = f"{_PG_TABLE}::test_server_when_it_is_another_one_then_the_setting_of_the_message_names_the_right_one"
 
 RUN_BY = {
     "agent/sources/postgresql/server/checks.py _unreadable": (_PG_GRANTS, _PG_MANY_GRANTS),
@@ -175,7 +181,11 @@ RUN_BY = {
     "agent/sources/postgresql/snapshot/reading.py PostgresqlTableReader._check_schemas": (_PG_OPERATORS,),
     "agent/sources/postgresql/snapshot/reading.py PostgresqlTableReader._grant_missing": (_PG_SELECT, _PG_POLICIES),
     "agent/sources/postgresql/snapshot/results.py TablePlan.invalid": (_PG_DAMAGED,),
-    "agent/sources/postgresql/stream/starts.py WalStart._accept": (_PG_OTHER,),
+    "agent/sources/postgresql/stream/starts.py WalStart._accept": (_PG_OTHER, _PG_NAMED),
+    "agent/sources/postgresql/stream/starts.py WalStart.stored": (_PG_NO_POSITION,),
+    "agent/sources/postgresql/failures.py columns_unsupported": (_PG_COLUMNS,),
+    "agent/sources/postgresql/failures.py row_unreadable": (_PG_ROW,),
+    "agent/sources/postgresql/failures.py rows_unlogged": (_PG_POLICY,),
     "agent/filter.py Filter.denial": (_DROPPED, _RENAMED),
     "agent/filter.py _table_unknown": (_CHECKS,),
     "agent/filter.py _column_unknown": (_CHECKS,),
