@@ -51,6 +51,7 @@ def gateway() -> Iterator[GatewayDouble]:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     looks_often(monkeypatch)
+    monkeypatch.setattr("agent.sources.postgresql.changes.SLOT_SECONDS", 1.0)
 
 
 def test_rows_when_changed_in_every_way_then_each_change_has_what_the_server_logged(
