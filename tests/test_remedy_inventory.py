@@ -140,6 +140,31 @@ _PG_PUBLISHED = (
     f"{_PG_PUBLICATION}::test_publication_when_the_user_may_not_make_it_then_the_statements_of_the_message_do"
 )
 _PG_PARTITION = f"{_PG_PUBLICATION}::test_partitioned_table_when_a_partition_has_no_identity_then_the_message_names_it"
+_PG_READING = "agent/postgresql/test_reading.py"
+_PG_SELECT = f"{_PG_READING}::test_plan_when_the_user_may_not_read_the_table_then_the_grant_is_named"
+_PG_POLICIES = f"{_PG_READING}::test_plan_when_policies_hide_rows_then_none_is_left_out"
+_PG_OPERATORS = (
+    "agent/postgresql/test_walk.py::"
+    "test_plan_when_operators_of_a_key_may_not_be_used_then_the_statement_of_the_message_mends_it"
+)
+_PG_DUMPS = "agent/postgresql/test_dump_conditions.py"
+_PG_UNRELATED = (
+    f"{_PG_DUMPS}::test_dump_when_rows_are_another_primarys_then_the_setting_of_the_message_names_the_servers"
+)
+_PG_DAMAGED = (
+    f"{_PG_DUMPS}::"
+    "test_dump_when_a_row_can_not_be_read_then_it_fails_there_and_the_setting_of_the_message_leaves_it_out"
+)
+_PG_OTHER = (
+    "agent/postgresql/test_log_gone.py::"
+    "test_server_when_it_is_another_one_then_nothing_is_made_there_before_it_is_accepted"
+)
+_PG_TABLE = "agent/postgresql/test_table_remedies.py"
+_PG_POLICY = f"{_PG_TABLE}::test_table_when_its_policy_is_to_stop_then_the_remedy_brings_its_rows"
+_PG_ROW = f"{_PG_TABLE}::test_table_when_a_row_is_too_large_then_the_remedy_brings_its_rows"
+_PG_COLUMNS = f"{_PG_TABLE}::test_table_when_it_has_too_many_columns_then_the_remedy_brings_its_rows"
+_PG_NO_POSITION = f"{_PG_TABLE}::test_source_when_its_committed_position_is_none_then_the_remedy_brings_its_tables"
+_PG_NAMED = f"{_PG_TABLE}::test_server_when_it_is_another_one_then_the_setting_of_the_message_names_the_right_one"
 
 RUN_BY = {
     "agent/sources/postgresql/server/checks.py _unreadable": (_PG_GRANTS, _PG_MANY_GRANTS),
@@ -155,6 +180,15 @@ RUN_BY = {
     "agent/sources/postgresql/server/sockets.py unreachable": (_PG_ADDRESS,),
     "agent/sources/postgresql/server/wire.py slot_error": (_PG_SLOT,),
     "agent/sources/postgresql/server/wire.py slot_in_use": (_PG_SLOT_USED,),
+    "agent/sources/postgresql/snapshot/positions.py Positions._unrelated": (_PG_UNRELATED,),
+    "agent/sources/postgresql/snapshot/reading.py PostgresqlTableReader._check_schemas": (_PG_OPERATORS,),
+    "agent/sources/postgresql/snapshot/reading.py PostgresqlTableReader._grant_missing": (_PG_SELECT, _PG_POLICIES),
+    "agent/sources/postgresql/snapshot/results.py TablePlan.invalid": (_PG_DAMAGED,),
+    "agent/sources/postgresql/stream/starts.py WalStart._accept": (_PG_OTHER, _PG_NAMED),
+    "agent/sources/postgresql/stream/starts.py WalStart.stored": (_PG_NO_POSITION,),
+    "agent/sources/postgresql/failures.py columns_unsupported": (_PG_COLUMNS,),
+    "agent/sources/postgresql/failures.py row_unreadable": (_PG_ROW,),
+    "agent/sources/postgresql/failures.py rows_unlogged": (_PG_POLICY,),
     "agent/filter.py Filter.denial": (_DROPPED, _RENAMED),
     "agent/filter.py _table_unknown": (_CHECKS,),
     "agent/filter.py _column_unknown": (_CHECKS,),

@@ -351,3 +351,25 @@ def test_decisions_when_no_table_is_read_then_only_those_close_by_are_gathered(m
     now += GATHER_SECONDS
     coordinator.reopen_if_due()
     assert opened
+
+
+def test_pending_starts_when_snapshots_are_read_landed_and_begun_then_those_no_committed_cut_has_are_told() -> None:
+    coordinator = coordinator_of()
+    first, second = (UnchunkedSnapshot(dump, TABLE, 1, at(place)) for dump, place in (("a", 3), ("b", 5)))
+    assert coordinator.pending_starts() == []
+    coordinator.add_unchunked(first)
+    coordinator.add_unchunked(second)
+    coordinator.landed("a", 1)
+    assert sorted(map(str, coordinator.pending_starts())) == sorted([str(at(3)), str(at(5))])
+    begin(coordinator, 1, awaited={"a": TABLE}, unchunked=(first,))
+    coordinator.end_cut(1, at(3), streaming(at(3)), Numbers(50))
+    assert at(3) in coordinator.pending_starts()
+    coordinator.committed(1)
+    assert coordinator.pending_starts() == [at(5)]
+    begin_after(coordinator, 1, 3)
+    assert coordinator.pending_starts() == [at(5)]
+    coordinator.over("b")
+    assert coordinator.pending_starts() == []
+    coordinator.add_unchunked(first)
+    coordinator.client_closed()
+    assert coordinator.pending_starts() == []

@@ -18,6 +18,7 @@ from deltalake.exceptions import TableNotFoundError
 from menura.naming import lake_column
 from psycopg import sql
 
+from agent.sources.postgresql.columns import distinct_names
 from tests.agent.postgresql.sources import entries, login
 from tests.compare import NO_COLUMN, Comparison
 from tests.e2e.lake import table_path
@@ -31,7 +32,7 @@ Row = tuple[object, ...]
 _SETTINGS = "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c bytea_output=hex -c lc_monetary=C"
 _COLUMNS = """
     SELECT attname, format_type(coalesce(nullif(typbasetype, 0), type.oid), CASE WHEN typbasetype = 0 THEN atttypmod
-           ELSE typtypmod END), attnotnull
+           ELSE typtypmod END)
     FROM pg_attribute JOIN pg_type AS type ON type.oid = atttypid
     WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
 """
@@ -42,6 +43,8 @@ _FLOATS = ("real", "double precision")
 class SourceColumn:
     name: str
     type: str
+    #: as it travels
+    sent: str
 
 
 def agent(running: Stack, name: str, sources: Mapping[str, SourceServer], **others: object) -> Process:
@@ -70,7 +73,12 @@ def read_source(
     with server.connect(DATABASE, options=_SETTINGS) as connection:
         name = sql.Identifier(schema, table)
         found = connection.execute(_COLUMNS, [name.as_string(connection)]).fetchall()
-        columns = [SourceColumn(column, kind) for column, kind, _ in found if column not in set(ignored)]
+        names = distinct_names([column for column, _ in found])
+        columns = [
+            SourceColumn(column, kind, sent)
+            for (column, kind), sent in zip(found, names, strict=True)
+            if column not in set(ignored)
+        ]
         texts = [
             sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END").format(
                 sql.Identifier(column.name)
@@ -143,10 +151,10 @@ def compare_table(
 def _in_row(
     column: SourceColumn, row: Mapping[str, object], extra: Mapping[str, str], lacking: Sequence[str]
 ) -> object:
-    name = lake_column(column.name)
+    name = lake_column(column.sent)
     if name not in row or name in lacking:
         return NO_COLUMN
-    return extra[column.name] if column.name in extra else in_lake(column, row[name])
+    return extra[column.sent] if column.sent in extra else in_lake(column, row[name])
 
 
 def wait_until_equal(

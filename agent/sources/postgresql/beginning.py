@@ -8,7 +8,7 @@ server.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -112,7 +112,9 @@ class Beginnings:
             look, is_exact = self._make_ready(task, connection, facts, start_log)
             starts, unsettled = self._resolve(replicate, start_log, look, accepts)
             table_positions = TablePositions(starts.positions, start_log.end())
-            self._seen.begin(table_positions.start, self._visible(connection))
+            snapshot, idle = self._visible(connection)
+            self._seen.begin(table_positions.start, snapshot)
+            self._seen.not_committing(idle)
         known, lost = self._known(replicate, facts, starts, start_log, store, look, is_exact=is_exact)
         return Beginning(facts, start_log, starts, table_positions, known, lost, unsettled)
 
@@ -252,8 +254,9 @@ class Beginnings:
         with closing(Wire.open(server, source, replication=True)) as wire:
             return parse_history("".join(wire.rows(f"TIMELINE_HISTORY {facts.timeline}")[0][1] or ""))
 
-    def _visible(self, connection: Connection) -> Snapshot:
-        """What the server of dumps shows: of a standby all that it has replayed, which dumps ask for themselves."""
+    def _visible(self, connection: Connection) -> tuple[Snapshot, Collection[int]]:
+        """What the server of dumps shows, and transactions that have not begun to commit: of a standby all that it has
+        replayed, which dumps ask for themselves."""
         client, source = self._config.client, self._config.name
         if client == self._config.replication:
             return self._snapshot(connection)
@@ -263,12 +266,11 @@ class Beginnings:
         ):
             return self._snapshot(dumps)
 
-    def _snapshot(self, connection: Connection) -> Snapshot:
+    def _snapshot(self, connection: Connection) -> tuple[Snapshot, Collection[int]]:
         if rows(connection, "SELECT pg_is_in_recovery()")[0][0]:
-            return Snapshot(0, 0, frozenset())
+            return Snapshot(0, 0, frozenset()), ()
         snapshot = Snapshot.parse(str(rows(connection, SNAPSHOT_STATEMENT)[0][0]))
-        self._seen.not_committing(xid for (xid,) in rows(connection, _IDLE))
-        return snapshot
+        return snapshot, [xid for (xid,) in rows(connection, _IDLE)]
 
 
 def _stored(replicate: changes_pb2.Replicate, start_log: WalStart) -> list[WalPosition]:

@@ -50,6 +50,8 @@ BATCH_ROWS = 32_768
 SILENCE_SECONDS = 60.0
 #: the part whose warning is that of the slot's WAL
 RETENTION = "slot"
+#: a slot stays for so long after its last table, which may only be about to begin anew
+SLOT_SECONDS = 30.0
 #: between two looks at whether tables can begin, while none is read
 WAIT_SECONDS = 0.5
 
@@ -192,7 +194,7 @@ class WalChanges:
         """No table is read: those that are to come may need the slot, for a dump that is read whole; without any it
         would keep the server's log for ever. A slot that the configuration names is its owner's: it stays."""
         if not task.replicate.tables:
-            if not self._config.slot:
+            if not self._config.slot and not task.cancelled.wait(SLOT_SECONDS):
                 drop_slot(self._config.replication, self.source, self._slot)
             return
         while not task.cancelled.wait(WAIT_SECONDS):

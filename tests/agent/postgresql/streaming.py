@@ -103,7 +103,8 @@ def current(gateway: GatewayDouble, table: Table, key: Sequence[str] = ("id",)) 
         place = tuple(row[name] for name in key)
         kind = row["_change_type"]
         if kind in (ChangeType.update_preimage, ChangeType.delete):
-            moving = found.pop(place, {})
+            gone = found.pop(place, {})
+            moving = gone if kind == ChangeType.update_preimage else {}
             continue
         before = moving if kind == ChangeType.update_postimage and moving else found.get(place, {})
         lacking = absent(row, own)

@@ -26,7 +26,7 @@ FIRST = Known(
         composites=((20001, (1, 3)),),
     ),
     since_lsn=77,
-    unproven_lsn=1 << 40,
+    is_unproven=True,
     is_retyped=True,
     published="16390 all",
 )

@@ -1,17 +1,23 @@
 """What the catalog says of tables, against what their rows hold; the server itself is the oracle."""
 
+import json
+from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from agent.sources.postgresql.server.connection import connect, rows
 from agent.sources.postgresql.server.definitions import TableDefinition, one_moment, read_definitions, restated
 from agent.sources.postgresql.server.missing_values import Missing, Unrepresentable
 from agent.sources.postgresql.types import Form
-from tests.agent.postgresql.sources import PASSWORD, USER, login
-from tests.postgres import SourceServer
+from spark_sink.landed.default_values import read_literal
+from tests.agent.postgresql.dump_reading import reader_of
+from tests.agent.postgresql.logged import Log
+from tests.agent.postgresql.sources import PASSWORD, USER, config_of, login
+from tests.postgres import SourceServer, source_server
 
 
 def definitions(server: SourceServer, *names: str, oids: list[int] | None = None) -> dict[str, TableDefinition]:
@@ -46,7 +52,7 @@ MISSING: dict[str, tuple[str, str, object]] = {
     "numeric": ("numeric(10,2)", "5", "5.00"),
     "numeric_nan": ("numeric(10,2)", "'NaN'", Unrepresentable("NaN")),
     "numeric_any": ("numeric", "1.500", "1.500"),
-    "numeric_rounded": ("numeric(3,-2)", "12345", "12300"),
+    "numeric_large": ("numeric(50,3)", "5", "5.000"),
     "text": ("text", "'a'", "a"),
     "text_empty": ("text", "''", ""),
     "text_null": ("text", "'NULL'", "NULL"),
@@ -115,6 +121,28 @@ def test_missing_when_a_column_is_added_with_a_default_then_it_is_the_literal_of
         assert str(float(str(found[name].missing))) == str(number), name
     ((price,),) = run(postgres, "SELECT domain_ FROM t")
     assert price == Decimal(str(found["domain"].missing))
+
+
+def test_missing_when_a_dump_reads_rows_from_before_then_both_are_the_same_value(postgres: SourceServer) -> None:
+    _make_types(postgres)
+    run(postgres, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    run(
+        postgres, *(f"ALTER TABLE t ADD {name}_ {type_} DEFAULT {value}" for name, (type_, value, _) in MISSING.items())
+    )
+    log = Log(postgres)
+    with closing(log), reader_of(config_of(postgres), log.seen) as reader, reader.chunk(("public", "t")):
+        (batch,) = reader.read_chunk(("public", "t"), ("id",), "", "", 10, lambda _: None)
+        rows = pa.record_batch(batch.columns)
+    unrepresentable = json.loads(rows["_unrepresentable"][0].as_py())
+    told = [attribute for attribute in definition(postgres).attributes if attribute.name != "id"]
+    assert len(told) == len(MISSING)
+    for attribute in told:
+        if isinstance(attribute.missing, Unrepresentable):
+            assert rows[attribute.name][0].as_py() is None
+            assert unrepresentable[attribute.name] == attribute.missing.text
+        else:
+            shown = rows[attribute.name][0]
+            assert str(read_literal(str(attribute.missing), shown.type).value) == str(shown), attribute.name
 
 
 def test_missing_when_the_default_changes_each_row_then_the_rows_are_written_anew_and_hold_it(
@@ -367,3 +395,31 @@ def test_definitions_when_the_user_may_select_alone_then_they_are_read(postgres:
         postgres.connect("shop", user=USER, password=PASSWORD) as other,
     ):
         other.execute("SELECT * FROM t")
+
+
+@pytest.fixture(scope="module")
+def newest() -> Iterator[SourceServer]:
+    with source_server("18") as server:
+        server.create_replication_user()
+        yield server
+
+
+def test_definitions_when_the_release_knows_more_kinds_of_columns_and_keys_then_they_are_what_they_are(
+    newest: SourceServer,
+) -> None:
+    run(
+        newest,
+        "CREATE EXTENSION btree_gist",
+        "CREATE TABLE t (id int, at daterange, v int, twice int GENERATED ALWAYS AS (id * 2), n int,"
+        " PRIMARY KEY (id, at WITHOUT OVERLAPS))",
+        "INSERT INTO t (id, at) VALUES (1, '[2020-01-01,2020-02-01)')",
+        "ALTER TABLE t ADD CONSTRAINT later NOT NULL v NOT VALID",
+        "ALTER TABLE t ADD w int NOT NULL DEFAULT 5",
+    )
+    found = definition(newest)
+    assert found.key == found.identity == ("id", "at")
+    assert [one.name for one in found.sent] == ["id", "at", "v", "n", "w"]
+    assert [one.not_null for one in found.attributes] == [True, True, False, False, False, True]
+    assert found.attributes[-1].missing == "5"
+    run(newest, "UPDATE t SET v = 1", "ALTER TABLE t VALIDATE CONSTRAINT later")
+    assert definition(newest).attributes[2].not_null

@@ -22,7 +22,7 @@ from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader
 from tests.agent.postgresql.dump_reading import chunk, plan_of, reader_of, rows_of, walk, whole
 from tests.agent.postgresql.logged import Log
 from tests.agent.postgresql.sources import USER, config_of
-from tests.postgres import SourceServer
+from tests.postgres import SourceServer, source_server
 
 TABLE, KEY = ("public", "t"), ("id",)
 DEADLINE_SECONDS = 120
@@ -115,6 +115,34 @@ def test_chunk_when_a_statement_holds_the_table_then_it_is_tried_again_and_holds
             assert not caught.value.terminal
         assert len(chunk(reader, TABLE, KEY, 10)[0]) == 5
         assert run(postgres, "SELECT count(*) FROM pg_locks WHERE relation = 't'::regclass") == [(0,)]
+
+
+@pytest.mark.parametrize("tls", ["", "hostssl"])
+def test_session_when_statements_and_large_results_take_turns_then_both_are_whole(tls: str) -> None:
+    limits = "ALTER ROLE menura SET statement_timeout = '9s'", "ALTER ROLE menura SET lock_timeout = '1ms'"
+    with source_server(tls=tls) as server:
+        server.create_replication_user()
+        server.run(*limits)
+        _make(server, rows=20_000)
+        with reading(server) as reader:
+            for _ in range(3):
+                assert len(plan_of(reader, TABLE).ranges) == 1
+                assert len(walk(reader, TABLE, KEY, 7_000)) == 20_000
+                assert len(whole(reader, TABLE)[0]) == 20_000
+            tls_used = (
+                "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE usename = 'menura'"
+            )
+            assert server.run(tls_used) == [(bool(tls),)]
+
+
+def test_whole_when_the_server_ends_long_transactions_then_this_one_goes_on() -> None:
+    with source_server("18") as server:
+        server.create_replication_user()
+        server.run(f"ALTER ROLE {USER} SET transaction_timeout = '3s'")
+        _make(server)
+        with reading(server) as reader:
+            rows, _ = whole(reader, TABLE, lambda: server.run("SELECT pg_sleep(4)") and None)
+            assert len(rows) == 5
 
 
 def test_chunk_when_it_is_over_then_no_transaction_is_left_open(postgres: SourceServer) -> None:

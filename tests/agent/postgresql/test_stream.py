@@ -7,7 +7,8 @@ import pytest
 from menura.change_batch import ChangeType
 from menura.roles import Role
 
-from tests.agent.dumping import poll
+from agent.sources.postgresql.positions import parse_lsn
+from tests.agent.dumping import poll, wait_dumped
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.postgresql.sources import SOURCE
 from tests.agent.postgresql.streaming import (
@@ -50,6 +51,7 @@ def gateway() -> Iterator[GatewayDouble]:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     looks_often(monkeypatch)
+    monkeypatch.setattr("agent.sources.postgresql.changes.SLOT_SECONDS", 1.0)
 
 
 def test_rows_when_changed_in_every_way_then_each_change_has_what_the_server_logged(
@@ -299,3 +301,90 @@ def test_table_when_truncated_dropped_renamed_and_made_again_then_each_is_told(
         run(postgres, "DROP TABLE orders")
         assert wait_event(gateway, ORDERS, Kind.DROPPED).removes_rows
         assert current(gateway, ORDERS) == {}
+
+
+def test_text_when_the_database_has_no_encoding_then_bytes_that_are_no_text_are_told_as_such(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    postgres.run(
+        "DROP DATABASE shop WITH (FORCE)",
+        "CREATE DATABASE shop ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
+    )
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(postgres, r"INSERT INTO orders VALUES (1, E'gr\xfcn', E'gr\xc3\xbcn'), (2, 'plain', E'\xff')")
+        gateway.wait(lambda: len(current(gateway, ORDERS)) == 2)
+        rows = {row["id"]: row for row in gateway.rows(SOURCE, ORDERS)}
+    assert (rows[1]["name"], rows[1]["note"]) == (None, "gr\u00fcn")
+    assert rows[1]["_unrepresentable"] == '{"name":"0x6772FC6E"}'
+    assert (rows[2]["name"], rows[2]["note"]) == ("plain", None)
+    assert rows[2]["_unrepresentable"] == '{"note":"0xFF"}'
+
+
+def test_partitions_when_made_attached_emptied_and_dropped_then_rows_are_read_again_where_none_is_logged(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres, columns="id int PRIMARY KEY, name text, note text) PARTITION BY RANGE (id")
+    run(postgres, "CREATE TABLE orders_0 PARTITION OF orders FOR VALUES FROM (0) TO (100)")
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(
+            postgres,
+            "INSERT INTO orders VALUES (1, 'a', '')",
+            "CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (100) TO (200)",
+            "INSERT INTO orders VALUES (101, 'b', '')",
+            "UPDATE orders SET id = 102 WHERE id = 1",
+        )
+        gateway.wait(lambda: current(gateway, ORDERS) == selected(postgres, ORDERS))
+        run(
+            postgres,
+            "BEGIN; CREATE TABLE orders_2 (LIKE orders INCLUDING ALL); INSERT INTO orders_2 VALUES (201, 'full', '');"
+            " ALTER TABLE orders ATTACH PARTITION orders_2 FOR VALUES FROM (200) TO (300); COMMIT",
+        )
+        attached = wait_event(gateway, ORDERS, Kind.ROWS_UNLOGGED)
+        assert "attached" in attached.unlogged_changes
+        assert len(events(gateway, ORDERS)) == 1
+        run(postgres, "TRUNCATE orders_2")
+        assert "emptied" in wait_event(gateway, ORDERS, Kind.ROWS_UNLOGGED, count=2).unlogged_changes
+        run(postgres, "DROP TABLE orders_2")
+        assert "dropped" in wait_event(gateway, ORDERS, Kind.ROWS_UNLOGGED, count=3).unlogged_changes
+        run(postgres, "ALTER TABLE orders ADD COLUMN paid int DEFAULT 7", "INSERT INTO orders (id) VALUES (5)")
+        added = wait_event(gateway, ORDERS, Kind.ALTERED)
+        assert [(one.name, one.text) for one in added.columns if one.HasField("text")] == [("paid", "7")]
+        run(postgres, "TRUNCATE orders")
+        wait_event(gateway, ORDERS, Kind.TRUNCATED)
+        run(postgres, "INSERT INTO orders (id, paid) VALUES (6, 8)")
+        gateway.wait(lambda: current(gateway, ORDERS) == selected(postgres, ORDERS))
+        assert len(events(gateway, ORDERS, Kind.ROWS_UNLOGGED)) == 3
+
+
+def test_slot_when_a_whole_table_is_read_and_not_landed_yet_then_it_stays_where_that_begins(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres)
+    bag = create(postgres, "bag", "id int, name text, note text", rows=10)
+    run(postgres, "ALTER TABLE bag REPLICA IDENTITY FULL")
+    gateway.lands_chunks = False
+    with streaming(tmp_path, gateway, postgres), Writers(postgres, "orders", 1) as writers:
+        begin(gateway, ORDERS)
+        gateway.sync(SOURCE, bag, dump="d")
+        dump = gateway.dump(SOURCE, "d", bag)
+        gateway.wait(lambda: [chunk for chunk in gateway.source(SOURCE).ledger.pending.values() if chunk.end])
+        (chunk,) = gateway.source(SOURCE).ledger.pending.values()
+        assert chunk.end is not None
+        shown = parse_lsn(chunk.end.position)
+        for _ in range(3):
+            least = writers.transactions + 20
+            gateway.wait(lambda least=least: writers.transactions > least)
+            run(postgres, "UPDATE bag SET name = 'behind' WHERE id = 3")
+        gateway.wait(lambda: committed_lsn(gateway) > shown)
+        assert confirmed_lsn(postgres) <= shown
+        gateway.drop(SOURCE, Role.CHANGES)
+        least = writers.transactions + 20
+        gateway.wait(lambda: writers.transactions > least)
+        assert confirmed_lsn(postgres) <= shown
+        gateway.lands_chunks = True
+        gateway.drop(SOURCE, Role.CATALOG)
+        wait_dumped(gateway, dump)
+        gateway.wait(lambda: confirmed_lsn(postgres) > shown)

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001  (letters of other scripts)
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -249,7 +250,7 @@ def test_chunk_when_it_is_read_then_only_its_rows_are_looked_at_and_nothing_is_s
     assert "Index" in shown
     assert "Sort" not in shown
     assert "Filter" not in shown
-    assert f"rows={size} " in shown
+    assert re.search(rf"rows={size}(\.00)? loops=1", shown)
 
 
 KEYS = {
@@ -297,18 +298,19 @@ def test_plan_when_a_table_has_several_keys_then_the_best_exact_one_is_taken(kin
     assert bool(plan.ranges) == bool(expected)
 
 
-def test_plan_when_operators_of_a_key_may_not_be_used_then_the_grant_is_named(kinds: SourceServer) -> None:
-    make(kinds, "CREATE TABLE t (a odd.citext PRIMARY KEY)")
+def test_plan_when_operators_of_a_key_may_not_be_used_then_the_statement_of_the_message_mends_it(
+    kinds: SourceServer,
+) -> None:
+    make(kinds, "CREATE TABLE t (a odd.citext PRIMARY KEY, b int NOT NULL)")
     kinds.run("REVOKE USAGE ON SCHEMA odd FROM menura", database="shop")
     try:
-        with (
-            reading(kinds) as reader,
-            pytest.raises(SourceGrantMissing, match='GRANT USAGE ON SCHEMA "odd" TO "menura"'),
-        ):
-            plan_of(reader, TABLE)
-        make(kinds, "CREATE TABLE t (a odd.citext PRIMARY KEY, b int NOT NULL UNIQUE)")
         with reading(kinds) as reader:
+            with pytest.raises(SourceGrantMissing) as caught:
+                plan_of(reader, TABLE)
+            kinds.run("CREATE UNIQUE INDEX ON t (b)", database="shop")
             assert tuple(plan_of(reader, TABLE).key) == ("b",)
+            kinds.run(caught.value.remedy.removeprefix("Run on the server: "), database="shop")
+            assert tuple(plan_of(reader, TABLE).key) == ("a",)
     finally:
         kinds.run("GRANT USAGE ON SCHEMA odd TO menura", database="shop")
 
@@ -333,7 +335,7 @@ def test_walk_when_names_are_odd_then_they_are_quoted(kinds: SourceServer) -> No
     with reading(kinds) as reader:
         key = tuple(plan_of(reader, table).key)
         assert key == ('k"e%s :b',)
-        assert [(row["Id"], row["id"]) for row in walk(reader, table, key, 1)] == [(1, 2), (2, 3), (3, 1)]
+        assert [(row["Id"], row["id#2"]) for row in walk(reader, table, key, 1)] == [(1, 2), (2, 3), (3, 1)]
 
 
 def test_chunk_when_the_key_is_another_one_then_says_so(kinds: SourceServer) -> None:

@@ -125,6 +125,26 @@ def test_chunk_when_the_stream_begins_anew_while_a_commit_is_held_then_nothing_i
             assert low == again.position
 
 
+def test_chunk_when_a_prepared_transaction_commits_and_is_not_visible_then_it_is_not_in_the_low_watermark() -> None:
+    with source_server(max_prepared_transactions="5") as server:
+        server.create_replication_user()
+        make(server)
+        with reading(server) as (log, reader):
+            with server.connect("shop", autocommit=False) as other:
+                other.execute("INSERT INTO t VALUES (2)")
+                other.execute("PREPARE TRANSACTION 'two'")
+            server.run("INSERT INTO t VALUES (3)", database="shop")
+            assert len(log.read()) == 1
+            rows, _, low, _ = chunk(reader, TABLE, KEY, MOST)
+            assert (ids(rows), low) == ({1, 3}, log.position)
+            with held_commits(server, "COMMIT PREPARED 'two'"):
+                (committed,) = log.read()
+                rows, _, low, _ = chunk(reader, TABLE, KEY, MOST)
+                assert (ids(rows), low.lsn) == ({1, 3}, committed.commit_lsn)
+            rows, _, low, _ = chunk(reader, TABLE, KEY, MOST)
+            assert (ids(rows), low) == ({1, 2, 3}, log.position)
+
+
 def test_chunk_when_the_log_is_read_in_the_middle_of_it_then_the_watermark_is_that_of_before(
     postgres: SourceServer,
 ) -> None:

@@ -61,8 +61,7 @@ def make(server: SourceServer, name: str, rows: int) -> Case:
     """Write one case behind a slot of its own."""
     table, slot = f"t_{name}", f"case_{name}"
     run = [f"CREATE TABLE {table} ({_COLUMNS})", f"GRANT SELECT ON {table} TO menura"]
-    if name != "dump":
-        run += [f"ALTER PUBLICATION {PUBLICATION} ADD TABLE {table}"]
+    run += [f"ALTER PUBLICATION {PUBLICATION} ADD TABLE {table}"]
     if name in ("update", "dump"):
         run += [f"CALL fill('{table}', {rows}, {BULK_ROWS})", f"VACUUM ANALYZE {table}"]
     if name != "dump":

@@ -70,6 +70,9 @@ _LIMITS = {
     "tcp_keepalives_count": str(sockets.KEEPALIVE_COUNT),
 }
 
+#: of a database whose server neither knows nor checks what its bytes mean
+WITHOUT_ENCODING = "SQL_ASCII"
+
 # SQLSTATEs, by the names of the server's errcodes.txt.
 INVALID_PASSWORD = "28P01"  # noqa: S105
 INVALID_AUTHORIZATION_SPECIFICATION = "28000"
@@ -161,6 +164,12 @@ class Connection(pg8000.native.Connection):  # type: ignore[misc]
             raise _LoginUnsupported(_AUTHENTICATIONS[code])
         super().handle_AUTHENTICATION_REQUEST(data, context)
 
+    def take_bytes_as_they_are(self) -> None:
+        """Of a database without an encoding, whose text may be no UTF-8: else the server ends a statement, or the
+        stream, at the first such value. Names are UTF-8 all the same. Raises pg8000's errors."""
+        self.execute_simple(f"SET client_encoding = '{WITHOUT_ENCODING}'")
+        self._client_encoding = "utf8"
+
     def close(self) -> None:
         """Also of a session that has failed; more than once does no harm."""
         if self._usock is not None:
@@ -212,6 +221,12 @@ def connect(
         connected.close()
         raise
     connected.settimeout(statement_seconds + READ_TIMEOUT_SECONDS - STATEMENT_TIMEOUT_SECONDS)
+    if connection.parameter_statuses.get("server_encoding") == WITHOUT_ENCODING:
+        try:
+            connection.take_bytes_as_they_are()
+        except BaseException:
+            connection.close()
+            raise
     return connection
 
 

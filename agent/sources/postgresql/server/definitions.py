@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from agent.sources.postgresql.columns import Column
+from agent.sources.postgresql.columns import Column, distinct_names
 from agent.sources.postgresql.server.connection import Connection, Row, rows
 from agent.sources.postgresql.server.missing_values import Missing, MissingValue, missing_value
 from agent.sources.postgresql.server.type_names import Composite, Label, TypeNames, read_type_names
@@ -149,10 +149,12 @@ class TableDefinition:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Those that are sent, as the stream and dumps send them."""
+        """Those of `sent`, as the stream and dumps send them: two whose names differ in case alone have others here."""
         places = {name: place for place, name in enumerate(self.key, 1)}
+        names = distinct_names([one.name for one in self.sent])
         return tuple(
-            Column(one.name, one.type, nullable=not one.not_null, key=places.get(one.name, 0)) for one in self.sent
+            Column(name, one.type, nullable=not one.not_null, key=places.get(one.name, 0))
+            for name, one in zip(names, self.sent, strict=True)
         )
 
     @property

@@ -42,6 +42,10 @@ SEND_TIMEOUT_SECONDS = 20.0
 STATUS_SECONDS = 10.0
 #: without a byte, answers to that included, for so long the connection counts as lost
 SILENCE_SECONDS = 60.0
+#: The server sends each message by itself: who takes them one by one pays for a system call and a wait with each. Where
+#: bytes have come, more are likely; they gather for so long, unless so many were there already.
+GATHER_SECONDS = 0.001
+GATHER_BYTES = 64 << 10
 #: for which the server waits for a word of ours
 WAL_SENDER_TIMEOUT_SECONDS = 60.0
 #: of one message before rows or changes: notices, descriptions, small results
@@ -131,7 +135,8 @@ class Wire:
                 if self._is_closed:
                     return 0
                 try:
-                    return self._socket.recv_into(buffer)
+                    size = self._socket.recv_into(buffer)
+                    return self._and_what_is_there(buffer, size) if size else 0
                 except (BlockingIOError, ssl.SSLWantReadError):
                     awaited = select.POLLIN
                 except ssl.SSLWantWriteError:
@@ -139,6 +144,13 @@ class Wire:
                 except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
                     return 0
             self._wait(awaited, deadline)
+
+    def _and_what_is_there(self, buffer: memoryview, size: int) -> int:
+        """Receive what else has come, behind so many bytes: TLS gives a record at a time. What fails does so again."""
+        with suppress(OSError):
+            while size < len(buffer) and (more := self._socket.recv_into(buffer[size:])):
+                size += more
+        return size
 
     def interrupt(self) -> None:
         """End a `receive_into` of another thread at once; nothing more is read or sent."""
@@ -232,6 +244,8 @@ class WalStream:
         #: of `_told`, and of what is sent: one status at a time
         self._status = threading.Lock()
         self._ended = threading.Event()
+        #: that had come when bytes were received last
+        self._has_all = False
         self._thread = threading.Thread(target=self._keep_alive, name=f"{source}/status", daemon=True)
         self._thread.start()
 
@@ -241,7 +255,11 @@ class WalStream:
 
     def receive_into(self, buffer: memoryview, timeout_seconds: float) -> int:
         """Bytes received; 0 at the connection's end. Raises TimeoutError and OSError."""
-        return self._wire.receive_into(buffer, timeout_seconds)
+        if self._has_all:
+            self._ended.wait(GATHER_SECONDS)
+        size = self._wire.receive_into(buffer, timeout_seconds)
+        self._has_all = size < GATHER_BYTES
+        return size
 
     def acknowledge(self, written_lsn: int, flushed_lsn: int) -> None:
         """The server may forget what lies before `flushed_lsn`; from any thread. Raises OSError."""

@@ -69,9 +69,13 @@ _TIMELINE = """
         ELSE ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::int END
 """
 _END = """
-    SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn()::text END,
-           current_setting('wal_block_size')::int, pg_size_bytes(current_setting('wal_segment_size'))
+    SELECT written::text, current_setting('wal_block_size')::int, pg_size_bytes(current_setting('wal_segment_size')),
+           CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_flush_lsn() >= written END
+    FROM (SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn() END AS written) AS log
 """
+#: Streams get what is on disk alone. A transaction that has an id has the server write all up to its end there, within
+#: a moment; else the records of one that has not ended, or of pages that a SELECT has tidied up, may stay in memory.
+_FLUSH = "SELECT pg_current_xact_id()"
 _REPLAYED = "SELECT pg_last_wal_replay_lsn()::text"
 #: what is received is NULL or old where WAL comes from an archive
 _RECEIVED = """
@@ -136,7 +140,10 @@ class Positions:
                 self._check_server(read_to)
             low = self._seen.low(read_to, snapshot)
             if low is None:
-                raise NotYet("it is not known yet whether the server shows all that was read of its log before")
+                raise NotYet(
+                    "transactions that ran when the stream began are not over: whether the server shows all that it had"
+                    " logged before is not known until then"
+                )
             yield low
 
     def _chunk_of_standby(self) -> Iterator[WalPosition]:
@@ -154,10 +161,10 @@ class Positions:
         session = self._session
         if not session.facts.is_standby:
             with session.errors(DOING):
-                ((end, *sizes),) = session.rows(_END)
-            if end is None:
+                found = _end(session.connection)
+            if found is None:
                 raise self._changed()
-            return session.facts.position(end_of_records(parse_lsn(end), *sizes))
+            return session.facts.position(found)
         end = self._log.end()
         return session.facts.position(end if end is not None else self._end_of_received())
 
@@ -328,8 +335,7 @@ class LogServer:
 
     def end(self) -> int | None:
         """Behind all that it has written; None: it is a standby. Raises a `SourceError`."""
-        ((end, *sizes),) = self._ask(lambda connection: rows(connection, _END))
-        return None if end is None else end_of_records(parse_lsn(end), *sizes)
+        return self._ask(_end)
 
     def _ask(self, ask: Callable[[Connection], T]) -> T:
         """A connection that was lost since the last question is made anew."""
@@ -349,6 +355,16 @@ class LogServer:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _end(connection: Connection) -> int | None:
+    """Behind all that the server has written; None: it is a standby. Inside `server_errors`."""
+    ((end, page_bytes, segment_bytes, is_flushed),) = rows(connection, _END)
+    if end is None:
+        return None
+    if not is_flushed:
+        rows(connection, _FLUSH)
+    return end_of_records(parse_lsn(end), page_bytes, segment_bytes)
 
 
 def end_of_records(lsn: int, page_bytes: int, segment_bytes: int) -> int:

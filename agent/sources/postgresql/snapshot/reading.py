@@ -203,8 +203,7 @@ class PostgresqlTableReader:
             if not self._known.is_told(definition):
                 raise NotYet("the table was altered, and the stream has not come to that yet")
             prepared = self._prepare(definition, found)
-            names = [column.name for column in prepared.rows.columns]
-            statement = chunk_statement(definition, names, found, lower, upper, limit)
+            statement = chunk_statement(definition, self._names(definition), found, lower, upper, limit)
             session.rows("; ".join(filter(None, (WITHOUT_TIMEOUT, BY_INDEX, with_operators_of(found)))))
         return TableRows(RowsReading(session, statement, prepared.rows, received), found)
 
@@ -228,7 +227,7 @@ class PostgresqlTableReader:
             if self._whole_at is not None:
                 self._known.read_whole(table, self._whole_at, definition)
             prepared = self._prepare(definition, None)
-            statement = whole_statement(definition, [column.name for column in prepared.rows.columns])
+            statement = whole_statement(definition, self._names(definition))
             session.rows(WITHOUT_TIMEOUT)
         return TableRows(RowsReading(session, statement, prepared.rows, received), None)
 
@@ -266,8 +265,7 @@ class PostgresqlTableReader:
 
     def _hold(self, session: Session, definition: TableDefinition) -> None:
         """Keep the table as it is until the transaction ends; raises `DefinitionMoved` where it is not as it was."""
-        columns = self._sent(definition)
-        names = [column.name for column in columns]
+        names = self._names(definition)
         try:
             found = session.columns(lock_statement(definition, names))
         except DatabaseError as failed:
@@ -341,7 +339,13 @@ class PostgresqlTableReader:
 
     def _sent(self, definition: TableDefinition) -> tuple[Column, ...]:
         verdict = self._verdict(definition)
-        return tuple(column for column in definition.columns if not verdict.ignores(column.name))
+        columns = zip(definition.sent, definition.columns, strict=True)
+        return tuple(column for one, column in columns if not verdict.ignores(one.name))
+
+    def _names(self, definition: TableDefinition) -> list[str]:
+        """The same, as the server calls them."""
+        verdict = self._verdict(definition)
+        return [one.name for one in definition.sent if not verdict.ignores(one.name)]
 
     def _prepare(self, definition: TableDefinition, key: Key | None) -> Prepared:
         """Made once for the same definition; raises `TableColumnUnsupported`."""

@@ -17,6 +17,8 @@ from agent.sources.postgresql.server.wire import Wire
 
 log = logging.getLogger("menura.dump")
 
+#: from then on a server may end transactions that take long, as that of a whole table does
+_TRANSACTION_TIMEOUT_VERSION = 170000
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -30,6 +32,8 @@ class Session:
         try:
             with server_errors("preparing a session for dumps", server, source):
                 self.facts: Facts = facts_of(self.connection, source)
+                if self.facts.version >= _TRANSACTION_TIMEOUT_VERSION:
+                    rows(self.connection, "SET transaction_timeout = 0")
         except BaseException:
             self.connection.close()
             raise

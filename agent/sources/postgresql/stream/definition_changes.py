@@ -5,14 +5,15 @@ the columns' numbers nor the statement. So a Relation message is read beside the
 the one that the catalog has by now (`now`), which may be later than the message:
 
 - `told_by` says how the table looked when the message was written: the columns get their numbers, which stay the same
-  through renames and tell a column from a later one of its name.
+  through renames and tell a column from a later one of its name. A table that looks as before counts as unchanged; that
+  columns were dropped and added again shows a later look.
 - `altered` says what a change of columns leaves in the lake's rows: a renamed column keeps its values, a new one holds
   what the server kept for older rows, one of another type is printed otherwise.
 - `rewritten` says whether the rows themselves may be others: the table's files, an enum's labels. Only a look that the
   stream has passed may be asked this: a row that the stream reads afterwards must not be of before the rewriting.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from menura.v1 import changes_pb2
@@ -21,13 +22,10 @@ from agent.filter import Verdict
 from agent.sources.postgresql.columns import Column
 from agent.sources.postgresql.server.definitions import FULL, Attribute, TableDefinition, restated
 from agent.sources.postgresql.server.missing_values import Missing, MissingValue, Unrepresentable
+from agent.sources.postgresql.stream.column_numbers import UNNUMBERED, ColumnNumbers, are_alike
 from agent.sources.postgresql.stream.relations import Relation, RelationColumn
 from agent.sources.postgresql.types import ColumnType, arrow_format, builtin_type, named_type
 
-#: types whose values are the same bytes and the same text
-_TEXTS = frozenset({25, 1043})
-#: of a column whose number is not known
-UNNUMBERED = -1
 #: in place of the files of a table that was emptied: which ones it has since then is not known
 EMPTIED = 0
 _PARTITIONED = "p"
@@ -40,19 +38,20 @@ class Told:
     definition: TableDefinition
     #: as it is in the catalog
     is_now: bool
-    #: why its columns can't be followed from the definition before; empty: they can
-    unfollowed: str = ""
+    #: it is not known of all columns which ones they are: a later look has to have the rows read again
+    is_unfollowed: bool = False
 
 
 def told_by(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
     """`before` and `now` are of the same oid; what else than columns may have changed is that of `before`."""
-    if now is not None and is_told(relation, now):
-        kept = now if before is None else replace(now, storage=before.storage, labels=before.labels)
-        return Told(kept if before is None else replace(kept, composites=before.composites), is_now=True)
-    found = _between(relation, before, now)
-    if before is not None and is_told(relation, before) and not found.unfollowed:
-        return Told(before, is_now=False)
-    return found
+    if before is not None and is_told(relation, before):
+        return Told(before, is_now=now is not None and now.attributes == before.attributes)
+    if now is not None and is_told(relation, now) and (before is None or not replaced_columns(before, now)):
+        if before is None:
+            return Told(now, is_now=True)
+        kept = replace(now, storage=before.storage, labels=before.labels, composites=before.composites)
+        return Told(kept, is_now=True)
+    return _between(relation, before, now)
 
 
 def is_told(relation: Relation, definition: TableDefinition) -> bool:
@@ -76,13 +75,13 @@ def _is_identity(told: set[str], definition: TableDefinition) -> bool:
 
 def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
     """The table has changed since then, or is gone."""
-    attributes = [_attribute(column, relation, before, now) for column in relation.columns]
+    known = ColumnNumbers(relation, before, now)
+    attributes = [_attribute(column, known.number(place), before, now) for place, column in enumerate(relation.columns)]
     numbers = [attribute.number for attribute in attributes]
-    unfollowed = ""
-    if numbers != sorted(set(numbers)) or UNNUMBERED in numbers:
-        unfollowed = "columns were dropped, added or renamed one after the other"
+    is_unfollowed = numbers != sorted(set(numbers)) or UNNUMBERED in numbers
+    if is_unfollowed:
         attributes = [
-            replace(attribute, number=UNNUMBERED - place) if numbers.count(attribute.number) > 1 else attribute
+            attribute if place in known.stay else replace(attribute, number=UNNUMBERED - place)
             for place, attribute in enumerate(attributes)
         ]
     names = tuple(column.name for column in relation.columns if column.identity)
@@ -104,7 +103,7 @@ def _between(relation: Relation, before: TableDefinition | None, now: TableDefin
     )
     if base is not None:
         made = replace(made, storage=base.storage, labels=base.labels, composites=base.composites)
-    return Told(made, is_now=False, unfollowed=unfollowed if before is not None else "")
+    return Told(made, is_now=False, is_unfollowed=is_unfollowed and before is not None)
 
 
 def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:
@@ -113,22 +112,10 @@ def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _attribute(
-    column: RelationColumn, relation: Relation, before: TableDefinition | None, now: TableDefinition | None
+    column: RelationColumn, number: int, before: TableDefinition | None, now: TableDefinition | None
 ) -> Attribute:
     was, later = _find(before, column.name), _find(now, column.name)
     found = [one for one in (was, later) if one is not None and _type_of(one) == (column.type_oid, column.modifier)]
-    if was is not None and later is not None:
-        number = was.number if was.number == later.number else UNNUMBERED
-    elif later is not None:
-        is_certain = (
-            before is None or now is None or _is_known(before, later.number) or not may_have_been_others(before, now)
-        )
-        number = later.number if is_certain else UNNUMBERED
-    elif was is not None:
-        is_certain = now is None or _is_known(now, was.number) or not _others(relation, before, now)
-        number = was.number if is_certain else UNNUMBERED
-    else:
-        number = UNNUMBERED
     missing: MissingValue = Missing.UNKNOWN
     if later is not None and later.number == number:
         missing = later.missing
@@ -143,17 +130,6 @@ def _attribute(
         missing=missing,
         collation=found[-1].collation if found else "",
     )
-
-
-def _is_known(definition: TableDefinition, number: int) -> bool:
-    return any(one.number == number for one in definition.attributes)
-
-
-def _others(relation: Relation, before: TableDefinition | None, now: TableDefinition) -> bool:
-    """Columns came that have other names now: one of them may have had the name."""
-    names = {column.name for column in relation.columns}
-    came = [one for one in now.sent if before is None or not _is_known(before, one.number)]
-    return any(one.name not in names for one in came) or (before is not None and may_have_been_others(before, now))
 
 
 def _find(definition: TableDefinition | None, name: str) -> Attribute | None:
@@ -190,7 +166,8 @@ def columns_of(definition: TableDefinition, verdict: Verdict) -> tuple[Column, .
     >>> columns_of(TableDefinition(7, "shop", "t", "r", 9, "d", (), (), ()), Verdict(allowed=True))
     ()
     """
-    return tuple(column for column in definition.columns if not verdict.ignores(column.name))
+    columns = zip(definition.sent, definition.columns, strict=True)
+    return tuple(column for one, column in columns if not verdict.ignores(one.name))
 
 
 def columns_after(
@@ -246,40 +223,39 @@ class Altered:
 
 
 def altered(
-    before: TableDefinition, after: TableDefinition, verdict: Verdict, *, keeps_files: bool = True
+    before: TableDefinition, after: TableDefinition, verdict: Verdict, *, has_same_files: bool = True
 ) -> Altered | None:
     """What the gateway hears of other columns; None: they are the same to it.
 
-    `keeps_files`: the table has had the same files ever since, as far as anybody knows.
+    `has_same_files`: the table has had the same files ever since, as far as anybody knows.
     """
-    was = {one.number: one for one in before.sent}
+    was = {one.number: (one, column.name) for one, column in zip(before.sent, before.columns, strict=True)}
     added: dict[str, MissingValue] = {}
     renamed: dict[str, str] = {}
     why: list[str] = []
     revealed: list[str] = []
     is_retyped = False
-    plain_before = {one.number: one for one in before.attributes if one.generated}
-    for column in after.sent:
-        earlier = was.get(column.number)
+    computed = {one.number for one in before.attributes if one.generated}
+    for column, sent in zip(after.sent, after.columns, strict=True):
         if verdict.ignores(column.name):
             continue
-        if earlier is None:
-            if column.number in plain_before:
-                added[column.name] = Missing.UNKNOWN
-                why.append(f"column {column.name}: it was computed, and was not sent")
-                if verdict.ignored_columns:
-                    revealed.append(column.name)
-                continue
-            added[column.name] = column.missing if keeps_files else Missing.UNKNOWN
-            is_retyped = is_retyped or added[column.name] is Missing.UNKNOWN
+        earlier, name = was.get(column.number, (None, ""))
+        if earlier is None and column.number in computed:
+            added[sent.name] = Missing.UNKNOWN
+            why.append(f"column {column.name}: it was computed, and was not sent")
+            if verdict.ignored_columns:
+                revealed.append(column.name)
+        elif earlier is None:
+            added[sent.name] = column.missing if has_same_files else Missing.UNKNOWN
+            is_retyped = is_retyped or added[sent.name] is Missing.UNKNOWN
         elif verdict.ignores(earlier.name):
             revealed.append(column.name)
         else:
-            if earlier.name != column.name:
-                renamed[column.name] = earlier.name
+            if name != sent.name:
+                renamed[sent.name] = name
             if _type_of(earlier) != _type_of(column):
-                is_retyped = is_retyped or not keeps_files
-                why += _printed_otherwise(earlier, column) if keeps_files else []
+                is_retyped = is_retyped or not has_same_files
+                why += _printed_otherwise(earlier, column) if has_same_files else []
     told = columns_after(after, verdict, added, renamed)
     if not renamed and not added and told == columns_after(before, verdict):
         return None if not is_retyped else Altered(told, "; ".join(why), is_retyped, tuple(revealed))
@@ -288,31 +264,37 @@ def altered(
 
 def _printed_otherwise(before: Attribute, after: Attribute) -> list[str]:
     """A column has another type, and its values are the same bytes."""
-    is_one_type = before.type_oid == after.type_oid or {before.type_oid, after.type_oid} <= _TEXTS
-    if is_one_type and before.type.form is after.type.form:
+    if are_alike(before.type_oid, after.type_oid) and before.type.form is after.type.form:
         return []
     return [f"column {after.name}: it was {before.type} and is {after.type}"]
 
 
-def rewritten(before: TableDefinition, now: TableDefinition, *, is_retyped: bool) -> str:
+def keeps_files(before: TableDefinition, now: TableDefinition) -> bool:
+    """Whether what held its rows still holds them as it did: they were not written anew, or removed at once."""
+    files = dict(now.storage)
+    return all(files.get(oid) == file for oid, file in before.storage)
+
+
+def rewritten(
+    before: TableDefinition, now: TableDefinition, *, is_retyped: bool, born: Collection[int] = frozenset()
+) -> str:
     """Why rows that both have may be others, though no message says so; '' where they are not.
 
     `is_retyped`: columns have changed since the files of `before` were looked at. Else new files of a table are those
-    of VACUUM FULL, CLUSTER or another tablespace.
+    of VACUUM FULL, CLUSTER or another tablespace. `born`: partitions that were made as such, without rows.
     """
     found = restated(before, now)
     if found:
         return found
     files, files_now = dict(before.storage), dict(now.storage)
     if before.kind == _PARTITIONED:
-        gone = files.keys() - files_now.keys()
-        if gone:
+        if files.keys() - files_now.keys():
             return "a partition was detached or dropped, or was replaced"
-        if files_now.keys() - files.keys():
+        if files_now.keys() - files.keys() - set(born):
             return "a partition was attached"
         if any(files[oid] not in (EMPTIED, files_now[oid]) for oid in files):
             return "a partition was emptied or written anew"
-    if is_retyped and files != files_now:
+    if is_retyped and not keeps_files(before, now):
         return "the table was written anew with another column's type or values"
     return ""
 
@@ -333,12 +315,3 @@ def replaced_columns(before: TableDefinition, now: TableDefinition) -> str:
 
 def _numbered(definition: TableDefinition, name: str) -> int:
     return next(one.number for one in definition.sent if one.name == name)
-
-
-def may_have_been_others(before: TableDefinition, now: TableDefinition) -> bool:
-    """Whether a column came and went between, so that one that is there now may have had the name of another one.
-
-    Numbers are never used again.
-    """
-    added = sum(one.number > before.last_number for one in now.attributes)
-    return now.last_number - before.last_number > added

@@ -11,7 +11,7 @@ re-read of the tables, by their policy; nothing that it held is needed to be rig
 ::
 
     {"format": 1, "system": "7300...", "database": 16384, "tables": [{"schema": "shop", "name": "orders", "versions":
-     [{"cut": 7, "since": "0/16B3748", "unproven": "0/0", "retyped": false, "published": "16390", "definition":
+     [{"cut": 7, "since": "0/16B3748", "unproven": false, "retyped": false, "published": "16390", "definition":
       {"oid": 16385, "kind": "r", ..., "attributes": [{"number": 1, "name": "id", ...}]}}]}]}
 
 `definition` null: there was no such table.
@@ -53,8 +53,8 @@ class Known:
     #: the definition was seen when the log ended here, which the stream may not have reached: until then the table may
     #: look otherwise, and has no row yet in the lake
     since_lsn: int = 0
-    #: columns got their numbers by what was seen when the log ended here: a change before may have been another one
-    unproven_lsn: int = 0
+    #: columns got their numbers by what was seen later, and others may have had their names for a while
+    is_unproven: bool = False
     #: columns have changed since the files were looked at
     is_retyped: bool = False
     #: what publishes it, as `server.publication` tells them apart; '' not known
@@ -199,7 +199,7 @@ def record_of(known: Known, cut: int) -> dict[str, Any]:
     return {
         "cut": cut,
         "since": lsn_text(known.since_lsn),
-        "unproven": lsn_text(known.unproven_lsn),
+        "unproven": known.is_unproven,
         "retyped": known.is_retyped,
         "published": known.published,
         "definition": None if known.definition is None else _definition_record(known.definition),
@@ -210,13 +210,13 @@ def known_of(record: Mapping[str, Any], table: Table) -> Known:
     """What `record_of` has written; raises ValueError, KeyError or TypeError."""
     definition = record["definition"]
     try:
-        since, unproven = parse_lsn(record["since"]), parse_lsn(record["unproven"])
+        since = parse_lsn(record["since"])
     except PositionSyntaxError as wrong:
         raise RecordUnreadable(str(wrong)) from wrong
     return Known(
         None if definition is None else _definition(definition, table),
         since,
-        unproven,
+        bool(record["unproven"]),
         bool(record["retyped"]),
         str(record["published"]),
     )

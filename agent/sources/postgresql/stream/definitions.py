@@ -17,13 +17,14 @@ from agent.sources.postgresql.positions import lsn_text
 from agent.sources.postgresql.read_position import ReadPosition
 from agent.sources.postgresql.server.definitions import TableDefinition
 from agent.sources.postgresql.stream.catalog_reader import Answer
+from agent.sources.postgresql.stream.column_numbers import may_have_been_others
 from agent.sources.postgresql.stream.context import StreamContext
 from agent.sources.postgresql.stream.definition_changes import (
     altered,
     columns_after,
     emptied,
     is_told,
-    may_have_been_others,
+    keeps_files,
     replaced_columns,
     rewritten,
     told_by,
@@ -42,7 +43,7 @@ _Kind = changes_pb2.TableEvent
 _UNCERTAIN = "?"
 #: what publishes any table of the database, or of the schema
 _OF_ALL = (" all", " schema ")
-_UNPROVEN = "columns may have been dropped and added again before it could be seen"
+_UNPROVEN = "columns were dropped, added or renamed one after the other, and which ones they are was seen late"
 _OTHER_TABLE = "another table has its name now, with rows of its own"
 _UNPUBLISHED = "its changes were not published for a while"
 
@@ -108,31 +109,25 @@ class StreamDefinitions:
             return before
         answer = self._ask(table, relation.oid)
         told = told_by(relation, before, answer.definition)
-        keeps_files = answer.definition is not None and answer.definition.storage == before.storage
-        change = altered(before, told.definition, self._filter.verdict(*table), keeps_files=keeps_files)
-        if change is None and told.is_now and told.definition == before:
+        is_same = answer.definition is not None and keeps_files(before, answer.definition)
+        change = altered(before, told.definition, self._filter.verdict(*table), has_same_files=is_same)
+        if told.is_now and told.definition == before:
             self._covered_lsn[table] = answer.before_lsn
-        why = [told.unfollowed]
-        if lsn <= known.unproven_lsn:
-            why.append(_UNPROVEN)
+            return before
         if change is not None and change.revealed:
             self._read.publish()
             self._stops.stop_here(table, ignored_renamed(self._read.place(), table, ", ".join(change.revealed)))
             return None
-        reason = "; ".join(filter(None, [*why, change.why if change is not None else ""]))
+        reason = change.why if change is not None else ""
         if reason and not self._may_go_on(table, reason):
             return None
         if change is not None:
             self._tell(table, _Kind.ALTERED, columns=change.columns, why=reason)
-        elif reason:
-            self._rows_unlogged(table, reason)
-        unproven = known.unproven_lsn
-        if told.is_now and may_have_been_others(before, told.definition):
-            unproven = answer.after_lsn
+        is_unproven = known.is_unproven or told.is_unfollowed
+        is_unproven = is_unproven or (told.is_now and may_have_been_others(before, told.definition))
         is_retyped = known.is_retyped or (change is not None and change.is_retyped)
-        if change is not None:
-            self._look_soon()
-        self._is(table, replace(known, definition=told.definition, unproven_lsn=unproven, is_retyped=is_retyped))
+        self._look_soon()
+        self._is(table, replace(known, definition=told.definition, is_unproven=is_unproven, is_retyped=is_retyped))
         return told.definition
 
     def resumed(self, relation: Relation) -> TableDefinition:
@@ -155,8 +150,7 @@ class StreamDefinitions:
         told = told_by(relation, None, answer.definition)
         definition = told.definition if told.is_now else emptied(told.definition)
         known = self._known[relation.table]
-        unproven = answer.after_lsn if told.is_now else 0
-        self._is(relation.table, replace(known, definition=definition, since_lsn=0, unproven_lsn=unproven))
+        self._is(relation.table, replace(known, definition=definition, since_lsn=0))
         return definition
 
     def renamed_away(self, relation: Relation, table: Table) -> None:
@@ -202,7 +196,7 @@ class StreamDefinitions:
                 self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
                 self._is(table, Known(now, published=published))
             return
-        change = altered(before, now, self._filter.verdict(*table), keeps_files=now.storage == before.storage)
+        change = altered(before, now, self._filter.verdict(*table), has_same_files=keeps_files(before, now))
         if change is not None and change.revealed:
             self._read.publish()
             self._stops.stop_here(table, ignored_renamed(self._read.place(), table, ", ".join(change.revealed)))
@@ -211,7 +205,8 @@ class StreamDefinitions:
         why = [
             change.why if change is not None else "",
             replaced_columns(before, now),
-            rewritten(before, now, is_retyped=is_retyped),
+            rewritten(before, now, is_retyped=is_retyped, born=look.born),
+            _UNPROVEN if known.is_unproven else "",
             _UNPUBLISHED if known.published not in ("", published) else "",
         ]
         reason = "; ".join(filter(None, why))
@@ -237,7 +232,7 @@ class StreamDefinitions:
         self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
         is_of_all = any(words in known.published for words in _OF_ALL)
         published = known.published if is_of_all else _UNCERTAIN
-        self._is(table, Known(definition, unproven_lsn=answer.after_lsn, published=published))
+        self._is(table, Known(definition, published=published))
         self._look_soon()
         return definition
 

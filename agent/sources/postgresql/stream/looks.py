@@ -13,7 +13,7 @@ Nothing is durable: after a restart the transactions that run then are waited fo
 
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.errors import TableError
@@ -29,6 +29,7 @@ from agent.table_positions import Table
 _PAGE_HEADER_BYTES = 40
 #: pg_publication_namespace is there
 _SCHEMAS_VERSION = 150000
+_PARTITIONED = "p"
 
 _ENDS = """
     SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text,
@@ -46,6 +47,20 @@ _PUBLISHED = """
     )
     FROM pg_class AS one JOIN pg_publication AS publication ON pubname = :name
     WHERE one.oid = ANY (CAST(:oids AS oid[]))
+"""
+#: Partitions that were made by CREATE TABLE ... PARTITION OF, below ones that are older. Such a statement makes the
+#: table and its place in few steps; an INSERT between the two would be one more.
+_BORN = """
+    WITH RECURSIVE above (leaf, parent, made, is_born) AS (
+        SELECT inhrelid, inhparent, part.xmin,
+               part.xmin = place.xmin AND place.cmin::text::bigint - part.cmin::text::bigint BETWEEN 0 AND 2
+        FROM pg_inherits AS place JOIN pg_attribute AS part ON attrelid = inhrelid AND attnum = -1
+        WHERE inhrelid = ANY (CAST(:oids AS oid[]))
+        UNION ALL
+        SELECT leaf, inhparent, made, is_born AND age(place.xmin) >= age(made)
+        FROM above JOIN pg_inherits AS place ON inhrelid = parent
+    )
+    SELECT leaf FROM above GROUP BY leaf HAVING bool_and(is_born)
 """
 
 
@@ -74,6 +89,8 @@ class Look:
     errors: Mapping[Table, TableError] = field(default_factory=dict)
     #: tables that were published while transactions ran that are not over
     unsettled: frozenset[Table] = frozenset()
+    #: partitions that were made as such, so that all rows that they ever had came by the stream
+    born: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -113,9 +130,18 @@ class Looks:
             unsettled = self._settle(
                 connection, {table: (definitions[table].oid, by) for table, by in by_table.items()}
             )
+            born = _born(connection, definitions.values())
             after = read_ends(connection)
         return Look(
-            began, before.flushed_lsn, after.written_lsn, definitions, by_oid, by_table, errors, frozenset(unsettled)
+            began,
+            before.flushed_lsn,
+            after.written_lsn,
+            definitions,
+            by_oid,
+            by_table,
+            errors,
+            frozenset(unsettled),
+            born,
         )
 
     def _settle(self, connection: Connection, published: Mapping[Table, tuple[int, str]]) -> list[Table]:
@@ -148,3 +174,8 @@ def _published(connection: Connection, facts: Facts, publication: str, oids: Col
     statement = _PUBLISHED.format(of_schema=_OF_SCHEMA if facts.version >= _SCHEMAS_VERSION else "")
     found = rows(connection, statement, name=publication, oids=list(oids)) if oids else []
     return {oid: str(by) for oid, by in found if by is not None}
+
+
+def _born(connection: Connection, definitions: Iterable[TableDefinition]) -> frozenset[int]:
+    oids = [oid for one in definitions if one.kind == _PARTITIONED for oid, _ in one.storage]
+    return frozenset(oid for (oid,) in rows(connection, _BORN, oids=oids)) if oids else frozenset()

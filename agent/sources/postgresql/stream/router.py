@@ -83,8 +83,8 @@ class TableRouter:
             self._stops.stop_here(table, ignored_key(self._source, table, hidden[0], _DOING, TABLE_COMPLETE))
             return None
         columns = [
-            PlannedColumn(column, not verdict.ignores(column.name), column.name in definition.identity)
-            for column in definition.columns
+            PlannedColumn(column, not verdict.ignores(one.name), one.name in definition.identity)
+            for one, column in zip(definition.sent, definition.columns, strict=True)
         ]
         try:
             plan = TablePlan(*table, schema_id(columns_of(definition, verdict)), columns)
