@@ -160,6 +160,9 @@ _PG_OTHER = (
     "test_server_when_it_is_another_one_then_nothing_is_made_there_before_it_is_accepted"
 )
 _PG_TABLE = "agent/postgresql/test_table_remedies.py"
+_PG_RENAMED = (
+    f"{_PG_TABLE}::test_table_when_an_ignored_column_gets_another_name_then_the_remedy_brings_its_other_columns"
+)
 _PG_POLICY = f"{_PG_TABLE}::test_table_when_its_policy_is_to_stop_then_the_remedy_brings_its_rows"
 _PG_ROW = f"{_PG_TABLE}::test_table_when_a_row_is_too_large_then_the_remedy_brings_its_rows"
 _PG_COLUMNS = f"{_PG_TABLE}::test_table_when_it_has_too_many_columns_then_the_remedy_brings_its_rows"
@@ -186,6 +189,7 @@ RUN_BY = {
     "agent/sources/postgresql/snapshot/results.py TablePlan.invalid": (_PG_DAMAGED,),
     "agent/sources/postgresql/stream/starts.py WalStart._accept": (_PG_OTHER, _PG_NAMED),
     "agent/sources/postgresql/stream/starts.py WalStart.stored": (_PG_NO_POSITION,),
+    "agent/sources/postgresql/failures.py ignored_renamed": (_PG_RENAMED,),
     "agent/sources/postgresql/failures.py columns_unsupported": (_PG_COLUMNS,),
     "agent/sources/postgresql/failures.py row_unreadable": (_PG_ROW,),
     "agent/sources/postgresql/failures.py rows_unlogged": (_PG_POLICY,),

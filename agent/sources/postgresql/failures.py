@@ -113,8 +113,8 @@ def ignored_renamed(place: Place, table: Table, columns: str) -> TableIgnoredRen
         DOING,
         f"a column that the filter ignores, or a computed one, has a name that it does not ignore now: {columns}",
         data=TABLE_COMPLETE,
-        remedy=f"Add the column to sources.{place.source}.filter.{'.'.join(table)}.ignored_columns, restart the agent"
-        f" and run: {sync_anew(place.source, *table)}",
+        remedy=f"Put the column's present name into sources.{place.source}.filter.{'.'.join(table)}.ignored_columns, in"
+        f" place of the former one, restart the agent and run: {sync_anew(place.source, *table)}",
         source=place.source,
         database=table[0],
         table=table[1],

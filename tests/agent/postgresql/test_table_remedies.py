@@ -3,6 +3,7 @@
 The gateway is a double, which does what a command asks of the control plane.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -70,6 +71,11 @@ class Operator:
         self.gateway.wait(lambda: record.effective and record.effective[-1].error.code == code)
         return told(record.effective[-1].error, code)
 
+    def ignores(self, message: str, *columns: str) -> None:
+        """The setting that the message names has these columns; the agent is not running."""
+        (setting,) = re.findall(r"\bsources\.shop\.filter\.([\w.]+)\.ignored_columns", message)
+        self.facts["filter"] = {setting: {"ignored_columns": list(columns)}}
+
     def leads_back(self, message: str, command: str, select: str = "*", changes: str = "") -> None:
         """The one command of the message brings the table's rows, and what is written afterwards comes too."""
         (words,) = commands(message)
@@ -120,6 +126,23 @@ def test_table_when_its_policy_is_to_stop_then_the_remedy_brings_its_rows(
         run(postgres, "ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
         message = operator.stopped("TABLE_ROWS_UNLOGGED")
         operator.leads_back(message, START)
+
+
+def test_table_when_an_ignored_column_gets_another_name_then_the_remedy_brings_its_other_columns(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres, rows=5)
+    operator = Operator(tmp_path, gateway, postgres, filter={"public.orders": {"ignored_columns": ["note"]}})
+    with operator.agent():
+        read(operator)
+        run(postgres, "ALTER TABLE orders RENAME note TO remark")
+        message = operator.stopped("TABLE_IGNORED_RENAMED")
+    assert "does not ignore now: remark." in message
+    gateway.wait_gone(SOURCE)
+    operator.ignores(message, "remark")
+    with operator.agent():
+        operator.leads_back(message, START, "id, name", "INSERT INTO orders VALUES (77, 'behind', 'hidden')")
+    assert not [row for row in gateway.rows(SOURCE, ORDERS) if row.keys() & {"note", "remark"}]
 
 
 def test_table_when_a_row_is_too_large_then_the_remedy_brings_its_rows(
