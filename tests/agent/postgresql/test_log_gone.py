@@ -144,14 +144,18 @@ def test_slot_when_the_server_has_removed_its_wal_then_a_new_one_is_made_behind_
         assert run(postgres, "SELECT wal_status FROM pg_replication_slots") != [("lost",)]
 
 
-def test_publication_when_it_was_dropped_then_the_tables_go_on_behind_a_gap(
+def test_publication_when_it_was_dropped_then_the_rows_are_to_be_read_again(
     postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
+    """A server of before 18 can't decode what was changed meanwhile; a later one leaves it out without an error."""
     read(gateway, postgres, tmp_path)
     run(postgres, "DROP PUBLICATION menura", "INSERT INTO orders VALUES (2, 'missed', '')")
     with streaming(tmp_path, gateway, postgres):
-        gap = gone_on(gateway, postgres, 3)
-    assert "publication" in gap.unlogged_changes
+        told = wait_event(gateway, ORDERS, Kind.LOG_GAP, Kind.ROWS_UNLOGGED)
+        assert "publi" in told.unlogged_changes
+        assert told.reread
+        run(postgres, "INSERT INTO orders VALUES (3, 'behind', '')")
+        gateway.wait(lambda: (3,) in current(gateway, ORDERS))
 
 
 def test_table_when_it_was_not_published_for_a_while_then_its_rows_are_to_be_read_again(
