@@ -44,8 +44,8 @@ HEADERS = [
     for header in sorted(folder.glob("*"))
     if header.suffix in {".h", ".pxd"}
 ]
-# Code for any x86-64 or arm64 of the last ten years; what is faster still is chosen at run time. Without debug info,
-# which is four fifths of its size.
+# Code for any x86-64 or arm64 of the last ten years; what is faster still is chosen at run time. Without debug info
+# and symbols, which are four fifths of its size.
 core = [
     Extension(
         f"{package}.{source.stem}",
@@ -53,6 +53,7 @@ core = [
         include_dirs=["proto/menura"],
         depends=HEADERS,
         extra_compile_args=["-O3", "-g0", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Wno-unused-parameter"],
+        extra_link_args=["-s"],
     )
     for package, folder in CORE.items()
     for source in sorted(folder.glob("*.pyx"))
