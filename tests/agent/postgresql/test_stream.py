@@ -7,9 +7,11 @@ import pytest
 from menura.change_batch import ChangeType
 from menura.roles import Role
 
+from agent.sources.postgresql.native.decoder import TablePlan
 from agent.sources.postgresql.positions import parse_lsn
+from agent.sources.postgresql.stream.stops import Stops
 from tests.agent.dumping import poll, wait_dumped
-from tests.agent.gateway_double import GatewayDouble
+from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.postgresql.sources import SOURCE
 from tests.agent.postgresql.streaming import (
     ORDERS,
@@ -92,15 +94,19 @@ def test_stream_when_it_breaks_and_cuts_are_lost_then_the_same_changes_have_the_
     items = ("public", "items")
     with streaming(tmp_path, gateway, postgres):
         begin(gateway, ORDERS)
-    with streaming(tmp_path, gateway, postgres), Writers(postgres, "orders", seed) as writers:
+    with Writers(postgres, "orders", seed) as writers:
         for _ in range(2):
-            least = writers.transactions + 30
-            gateway.wait(lambda least=least: writers.transactions > least)
-            gateway.lose_cuts(SOURCE)
-            least = writers.transactions + 30
-            gateway.wait(lambda least=least: writers.transactions > least)
+            with streaming(tmp_path, gateway, postgres):
+                least = writers.transactions + 30
+                gateway.wait(lambda least=least: writers.transactions > least)
+                gateway.drop(SOURCE, Role.CHANGES)
+                gateway.wait(lambda: gateway.source(SOURCE).committed)
+                gateway.lose_cuts(SOURCE)
+                least = writers.transactions + 30
+                gateway.wait(lambda least=least: writers.transactions > least)
+            gateway.wait_gone(SOURCE)
             gateway.lose_cuts(SOURCE, loses=False)
-            gateway.drop(SOURCE, Role.CHANGES)
+    with streaming(tmp_path, gateway, postgres), Writers(postgres, "orders", seed) as writers:
         begin(gateway, items)
         with Writers(postgres, "items", seed + 7):
             gateway.drop(SOURCE, Role.CHANGES)
@@ -131,8 +137,9 @@ def test_slot_when_cuts_are_committed_then_it_follows_and_never_passes_them(
         run(postgres, "INSERT INTO orders VALUES (1001, 'lost', '')")
         gateway.wait(lambda: gateway.source(SOURCE).status.rows)
         assert confirmed_lsn(postgres) <= committed
-        gateway.lose_cuts(SOURCE, loses=False)
-        gateway.drop(SOURCE, Role.CHANGES)
+    gateway.wait_gone(SOURCE)
+    gateway.lose_cuts(SOURCE, loses=False)
+    with streaming(tmp_path, gateway, postgres):
         gateway.wait(lambda: (1001,) in current(gateway, ORDERS))
 
 
@@ -231,6 +238,28 @@ def test_definition_when_altered_between_rows_then_each_row_comes_with_its_own(
         assert [(one.name, one.renamed_from) for one in remark.columns if one.renamed_from] == [("remark", "note")]
         assert [one.name for one in dropped.columns] == ["id", "remark", "paid"]
         assert [one.name for one in more.columns if one.is_null] == ["more"]
+
+
+def test_definition_when_it_is_told_again_without_a_change_then_its_plan_stays(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[TablePlan] = []
+    planned = Stops.planned
+
+    def note(stops: Stops, table: Table, plan: TablePlan) -> None:
+        made.append(plan)
+        planned(stops, table, plan)
+
+    monkeypatch.setattr(Stops, "planned", note)
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        for number in range(20):
+            run(postgres, f"INSERT INTO orders VALUES ({number}, '', '')", "COMMENT ON COLUMN orders.name IS 'x'")
+            run(postgres, f"ALTER TABLE orders ALTER name SET STATISTICS {number}")
+        gateway.wait(lambda: len(kinds(gateway, ORDERS)) == 20)
+        assert len(made) == 1
+        assert events(gateway, ORDERS) == []
 
 
 def test_definition_when_altered_without_rows_then_a_look_finds_it(

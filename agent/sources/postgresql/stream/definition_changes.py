@@ -153,10 +153,6 @@ def _column_type(column: RelationColumn, known: Sequence[Attribute]) -> ColumnTy
     return alike[0] if alike else named_type(f"type {column.type_oid}")
 
 
-def type_oids(relation: Relation) -> set[int]:
-    return {column.type_oid for column in relation.columns}
-
-
 # --- what is sent
 
 

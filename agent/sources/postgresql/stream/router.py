@@ -38,8 +38,10 @@ class TableRouter:
         self._stops = stops
         self._read = read
         self._cuts = cuts
-        #: by number, as this session has told them
+        #: of synced tables by number, as this session has told them
         self._relations: dict[int, Relation] = {}
+        #: the newest plan of each table, and what it was made of
+        self._shapes: dict[Table, tuple[object, TablePlan]] = {}
         #: of tables that were skipped then
         self._deferred: dict[int, Relation] = {}
         self._skipped: set[Table] = set()
@@ -55,7 +57,9 @@ class TableRouter:
         """How rows look from here on."""
         relation = parse_relation(body)
         table = relation.table
-        self._relations[relation.oid] = relation
+        self._relations.pop(relation.oid, None)
+        if self._table_positions.is_synced(table):
+            self._relations[relation.oid] = relation
         self._deferred.pop(relation.oid, None)
         owner = self._definitions.owner(relation.oid)
         if owner is not None and owner != table and self._gets_rows(owner):
@@ -86,12 +90,17 @@ class TableRouter:
             PlannedColumn(column, not verdict.ignores(one.name), one.name in definition.identity)
             for one, column in zip(definition.sent, definition.columns, strict=True)
         ]
+        shape = tuple((one.column, one.sent, one.identity) for one in columns)
+        known = self._shapes.get(table)
+        if known is not None and known[0] == shape and known[1].active:  # it is often told without any change
+            return known[1]
         try:
             plan = TablePlan(*table, schema_id(columns_of(definition, verdict)), columns)
         except ValueError as wrong:
             self._stops.stop_here(table, columns_unsupported(self._read.place(), table, str(wrong)))
             return None
-        self._stops.plans.setdefault(table, []).append(plan)
+        self._shapes[table] = (shape, plan)
+        self._stops.planned(table, plan)
         return plan
 
     # --- tables that are not where the stream is

@@ -33,11 +33,17 @@ class Stops:
         self._read = read
         self._cuts = cuts
         self._pending = dict(context.pending_stops)
-        self.plans: dict[Table, list[TablePlan]] = {}
+        self._plans: dict[Table, list[TablePlan]] = {}
 
     @property
     def are_pending(self) -> bool:
         return bool(self._pending)
+
+    def planned(self, table: Table, plan: TablePlan) -> None:
+        """Rows come by it from here on; older ones count while they have rows of the current transaction."""
+        first_gsn = self._decoder.transaction_first_gsn
+        used = [one for one in self._plans.get(table, ()) if one.last_gsn >= first_gsn]
+        self._plans[table] = [*used, plan]
 
     def stop_here(self, table: Table, error: MenuraError) -> None:
         """The table is complete up to the transaction before this one, and goes no further. May raise `TableFailed`."""
@@ -46,7 +52,7 @@ class Stops:
         first_gsn = self._decoder.transaction_first_gsn
         is_begun = self._decoder.in_transaction and (
             self._cuts.has_event_since(first_gsn)
-            or any(plan.last_gsn >= first_gsn for plan in self.plans.get(table, ()))
+            or any(plan.last_gsn >= first_gsn for plan in self._plans.get(table, ()))
         )
         if is_begun:
             raise self.failed(stop)
@@ -70,7 +76,7 @@ class Stops:
     def stop(self, stop: Stop[WalPosition]) -> None:
         log.warning("table stopped", extra={"fields": {"source": self._source, "error": str(stop.error)}})
         self._table_positions.stop(stop.table)
-        for plan in self.plans.get(stop.table, ()):
+        for plan in self._plans.get(stop.table, ()):
             plan.active = False
         self._cuts.add_stop(stop)
         self._sink.tables_are((stop,))
