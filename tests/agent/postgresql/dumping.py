@@ -1,23 +1,18 @@
 """Dumps in tests of a PostgreSQL source: agents inside the process with small chunks, and writers meanwhile."""
 
 import random
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from agent.sources.postgresql.snapshot import ranges
 from tests.agent.dump_ledger import Dump
-from tests.agent.dumping import agent_inside, now, poll, small_chunks
+from tests.agent.dumping import now, poll, small_chunks
 from tests.agent.gateway_double import GatewayDouble, Table
-from tests.agent.postgresql.sources import SOURCE, source
-from tests.agent.running import write_config
+from tests.agent.postgresql import streaming
+from tests.agent.postgresql.streaming import run
 from tests.postgres import SourceServer
-
-END_SECONDS = 300
 
 
 @pytest.fixture
@@ -28,16 +23,6 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayDouble]:
     double = GatewayDouble()
     yield double
     double.stop()
-
-
-@contextmanager
-def running(folder: Path, gateway: GatewayDouble, server: SourceServer, **others: object) -> Iterator[None]:
-    with agent_inside(write_config(folder, gateway.address, {SOURCE: source(server, **others)})):
-        yield
-
-
-def run(server: SourceServer, *statements: str) -> list[tuple[object, ...]]:
-    return server.run(*statements, database="shop")
 
 
 def create(
@@ -62,49 +47,10 @@ def fill(server: SourceServer, table: str, rows: int) -> None:
     )
 
 
-class Writers:
-    """Changes rows of a table (id, name, note) at random: inserts, updates, deletes, keys, re-inserts."""
+class Writers(streaming.Writers):
+    """As fast as they can, with small values, and rows that move to the other end of the key."""
 
-    def __init__(self, server: SourceServer, table: str, seed: int, most_id: int, threads: int = 2) -> None:
-        self._server, self._table, self._most_id = server, table, most_id
-        self._stopping = threading.Event()
-        self._failures: list[BaseException] = []
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(random.Random(seed * 100 + number),))
-            for number in range(threads)
-        ]
-
-    def __enter__(self) -> "Writers":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(END_SECONDS)
-        assert not self._failures, self._failures
-
-    def _guarded(self, chance: random.Random) -> None:
-        try:
-            with self._server.connect("shop", autocommit=False) as connection:
-                connection.execute("SET deadlock_timeout = '50ms'")
-                connection.commit()
-                while not self._stopping.is_set():
-                    self._transaction(connection, chance)
-        except BaseException as failed:
-            self._failures.append(failed)
-            raise
-
-    def _transaction(self, connection: psycopg.Connection, chance: random.Random) -> None:
-        try:
-            for _ in range(chance.randint(1, 4)):
-                if chance.random() < 0.3:
-                    connection.execute("SAVEPOINT s")
-                connection.execute(self._statement(chance))
-            connection.rollback() if chance.random() < 0.1 else connection.commit()
-        except (psycopg.errors.TransactionRollback, psycopg.errors.UniqueViolation):
-            connection.rollback()
+    pause_seconds = 0
 
     def _statement(self, chance: random.Random) -> str:
         one, other = chance.randint(1, self._most_id), chance.randint(1, self._most_id)

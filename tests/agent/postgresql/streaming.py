@@ -131,6 +131,8 @@ def committed_lsn(gateway: GatewayDouble) -> int:
 class Writers:
     """Changes rows of a table (id, name, note) at random, two at a time: keys, large values, rows that come again."""
 
+    pause_seconds = 0.002
+
     def __init__(self, server: SourceServer, table: str, seed: int, most_id: int = 300, threads: int = 2) -> None:
         self._server, self._table, self._most_id = server, table, most_id
         self._stopping = threading.Event()
@@ -155,7 +157,9 @@ class Writers:
     def _guarded(self, chance: random.Random) -> None:
         try:
             with self._server.connect("shop", autocommit=False) as connection:
-                while not self._stopping.wait(0.002):
+                connection.execute("SET deadlock_timeout = '50ms'")
+                connection.commit()
+                while not self._stopping.wait(self.pause_seconds):
                     self._transaction(connection, chance)
         except BaseException as failed:
             self._failures.append(failed)
@@ -164,10 +168,12 @@ class Writers:
     def _transaction(self, connection: psycopg.Connection, chance: random.Random) -> None:
         try:
             for _ in range(chance.randint(1, 4)):
+                if chance.random() < 0.3:
+                    connection.execute("SAVEPOINT s")
                 connection.execute(self._statement(chance))
             connection.rollback() if chance.random() < 0.1 else connection.commit()
             self.transactions += 1
-        except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
+        except (psycopg.errors.TransactionRollback, psycopg.errors.UniqueViolation):
             connection.rollback()
 
     def _statement(self, chance: random.Random) -> str:

@@ -11,9 +11,10 @@ from menura.v1 import snapshot_pb2
 
 from tests.agent.dumping import dumped, now, poll, wait_dumped, wait_status
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.postgresql.dumping import Writers, create, gateway, run, running, selected, wait_equal
+from tests.agent.postgresql.dumping import Writers, create, gateway, selected, wait_equal
 from tests.agent.postgresql.logged import wait_held
 from tests.agent.postgresql.sources import SOURCE, entries, login
+from tests.agent.postgresql.streaming import run, streaming
 from tests.postgres import SourceServer, source_server, standby_of
 from tests.remedies import commands
 
@@ -28,7 +29,7 @@ def test_dump_when_commits_are_held_at_random_then_no_row_is_lost_or_comes_back(
     """A commit that waits for a standby is in the log, and no SELECT shows it."""
     table = create(postgres, rows=1500)
     gateway.sync(SOURCE, table, now=True)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         with Writers(postgres, "orders", 5, most_id=6000):
             for number in range(3):
                 dump = gateway.dump(SOURCE, f"dump-{number}", table)
@@ -57,7 +58,7 @@ def test_dump_from_a_standby_when_others_write_then_it_is_the_table(
     with standby_of(postgres) as standby:
         gateway.sync(SOURCE, table, dump="first")
         parts = {"client": entries(login(standby)), "replication": entries(login(postgres))}
-        with running(tmp_path, gateway, postgres, **parts):
+        with streaming(tmp_path, gateway, postgres, **parts):
             gateway.wait(lambda: gateway.source(SOURCE).replicates)
             with Writers(postgres, "orders", 6, most_id=8000):
                 dump = gateway.dump(SOURCE, "first", table)
@@ -78,7 +79,7 @@ def test_dump_when_changes_come_from_a_standby_too_then_it_is_the_table(
         gateway.sync(SOURCE, table, dump="first")
         dump = gateway.dump(SOURCE, "first", table)
         server = entries(login(standby))
-        with _telling(primary), running(tmp_path, gateway, primary, client=server, replication=server):
+        with _telling(primary), streaming(tmp_path, gateway, primary, client=server, replication=server):
             with Writers(primary, "orders", 8, most_id=8000 if key else 50_000_000):
                 wait_dumped(gateway, dump)
             wait_equal(gateway, primary, dump, key or ("id", "note"))
@@ -108,7 +109,7 @@ def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
     table = create(postgres, rows=3000)
     gateway.sync(SOURCE, table, now=True)
     slow = snapshot_pb2.DumpLimits(rows_per_second=100)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         dump = gateway.dump(SOURCE, "slow", table, limits=slow)
         ledger = gateway.source(SOURCE).ledger
         gateway.wait(lambda: len(ledger.chunks) > 2)
@@ -126,7 +127,7 @@ def test_dump_when_cancelled_then_nothing_of_it_is_read_on_the_server_any_more(
     table = create(postgres, rows=3000)
     gateway.sync(SOURCE, table, now=True)
     slow = snapshot_pb2.DumpLimits(rows_per_second=1)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         dump = gateway.dump(SOURCE, "slow", table, limits=slow)
         gateway.wait(lambda: gateway.source(SOURCE).ledger.received_rows)
         gateway.order(SOURCE, dump, cancelled=True)
@@ -145,7 +146,7 @@ def test_dump_when_the_table_is_altered_in_its_middle_then_it_goes_on_with_the_n
 ) -> None:
     table = create(postgres, rows=3000)
     gateway.sync(SOURCE, table, now=True)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         with Writers(postgres, "orders", 11, most_id=9000):
             dump = gateway.dump(SOURCE, "altered", table, limits=snapshot_pb2.DumpLimits(rows_per_second=300))
             ledger = gateway.source(SOURCE).ledger
@@ -171,7 +172,7 @@ def test_dump_when_the_server_is_restarted_in_its_middle_then_it_goes_on(
 ) -> None:
     table = create(postgres, rows=3000)
     gateway.sync(SOURCE, table, now=True)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         dump = gateway.dump(SOURCE, "long", table, limits=snapshot_pb2.DumpLimits(rows_per_second=300))
         ledger = gateway.source(SOURCE).ledger
         gateway.wait(lambda: len(ledger.chunks) > 3)
@@ -190,12 +191,12 @@ def test_dump_when_a_transaction_was_open_before_the_stream_then_it_waits_only_w
     """Whether it has committed, and is not visible yet, nobody knows who may not see what others' sessions do."""
     table = create(postgres)
     gateway.sync(SOURCE, table, now=True)
-    with running(tmp_path, gateway, postgres):  # a new slot waits for all transactions
+    with streaming(tmp_path, gateway, postgres):  # a new slot waits for all transactions
         gateway.wait(lambda: gateway.source(SOURCE).committed)
     postgres.run(f"{'GRANT pg_read_all_stats TO' if is_seen else 'REVOKE pg_read_all_stats FROM'} menura")
     with postgres.connect("shop", autocommit=False) as other:
         other.execute("INSERT INTO orders VALUES (-5, 'late')")
-        with running(tmp_path, gateway, postgres):
+        with streaming(tmp_path, gateway, postgres):
             dump = gateway.dump(SOURCE, "open", table)
             if is_seen:
                 wait_dumped(gateway, dump)
@@ -214,7 +215,7 @@ def test_dump_when_the_user_may_not_read_the_table_then_it_fails_with_the_grant(
     run(postgres, "REVOKE SELECT ON orders FROM menura", "CREATE TABLE other (id int)")
     gateway.sync(SOURCE, table, now=True)
     dump = gateway.dump(SOURCE, "blind", table)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         gateway.wait(lambda: dump.failed)
     assert dump.failed is not None
     assert dump.failed.code == "SOURCE_GRANT_MISSING"
@@ -230,7 +231,7 @@ def test_dump_when_rows_are_another_primarys_then_the_setting_of_the_message_nam
     with source_server(is_other=True) as other:
         other.create_replication_user()
         parts = {"client": entries(login(other)), "replication": entries(login(postgres))}
-        with running(tmp_path, gateway, postgres, **parts):
+        with streaming(tmp_path, gateway, postgres, **parts):
             gateway.wait(lambda: dump.failed)
     gateway.wait_gone(SOURCE)
     assert dump.failed is not None
@@ -241,7 +242,7 @@ def test_dump_when_rows_are_another_primarys_then_the_setting_of_the_message_nam
     )
     assert commands(dump.failed.remedy) == [["sync", "retry", SOURCE, "--all"]]
     parts["client"] = parts["replication"]
-    with running(tmp_path, gateway, postgres, **parts):
+    with streaming(tmp_path, gateway, postgres, **parts):
         dump = gateway.dump(SOURCE, "again", table)
         wait_dumped(gateway, dump)
         wait_equal(gateway, postgres, dump, ("id",))
@@ -260,7 +261,7 @@ def test_dump_when_a_row_can_not_be_read_then_it_fails_there_and_the_setting_of_
     )
     gateway.sync(SOURCE, table, other, now=True)
     dump = gateway.dump(SOURCE, "damaged", table)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         gateway.wait(lambda: dump.failed)
         others = gateway.dump(SOURCE, "others", other)
         wait_dumped(gateway, others)
@@ -270,7 +271,7 @@ def test_dump_when_a_row_can_not_be_read_then_it_fails_there_and_the_setting_of_
     assert "the first row above (597) by (id)" in dump.failed.found
     assert "sources.shop.filter.public.orders.ignored_columns" in dump.failed.remedy
     assert commands(dump.failed.remedy)[0][:3] == ["dump", "start", SOURCE]
-    with running(tmp_path, gateway, postgres, filter={"public.orders": {"ignored_columns": ["m"]}}):
+    with streaming(tmp_path, gateway, postgres, filter={"public.orders": {"ignored_columns": ["m"]}}):
         dump = gateway.dump(SOURCE, "again", table)
         wait_dumped(gateway, dump)
         assert len(now(gateway, dump, ("id",))) == 400

@@ -10,8 +10,9 @@ from menura.v1 import config_pb2, snapshot_pb2
 from tests.agent.dump_ledger import Dump, merged
 from tests.agent.dumping import SLOW, dumped, now, poll, wait_dumped
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.postgresql.dumping import Writers, create, fill, gateway, run, running, selected, wait_equal
+from tests.agent.postgresql.dumping import Writers, create, fill, gateway, selected, wait_equal
 from tests.agent.postgresql.sources import SOURCE
+from tests.agent.postgresql.streaming import run, streaming
 from tests.agent.test_replication import last_state
 from tests.postgres import SourceServer
 
@@ -29,7 +30,7 @@ def test_dump_under_load_when_it_ends_then_chunks_and_changes_are_the_table(
     table = create(postgres, f"PRIMARY KEY ({', '.join(key)})", rows=0)
     gateway.sync(SOURCE, table, now=True)
     record = gateway.source(SOURCE)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         gateway.wait(lambda: record.committed)
         fill(postgres, "orders", 2000)  # so the changes alone are the table too
         for number in range(2):
@@ -54,7 +55,7 @@ def test_dump_when_a_sync_begins_with_it_then_the_table_is_whole_and_its_state_s
 ) -> None:
     table = create(postgres)
     gateway.sync(SOURCE, table, dump="first")
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         gateway.wait(lambda: gateway.source(SOURCE).replicates)
         with Writers(postgres, "orders", 1, most_id=4000):
             dump = gateway.dump(SOURCE, "first", table, limits=SLOW)
@@ -74,7 +75,7 @@ def test_dump_when_nobody_writes_then_its_chunks_do_not_wait_for_a_change(
     table = create(postgres, rows=rows)
     gateway.sync(SOURCE, table, dump="quiet")
     dump = gateway.dump(SOURCE, "quiet", table)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         wait_dumped(gateway, dump)
     assert dumped(gateway, dump, ("id",)) == selected(postgres, table, ("id",))
 
@@ -84,7 +85,7 @@ def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
 ) -> None:
     other = create(postgres, table="items")
     gateway.sync(SOURCE, other, now=True)
-    with running(tmp_path, gateway, postgres), Writers(postgres, "items", 2, most_id=4000):
+    with streaming(tmp_path, gateway, postgres), Writers(postgres, "items", 2, most_id=4000):
         gateway.wait(lambda: gateway.source(SOURCE).committed)
         table = create(postgres, key="")
         run(postgres, "ALTER TABLE orders REPLICA IDENTITY FULL", "CREATE INDEX ON orders (id)")
@@ -105,7 +106,7 @@ def test_dump_when_only_tables_without_keys_begin_then_the_slot_is_there_before_
 ) -> None:
     tables = [create(postgres, key="", table=f"t{number}", rows=300) for number in range(3)]
     run(postgres, *(f"ALTER TABLE {table[1]} REPLICA IDENTITY FULL" for table in tables))
-    with running(tmp_path, gateway, postgres), ExitStack() as writing:
+    with streaming(tmp_path, gateway, postgres), ExitStack() as writing:
         for number, table in enumerate(tables):
             writing.enter_context(Writers(postgres, table[1], 20 + number, most_id=50_000_000, threads=1))
             gateway.sync(SOURCE, table, dump=table[1])
@@ -141,7 +142,7 @@ def test_dump_when_keys_are_of_other_types_then_it_and_the_stream_send_the_same(
             f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey, ADD PRIMARY KEY (k, id)",
         )
     gateway.sync(SOURCE, *tables, now=True)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         gateway.wait(lambda: gateway.source(SOURCE).committed)
         dumps = [gateway.dump(SOURCE, table[1], table) for table in tables]
         for dump in dumps:
@@ -176,7 +177,7 @@ def test_dump_when_a_partitioned_table_is_written_to_then_rows_that_change_their
     )
     table = ("public", "orders")
     gateway.sync(SOURCE, table, now=True)
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         with Writers(postgres, "orders", 9, most_id=8000):
             dump = gateway.dump(SOURCE, "parts", table)
             wait_dumped(gateway, dump)
@@ -190,7 +191,7 @@ def test_dump_when_tables_join_under_load_then_each_is_its_table(
     tables = [create(postgres, rows=2000), *(create(postgres, rows=30, table=f"small_{n}") for n in range(3))]
     gateway.sync(SOURCE, tables[0], now=True)
     ledger = gateway.source(SOURCE).ledger
-    with running(tmp_path, gateway, postgres):
+    with streaming(tmp_path, gateway, postgres):
         with ExitStack() as writing:
             for number, table in enumerate(tables):
                 writing.enter_context(Writers(postgres, table[1], 7 * seed + number, 8000, threads=1))
