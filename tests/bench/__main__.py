@@ -5,14 +5,11 @@ runs three times (a slow one until it has run for 20 s): the table has the run o
 `giant`, one transaction of 5 GB, takes minutes and 20 GB of disk: only where it is named.
 """
 
-import argparse
-import os
 import tempfile
-from functools import partial
 from pathlib import Path
 
-from tests.bench.readers import READERS, TABLE_READERS, Measure, Reader, install_peers
-from tests.bench.report import console, median, show
+from tests.bench.readers import READERS, TABLE_READERS, install_peers
+from tests.bench.report import chosen_readers, console, measure, parser, show
 from tests.bench.workload import make, prepare
 from tests.servers import server
 
@@ -24,43 +21,20 @@ SETTINGS = {"max_binlog_size": "1073741824", "innodb_flush_log_at_trx_commit": "
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
-    parser.add_argument(
-        "cases", nargs="*", metavar="CASE", help=f"some of {', '.join(ROWS)}; without any {', '.join(USUAL)}"
-    )
-    every = list(READERS | TABLE_READERS)
-    parser.add_argument("--readers", nargs="+", choices=every, default=every)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows, to try the benchmark itself")
-    chosen = parser.parse_args()
-    unknown = set(chosen.cases) - set(ROWS)
-    if unknown:
-        parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed: modules are compiled once, not in each run
-    readers_of = {
-        name: {reader: read for reader, read in _readers_of(name).items() if reader in chosen.readers}
-        for name in chosen.cases or USUAL
-    }
-    install_peers({reader for readers in readers_of.values() for reader in readers})
+    every = {case: TABLE_READERS if case == "dump" else READERS for case in ROWS}
+    chosen = parser("tests.bench", __doc__, every).parse_args()
+    readers = chosen_readers(chosen, every, USUAL)
+    install_peers({name for of_case in readers.values() for name in of_case})
     out = console()
-    measures: list[Measure] = []
     with (
         tempfile.TemporaryDirectory(prefix="menura-bench-") as folder,
         server("mysql", Path(folder), **SETTINGS) as mysql,
     ):
         mysql.create_replication_user()
         prepare(mysql)
-        for name, readers in readers_of.items():
-            rows = max(1000, int(ROWS[name] * chosen.scale) // 1000 * 1000)
-            out.print(f"writing case {name}: {rows:,} rows into MySQL {mysql.run('SELECT VERSION()')[0][0]}")
-            case = make(mysql, name, rows)
-            for reader, read in readers.items():
-                measures.append(median(partial(read, mysql, case)))
-                out.print(f"  {reader}: {measures[-1].cpu_s:.2f} CPU s")
+        version = f"MySQL {mysql.run('SELECT VERSION()')[0][0]}"
+        measures = measure(readers, mysql, version, make, ROWS, chosen.scale, out)
     show("Reading a binary log, and a table (dump)", measures, PEERS, "bench.json", out)
-
-
-def _readers_of(case: str) -> dict[str, Reader]:
-    return TABLE_READERS if case == "dump" else READERS
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
-"""What benchmarks of every kind of source have in common: repeated runs, the table, and its file under build/."""
+"""What benchmarks of every kind of source have in common: arguments, repeated runs, the table and its file."""
 
+import argparse
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +17,56 @@ from tests.servers import ROOT
 RUNS = 3
 #: a reader that has run for so long is not run again
 ENOUGH_SECONDS = 20
+
+
+S = TypeVar("S")
+C = TypeVar("C")
+#: by case and name
+Readers = Mapping[str, Mapping[str, Callable[[S, C], Measure]]]
+
+
+def parser(program: str, description: str | None, readers: Readers[S, C]) -> argparse.ArgumentParser:
+    def case(name: str) -> str:
+        if name not in readers:
+            raise argparse.ArgumentTypeError(f"no such case: {name}; there are {', '.join(readers)}")
+        return name
+
+    made = argparse.ArgumentParser(prog=program, description=description)
+    made.add_argument("cases", nargs="*", metavar="CASE", type=case, help=f"some of {', '.join(readers)}")
+    names = sorted({name for of_case in readers.values() for name in of_case})
+    made.add_argument("--readers", nargs="+", choices=names, default=names)
+    made.add_argument("--scale", type=float, default=1.0, help="share of the rows, to try the benchmark itself")
+    return made
+
+
+def chosen_readers(chosen: argparse.Namespace, readers: Readers[S, C], usual: Sequence[str]) -> Readers[S, C]:
+    """Of the cases that were asked for; without any the usual ones."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed: modules are compiled once, not in each run
+    return {
+        case: {name: read for name, read in readers[case].items() if name in chosen.readers}
+        for case in chosen.cases or usual
+    }
+
+
+def measure(
+    readers: Readers[S, C],
+    server: S,
+    version: object,
+    make: Callable[[S, str, int], C],
+    rows: Mapping[str, int],
+    scale: float,
+    out: Console,
+) -> list[Measure]:
+    """Write each case, and have it read by one reader after the other."""
+    measures: list[Measure] = []
+    for name, of_case in readers.items():
+        count = max(1000, int(rows[name] * scale) // 1000 * 1000)
+        out.print(f"writing case {name}: {count:,} rows into {version}")
+        case = make(server, name, count)
+        for reader, read in of_case.items():
+            measures.append(median(partial(read, server, case)))
+            out.print(f"  {reader}: {measures[-1].cpu_s:.2f} CPU s")
+    return measures
 
 
 def console() -> Console:
