@@ -30,6 +30,7 @@ started: "list[Process]" = []
 
 T = TypeVar("T")
 
+TOLD_LINES = 12
 #: between two looks at what a test waits for
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 
@@ -248,6 +249,12 @@ class Stack:
     def table(self, source: str, database: str, table: str) -> dict[str, Any]:
         view: dict[str, Any] = self.get(self.table_path(source, database, table))
         return view
+
+    def told(self, source: str, database: str, table: str) -> str:
+        """What the product says of a table: its state, the source's, and the newest lines of its processes' logs."""
+        views = (self.table(source, database, table), self.source(source))
+        logs = (f"{process.log.name}: {process.tail(TOLD_LINES)}" for process in started if process.is_running())
+        return "\n".join((*map(str, views), *logs))
 
     def table_path(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
         return f"/v1/tenants/{tenant or self.tenant}/sources/{source}/tables/{quote(database, '')}/{quote(table, '')}"

@@ -176,7 +176,8 @@ def wait_until_equal(
         if compared.equal:
             waiting.pop(0)
         elif now > deadline:
-            raise AssertionError(f"not equal after {seconds:.0f} s: {compared}")
+            told = running.told(source, schema, waiting[0])
+            raise AssertionError(f"not equal after {seconds:.0f} s: {compared}\n{told}")
         else:
             time.sleep(max(0.5, 2 * (now - asked)))
 

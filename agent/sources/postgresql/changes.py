@@ -97,7 +97,7 @@ class WalChanges:
         self._facts: Facts | None = None
         self._tables: tuple[Table, ...] = ()
         self._newest_look: Look | None = None
-        #: where the log ended behind the last look; 0: another one is due
+        #: the last look shows all of the log up to here; 0: another one is due
         self._looked_lsn = 0
         #: the server keeps little WAL for the slot
         self._is_short = False
@@ -246,7 +246,7 @@ class WalChanges:
         with self._lock:
             if self._tables == tables:
                 self._newest_look = look
-                self._looked_lsn = 0 if look.unsettled else look.after_lsn
+                self._looked_lsn = look.before_lsn if look.is_whole and not look.unsettled else 0
 
     def _take_look(self) -> Look | None:
         with self._lock:

@@ -1,7 +1,10 @@
 """What is in a server's log, as a slot tells it by SQL: transactions in the order of their commits."""
 
 import struct
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agent.sources.postgresql.positions import WalPosition, parse_lsn
@@ -10,6 +13,7 @@ from tests.postgres import SourceServer
 
 SLOT, PUBLICATION = "menura_test", "menura"
 Values = dict[str, str | None]
+DEADLINE_SECONDS = 120
 _FACTS = """
     SELECT system_identifier::text, timeline_id, (SELECT oid::int FROM pg_database WHERE datname = current_database())
     FROM pg_control_system(), pg_control_checkpoint()
@@ -153,8 +157,34 @@ class _Body:
 
 def wait_held(server: SourceServer, count: int = 1) -> None:
     """Until so many commits are in the log and wait for a standby."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE_SECONDS
     statement = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     while server.run(statement) != [(count,)]:
         assert time.monotonic() < deadline, "no commit is held"
+        time.sleep(0.01)
+
+
+@contextmanager
+def held_commits(server: SourceServer, *statements: str) -> Iterator[None]:
+    """Commits that are in the log and not visible, since no standby is there that they wait for."""
+    server.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+    threads = []
+    try:
+        _wait_for_setting(server, "nobody")
+        for count, statement in enumerate(statements, 1):
+            threads.append(threading.Thread(target=server.run, args=(statement,), kwargs={"database": "shop"}))
+            threads[-1].start()
+            wait_held(server, count)
+        yield
+    finally:
+        server.run("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        for thread in threads:
+            thread.join(DEADLINE_SECONDS)
+            assert not thread.is_alive(), "a commit is still held"
+
+
+def _wait_for_setting(server: SourceServer, expected: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while server.run("SHOW synchronous_standby_names") != [(expected,)]:
+        assert time.monotonic() < deadline
         time.sleep(0.01)

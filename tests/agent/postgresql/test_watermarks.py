@@ -16,38 +16,11 @@ from agent.sources.postgresql.seen_transactions import SeenTransactions
 from agent.sources.postgresql.snapshot import positions
 from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader
 from tests.agent.postgresql.dump_reading import chunk, reader_of, whole
-from tests.agent.postgresql.logged import PUBLICATION, SLOT, Log, wait_held
+from tests.agent.postgresql.logged import DEADLINE_SECONDS, PUBLICATION, SLOT, Log, held_commits, wait_held
 from tests.agent.postgresql.sources import config_of, login
 from tests.postgres import SourceServer, source_server, standby_of
 
 TABLE, KEY, MOST = ("public", "t"), ("id",), 1_000_000
-DEADLINE_SECONDS = 120
-
-
-@contextmanager
-def held_commits(server: SourceServer, *statements: str) -> Iterator[None]:
-    """Commits that are in the log and not visible, since no standby is there that they wait for."""
-    server.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
-    threads = []
-    try:
-        _wait_for_setting(server, "nobody")
-        for count, statement in enumerate(statements, 1):
-            threads.append(threading.Thread(target=server.run, args=(statement,), kwargs={"database": "shop"}))
-            threads[-1].start()
-            wait_held(server, count)
-        yield
-    finally:
-        server.run("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
-        for thread in threads:
-            thread.join(DEADLINE_SECONDS)
-            assert not thread.is_alive(), "a commit is still held"
-
-
-def _wait_for_setting(server: SourceServer, expected: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while server.run("SHOW synchronous_standby_names") != [(expected,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @contextmanager

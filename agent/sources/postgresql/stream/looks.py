@@ -79,6 +79,8 @@ class Look:
     before_lsn: int
     #: what is shown was committed until then
     after_lsn: int
+    #: all that was written until `before_lsn` is shown: no transaction ran that may have written it
+    is_whole: bool
     #: by the names that were asked for
     definitions: Mapping[Table, TableDefinition]
     #: those, and those whose numbers were asked for
@@ -119,6 +121,7 @@ class Looks:
         with self._lock:
             began = time.monotonic()
             before = read_ends(connection)
+            is_whole = not _snapshot(connection).pending
             allowed = [table for table in tables if self._config.filter.verdict(*table).allowed]
             errors = ensure_published(connection, self._config, allowed)
             definitions = read_definitions(connection, tables=allowed)
@@ -136,6 +139,7 @@ class Looks:
             began,
             before.flushed_lsn,
             after.written_lsn,
+            is_whole,
             definitions,
             by_oid,
             by_table,
@@ -145,7 +149,7 @@ class Looks:
         )
 
     def _settle(self, connection: Connection, published: Mapping[Table, tuple[int, str]]) -> list[Table]:
-        snapshot = Snapshot.parse(str(rows(connection, SNAPSHOT_STATEMENT)[0][0]))
+        snapshot = _snapshot(connection)
         ends = read_ends(connection)
         for table, (oid, by) in published.items():
             if not by or self._settled.get(table) == (oid, by):
@@ -168,6 +172,10 @@ def read_ends(connection: Connection) -> Ends:
     if end % block_bytes <= _PAGE_HEADER_BYTES:  # the next record begins there, and none ends before
         end -= end % block_bytes
     return Ends(end, parse_lsn(str(flushed)))
+
+
+def _snapshot(connection: Connection) -> Snapshot:
+    return Snapshot.parse(str(rows(connection, SNAPSHOT_STATEMENT)[0][0]))
 
 
 def _published(connection: Connection, facts: Facts, publication: str, oids: Collection[int]) -> dict[int, str]:
