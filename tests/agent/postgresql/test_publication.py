@@ -2,6 +2,7 @@
 
 import re
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from agent.filter import Filter
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import TableIdentityMissing, TableUnpublished
 from agent.sources.postgresql.identifiers import IDENTIFIERS
-from agent.sources.postgresql.server.connection import connect, server_errors
+from agent.sources.postgresql.server import publication
+from agent.sources.postgresql.server.connection import Connection, connect, server_errors
 from agent.sources.postgresql.server.publication import ensure_published, look
 from agent.table_positions import Table
 from tests.agent.postgresql.sources import SOURCE, config_of
@@ -202,6 +204,23 @@ def test_publication_when_it_leaves_out_columns_that_the_filter_ignores_then_it_
     )
     policy = Filter(rules={"public.t": ("x",)}, identifiers=IDENTIFIERS)
     assert ensured(config_of(postgres, policy=policy), T) == {}
+
+
+def test_publication_when_a_column_goes_during_the_look_then_it_is_not_said_to_be_left_out(
+    owning: SourceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned(owning, "CREATE TABLE t (id int PRIMARY KEY, at int)")
+    config = config_of(owning)
+    assert ensured(config, T) == {}
+    original = publication.rows
+
+    def altered_between(connection: Connection, statement: str, **values: object) -> list[list[Any]]:
+        if "pg_publication_tables" in statement:
+            owned(owning, "ALTER TABLE t DROP COLUMN IF EXISTS at")
+        return original(connection, statement, **values)
+
+    monkeypatch.setattr(publication, "rows", altered_between)
+    assert ensured(config, T) == {}
 
 
 def test_publication_when_it_leaves_out_kinds_of_changes_then_the_statement_of_the_message_mends_it(

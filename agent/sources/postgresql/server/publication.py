@@ -22,6 +22,8 @@ from agent.table_positions import Table
 
 #: so many statements a message has
 MOST_STATEMENTS = 10
+#: for each of them but the last the tables were altered meanwhile
+_LOOKS = 10
 DOING = "checking whether the table's changes are published"
 _UNREAD = "None of its changes is read; the source's other tables are not concerned"
 _OPTIONS = "WITH (publish_via_partition_root = true)"
@@ -122,7 +124,21 @@ def ensure_published(
     if added:
         _write(connection, _addition(config.publication, [state.relations[table] for table in added]))
         state = look(connection, config.publication, tables)
-    return unpublished(state, config)
+    return unpublished(_settled(connection, config, tables, state), config)
+
+
+def _settled(
+    connection: Connection, config: PostgresqlConfig, tables: Collection[Table], state: PublicationState
+) -> PublicationState:
+    """Where something lacks, the newest look that another one confirms: a look has several statements, and one that
+    alters a table between two of them makes columns lack that are gone."""
+    for _ in range(_LOOKS):
+        if not unpublished(state, config):
+            break
+        before, state = state, look(connection, config.publication, tables)
+        if state == before:
+            break
+    return state
 
 
 def unpublished(state: PublicationState, config: PostgresqlConfig) -> dict[Table, TableError]:
