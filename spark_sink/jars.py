@@ -71,17 +71,24 @@ def find_java() -> str:
 
 def fetch_jars(folder: Path) -> list[Path]:
     """Download what is missing into `folder`; the paths. Raises `JarsNotFetched`."""
+    return [fetch_module(module, folder) for module in MODULES]
+
+
+def fetch_module(module: tuple[str, str, str], folder: Path) -> Path:
+    """The jar of (organisation, module, revision) in `folder`, downloaded if it is not there. Raises `JarsNotFetched`,
+    `JavaMissing`."""
     java = find_java()
+    _, name, revision = module
+    jar = folder / f"{name}-{revision}.jar"
+    if jar.is_file():
+        return jar
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="menura-ivy-") as scratch:
         settings = Path(scratch) / "settings.xml"
         settings.write_text(SETTINGS.format(cache=Path(scratch) / "cache"))
-        for organisation, module, revision in MODULES:
-            jar = folder / f"{module}-{revision}.jar"
-            if not jar.is_file():
-                _run_ivy(java, settings, (organisation, module, revision), Path(scratch) / "jars")
-                _move_in(Path(scratch) / "jars" / jar.name, jar)
-    return [folder / name for name in jar_names()]
+        _run_ivy(java, settings, module, Path(scratch) / "jars")
+        _move_in(Path(scratch) / "jars" / jar.name, jar)
+    return jar
 
 
 def _run_ivy(java: str, settings: Path, module: tuple[str, str, str], into: Path) -> None:
