@@ -15,11 +15,11 @@ help: ## list the targets
 
 .PHONY: setup
 setup: ## the environment, servers and jars that demo and test need
-	@.ci/setup environment mariadb jars
+	@.ci/setup environment $(or $(SOURCE),mariadb) jars
 
 .PHONY: demo
-demo: setup ## a shop database, live changes, and the lake following them (KEEP=1 leaves it running)
-	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep)
+demo: setup ## a shop database, live changes, and the lake following them (SOURCE=postgresql; KEEP=1 leaves it running)
+	@$(PYTHON) -m tests.demo $(if $(SOURCE),--source $(SOURCE)) $(if $(KEEP),--keep)
 
 .PHONY: check
 check: lint ## lint, examples, and the tests that need no server, no Spark and no browser: under two minutes
