@@ -36,8 +36,8 @@ fuzz: ## hostile bytes for the compiled core, on from the last run (EVENTS=10000
 	@$(PYTHON) -m tests.fuzz --events $(or $(EVENTS),10000000) --seed $(or $(SEED),1)
 
 .PHONY: churn
-churn: ## a source changed in every way under kills, and its lake compared (SEEDS=1 SECONDS=60 SERVER="mariadb mysql" INGREDIENTS=)
-	@.ci/setup environment mariadb mariadb-11.8 mysql jars
+churn: ## a source changed in every way under kills, and its lake compared (SEEDS=1 SECONDS=60 SERVER="mariadb mysql postgresql" INGREDIENTS=)
+	@.ci/setup environment $(if $(findstring postgresql,$(SERVER)),postgresql postgresql-releases) mariadb mariadb-11.8 mysql jars
 	@$(PYTHON) -m tests.churn --seeds $(or $(SEEDS),1) --seconds $(or $(SECONDS),60) --rate $(or $(RATE),1000) \
 		$(if $(SERVER),--servers $(SERVER)) $(if $(INGREDIENTS),--ingredients $(INGREDIENTS))
 
