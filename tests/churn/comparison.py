@@ -6,7 +6,7 @@ and a further transaction, made after all that, is in the lake too.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -42,6 +42,8 @@ class Lake:
     origin: LiveSource
     #: of errors after which a table waits for nothing
     codes: frozenset[str]
+    #: whose dump had failed, as of one whose table got another key: another one was asked for, as the message says
+    dumped_again: set[str] = field(default_factory=set)
 
     @property
     def database(self) -> str:
@@ -95,7 +97,12 @@ class Lake:
             is_ended = said["state"] == "failed" and problem is not None and problem["terminal"]
             if is_ended and (said["unlogged"] is None or problem["code"] in self.codes):
                 continue
-            if said["unlogged"] is not None:
+            if said["earlier_rows_missing"] and said["dump"] is None and table not in self.dumped_again:
+                self.running.post(f"{self.running.table_path(self.source, self.database, table)}/dump")
+                self.dumped_again.add(table)
+            if said["earlier_rows_missing"]:
+                waiting[table] = f"{said['state']}, rows are missing: {said['earlier_rows_missing']}"
+            elif said["unlogged"] is not None:
                 waiting[table] = f"{said['state']}, unlogged: {said['unlogged']}"
             elif said["dump"] is not None:
                 waiting[table] = f"{said['state']}, dump {said['dump']['state']}: {said['dump']['reason']}"
