@@ -213,9 +213,9 @@ def test_rows_when_their_files_are_others_then_only_a_reason_has_them_read_again
     assert not keeps_files(parts[0], parts[1])
     assert "emptied or written anew" in rewritten(parts[0], parts[2], is_retyped=False)
     assert not rewritten(emptied(parts[0]), parts[2], is_retyped=False)
-    assert "renamed" in rewritten(
-        replace(before, labels=((1, "x"),)), replace(before, labels=((1, "y"),)), is_retyped=False
-    )
+    first, renamed, back = (replace(before, labels=(one,)) for one in ((1, "x", 7), (1, "y", 8), (1, "x", 9)))
+    assert "renamed" in rewritten(first, renamed, is_retyped=False)
+    assert "meanwhile" in rewritten(first, back, is_retyped=False)
 
 
 def test_column_when_dropped_and_added_between_two_looks_then_it_is_named() -> None:

@@ -110,7 +110,7 @@ def test_table_when_nothing_identifies_its_rows_then_it_is_not_added_and_its_own
     owned(owning, definition)
     config = config_of(owning)
     error = ensured(config, T)[T]
-    assert isinstance(error, TableIdentityMissing)
+    assert isinstance(error, TableIdentityMissing) and error.code == "TABLE_IDENTITY_MISSING"
     assert published(owning) == set()
     owned(owning, "INSERT INTO t VALUES (1)", "UPDATE t SET id = 2", "DELETE FROM t")
     assert statements(error) == ['ALTER TABLE "public"."t" REPLICA IDENTITY FULL']
@@ -150,7 +150,7 @@ def test_partitioned_table_when_a_partition_has_no_identity_then_the_message_nam
     )
     config = config_of(owning)
     error = ensured(config, T)[T]
-    assert isinstance(error, TableIdentityMissing)
+    assert isinstance(error, TableIdentityMissing) and error.code == "TABLE_IDENTITY_MISSING"
     assert statements(error) == ['ALTER TABLE "public"."low" REPLICA IDENTITY FULL']
     owned(owning, *statements(error))
     assert ensured(config, T) == {}
