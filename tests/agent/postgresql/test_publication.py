@@ -2,6 +2,7 @@
 
 import re
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,8 @@ from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import TableIdentityMissing, TableUnpublished
 from agent.sources.postgresql.identifiers import IDENTIFIERS
 from agent.sources.postgresql.server.connection import connect, server_errors
-from agent.sources.postgresql.server.publication import ensure_published, look
+from agent.sources.postgresql.server.publication import ensure_published
+from agent.sources.postgresql.server.publication_state import look
 from agent.table_positions import Table
 from tests.agent.postgresql.sources import SOURCE, config_of
 from tests.postgres import SourceServer
@@ -25,7 +27,7 @@ OWNS = "GRANT postgres TO menura"
 def ensured(config: PostgresqlConfig, *tables: Table) -> dict[Table, TableError]:
     server = config.replication
     with closing(connect(server, SOURCE)) as connection, server_errors("publishing", server, SOURCE):
-        return ensure_published(connection, config, tables)
+        return ensure_published(connection, config, tables)[0]
 
 
 def published(running: SourceServer) -> set[tuple[object, ...]]:
@@ -229,5 +231,43 @@ def test_table_when_unlogged_then_the_statement_of_the_message_has_it_logged(own
 def test_look_when_it_is_taken_then_nothing_is_changed(owning: SourceServer) -> None:
     owned(owning, "CREATE TABLE t (id int PRIMARY KEY)")
     with closing(connect(config_of(owning).replication, SOURCE)) as connection:
-        assert look(connection, "menura", [T]).addable() == [T]
+        assert look(connection, config_of(owning), [T]).addable() == [T]
     assert owning.run("SELECT 1 FROM pg_publication", database="shop") == []
+
+
+@pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
+def test_table_when_generated_columns_identify_its_rows_then_its_owner_can_still_change_it(
+    owning: SourceServer, kind: str
+) -> None:
+    if owning.version < 180000:
+        pytest.skip("servers publish generated columns from version 18 on")
+    definition = f"id int, v int GENERATED ALWAYS AS (id * 2) {kind}"
+    owned(
+        owning,
+        f"CREATE TABLE t ({definition})",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        f"CREATE TABLE u ({definition}, PRIMARY KEY (id))",
+        "CREATE PUBLICATION others",
+    )
+    by_others = replace(config_of(owning), publication="others")
+    change = ("INSERT INTO t VALUES (1)", "UPDATE t SET id = 2", "DELETE FROM t")
+    error = ensured(by_others, T)[T]
+    assert isinstance(error, TableIdentityMissing)
+    owned(owning, *change)
+    if kind == "STORED":
+        owned(owning, *statements(error))
+        assert ensured(by_others, T) == {}
+        owned(owning, *change)
+        assert ensured(config_of(owning), T) == {}
+    else:
+        owned(owning, "ALTER TABLE t ADD PRIMARY KEY (id)", *statements(error))
+        assert ensured(by_others, T) == {}
+    owned(owning, *change)
+
+
+def test_generated_columns_when_published_then_a_row_identity_that_comes_to_have_them_does_no_harm(
+    owning: SourceServer,
+) -> None:
+    owned(owning, "CREATE TABLE t (id int PRIMARY KEY, v int GENERATED ALWAYS AS (id * 2) STORED)")
+    assert ensured(config_of(owning), T) == {}
+    owned(owning, "ALTER TABLE t REPLICA IDENTITY FULL", "INSERT INTO t VALUES (1)", "UPDATE t SET id = 2")
