@@ -24,6 +24,11 @@ from tests.postgres import SourceServer
 FILTERED = {"filtered_by": "server", "filter": {"public.orders": {"ignored_columns": ["name"]}}}
 HAS_LIST = "SELECT prattrs IS NOT NULL FROM pg_publication_rel WHERE prrelid = 'orders'::regclass"
 
+HAS_MORE = (
+    "SELECT attnum = ANY (prattrs) FROM pg_publication_rel JOIN pg_attribute ON attrelid = prrelid AND attname = 'more'"
+    " WHERE prrelid = 'orders'::regclass"
+)
+
 
 @pytest.fixture
 def gateway() -> Iterator[GatewayDouble]:
@@ -62,6 +67,34 @@ def test_column_when_added_beside_writers_then_all_rows_without_it_come_before_t
             assert max(int(str(row["_gsn"])) for row in lacking) < again
         assert all("name" not in row for row in gateway.rows(SOURCE, ORDERS))
         assert not stopped(gateway, ORDERS)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_column_when_added_while_the_agent_is_away_then_the_rows_are_read_again_behind_those_without_it(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, is_lost: bool
+) -> None:
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres, **FILTERED):
+        begin(gateway, ORDERS)
+    gateway.wait_gone(SOURCE)
+    run(postgres, "ALTER TABLE orders ADD COLUMN more int DEFAULT 5", "INSERT INTO orders (id, more) VALUES (1, 7)")
+    if is_lost:
+        (tmp_path / "state" / f"{SOURCE}.definitions.json").unlink()
+    with postgres.connect("shop", autocommit=False) as old:
+        old.execute("INSERT INTO orders (id, more) VALUES (2, 7)")
+        with streaming(tmp_path, gateway, postgres, **FILTERED):
+            gateway.wait(lambda: run(postgres, HAS_MORE) == [(True,)])
+            run(postgres, "INSERT INTO orders (id, more) VALUES (3, 7)")
+            gateway.wait(lambda: rows_with(gateway, id=3, more=7))
+            old.execute("INSERT INTO orders (id, more) VALUES (4, 7)")
+            before = len(reread(gateway))
+            old.commit()
+            gateway.wait(lambda: len(reread(gateway)) > before)
+            gateway.wait(lambda: rows_with(gateway, id=4))
+            lacking = [row for row in gateway.rows(SOURCE, ORDERS) if row.get("more") != 7]
+            assert 1 in {row["id"] for row in lacking}
+            assert max(int(str(row["_gsn"])) for row in lacking) < reread(gateway)[-1]
+            assert not stopped(gateway, ORDERS)
 
 
 def reread(gateway: GatewayDouble) -> list[int]:

@@ -30,7 +30,7 @@ from agent.sources.postgresql.stream.definition_changes import (
     rewritten,
     told_by,
 )
-from agent.sources.postgresql.stream.definition_store import Known
+from agent.sources.postgresql.stream.definition_store import UNCERTAIN, Known
 from agent.sources.postgresql.stream.looks import Look
 from agent.sources.postgresql.stream.relations import Relation
 from agent.sources.postgresql.stream.stops import Stops
@@ -40,8 +40,6 @@ from agent.table_positions import Table, name_message
 log = logging.getLogger("menura.wal")
 
 _Kind = changes_pb2.TableEvent
-#: in place of what publishes a table whose begin may lack changes
-_UNCERTAIN = "?"
 #: what publishes any table of the database, or of the schema
 _OF_ALL = (" all", " schema ")
 _UNPROVEN = "columns were dropped, added or renamed one after the other, and which ones they are was seen late"
@@ -245,7 +243,7 @@ class StreamDefinitions:
         columns = columns_after(definition, verdict)
         self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
         is_of_all = any(words in known.published for words in _OF_ALL)
-        published = known.published if is_of_all else _UNCERTAIN
+        published = known.published if is_of_all else UNCERTAIN
         self._is(table, Known(definition, published=published))
         self._look_soon()
         return definition
