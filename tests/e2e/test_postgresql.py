@@ -149,3 +149,27 @@ def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
         )
         may_publish(shop, "quiet")
         wait_until_equal(running, source, shop, "busy", "quiet")
+
+
+def test_columns_when_added_while_the_server_leaves_out_ignored_ones_then_lake_equals_source(
+    shop: SourceServer, running: Stack
+) -> None:
+    if shop.version < 150000:
+        pytest.skip("publications have column lists from version 15 on")
+    shop.run("CREATE TABLE orders (id bigint PRIMARY KEY, name text, secret text)", database=DATABASE)
+    may_publish(shop, "orders")
+    filters = {"filtered_by": "server", "filter": {"public.orders": {"ignored_columns": ["secret"]}}}
+    source = f"pglists{shop.release}"
+    with agent(running, source, {source: shop}, **filters):
+        running.start_sync(source, "public", "orders", "dump")
+        running.wait_until_streaming(source, "public", "orders")
+        for number in range(3):
+            shop.run(
+                f"ALTER TABLE orders ADD COLUMN more{number} int DEFAULT 5",
+                f"INSERT INTO orders (id, secret, more{number}) SELECT n, 'kept', n FROM generate_series"
+                f"({number * 100}, {number * 100 + 49}) AS n",
+                f"UPDATE orders SET more{number} = 7 WHERE id % 3 = 0",
+                database=DATABASE,
+            )
+            wait_until_equal(running, source, shop, "orders", ignored=["secret"])
+    assert all("secret" not in row for row in changelog(running, source, "orders"))

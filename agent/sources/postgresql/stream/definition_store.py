@@ -40,6 +40,8 @@ log = logging.getLogger("menura.definitions")
 FORMAT = 2
 #: of tables that are not read now, e.g. since they have stopped and somebody is to have them tried again
 MOST_OTHERS = 1_000
+#: in place of what publishes a table of which changes or columns may have been left out
+UNCERTAIN = "?"
 
 T = TypeVar("T")
 
