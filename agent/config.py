@@ -17,12 +17,10 @@ from agent.config_entries import Entry, file_of
 from agent.errors import ConfigMalformed, ConfigUnreadable, GatewayInsecure
 from agent.filter import Filter, Policy
 from agent.settings import AgentConfig, DumpConfig, GatewayConfig, GatewayTls, SourceConfig
-from agent.source_kind import KindUnknown, SourceKind, find_kind, kind_names
+from agent.source_kind import KindUnknown, SourceKind, default_kind, find_kind, kind_names
 from agent.unlogged import UnloggedChanges, UnloggedPolicy
 from agent.windows import Window, WindowInvalid
 
-#: where a source names none
-DEFAULT_KIND = "mysql"
 #: of any kind of source; the kind has more
 COMMON_KEYS = ("kind", "filter_policy", "filter", "unlogged_changes", "dump")
 MOST_WORKERS = 64
@@ -120,7 +118,8 @@ def _source(name: str, entry: Entry) -> SourceConfig:
     if not is_identity(name):
         raise entry.error("is not a plain name", "Use 1 to 63 of a-z, 0-9, '-' and '_'")
     entries = entry.mapping()
-    kind_name = entries["kind"].text() if "kind" in entries else DEFAULT_KIND
+    default = None if "kind" in entries else default_kind()
+    kind_name = entry.required(entries, "kind").text() if default is None else default
     kind = _kind(entries.get("kind", entry), kind_name)
     entries = entry.mapping((*COMMON_KEYS, *kind.config_keys))
     policy = Policy.ACCEPT

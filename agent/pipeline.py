@@ -2,13 +2,10 @@
 
 ::
 
-    server ──▶ sources.mysql.server    asks for the log after a position
-           ──▶ sources.mysql.native    bytes to column buffers; stops for what Python decides
-               sources.mysql.stream    binlog: the state machine; table_router: which tables get a transaction's rows
-               sources.mysql.schema    with filter: how a table's rows are read, and which columns leave the host
-           ──▶ capture                 starts: where tables begin; cuts: which cut rows belong to
-           ──▶ columnar.encode         Arrow IPC, zstd
-           ──▶ capture.task            under byte credit
+    server ──▶ sources.KIND        the log after a position; its bytes to column buffers, which `filter` lets through
+           ──▶ capture             starts: where tables begin; cuts: which cut rows belong to
+           ──▶ columnar.encode     Arrow IPC, zstd
+           ──▶ capture.task        under byte credit
            ──▶ runtime.session ──▶ gateway
 
     snapshot   beside the stream: what is dumped next, in which chunks, how fast; the coordinator hands chunks to cuts
@@ -16,8 +13,8 @@
 What is in `sources` a kind of source brings itself; `capture`, `snapshot`, `columnar`, `runtime`, `positions` and
 `table_positions` know none: a kind is an entry point, see `source_kind`.
 
-Threads: per stream one that receives and one of gRPC's that sends; per source one worker for the binlog, one
-for the client's questions, one that watches the log's end, one that tells of dumps and the workers that read them;
+Threads: per stream one that receives and one of gRPC's that sends; per source one worker that reads changes,
+one that looks at its catalog, one that watches the log's end, one that tells of dumps and the workers that read them;
 one each for configuration and heartbeat. The process keeps on disk what it can make again, in `state_folder`: a kill
 at any point costs a read of the log from the last committed cut, and a lost folder a look through the log for
 statements that changed tables.

@@ -22,6 +22,8 @@ from agent.runtime.state import SourceState
 from agent.settings import SourceConfig
 
 GROUP = "menura.sources"
+#: its one entry point has the name of the kind that a source is of whose configuration names none
+DEFAULT_GROUP = "menura.default_source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,11 @@ class KindUnknown(LookupError):
 def kind_names() -> list[str]:
     """Of all that are installed."""
     return sorted(set(entry_points(group=GROUP).names))
+
+
+def default_kind() -> str | None:
+    """None: the configuration has to name one."""
+    return next(iter(entry_points(group=DEFAULT_GROUP).names), None)
 
 
 @cache

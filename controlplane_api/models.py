@@ -82,7 +82,7 @@ class Source(Base):
     name: Mapped[str]
     flavor: Mapped[str] = mapped_column(default="")
     server_version: Mapped[str] = mapped_column(default="")
-    server_uuid: Mapped[str] = mapped_column(default="")
+    server_identity: Mapped[str] = mapped_column("server_uuid", default="")
     address: Mapped[str] = mapped_column(default="")
     policy_sha256: Mapped[str] = mapped_column(default="")
     #: of the desired state; grows with each change of the set of tables

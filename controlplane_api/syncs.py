@@ -49,7 +49,7 @@ def check_start(start: Start) -> None:
     """Raises `RequestInvalid` for what is no text of a position."""
     if start.kind is not StartKind.POSITION:
         return
-    words = " ".join(start.text.split())  # a server breaks a long set of GTIDs into lines
+    words = " ".join(start.text.split())  # a server may break a long one into lines
     if not words or len(start.text) > MAX_POSITION_CHARS or not words.isprintable():
         raise RequestInvalid(
             "starting a sync at a position",

@@ -284,7 +284,7 @@ class Registry(Protocol):
         key: SourceKey,
         flavor: str,
         server_version: str,
-        server_uuid: str,
+        server_identity: str,
         tables: Sequence[TableSeen],
         at_us: int,
     ) -> None:

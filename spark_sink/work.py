@@ -130,7 +130,7 @@ class KeysAt:
 
 @dataclass(frozen=True, slots=True)
 class UncheckedRows:
-    """Changes of a table that were made with foreign_key_checks=0."""
+    """Changes of a table that were made while keys were not checked."""
 
     database: str
     table: str

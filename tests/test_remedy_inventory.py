@@ -208,6 +208,7 @@ RUN_BY = {
     "agent/snapshot/failures.py server_ends": (_ENDS,),
     "agent/snapshot/failures.py sync_goes_on": (_STREAMS_ON,),
     "agent/snapshot/failures.py table_gone": (_GONE,),
+    "agent/sources/mysql/failures.py": (_UNNAMED_KEY,),
     "agent/sources/mysql/snapshot/load.py LoadReader._lag_grant_missing": (_LAG,),
     "agent/sources/mysql/snapshot/mariadb_other_server.py MariadbOtherServer._unrelated": (_UNRELATED,),
     "agent/sources/mysql/snapshot/results.py RowsPlan.invalid": (_INVALID,),

@@ -38,7 +38,7 @@ cdef class TableRows:
     # a reader of a SELECT appends to the batch
     cdef bint is_read
 
-    cdef int begin(self, head, sent) except -1
+    cdef int begin(self, head, sent, str whole_rows=*) except -1
     cdef Text keep_text(self, str text)
     cdef int take_batch(self, Batch* taken, size_t most_rows) except -1
 

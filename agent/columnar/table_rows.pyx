@@ -14,7 +14,8 @@ from agent.columnar.column cimport BITS
 from agent.columnar.values cimport Text
 
 from menura.change_batch import (
-    ABSENT, METADATA_DEFAULT, METADATA_KEY, METADATA_ROW_END, METADATA_SOURCE_TYPE, UNREPRESENTABLE, landed_column
+    ABSENT, METADATA_DEFAULT, METADATA_KEY, METADATA_ROW_END, METADATA_SOURCE_TYPE, METADATA_WHOLE_ROWS,
+    UNREPRESENTABLE, landed_column
 )
 
 from agent.columnar.arrow import field
@@ -48,9 +49,9 @@ cdef class TableRows:
         """Number of the last row; 0 before the first."""
         return self.rows.batch.last_gsn if self.rows.batch.rows else self.rows.taken_gsn
 
-    cdef int begin(self, head, sent) except -1:
+    cdef int begin(self, head, sent, str whole_rows="") except -1:
         """The batch's columns: `head` (names and Arrow formats), `sent` (names, formats and metadata), and
-        _unrepresentable."""
+        _unrepresentable; `whole_rows` is `METADATA_WHOLE_ROWS`, where the source has such a text."""
         cdef int32_t i
         formats = [format_ for _, format_ in head]
         formats += [format_ for _, format_, _ in sent]
@@ -68,7 +69,8 @@ cdef class TableRows:
         self.fields = [field(name, format_, False) for name, format_ in head]
         self.fields += [field(name, format_, True, facts) for name, format_, facts in sent]
         self.fields.append(field(UNREPRESENTABLE, "u", True))
-        self.fields_with_absent = [*self.fields, field(ABSENT, "z", True)]
+        facts = {METADATA_WHOLE_ROWS: whole_rows} if whole_rows else None
+        self.fields_with_absent = [*self.fields, field(ABSENT, "z", True, facts)]
         if not begin_batch(&self.rows.batch, self.rows.widths, self.rows.batch_columns):
             raise MemoryError
         return 0

@@ -33,7 +33,7 @@ class NamedTable(Request):
 
 
 class PositionStart(Request):
-    #: a GTID set, or FILE:OFFSET
+    #: a place in the source's log, as its server writes it
     position: str
 
 

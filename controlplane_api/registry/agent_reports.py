@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from controlplane_api.documents import insert_into, problem_document
 from controlplane_api.models import Agent, AnyRow, Source, SourceHealth, SourceTable, Sync, Tenant
-from controlplane_api.registry import cut_log
+from controlplane_api.registry.source_rows import ensure_tenants
 from controlplane_api.states import Desired, State
 from gateway.registry import AgentSeen, OtherServerSeen, Problem, TableEffective
 from gateway.registry import SourceHealth as SourceHealthSeen
@@ -35,7 +35,7 @@ _STATES = {
 
 def record_agent(connection: Connection, agent: AgentSeen) -> None:
     """A new session of an agent, and the sources that it holds."""
-    tenant_id = cut_log.ensure_tenants(connection, {agent.tenant}, agent.at_us)[agent.tenant]
+    tenant_id = ensure_tenants(connection, {agent.tenant}, agent.at_us)[agent.tenant]
     seen = {
         "session": clean_text(agent.session),
         "version": clean_text(agent.version),

@@ -84,7 +84,7 @@ class SqlRegistry:
         key: SourceKey,
         flavor: str,
         server_version: str,
-        server_uuid: str,
+        server_identity: str,
         tables: Sequence[TableSeen],
         at_us: int,
     ) -> None:
@@ -101,7 +101,7 @@ class SqlRegistry:
                 .values(
                     flavor=clean_text(flavor),
                     server_version=clean_text(server_version),
-                    server_uuid=clean_text(server_uuid),
+                    server_identity=clean_text(server_identity),
                     cartography_at_us=at_us,
                 )
             )

@@ -4,19 +4,19 @@ A chunk is *open* while its batches come, *pending* when its files are durable, 
 then committed or lost with that cut. Open ones are `chunk_files`'s; everything from there on is here, in the process
 and nowhere else: the ledger of committed chunks is the cut log's.
 
-Two streams of a source meet here: the client stream adds, the binlog stream names and settles. All calls come from
+Two streams of a source meet here: the catalog stream adds, the stream of changes names and settles. All calls come from
 the event loop and none waits, so each of these steps is whole:
 
 - `add` puts a chunk at the end of its range. A chunk of a range begins where the last one ended; one that begins
   where a pending one began is a reading anew, and what was pending from there on is handed back to be deleted. Named
   ones are not read anew: the ledger would go on from where they end.
-- `name` takes the first pending chunk of its range out of the client stream's hands, so that nobody else can delete it.
-  Named ones so follow each other without a hole, which the ledger relies on: it keeps how far a range is.
+- `name` takes the first pending chunk of its range from the catalog stream, so that nobody else can delete it. Named
+  ones so follow each other without a hole, which the ledger relies on: it keeps how far a range is.
 - `settle` says what became of a named one. When it is lost, the chunks after it have a hole before them: none of the
-  client stream is found any more, it ends, and both sides begin again at the ledger.
-- `close` hands back what is pending when the client stream ends; named ones are their cuts'.
+  catalog stream is found any more, it ends, and both sides begin again at the ledger.
+- `close` hands back what is pending when the catalog stream ends; named ones are their cuts'.
 
-A client stream opens only when no named chunk of its source is unsettled (`settled`): what the registry says is left
+A catalog stream opens only when no named chunk of its source is unsettled (`settled`): what the registry says is left
 of a dump is final then. A cut of another session of the agent names nothing: numbers mean something within one.
 """
 
@@ -96,7 +96,7 @@ class _Dump:
 
 
 class ClientChunks:
-    """The chunks and the dumps of one client stream."""
+    """The chunks and the dumps of one catalog stream."""
 
     def __init__(self, key: SourceKey, session: str, next_numbers: dict[str, int]) -> None:
         self.session = session
@@ -300,7 +300,7 @@ class PendingChunks:
             await self._moved.wait()
 
     def open(self, key: SourceKey, session: str) -> ClientChunks:
-        """A client stream begins. The one before it has been closed."""
+        """A catalog stream begins. The one before it has been closed."""
         assert key not in self._streams
         stream = ClientChunks(key, session, self._next_numbers.setdefault(key, {}))
         self._streams[key] = stream
@@ -326,7 +326,7 @@ class PendingChunks:
         return True
 
     def begin_again(self, key: SourceKey) -> None:
-        """Its client stream ends, and the next one begins at the ledger."""
+        """Its catalog stream ends, and the next one begins at the ledger."""
         stream = self._streams.get(key)
         if stream is not None:
             stream.is_lost = True

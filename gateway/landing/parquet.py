@@ -16,7 +16,15 @@ Durable: what `finish` returned. A kill before leaves files that no entry names.
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from menura.change_batch import ABSENT, CHANGE_TYPE, COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
+from menura.change_batch import (
+    ABSENT,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP_US,
+    GSN,
+    METADATA_WHOLE_ROWS,
+    POSITION,
+    TRANSACTION_ID,
+)
 from menura.landing import LandedFile, data_path
 
 from gateway.errors import BatchColumns, CutTooLarge, OutOfSequence
@@ -48,6 +56,8 @@ class _Table:
     gathered_bytes: int = 0
     credit_bytes: int = 0
     files: int = 0
+    #: `METADATA_WHOLE_ROWS` of the cut's last rows that lack values
+    whole_rows: str = ""
     open_file: "_OpenFile | None" = None
 
 
@@ -100,6 +110,7 @@ class CutFiles:
                 table=batch.table,
             )
         table.last_gsn = batch.last_gsn
+        table.whole_rows = batch.whole_rows or table.whole_rows
         size_bytes = batch.rows.nbytes
         table.gathered.append(batch)
         table.gathered_bytes += size_bytes
@@ -185,7 +196,7 @@ class CutFiles:
     def _close(self, table: _Table) -> None:
         file = table.open_file
         assert file is not None
-        size_bytes = file.parquet.close()
+        size_bytes = file.parquet.close({METADATA_WHOLE_ROWS: table.whole_rows} if table.whole_rows else {})
         database, name, schema_id = table.version
         self._finished.append(
             LandedFile(

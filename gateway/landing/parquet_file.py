@@ -4,8 +4,9 @@ Calls block and raise OSError or ArrowException where the storage refuses. Durab
 `Storage.make_durable`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from gateway.landing.storage import Output, Storage
 #: what gathers in memory of one table before it is written, since small row groups read slowly
 ROW_GROUP_BYTES = 4 << 20
 
+NO_METADATA: Mapping[str, str] = MappingProxyType({})
 _OF_ANY_LENGTH = frozenset({pa.string().id, pa.binary().id})
 
 
@@ -64,8 +66,9 @@ class ParquetFile:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows += rows.num_rows
 
-    def close(self) -> int:
-        """Returns the file's size in bytes."""
+    def close(self, metadata: Mapping[str, str] = NO_METADATA) -> int:
+        """Returns the file's size in bytes; `metadata` is the file's own."""
+        self._writer.add_key_value_metadata(dict(metadata))
         self._writer.close()
         size_bytes = self._output.tell()
         self._output.close()

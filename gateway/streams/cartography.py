@@ -54,7 +54,7 @@ class Cartographer:
                     self._key,
                     part.flavor,
                     part.server_version[:MAX_NAME_CHARS],
-                    part.server_uuid[:MAX_NAME_CHARS],
+                    part.server_identity[:MAX_NAME_CHARS],
                     tables,
                     at_us,
                 ),

@@ -8,8 +8,8 @@ Every message passes one queue and one task, `_land`, which alone changes what i
 one call at a time. The credit that a sender was not granted bounds the queue and what is in memory, `gateway.backlog`
 that of all streams; while too many chunks wait for a cut, no credit comes back.
 
-A chunk whose files are durable is *pending* (`landing.chunks`), where the source's binlog stream finds it when a cut
-names it. Durable is what such a cut has committed. Everything else of this stream is deleted: when it ends, when its
+A chunk whose files are durable is *pending* (`landing.chunks`), where the stream of changes finds it when a cut names
+it. Durable is what such a cut has committed. Everything else of this stream is deleted: when it ends, when its
 dump is over, when the agent gives it up or reads it anew. A kill leaves files that no entry names. Whatever happens,
 the agent reads again what the ledger does not have: where both sides no longer agree (a chunk out of turn, a cut that
 named chunks and failed) the stream ends, and the next one begins at the ledger.

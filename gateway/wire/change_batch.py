@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from menura.bounds import MAX_NAME_CHARS, MAX_NUMBER
+from menura.bounds import MAX_NAME_CHARS, MAX_NUMBER, clean_text
 from menura.change_batch import (
     ABSENT,
     CHANGE_TYPE,
@@ -23,6 +23,7 @@ from menura.change_batch import (
     METADATA_KEY,
     METADATA_ROW_END,
     METADATA_SOURCE_TYPE,
+    METADATA_WHOLE_ROWS,
     POSITION,
     TRANSACTION,
     TRANSACTION_ID,
@@ -52,6 +53,7 @@ _COLUMN_METADATA = frozenset(
     name.encode() for name in (METADATA_SOURCE_TYPE, METADATA_KEY, METADATA_DEFAULT, METADATA_ROW_END)
 )
 _ROW_END_TYPES = tuple(_TYPES[format_] for format_ in ROW_END_FORMATS)
+MAX_WHOLE_ROWS_CHARS = 1024
 _NO_MASKS = pa.array([], pa.binary())
 _CHANGE_TYPES = pa.array([kind.name for kind in ChangeType])
 #: what hostile bytes make Arrow and the reading of its messages raise
@@ -69,6 +71,8 @@ class LandedBatch:
     last_gsn: int
     #: rows that were left out, being at or below the committed number
     resent_rows: int
+    #: `METADATA_WHOLE_ROWS` of rows that lack values; "": the source has said nothing
+    whole_rows: str = ""
 
 
 def check_sizes(message: ChangeBatch) -> None:
@@ -124,7 +128,14 @@ def read_batch(message: ChangeBatch, frames: Frames, after_gsn: int) -> LandedBa
             return None
         first_gsn = landed.column(GSN)[0].as_py()
     return LandedBatch(
-        where["database"], where["table"], message.schema_id, landed, first_gsn, message.last_gsn, resent_rows
+        where["database"],
+        where["table"],
+        message.schema_id,
+        landed,
+        first_gsn,
+        message.last_gsn,
+        resent_rows,
+        _whole_rows(rows.schema),
     )
 
 
@@ -202,6 +213,12 @@ def _landed_absent(rows: pa.RecordBatch) -> pa.DictionaryArray:
             if pc.any(is_set).as_py() and pc.any(pc.and_(is_set.take(of_row), column.is_valid())).as_py():
                 raise BatchInvalid("reading a change batch", f"an {ABSENT} column that has a value")
     return absent
+
+
+def _whole_rows(schema: pa.Schema) -> str:
+    """What the source says of rows that lack values, without signs that no database keeps."""
+    told = (schema.field(len(schema) - 1).metadata or {}).get(METADATA_WHOLE_ROWS.encode(), b"")
+    return clean_text(told.decode(errors="replace"), MAX_WHOLE_ROWS_CHARS)
 
 
 def _octets(masks: pa.BinaryArray, place: int) -> pa.UInt8Array:

@@ -11,13 +11,15 @@ from menura.change_batch import MAX_EVENTS_BYTES, MAX_STATEMENT_BYTES, MAX_TABLE
 from menura.landing import LandedColumn, LandedEvent, LandedForeignKey
 from menura.naming import TableName
 from menura.row_versions import ROW_END_FORMATS
+from menura.text_comparison import TextComparison
 from menura.types import ARROW_TYPES, decimal_digits
+from menura.v1 import changes_pb2 as wire
 from menura.v1.changes_pb2 import ColumnAfter, CutEnd, ForeignKey, TableEvent
 
 from gateway.errors import NOTHING_LOST, GatewayError, OutOfSequence, PayloadInvalid, TableNotDesired
 from gateway.wire.translation import table_name
 
-#: a tagged GTID or FILE:OFFSET
+#: of one transaction
 MAX_POSITION_CHARS = 1024
 MAX_UNLOGGED_CHARS = 4096
 #: the server's own limit is 64, or none
@@ -132,14 +134,12 @@ def _check_keys(table: TableName, event: TableEvent) -> None:
 
 
 def _landed_key(table: TableName, key: ForeignKey) -> LandedForeignKey:
-    lists = (key.columns, key.parent_columns, key.collations)
-    if len({len(names) for names in lists}) != 1 or not 0 < len(key.columns) <= MAX_KEY_COLUMNS:
+    lists = (key.columns, key.parent_columns, key.comparisons)
+    if len({len(listed) for listed in lists}) != 1 or not 0 < len(key.columns) <= MAX_KEY_COLUMNS:
         raise _invalid(table, "a foreign key whose columns are none, too many, or more on one side")
     names = [key.name, *key.columns, *key.parent_columns]
     if any(not 0 < len(name) <= MAX_NAME_CHARS or "\0" in name for name in names):
         raise _invalid(table, "a foreign key with an impossible name")
-    if any(len(name) > MAX_NAME_CHARS or "\0" in name for name in key.collations):
-        raise _invalid(table, "a foreign key with an impossible collation")
     if key.on_delete not in _ACTIONS or key.on_update not in _ACTIONS or not (key.on_delete or key.on_update):
         raise _invalid(table, "a foreign key with no action, or one that is unknown")
     return LandedForeignKey(
@@ -149,8 +149,12 @@ def _landed_key(table: TableName, key: ForeignKey) -> LandedForeignKey:
         parent_columns=tuple(key.parent_columns),
         on_delete=_ACTIONS[key.on_delete],
         on_update=_ACTIONS[key.on_update],
-        collations=tuple(key.collations),
+        comparisons=tuple(map(_comparison, key.comparisons)),
     )
+
+
+def _comparison(how: wire.TextComparison) -> TextComparison | None:
+    return TextComparison(how.ignores_case, how.pads, how.is_binary) if how.is_text else None
 
 
 def _landed_columns(table: TableName, event: TableEvent) -> tuple[LandedColumn, ...]:

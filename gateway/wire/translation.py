@@ -31,7 +31,7 @@ from gateway.registry import (
 
 #: of a source
 MOST_WARNINGS = 20
-#: of a position; its text, as a set of GTIDs, may be longer
+#: of a position; its text may be longer
 MAX_TOKEN_CHARS = 65_536
 
 

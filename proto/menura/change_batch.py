@@ -22,7 +22,8 @@ significant first, in as many bytes as that takes: 1 where the log did not carry
 null here and unknown, not NULL. What an update's after image lacks and its before image has is filled in by the agent,
 since such a column has not changed.
 
-An insert's absent column holds its default, which the field's metadata tells where it is the same for all rows.
+An insert's absent column holds its default, which the field's metadata tells where it is the same for all rows. The
+metadata of `_absent` itself may tell how to have whole rows: `METADATA_WHOLE_ROWS`.
 
 A table's own column is called `landed_column` of its name; ``_unrepresentable`` calls it by its name in the source. It
 keeps its Arrow field metadata on the way: `METADATA_SOURCE_TYPE`, in a primary key `METADATA_KEY`, of a table with
@@ -68,6 +69,10 @@ UNREPRESENTABLE_DEFAULT = "!"
 #: of landings up to format 5: the text in which MySQL and MariaDB print it (of binary kinds in hex, of BIT in decimal
 #: digits)
 TEXT_DEFAULT = "="
+
+#: of `_absent`: what to do at the source so that its log has all values of each row, as a sentence without its full
+#: stop; in landing it is the file's own. Who can't use a row that lacks values says it.
+METADATA_WHOLE_ROWS = "menura.whole_rows"
 
 #: Arrow schema metadata of a stream
 METADATA_LAYOUT = "menura.layout"

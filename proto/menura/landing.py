@@ -11,9 +11,9 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 6 (times in microseconds since the epoch, UTC)::
+An entry, format 7 (times in microseconds since the epoch, UTC)::
 
-    {"format": 6, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+    {"format": 7, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"kind": "mysql", "text": "3E11...:1-77", "token": "{...}"},
@@ -45,6 +45,7 @@ the other columns before and after them hold is the same for all its rows and st
 (also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
 are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
 over them, wherever in the log those stand.
+Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
 Format 5 has values in the text of MySQL and MariaDB: `earlier_rows` "text", and TEXT_DEFAULT in the files' metadata.
 Format 4 has positions of MySQL and MariaDB: {"gtid_set", "server_uuid", "file", "offset"}; see `position_from`.
 Format 3 is format 4 without what an event has from `unlogged_changes` on. Format 2 is format 3 without dumps.
@@ -62,9 +63,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from menura.naming import TableName, path_segment
+from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 6
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6)
+FORMAT = 7
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -135,8 +137,8 @@ class LandedForeignKey:
     #: "cascade", "set_null"; "": the child's rows stay
     on_delete: str
     on_update: str
-    #: of each column; "" where it holds no text
-    collations: tuple[str, ...]
+    #: of each column; None where it holds no text
+    comparisons: tuple[TextComparison | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +351,22 @@ def decode_event(facts: dict[str, Any]) -> LandedEvent:
 
 
 def decode_foreign_key(facts: dict[str, Any]) -> LandedForeignKey:
-    """A key from its `asdict`; raises KeyError or TypeError for another document."""
+    """A key from its `asdict`; raises KeyError or TypeError for another document.
+
+    Up to format 6 texts had the names of their collations, which only their source can read: unknown.
+    """
+    former = [UNKNOWN_COMPARISON if name else None for name in facts.get("collations", ())]
+    comparisons = [how and TextComparison(**how) for how in facts.get("comparisons", ())]
     database, table = facts["parent"]
-    lists = {name: tuple(map(str, facts[name])) for name in ("columns", "parent_columns", "collations")}
-    return LandedForeignKey(**{**facts, **lists, "parent": (str(database), str(table))})
+    return LandedForeignKey(
+        name=facts["name"],
+        columns=tuple(map(str, facts["columns"])),
+        parent=(str(database), str(table)),
+        parent_columns=tuple(map(str, facts["parent_columns"])),
+        on_delete=facts["on_delete"],
+        on_update=facts["on_update"],
+        comparisons=tuple(former or comparisons),
+    )
 
 
 def _with_position(facts: dict[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ from spark_sink.lake.foreign_keys import (
 )
 from spark_sink.lake.key_bounds import key_bounds
 from spark_sink.lake.logged_changes import TRUNCATE, LoggedChanges
-from spark_sink.lake.parent_changes import BINLOG_IMAGE, IS_DELETE, ParentChanges, new, old
+from spark_sink.lake.parent_changes import IS_DELETE, ROWS_IN_PARTS, ParentChanges, new, old
 from spark_sink.lake.partial_rows import AbsentColumns, row_keys
 from spark_sink.lake.records import Records
 from spark_sink.lake.schema_change import current_schema
@@ -202,7 +202,7 @@ class Child:
                 gone = known.filter(pc.is_in(known[CHANGE_TYPE], _TAKEN))
                 values = [gone[actual(known.column_names, name)] for name in key.parent_columns]
                 self._check_images(gone, key)
-            found.append((key, [comparable(side, how) for side, how in zip(values, key.comparisons(), strict=True)]))
+            found.append((key, [comparable(side, how) for side, how in zip(values, key.comparisons, strict=True)]))
         return found
 
     def _check_images(self, gone: pa.Table, key: FollowedKey) -> None:
@@ -213,7 +213,7 @@ class Child:
         for name in key.parent_columns:
             lacks = absent.lacks(name)
             if lacks is not None and pc.any(lacks).as_py():
-                raise uncertain(self._table, self._cut, key, BINLOG_IMAGE)
+                raise uncertain(self._table, self._cut, key, ROWS_IN_PARTS)
 
     # --- the rows that may be concerned
 
@@ -258,7 +258,7 @@ class Child:
                         held[place],
                         *(comparable(rows[actual(rows.column_names, name)], how) for rows in (identities, changed)),
                     ]
-                    for place, (name, how) in enumerate(zip(key.parent_columns, key.comparisons(), strict=True))
+                    for place, (name, how) in enumerate(zip(key.parent_columns, key.comparisons, strict=True))
                 ]
                 values = [
                     pa.chunked_array([chunk for side in sides for chunk in side.chunks], held[0].type) for sides in more
@@ -271,7 +271,7 @@ class Child:
         found = pa.repeat(pa.scalar(False), known.num_rows)
         for key in self._itself:
             is_referred = pc.is_in(known[CHANGE_TYPE], _TAKEN)
-            for name, parent, how in zip(key.columns, key.parent_columns, key.comparisons(), strict=True):
+            for name, parent, how in zip(key.columns, key.parent_columns, key.comparisons, strict=True):
                 children = [comparable(rows[actual(rows.column_names, name)], how) for rows in (identities, known)]
                 values = pa.concat_arrays([side.combine_chunks() for side in children])
                 is_there = pc.is_in(comparable(known[actual(known.column_names, parent)], how), values)
@@ -281,7 +281,7 @@ class Child:
 
     def _check_texts(self, wanted: Wanted, base: BaseRows, known: pa.Table) -> None:
         for key, values in wanted:
-            for name, how, value in zip(key.columns, key.comparisons(), values, strict=True):
+            for name, how, value in zip(key.columns, key.comparisons, values, strict=True):
                 if how is not None and not how.is_binary and len(value):
                     sides = [
                         comparable(side, how) for side in (base.all_of(name), known[actual(known.column_names, name)])
@@ -320,7 +320,7 @@ class Child:
         return replay.run(sorted(own, key=lambda each: each.gsn), ordered, unchecked)
 
     def _replay_key(self, key: FollowedKey, columns: Columns) -> ReplayKey:
-        folds = [Fold(how.ignores_case, how.pads) if how is not None else Fold() for how in key.comparisons()]
+        folds = [Fold(how.ignores_case, how.pads) if how is not None else Fold() for how in key.comparisons]
         return ReplayKey(
             tuple(map(columns.place, key.columns)),
             tuple(map(columns.place, key.parent_columns)) if key in self._itself else (),

@@ -136,7 +136,7 @@ class BaseRows:
         terms = []
         for key, values in wanted:
             name = actual(self._columns.known, key.columns[0])
-            if any(how is not None for how in key.comparisons()) or name not in fields:
+            if any(how is not None for how in key.comparisons) or name not in fields:
                 return "TRUE"
             if len(values[0]):
                 terms.append(f"({key_bounds(pa.table({name: values[0]}), [name]).condition(fields)})")
@@ -161,7 +161,7 @@ def refers(rows: pa.Table, wanted: Wanted) -> pa.Array:
     for key, values in wanted:
         sides = [
             pc.is_in(comparable(rows[actual(rows.column_names, name)], how), value.combine_chunks())
-            for name, how, value in zip(key.columns, key.comparisons(), values, strict=True)
+            for name, how, value in zip(key.columns, key.comparisons, values, strict=True)
         ]
         terms.append(reduce(pc.and_, sides))
     return pc.fill_null(reduce(pc.or_, terms), False).combine_chunks()

@@ -3,8 +3,8 @@
 Comes in: the keys that events have told, with the numbers of these. Goes out: `FollowedKey`s, each with the numbers
 between which it holds, in the lake's names. Pure.
 
-Texts compare as `menura.collations` knows; where two different ones may be equal and nobody here can tell, the child
-stops.
+Texts compare as `menura.text_comparison` says; where two different ones may be equal and nobody here can tell, the
+child stops.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from menura.collations import Comparison, comparison, is_plain, may_be_equal
 from menura.landing import LandedForeignKey
 from menura.naming import lake_column
+from menura.text_comparison import TextComparison, is_plain, may_be_equal
 
 from spark_sink.errors import CascadeUncertain
 from spark_sink.work import KeysAt, TableId, UncheckedRows
@@ -44,9 +44,10 @@ class FollowedKey:
     def parent_columns(self) -> tuple[str, ...]:
         return tuple(map(lake_column, self.key.parent_columns))
 
-    def comparisons(self) -> list[Comparison | None]:
+    @property
+    def comparisons(self) -> tuple[TextComparison | None, ...]:
         """Of each column; None: it holds no text."""
-        return [comparison(name) if name else None for name in self.key.collations]
+        return self.key.comparisons
 
     def words(self) -> str:
         parent = ".".join(self.key.parent)
@@ -66,11 +67,11 @@ def followed_keys(history: Iterable[KeysAt], above_gsn: int) -> list[FollowedKey
 
 
 def is_unchecked(gsn: int, unchecked: Sequence[UncheckedRows]) -> bool:
-    """Whether foreign_key_checks was off for a row of the table of these."""
+    """Whether keys were not checked when a row of the table of these changed."""
     return any(rows.first_gsn <= gsn <= rows.last_gsn for rows in unchecked)
 
 
-def comparable(column: pa.ChunkedArray, how: Comparison | None) -> pa.ChunkedArray:
+def comparable(column: pa.ChunkedArray, how: TextComparison | None) -> pa.ChunkedArray:
     """Values that are equal where the key's are, but for texts that `check_certain` is about."""
     if how is None or not pa.types.is_string(column.type):
         return column
@@ -80,11 +81,17 @@ def comparable(column: pa.ChunkedArray, how: Comparison | None) -> pa.ChunkedArr
 
 
 def check_certain(
-    table: TableId, cut: int, key: FollowedKey, how: Comparison | None, sides: tuple[pa.ChunkedArray, pa.ChunkedArray]
+    table: TableId,
+    cut: int,
+    key: FollowedKey,
+    how: TextComparison | None,
+    sides: tuple[pa.ChunkedArray, pa.ChunkedArray],
 ) -> None:
     """Of `comparable` values of parents and children: raises `CascadeUncertain` where different ones may be equal."""
     if how is None or how.is_binary or not pa.types.is_string(sides[0].type):
         return
+    if not how.is_known:
+        raise uncertain(table, cut, key, "how its texts compare is not in the landing, which was of a former format")
     parents, children = ([text for text in side.unique().to_pylist() if text is not None] for side in sides)
     odd_parents = [text for text in parents if not is_plain(text)]
     odd_children = [text for text in children if not is_plain(text)]
@@ -93,7 +100,7 @@ def check_certain(
     pairs += [(parent, child) for child in odd_children for parent in parents] if compared <= MOST_COMPARED else []
     if compared > MOST_COMPARED or any(one != other and may_be_equal(one, other) for one, other in pairs):
         raise uncertain(
-            table, cut, key, "its texts are beyond ASCII, and which of them its collation takes for equal is not known"
+            table, cut, key, "its texts are beyond ASCII, and which of them its server takes for equal is not known"
         )
 
 

@@ -34,7 +34,7 @@ TRIGGER_COLUMNS = (GSN, TRANSACTION_ID, COMMIT_TIMESTAMP_US, POSITION)
 IS_DELETE = "is_delete"
 
 _DELETE, _BEFORE, _AFTER = ChangeType.delete.name, ChangeType.update_preimage.name, ChangeType.update_postimage.name
-BINLOG_IMAGE = "the parent's rows in the log lack its columns: set binlog_row_image to FULL on the server"
+ROWS_IN_PARTS = "the parent's rows in the log lack its columns: have the source's log hold all values of each row"
 
 
 def old(place: int) -> str:
@@ -155,7 +155,7 @@ class ParentChanges:
             if lacked is not None:
                 told = lacked if lacking is None else pc.and_not(lacked, lacking)
                 if pc.any(told).as_py():
-                    raise uncertain(self._child, self._cut, self._key, BINLOG_IMAGE)
+                    raise uncertain(self._child, self._cut, self._key, ROWS_IN_PARTS)
             same = pc.or_(
                 pc.equal(before[column], after[column]).fill_null(False),
                 pc.and_(before[column].is_null(), after[column].is_null()),
@@ -171,7 +171,7 @@ class ParentChanges:
                 lacked is not None and pc.any(lacked).as_py()
                 for lacked in (self._lacks(before, name) for name in self._key.key.parent_columns)
             ):
-                raise uncertain(self._child, self._cut, self._key, BINLOG_IMAGE)
+                raise uncertain(self._child, self._cut, self._key, ROWS_IN_PARTS)
             self._check_representable([before])
         facts = before if after is None else after
         columns: dict[str, pa.Array | pa.ChunkedArray] = {name: facts[name] for name in TRIGGER_COLUMNS}

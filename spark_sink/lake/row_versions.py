@@ -1,4 +1,4 @@
-"""Of a table with system versioning (MariaDB): the current rows alone, as its SELECT * shows them.
+"""Of a table with system versioning: the current rows alone, as its SELECT * shows them.
 
 Comes in: landed or logged rows, and the column that says until when each was current. Goes out: those that still are. A
 former version never was, or no longer is, a row of the current state, whatever its change says; the changelog has it.

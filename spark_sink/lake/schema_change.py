@@ -125,7 +125,7 @@ def _no_text(rows: pa.Table) -> pa.Array:
 def _resolved(definition: Definition, before: Layout, held: pa.Schema) -> Definition:
     """A column that was renamed from one that the lake lacks holds what nobody knows.
 
-    So does one that an event takes for an old one and the lake lacks: what MariaDB hides no statement adds by name.
+    So does one that an event takes for an old one and the lake lacks: what a server hides no statement adds by name.
     """
     names = {name.lower() for name in held.names}
     lacking = {name for name, old in definition.renamed.items() if old.lower() not in names}

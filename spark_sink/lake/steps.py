@@ -24,6 +24,9 @@ from spark_sink.landed.landed_file import LandedPart
 from spark_sink.landed.stages import Stage
 from spark_sink.work import CutEvent, TableFile, TableId
 
+#: where the source has said nothing of its own
+WHOLE_ROWS = "Have the source's log hold all values of each row"
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -164,22 +167,21 @@ def check_steps(table: TableId, todo: Sequence[Step]) -> None:
             for part in step.parts:
                 if part.may_have(ABSENT):
                     for rows in part.tables():
-                        check_partial(table, part.file, step.layout, rows)
+                        check_partial(table, part, step.layout, rows)
 
 
-def check_partial(table: TableId, file: TableFile, layout: Layout, rows: pa.Table) -> None:
+def check_partial(table: TableId, part: LandedPart, layout: Layout, rows: pa.Table) -> None:
     """A row that lacks values must have a key, and the key."""
     if not has_partial(rows):
         return
     if not layout.key or absent_columns(rows) & {name.lower() for name in layout.key}:
         raise RowsPartial(
             "merging a landed file",
-            f"{file.path} has rows without all of their values, and "
+            f"{part.file.path} has rows without all of their values, and "
             + ("without the primary key's" if layout.key else "the table has no primary key to find them by"),
             data="The table stays at its last version; other tables go on",
-            remedy="Run on the server: SET GLOBAL binlog_row_image = 'FULL', change my.cnf likewise and reconnect its"
-            f" clients; then run: {table.resync}",
-            **table.where(file.cut),
+            remedy=f"{part.shape.whole_rows or WHOLE_ROWS}; then run: {table.resync}",
+            **table.where(part.file.cut),
         )
 
 

@@ -8,7 +8,7 @@ Comes in: a file that an entry of the cut log names. Goes out: `LandedRows`. Eve
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from menura.change_batch import (
     METADATA_KEY,
     METADATA_ROW_END,
     METADATA_SOURCE_TYPE,
+    METADATA_WHOLE_ROWS,
     RESERVED_PREFIX,
     UNREPRESENTABLE,
     ChangeType,
@@ -56,6 +57,8 @@ class LandedShape:
     defaults: Mapping[str, DefaultValue]
     #: of a table with system versioning: until when a row was current; it is in no key, which tells current rows apart
     row_end: str = ""
+    #: what to do at the source so that no row lacks values, in its own words; "" where it has none
+    whole_rows: str = ""
 
 
 class LandedPart(Protocol):
@@ -147,6 +150,7 @@ def open_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedStrea
     with open_parquet(log, table, file) as parquet:
         shape = landed_shape(table, file, parquet.schema_arrow)
         rows = parquet.metadata.num_rows
+        whole_rows = (parquet.metadata.metadata or {}).get(METADATA_WHOLE_ROWS.encode(), b"").decode(errors="replace")
     if rows != file.rows:
         raise DataFileUnreadable(
             "reading a landed file",
@@ -155,7 +159,7 @@ def open_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedStrea
             remedy=restored_or_anew(table),
             **table.where(file.cut),
         )
-    return LandedStream(log, table, file, shape)
+    return LandedStream(log, table, file, replace(shape, whole_rows=whole_rows))
 
 
 def open_parquet(log: LandingLog, table: TableId, file: TableFile) -> pq.ParquetFile:

@@ -11,7 +11,7 @@ from menura.v1 import changes_pb2
 
 from agent.source_kind import GROUP, find_kind
 from tests.agent.dump_ledger import Dump
-from tests.agent.dumping import lake_at
+from tests.agent.dumping import lake_at, small_chunks
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import write_config
 from tests.memory_source.database import DATABASES, Change, Column, Definition, MemoryDatabase, Row, Table
@@ -38,6 +38,20 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     find_kind.cache_clear()
     DATABASES.clear()
+
+
+@pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryDatabase]:
+    with installed(tmp_path, monkeypatch):
+        yield MemoryDatabase("shop")
+
+
+@pytest.fixture
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayDouble]:
+    small_chunks(monkeypatch)
+    double = GatewayDouble()
+    yield double
+    double.stop()
 
 
 def config(folder: Path, address: str, **entries: object) -> Path:

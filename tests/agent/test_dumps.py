@@ -1,7 +1,6 @@
 """Dumps from real servers to the gateway's ledger, while others write."""
 
 import os
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from menura.v1 import config_pb2, snapshot_pb2
 
 from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows
-from tests.agent.dump_ledger import Dump, merged
+from tests.agent.dump_ledger import merged
 from tests.agent.dumping import (
     COLUMNS,
     SLOW,
@@ -25,7 +24,6 @@ from tests.agent.dumping import (
     selected,
     wait_dumped,
     wait_equal,
-    wait_status,
 )
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, write_config
@@ -180,25 +178,6 @@ def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
         assert dump.dumped is not None and dump.dumped.removes_rows and chunk.gsn == dump.dumped.gsn + 1
 
 
-def test_dump_when_paused_and_resumed_then_it_goes_on_where_it_was(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
-) -> None:
-    table = create(database, rows=3000)
-    gateway.sync("shop", table, now=True)
-    slow = snapshot_pb2.DumpLimits(rows_per_second=100)
-    with agent_inside(config(tmp_path, gateway, database)):
-        dump = gateway.dump("shop", "slow", table, limits=slow)
-        ledger = gateway.source("shop").ledger
-        gateway.wait(lambda: len(ledger.chunks) > 2)
-        assert wait_status(gateway, dump, "own limit is 100 rows").state == Status.READING
-        gateway.order("shop", dump, paused=True)
-        gateway.wait(lambda: dump.statuses[-1].state == Status.PAUSED)
-        gateway.order("shop", dump, paused=False, limits=snapshot_pb2.DumpLimits())
-        wait_dumped(gateway, dump)
-        assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
-        assert ledger.received_rows < 3000 + 3 * 100
-
-
 def test_dump_when_cancelled_then_nothing_of_it_is_read_on_the_server_any_more(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
@@ -287,43 +266,3 @@ def test_dump_when_the_table_keeps_its_former_rows_then_they_come_too(
             "SELECT *, row_start, row_end FROM shop.orders FOR SYSTEM_TIME ALL",
         )
     assert dump.plan is not None and not dump.plan.key
-
-
-@pytest.mark.parametrize("running", ["mysql"], indirect=True)
-def test_dump_when_the_stream_does_not_run_then_it_waits_and_says_so(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
-) -> None:
-    table = create(database)
-    dump = gateway.dump("shop", "early", table)
-    with agent_inside(config(tmp_path, gateway, database)):
-        wait_status(gateway, dump, "the stream of the source does not run")
-        gateway.sync("shop", table, now=True)
-        wait_dumped(gateway, dump)
-    assert dumped(gateway, dump, ("id",)) == selected(database, table, ("id",))
-
-
-@pytest.mark.parametrize("running", ["mysql"], indirect=True)
-def test_dumps_when_one_has_a_higher_priority_then_it_is_read_first(
-    database: Server, gateway: GatewayDouble, tmp_path: Path
-) -> None:
-    tables = [create(database, rows=1500, table=f"t{number}") for number in range(3)]
-    gateway.sync("shop", *tables, now=True)
-    ledger = gateway.source("shop").ledger
-    dumps: list[Dump] = [
-        gateway.dump("shop", f"dump-{number}", table, priority=number, paused=True, limits=SLOW)
-        for number, table in enumerate(tables)
-    ]
-    with agent_inside(config(tmp_path, gateway, database, dump={"workers": 1})):
-        for dump in dumps:  # each has its plan and its start, and a chunk
-            gateway.order("shop", dump, paused=False)
-            gateway.wait(lambda of=dump: any(chunk.dump == of.dump for chunk in ledger.chunks))
-            gateway.wait(lambda of=dump: any(status.state == Status.READING for status in of.statuses))
-            gateway.order("shop", dump, paused=True)
-            gateway.wait(lambda of=dump: of.statuses[-1].state == Status.PAUSED)
-        begun = time.time_ns() // 1000
-        gateway.order("shop", *dumps, paused=False, limits=snapshot_pb2.DumpLimits())
-        for dump in dumps:
-            wait_dumped(gateway, dump)
-    chunks = sorted(ledger.chunks, key=lambda chunk: chunk.end.read_at_us)
-    read = [chunk.dump for chunk in chunks if chunk.end.read_at_us > begun]
-    assert read == sorted(read, reverse=True)

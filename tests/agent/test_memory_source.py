@@ -1,6 +1,5 @@
 """The engine with a source in memory: nothing of it is MySQL's."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,28 +9,28 @@ from menura.v1 import changes_pb2, config_pb2, snapshot_pb2
 
 from agent.snapshot.statuses import GATEWAY_WAITS
 from tests.agent.dump_ledger import merged
-from tests.agent.dumping import SLOW, agent_inside, poll, small_chunks, wait_dumped, wait_status
+from tests.agent.dumping import SLOW, agent_inside, poll, wait_dumped, wait_status
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.memory import COLUMNS, ORDERS, TRUTHS, Writers, config, create, installed, lake, order, selected
+from tests.agent.memory import (
+    COLUMNS,
+    ORDERS,
+    TRUTHS,
+    Writers,
+    config,
+    create,
+    database,
+    gateway,
+    lake,
+    order,
+    selected,
+)
 from tests.agent.test_replication import last_state
 from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 
+__all__ = ["database", "gateway"]
+
 _Kind = changes_pb2.TableEvent
 _State = config_pb2.TableState
-
-
-@pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryDatabase]:
-    with installed(tmp_path, monkeypatch):
-        yield MemoryDatabase("shop")
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayDouble]:
-    small_chunks(monkeypatch)
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 def rows_of(gateway: GatewayDouble, table: Table = ORDERS) -> list[tuple[int, object]]:

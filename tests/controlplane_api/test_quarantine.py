@@ -87,7 +87,7 @@ def test_held_cuts_when_a_newer_version_can_apply_them_then_the_quarantine_ends(
 ) -> None:
     want_orders(database, KEY)
     log = CutLog(LocalStorage(tmp_path), LANDING, "gw-1")
-    apply_cut = cut_log._apply_cut
+    apply_cut = cut_log.apply_cut
 
     def defective(source: Any, landed: LandedCut, *others: Any) -> None:
         if landed.cut == 2:
@@ -95,7 +95,7 @@ def test_held_cuts_when_a_newer_version_can_apply_them_then_the_quarantine_ends(
         apply_cut(source, landed, *others)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cut_log, "_apply_cut", defective)
+        patch.setattr(cut_log, "apply_cut", defective)
         for number in (1, 2, 3):
             made = log.append(
                 [cut(number, file("orders"), start=[started("orders", 0)] if number == 1 else [])], number
@@ -176,14 +176,14 @@ def test_commit_when_the_database_refuses_one_sources_cut_then_its_stream_ends_a
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want_orders(database, KEY, OTHER)
-    apply_cut = cut_log._apply_cut
+    apply_cut = cut_log.apply_cut
 
     def refusing(source: Any, landed: LandedCut, *others: Any) -> None:
         if landed.tenant == "acme":
             raise OverflowError("Python int too large to convert to SQLite INTEGER")
         apply_cut(source, landed, *others)
 
-    monkeypatch.setattr(cut_log, "_apply_cut", refusing)
+    monkeypatch.setattr(cut_log, "apply_cut", refusing)
 
     async def scenario() -> None:
         async with (

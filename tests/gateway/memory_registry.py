@@ -97,7 +97,7 @@ class MemoryRegistry:
         key: SourceKey,
         flavor: str,
         server_version: str,
-        server_uuid: str,
+        server_identity: str,
         tables: Sequence[TableSeen],
         at_us: int,
     ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pyarrow.compute as pc
-from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
+from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT, METADATA_WHOLE_ROWS
 from menura.message_parts import in_parts
 from menura.protocol import PROTOCOL_VERSION
 from menura.schema import schema_id
@@ -32,6 +32,7 @@ TABLE_FIELDS = [
     pa.field("note", pa.string(), metadata={"menura.source_type": "varchar charset utf8mb4"}),
 ]
 ABSENT = pa.field("_absent", pa.binary())
+WHOLE_ROWS = "Turn whole rows on"
 UNREPRESENTABLE = pa.field("_unrepresentable", pa.string())
 SNAPSHOT_SCHEMA_ID = schema_id((("id", "bigint", 1, ""), ("note", "varchar charset utf8mb4", 0, "")))
 
@@ -101,7 +102,7 @@ def partial_batch(gsns: Sequence[int], absent: Sequence[bytes | None]) -> pa.Rec
     for bit, place in enumerate((3, 4)):
         gone = pa.array([mask is not None and bool(mask[0] >> bit & 1) for mask in absent])
         columns[place] = pc.if_else(gone, None, columns[place])
-    schema = pa.schema([*rows.schema, ABSENT])
+    schema = pa.schema([*rows.schema, ABSENT.with_metadata({METADATA_WHOLE_ROWS: WHOLE_ROWS})])
     return pa.RecordBatch.from_arrays([*columns, pa.array(absent, pa.binary())], schema=schema)
 
 

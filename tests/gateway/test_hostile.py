@@ -351,7 +351,7 @@ def test_a_cut_end_with_impossible_facts_when_it_comes_ends_the_stream(tmp_path:
 COLUMN = {"name": "id", "arrow_format": "l"}
 FOREIGN_KEY = {
     "name": "fk", "columns": ["up"], "parent": {"database": "shop", "table": "orders"}, "parent_columns": ["id"],
-    "collations": [""], "on_delete": "CASCADE",
+    "comparisons": [{}], "on_delete": "CASCADE",
 }  # fmt: skip
 LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
     "undesired table": ("TABLE_NOT_DESIRED", [table_event(1, "DROPPED", table="secrets")]),
@@ -399,14 +399,14 @@ LYING_EVENTS: dict[str, tuple[str, list[TableEvent]]] = {
             "keys without end": ("FOREIGN_KEYS", {"foreign_keys": [FOREIGN_KEY] * 1001}),
             "a key without columns": (
                 "FOREIGN_KEYS",
-                {"foreign_keys": [{**FOREIGN_KEY, "columns": [], "parent_columns": [], "collations": []}]},
+                {"foreign_keys": [{**FOREIGN_KEY, "columns": [], "parent_columns": [], "comparisons": []}]},
             ),
             "a key with more columns on one side": (
                 "FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "parent_columns": ["id", "other"]}]}
             ),
             "a key without a name": ("FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "name": ""}]}),
-            "a key with a long collation": (
-                "FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "collations": ["x" * 65_537]}]}
+            "a key with a comparison too many": (
+                "FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "comparisons": [{}, {}]}]}
             ),
             "a key of no table": ("FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "parent": {}}]}),
             "a key that does nothing": ("FOREIGN_KEYS", {"foreign_keys": [{**FOREIGN_KEY, "on_delete": 0}]}),
@@ -435,7 +435,7 @@ def test_foreign_keys_when_a_cut_tells_of_them_then_its_entry_has_them(tmp_path:
 
     asyncio.run(scenario())
     keys, unchecked = read_log(tmp_path)[0].cuts[0].events
-    key = LandedForeignKey("fk", ("up",), ("shop", "orders"), ("id",), "cascade", "", ("",))
+    key = LandedForeignKey("fk", ("up",), ("shop", "orders"), ("id",), "cascade", "", (None,))
     assert (keys.kind, keys.foreign_keys) == ("FOREIGN_KEYS", (key,))
     assert (keys.reread, keys.most_rereads_per_hour) == (True, 4)
     assert (unchecked.kind, unchecked.unchecked_from_gsn) == ("FOREIGN_KEYS_UNCHECKED", 4)

@@ -7,6 +7,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from menura.change_batch import METADATA_WHOLE_ROWS
 from menura.landing import decode_entry, entry_path
 from menura.v1.changes_pb2 import Position, TableStopped
 from menura.v1.config_pb2 import TableName
@@ -18,6 +19,7 @@ from gateway.metrics import GatewayMetrics
 from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
+    WHOLE_ROWS,
     change_batch,
     commit_cut,
     cut_end,
@@ -103,6 +105,8 @@ def test_partial_rows_when_they_come_between_whole_ones_land_with_what_is_absent
     rows = read_rows(tmp_path, read_log(tmp_path))
     assert [row["_absent"] for row in rows] == [None, None, b"\2", b"\1", None, None]
     assert [(row["id"], row["note"]) for row in rows[1:4]] == [(200, "note 2"), (300, None), (None, "note 4")]
+    (file,) = read_log(tmp_path)[0].cuts[0].files
+    assert pq.read_metadata(tmp_path / file.path).metadata[METADATA_WHOLE_ROWS.encode()] == WHOLE_ROWS.encode()
 
 
 @pytest.mark.parametrize("is_split", [False, True])

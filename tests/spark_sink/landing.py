@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, UNREPRESENTABLE
+from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, METADATA_WHOLE_ROWS, UNREPRESENTABLE
 from menura.landing import (
     LandedChunk,
     LandedColumn,
@@ -60,6 +60,8 @@ class Table:
     columns: Mapping[str, pa.DataType]
     key: Sequence[str] = ("id",)
     database: str = "shop"
+    #: what its source says of rows that lack values
+    whole_rows: str = ""
 
     @property
     def schema_id(self) -> str:
@@ -74,7 +76,8 @@ class Table:
             for name, type_ in self.columns.items()
         ]
         tail = [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.dictionary(pa.int32(), pa.binary()))]
-        return pa.schema([*map(pa.field, LANDED_COLUMNS, meta), *own, *tail])
+        facts = {METADATA_WHOLE_ROWS: self.whole_rows} if self.whole_rows else None
+        return pa.schema([*map(pa.field, LANDED_COLUMNS, meta), *own, *tail], metadata=facts)
 
 
 @dataclass(frozen=True)

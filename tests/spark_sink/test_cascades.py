@@ -7,12 +7,12 @@ with other batch bounds, on the way.
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from menura.landing import LandedForeignKey
+from menura.landing import LandedForeignKey, decode_foreign_key
 
 from spark_sink.lake import changelog as changelog_module
 from spark_sink.lake import delta_table, merge
@@ -40,7 +40,7 @@ def key(child: str, columns: str, parent: str, parents: str, on_delete: str, on_
     names = tuple(columns.split())
     return LandedForeignKey(
         f"{child}_{columns.replace(' ', '_')}", names, ("shop", parent), tuple(parents.split()), on_delete, on_update,
-        ("",) * len(names),
+        (None,) * len(names),
     )  # fmt: skip
 
 
@@ -295,6 +295,31 @@ def test_a_chunk_when_a_value_of_its_rows_parents_moves_and_returns_after_it_cam
     outcomes = apply_entries(writer.folder, lake)
     assert not [str(outcome) for outcome in outcomes if outcome.code]
     assert lake_rows(lake, child) == [{"id": 10, "p": 1}, {"id": 11, "p": 4}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "collation", "code"),
+    [(pa.string(), ["a", "b"], "utf8mb4_general_ci", "CASCADE_UNCERTAIN"), (INT, [1, 2], "", "")],
+)
+def test_a_key_when_a_former_landing_names_its_collation_then_its_texts_are_not_compared(
+    writer: Writer, lake: Path, kind: pa.DataType, values: list[object], collation: str, code: str
+) -> None:
+    """Up to format 6 a key told how its columns compare in words that only its source reads."""
+    parent, child = Table("p", {"id": kind}), Table("child", {"id": INT, "p": kind})
+    told = asdict(key("child", "p", "p", "id", "cascade", "cascade"))
+    del told["comparisons"]
+    former = decode_foreign_key({**told, "collations": [collation]})
+    first, second = values
+    writer.cut(
+        Event(child, "FOREIGN_KEYS", foreign_keys=(former,)),
+        (parent, [[("insert", {"id": first})]]),
+        (child, [[("insert", {"id": 10, "p": first})]]),
+    )
+    writer.cut((parent, [[("update_preimage", {"id": first}), ("update_postimage", {"id": second})]]))
+    outcomes = apply_entries(writer.folder, lake)
+    assert [outcome.code for outcome in outcomes if outcome.code] == ([code] if code else [])
+    if not code:
+        assert lake_rows(lake, child) == [{"id": 10, "p": second}]
 
 
 @pytest.mark.parametrize(("arrives", "code"), [(True, "CASCADE_UNCERTAIN"), (False, "")])

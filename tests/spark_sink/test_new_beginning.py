@@ -175,7 +175,7 @@ def test_child_when_its_parent_begins_anew_then_it_stays_stopped_and_says_so_unt
     writer: Writer, lake: Path, follow: Follow
 ) -> None:
     child = Table("child", {"id": pa.int32(), "t": pa.int32()})
-    cascade = LandedForeignKey("child_t", ("t",), ("shop", "t"), ("id",), "cascade", "", ("",))
+    cascade = LandedForeignKey("child_t", ("t",), ("shop", "t"), ("id",), "cascade", "", (None,))
     writer.cut(Event(child, "FOREIGN_KEYS", foreign_keys=(cascade,)), (KEYED, [insert(id=1, note="a")]))
     writer.cut((child, [insert(id=10, t=1)]))
     follow()
@@ -206,7 +206,7 @@ def test_children_when_a_parent_begins_anew_and_their_own_dumps_are_in_the_log_a
     """No later event would have them tried again."""
     child, grandchild = Table("child", {"id": pa.int32(), "up": pa.int32()}), Table("deep", {"id": pa.int32()})
     for table, parent in ((child, "t"), (grandchild, "child")):
-        key = LandedForeignKey(f"{table.name}_up", ("id",), ("shop", parent), ("id",), "cascade", "", ("",))
+        key = LandedForeignKey(f"{table.name}_up", ("id",), ("shop", parent), ("id",), "cascade", "", (None,))
         writer.cut(Event(table, "FOREIGN_KEYS", foreign_keys=(key,)))
     writer.cut((KEYED, [insert(id=1, note="a")]), (child, [insert(id=1, up=1)]), (grandchild, [insert(id=1)]))
     follow()
@@ -225,7 +225,7 @@ def test_child_when_its_parent_never_comes_back_and_its_keys_do_not_follow_it_an
     writer: Writer, lake: Path, follow: Follow
 ) -> None:
     child = Table("child", {"id": pa.int32()})
-    key = LandedForeignKey("child_up", ("id",), ("shop", "t"), ("id",), "cascade", "", ("",))
+    key = LandedForeignKey("child_up", ("id",), ("shop", "t"), ("id",), "cascade", "", (None,))
     writer.cut(Event(child, "FOREIGN_KEYS", foreign_keys=(key,)))
     writer.cut((KEYED, [insert(id=1, note="a")]), (child, [insert(id=1)]))
     follow()
@@ -247,7 +247,7 @@ def test_child_when_its_parent_begins_anew_from_before_the_childs_last_dump_then
 ) -> None:
     """The parent's folder is lost, and the landing has lost its first file: it begins with a dump of long ago."""
     child = Table("child", {"id": pa.int32(), "up": pa.int32()})
-    key = LandedForeignKey("child_up", ("up",), ("shop", "t"), ("id",), "cascade", "", ("",))
+    key = LandedForeignKey("child_up", ("up",), ("shop", "t"), ("id",), "cascade", "", (None,))
     first = writer.cut(Event(child, "FOREIGN_KEYS", foreign_keys=(key,)), (KEYED, [insert(id=1, note="a")]))
     writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"), (KEYED, [insert(id=2, note="b"), insert(id=3, note="c")]))
     writer.cut(Event(KEYED, "DUMPED", dump="d1", removes_rows_before_gsn=writer.last_gsns["acme", "shop"] - 2))
@@ -270,7 +270,7 @@ def test_stopped_tables_when_asked_for_then_each_is_seen_to_be_tried_and_transie
     """A child that can only begin anew has no outcome; one below a table that waits is not tried each minute."""
     child, deep = Table("child", {"id": pa.int32()}), Table("deep", {"id": pa.int32()})
     for table, parent in ((child, "t"), (deep, "child")):
-        key = LandedForeignKey(f"{table.name}_up", ("id",), ("shop", parent), ("id",), "cascade", "", ("",))
+        key = LandedForeignKey(f"{table.name}_up", ("id",), ("shop", parent), ("id",), "cascade", "", (None,))
         writer.cut(Event(table, "FOREIGN_KEYS", foreign_keys=(key,)))
     writer.cut((KEYED, [insert(id=1, note="a")]), (child, [insert(id=1)]), (deep, [insert(id=1)]))
     follow()

@@ -39,9 +39,9 @@ pytestmark = pytest.mark.spark
 
 KEYED = Table("t", {"id": pa.int32(), "note": pa.string()})
 WIDE = Table("t", {**KEYED.columns, "n": pa.int32()})
-KEYLESS = Table("t", KEYED.columns, key=())
+KEYLESS = Table("t", KEYED.columns, key=(), whole_rows="Run on the server: SET GLOBAL whole_rows = 'ON'")
 CHILD = Table("child", {"id": pa.int32(), "t": pa.int32()})
-CASCADE = LandedForeignKey("child_t", ("t",), ("shop", "t"), ("id",), "cascade", "cascade", ("",))
+CASCADE = LandedForeignKey("child_t", ("t",), ("shop", "t"), ("id",), "cascade", "cascade", (None,))
 RESYNC = ["sync", "resync", "shop", "shop.t"]
 RETRY = ["sync", "retry", "shop", "shop.t"]
 
@@ -137,7 +137,7 @@ def test_table_without_a_key_when_its_rows_come_in_parts_then_the_remedy_brings_
     operator.writer.cut((KEYLESS, [insert(id=1, note="a")]))
     operator.writer.cut((KEYLESS, [insert(id=2, _absent=("note",))]))
     message = operator.stopped("ROWS_PARTIAL")
-    assert statements(message) == ["SET GLOBAL binlog_row_image = 'FULL'"]
+    assert statements(message) == ["SET GLOBAL whole_rows = 'ON'"]
     assert commands(message) == [RESYNC]
     operator.resyncs(KEYLESS, [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}])
     operator.writer.cut((KEYLESS, [delete(id=1, note="a")]))

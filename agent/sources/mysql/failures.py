@@ -20,6 +20,8 @@ DOING = "reading the binary log"
 SOURCE_STANDS = (
     "The log is read no further than the transaction before it; nothing is lost while the server keeps its log"
 )
+#: METADATA_WHOLE_ROWS
+WHOLE_ROWS = "Run on the server: SET GLOBAL binlog_row_image = 'FULL', change my.cnf likewise and reconnect its clients"
 TABLE_COMPLETE = "The table is complete up to the transaction before it"
 
 Table = tuple[str, str]

@@ -7,7 +7,9 @@ import zlib
 
 import pyarrow as pa
 import pytest
+from menura.change_batch import METADATA_WHOLE_ROWS
 
+from agent.sources.mysql.failures import WHOLE_ROWS
 from agent.sources.mysql.log import constants as binlog
 from agent.sources.mysql.native.decoder import BinlogDecoder, DecodeError, Reason
 from tests.agent.native.capture import decode_all, logged
@@ -91,6 +93,8 @@ def test_changes_of_partial_images_lead_to_the_rows_that_select_gives(source: Se
         assert _state(changes) == _selected(source), image
         if image != "FULL_NODUP":
             assert any(_absent(row) for row in changes.to_pylist())
+            told = [part.schema.field("_absent").metadata for part in parts if "_absent" in part.schema.names]
+            assert told[0] == {METADATA_WHOLE_ROWS.encode(): WHOLE_ROWS.encode()}
 
 
 def test_generated_columns_of_partial_images_lead_to_the_rows_that_select_gives(mysql: Server) -> None:

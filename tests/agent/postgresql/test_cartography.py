@@ -149,7 +149,7 @@ def test_look_when_there_are_many_tables_then_they_come_in_parts(
     catalog_of(postgres).look(None, parts.append)
     assert len(parts) > 3
     assert sum(len(part.tables) for part in parts) == 100
-    assert all(part.ByteSize() < 2_500 and part.flavor == "postgresql" and part.server_uuid for part in parts)
+    assert all(part.ByteSize() < 2_500 and part.flavor == "postgresql" and part.server_identity for part in parts)
 
 
 def test_look_when_a_statement_holds_a_table_then_it_does_not_wait(postgres: SourceServer) -> None:

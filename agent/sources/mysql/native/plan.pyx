@@ -25,6 +25,7 @@ from agent.sources.mysql.native.values cimport (
 from menura.change_batch import WIRE_ROW_COLUMNS
 from menura.types import MAX_DECIMAL128_PRECISION
 from agent.columnar.table_rows import described
+from agent.sources.mysql.failures import WHOLE_ROWS
 from agent.sources.mysql.types import INTEGER_KINDS, Kind, arrow_format, invalid_label_bytes
 
 from agent.sources.mysql.log import constants as binlog
@@ -198,7 +199,8 @@ cdef class TablePlan:
     cdef int begin_plan(self, head) except -1:
         """The batch's columns: `head` (names and Arrow formats), those that are sent, _unrepresentable."""
         sent = [planned.column for planned in self.columns if planned.sent]
-        self.begin(head, [described(column, arrow_format(column.type), column.row_end) for column in sent])
+        described_columns = [described(column, arrow_format(column.type), column.row_end) for column in sent]
+        self.begin(head, described_columns, WHOLE_ROWS)
         self.plan.rows = &self.rows
         self.plan.column_count = <int32_t> len(self.columns)
         self.plan.values = <Value*> calloc(len(self.columns), sizeof(Value))

@@ -93,7 +93,7 @@ def _part(source: MysqlConfig, facts: Facts) -> catalog_pb2.Cartography:
         source=source.name,
         flavor=facts.flavor,
         server_version=facts.version,
-        server_uuid=facts.server_uuid,
+        server_identity=facts.server_uuid,
         read_at_us=time.time_ns() // 1000,
     )
 

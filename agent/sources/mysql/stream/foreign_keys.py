@@ -16,13 +16,13 @@ again too, and lacks nothing from there on.
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from menura.collations import comparison
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.native.decoder import FollowedTable, TablePlan
+from agent.sources.mysql.server.collations import comparison
 from agent.sources.mysql.server.foreign_keys import Action, Cascades, ForeignKey, KeyColumn, Keys
 from agent.sources.mysql.stream.context import StreamContext
 from agent.table_positions import Table, name_message
@@ -213,7 +213,7 @@ class FollowedKeys:
                     parent_columns=key.parent_columns,
                     on_delete=_ACTIONS[key.on_delete],
                     on_update=_ACTIONS[key.on_update],
-                    collations=[columns[name.lower()].collation for name in key.columns],
+                    comparisons=[_comparison(columns[name.lower()]) for name in key.columns],
                 )
                 for key in keys
             ],
@@ -339,6 +339,15 @@ def _lowered(table: Table) -> Table:
 
 def _words(key: ForeignKey) -> str:
     return f"{key.name} ({', '.join(key.columns)}) REFERENCES {'.'.join(key.parent)}"
+
+
+def _comparison(column: KeyColumn) -> changes_pb2.TextComparison:
+    how = comparison(column.collation) if column.collation else None
+    if how is None:
+        return changes_pb2.TextComparison()
+    return changes_pb2.TextComparison(
+        is_text=True, ignores_case=how.ignores_case, pads=how.pads, is_binary=how.is_binary
+    )
 
 
 def _are_alike(one: KeyColumn | None, other: KeyColumn | None) -> bool:

@@ -131,6 +131,6 @@ def _part(source: PostgresqlConfig, facts: Facts) -> catalog_pb2.Cartography:
         source=source.name,
         flavor="postgresql",
         server_version=facts.version_text,
-        server_uuid=facts.system,
+        server_identity=facts.system,
         read_at_us=time.time_ns() // 1000,
     )
