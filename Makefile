@@ -15,11 +15,11 @@ help: ## list the targets
 
 .PHONY: setup
 setup: ## the environment, servers and jars that demo and test need
-	@.ci/setup environment mariadb jars
+	@.ci/setup environment $(or $(SOURCE),mariadb) jars
 
 .PHONY: demo
-demo: setup ## a shop database, live changes, and the lake following them (KEEP=1 leaves it running)
-	@$(PYTHON) -m tests.demo $(if $(KEEP),--keep)
+demo: setup ## a shop database, live changes, and the lake following them (SOURCE=postgresql; KEEP=1 leaves it running)
+	@$(PYTHON) -m tests.demo $(if $(SOURCE),--source $(SOURCE)) $(if $(KEEP),--keep)
 
 .PHONY: check
 check: lint ## lint, examples, and the tests that need no server, no Spark and no browser: under two minutes
@@ -36,8 +36,8 @@ fuzz: ## hostile bytes for the compiled core, on from the last run (EVENTS=10000
 	@$(PYTHON) -m tests.fuzz --events $(or $(EVENTS),10000000) --seed $(or $(SEED),1)
 
 .PHONY: churn
-churn: ## a source changed in every way under kills, and its lake compared (SEEDS=1 SECONDS=60 SERVER="mariadb mysql" INGREDIENTS=)
-	@.ci/setup environment mariadb mariadb-11.8 mysql jars
+churn: ## a source changed in every way under kills, and its lake compared (SEEDS=1 SECONDS=60 SERVER="mariadb mysql postgresql" INGREDIENTS=)
+	@.ci/setup environment $(if $(findstring postgresql,$(SERVER)),postgresql postgresql-releases) mariadb mariadb-11.8 mysql jars
 	@$(PYTHON) -m tests.churn --seeds $(or $(SEEDS),1) --seconds $(or $(SECONDS),60) --rate $(or $(RATE),1000) \
 		$(if $(SERVER),--servers $(SERVER)) $(if $(INGREDIENTS),--ingredients $(INGREDIENTS))
 

@@ -66,6 +66,8 @@ class LandingParts:
     client_fence: StreamFence = field(default_factory=StreamFence)
     health: LandingHealth = field(default_factory=LandingHealth)
     log_lines: LogLines = field(default_factory=LogLines)
+    #: cartographies are stored one at a time: each may take a thread of the reports' for minutes
+    cartography_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)

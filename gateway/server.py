@@ -38,6 +38,8 @@ from gateway.tasks import run_until_first
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
+#: one for the commit that runs, the others for leases and for runs that begin
+COMMIT_THREADS = 4
 REGISTRY_RETRY_SECONDS = 1.0
 #: how often it is asked whether somebody wants what is held back to be applied again
 QUARANTINE_SECONDS = 1.0
@@ -79,10 +81,13 @@ async def serve(
     log = CutLog(storage, landing, config.name)
     if not await _recover(log, registry, stop):
         return
-    committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics)
     generations = Generations(registry.generations, config.poll_seconds, metrics)
     dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
-    with ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads:
+    with (
+        ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads,
+        ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
+    ):
+        committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics, commits)
         parts = LandingParts(
             config, registry, storage, committer, generations, dump_generations, metrics, threads, PendingChunks()
         )

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeVar
 
 from gateway.errors import NOTHING_LOST, RegistryAway, ReportRefused
@@ -28,10 +30,11 @@ async def run_until_first(*concerns: Coroutine[Any, Any, None]) -> None:
             task.result()
 
 
-async def ask_registry(call: Callable[..., T], *arguments: object) -> T:
-    """A registry call in a thread; raises `RegistryAway`, which ends a stream for a while, or `ReportRefused`."""
+async def ask_registry(call: Callable[..., T], *arguments: object, threads: Executor | None = None) -> T:
+    """A registry call in a thread, of `threads` or of those of reports; raises `RegistryAway`, which ends a stream for
+    a while, or `ReportRefused`."""
     try:
-        return await asyncio.to_thread(call, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(threads, partial(call, *arguments))
     except RegistryUnavailable as unavailable:
         raise RegistryAway(
             "asking the control plane's database",

@@ -124,6 +124,11 @@ _PG_LINE = f"{_PG}::test_login_when_no_line_or_no_right_lets_it_in_then_the_line
 _PG_SLOT = f"{_PG}::test_slot_when_others_have_it_then_the_setting_of_the_message_is_the_one_to_change"
 _PG_SLOT_USED = f"{_PG}::test_slot_when_another_session_reads_it_then_the_setting_of_the_message_is_the_one_to_change"
 _PG_STANDBY = f"{_PG}::test_standby_when_it_gives_no_changes_then_the_setting_of_the_message_names_the_primary"
+_PG_FILTER = "agent/postgresql/test_publication_filter.py"
+_PG_UNFILTERED = (
+    f"{_PG_FILTER}::test_advice_when_the_publication_is_somebody_elses_then_its_statements_have_it_filtered"
+)
+_PG_UNLISTED = f"{_PG_FILTER}::test_advice_when_the_server_can_not_leave_columns_out_then_it_says_why"
 _PG_KEPT_BACK = f"{_PG}::test_tables_when_they_can_not_be_read_then_the_setting_of_the_warning_keeps_them_back"
 _PG_CHECKS = "agent/postgresql/test_checks.py"
 _PG_GRANTS = f"{_PG_CHECKS}::test_advice_when_privileges_lack_then_its_statements_give_them"
@@ -172,6 +177,7 @@ _PG_NAMED = f"{_PG_TABLE}::test_server_when_it_is_another_one_then_the_setting_o
 RUN_BY = {
     "agent/sources/postgresql/server/checks.py _unreadable": (_PG_GRANTS, _PG_MANY_GRANTS),
     "agent/sources/postgresql/server/checks.py _unread": (_PG_KEPT_BACK,),
+    "agent/sources/postgresql/server/checks.py _unfiltered": (_PG_UNFILTERED, _PG_UNLISTED),
     "agent/sources/postgresql/server/connection.py _access_denied": (_PG_LOGIN,),
     "agent/sources/postgresql/server/connection.py _connect_error": (_PG_LINE, _PG_DATABASE),
     "agent/sources/postgresql/server/connection.py grant_missing": (_PG_CONNECT,),

@@ -1,20 +1,40 @@
-"""A source's cartography as its tables' rows: only what changed since the last one is written."""
+"""A source's cartography as its tables' rows: only what changed since the last one is written.
+
+Comes in: all tables that an agent sees on a server, which may be hundreds of thousands. What differs is found in a
+transaction that only reads, and written in pieces of `PIECE_TABLES`, each in a transaction of its own. After each piece
+the database is left to others for as long as it was taken, so that one tenant's large server keeps no other tenant's
+commits waiting. A kill between two pieces leaves the tables that were written; the next cartography brings the others.
+"""
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
+from controlplane_api.documents import Document, insert_into
 from controlplane_api.models import SourceTable
 from gateway.registry import TableSeen
 
+PIECE_TABLES = 1_000
 
-def store_cartography(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> None:
-    """Replace the whole of it; a table that is gone is marked and keeps its sync."""
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Between what is stored of a source and what its agent sees."""
+
+    #: rows to write, new ones and others
+    changed: Sequence[Document]
+    #: ids of tables that are no longer there; they keep their syncs
+    gone: Sequence[int]
+
+
+def differences(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> Differences:
     stored = {
         (row.database, row.name): row
         for row in connection.execute(
@@ -23,26 +43,42 @@ def store_cartography(connection: Connection, source_id: int, tables: Sequence[T
             )
         )
     }
-    new, changed = [], []
+    changed = []
     seen = {(table.database, table.table): table for table in tables}
     for (database, name), table in seen.items():
         card = _card(table)
         row = stored.get((database, name))
-        if row is None:
-            new.append({"source_id": source_id, "database": database, "name": name, **card})
-        elif row.gone or row.digest != card["digest"]:
-            changed.append({"of_table": row.id, **{f"to_{column}": value for column, value in card.items()}})
-    gone = [{"of_table": row.id} for named, row in stored.items() if named not in seen and not row.gone]
-    this = SourceTable.id == bindparam("of_table")
-    if new:
-        connection.execute(insert(SourceTable), new)
-    if changed:
-        columns = [name.removeprefix("to_") for name in changed[0] if name != "of_table"]
-        connection.execute(
-            update(SourceTable).where(this).values({name: bindparam(f"to_{name}") for name in columns}), changed
-        )
-    if gone:
-        connection.execute(update(SourceTable).where(this).values(gone=True), gone)
+        if row is None or row.gone or row.digest != card["digest"]:
+            changed.append({"source_id": source_id, "database": database, "name": name, **card})
+    return Differences(changed, [row.id for named, row in stored.items() if named not in seen and not row.gone])
+
+
+def store(
+    write: Callable[[], AbstractContextManager[Connection]],
+    found: Differences,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
+    """Write what differs; `write` begins a transaction. Raises what that raises."""
+    for changed in _pieces(found.changed):
+        began = clock()
+        with write() as connection:
+            statement = insert_into(connection, SourceTable)
+            card = {name: statement.excluded[name] for name in changed[0]}
+            keys = [SourceTable.source_id, SourceTable.database, SourceTable.name]
+            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=card), changed)
+        pause(clock() - began)
+    for gone in _pieces([{"of_table": table} for table in found.gone]):
+        began = clock()
+        with write() as connection:
+            this = update(SourceTable).where(SourceTable.id == bindparam("of_table"))
+            connection.execute(this.values(gone=True), gone)
+        pause(clock() - began)
+
+
+def _pieces(rows: Sequence[Document]) -> Iterator[Sequence[Document]]:
+    return (rows[begin : begin + PIECE_TABLES] for begin in range(0, len(rows), PIECE_TABLES))
 
 
 def _card(table: TableSeen) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The gateway's registry over the control plane's database.
 
 What agents report goes in, what is asked of them comes out. Implements `gateway.registry.Registry`, whose
-docstrings are the contract. Every call is one transaction; a kill leaves it done or not begun.
+docstrings are the contract. Every call but a cartography's is one transaction; a kill leaves it done or not begun.
 
 The gateway must stop taking cuts of the older generation and follow its log to the end before it reads
 `desired` for a new one: only then is a resumed table's position the place where its rows in the lake end.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from menura.bounds import clean_text
 from menura.landing import LogEntry
-from sqlalchemy import Connection, Row, and_, func, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from controlplane_api import lost_state
@@ -30,9 +30,8 @@ from controlplane_api.models import (
     Sync,
     Tenant,
 )
-from controlplane_api.registry import agent_reports, cut_log, dump_reports, leases, quarantine
+from controlplane_api.registry import agent_reports, cartography, cut_log, dump_reports, leases, quarantine
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
-from controlplane_api.registry.cartography import store_cartography
 from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
     AgentSeen,
@@ -89,14 +88,16 @@ class SqlRegistry:
         tables: Sequence[TableSeen],
         at_us: int,
     ) -> None:
+        with self._read() as connection:
+            source_id = connection.execute(_id_of(key)).scalar()
+            found = None if source_id is None else cartography.differences(connection, source_id, tables)
+        if found is None:
+            return
+        cartography.store(self._write, found)
         with self._write() as connection:
-            source = _lock_source(connection, key)
-            if source is None:
-                return
-            store_cartography(connection, source.id, tables)
             connection.execute(
                 update(Source)
-                .where(Source.id == source.id)
+                .where(Source.id == source_id)
                 .values(
                     flavor=clean_text(flavor),
                     server_version=clean_text(server_version),
@@ -303,6 +304,10 @@ _DUMP_GSN = (
     .where(_RUNNING.table_id == Sync.table_id, _RUNNING.state == DumpEnd.RUNNING, _RUNNING.started_gsn > 0)
     .scalar_subquery()
 )
+
+
+def _id_of(key: SourceKey) -> Select[int]:
+    return select(Source.id).join_from(Source, Tenant).where(Tenant.name == key.tenant, Source.name == key.source)
 
 
 def _lock_source(connection: Connection, key: SourceKey) -> Row[int, int] | None:

@@ -18,7 +18,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from menura.errors import MenuraError
 from menura.instants import now_us
@@ -39,6 +42,8 @@ from gateway.metrics import GatewayMetrics
 from gateway.registry import Registry, RegistryUnavailable, SourceKey
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 REGISTRY_RETRY_SECONDS = 0.25
 #: table events and chunks of one entry, as far as they come in several cuts; a reader takes entries of a limited size
@@ -83,6 +88,8 @@ class Committer:
     landing: str
     spacing_seconds: float
     metrics: GatewayMetrics
+    #: of commits and leases alone: reports, however slow, take none of them
+    threads: Executor
     _gathered: list[CompleteCut] = field(default_factory=list)
     _committing: list[CompleteCut] = field(default_factory=list)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -171,7 +178,8 @@ class Committer:
     async def _commit(self, cuts: list[CompleteCut]) -> None:
         started = time.monotonic_ns()
         try:
-            entry = await asyncio.to_thread(self.log.append, [cut.landed for cut in cuts], committed_at_us=now_us())
+            append = partial(self.log.append, [cut.landed for cut in cuts], committed_at_us=now_us())
+            entry = await self._in_thread(append)
         except EntryTaken as taken:
             logger.warning("cut log entry %d is another writer's, %s", taken.entry.entry, taken.entry.gateway)
             await self._apply(taken.entry)
@@ -209,12 +217,15 @@ class Committer:
             self._expected[cut.key].epoch = 0  # nothing passes before the source begins again
             cut.outcome.set_exception(failure)
 
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+
     async def _apply(self, entry: LogEntry) -> frozenset[SourceKey]:
         """Sources whose cuts are held back."""
         away = False
         while True:
             try:
-                held = await asyncio.to_thread(self.registry.apply_entry, self.landing, entry)
+                held = await self._in_thread(partial(self.registry.apply_entry, self.landing, entry))
             except RegistryUnavailable as unavailable:
                 self.metrics.menura_registry_failures_total += 1
                 if not away:

@@ -47,14 +47,15 @@ class Cartographer:
         tables, self._tables = self._tables, []
         if part.flavor:
             self._agent.flavors[self._key.source] = part.flavor
-        await report(
-            self._parts.metrics,
-            lambda: self._parts.registry.record_cartography(
-                self._key,
-                part.flavor,
-                part.server_version[:MAX_NAME_CHARS],
-                part.server_identity[:MAX_NAME_CHARS],
-                tables,
-                at_us,
-            ),
-        )
+        async with self._parts.cartography_turn:
+            await report(
+                self._parts.metrics,
+                lambda: self._parts.registry.record_cartography(
+                    self._key,
+                    part.flavor,
+                    part.server_version[:MAX_NAME_CHARS],
+                    part.server_identity[:MAX_NAME_CHARS],
+                    tables,
+                    at_us,
+                ),
+            )

@@ -189,11 +189,11 @@ class Replication:
         if self._run is not None:
             await self._grant(await self._jobs.run(self._run.files.discard))
             self._run = None
-        config, registry = self.parts.config, self.parts.registry
+        config, registry, threads = self.parts.config, self.parts.registry, self.parts.committer.threads
         async with self._leasing:
-            epoch = await ask_registry(self._lease.acquire_fresh)
-        desired = await ask_registry(registry.desired, self.key)
-        committed = await ask_registry(registry.committed, self.key)
+            epoch = await ask_registry(self._lease.acquire_fresh, threads=threads)
+        desired = await ask_registry(registry.desired, self.key, threads=threads)
+        committed = await ask_registry(registry.committed, self.key, threads=threads)
         self._check_goes_on(committed)
         self.parts.committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
         tables = frozenset((table.database, table.table) for table in desired.tables)
@@ -358,10 +358,13 @@ class Replication:
                 if not self._lease.epoch:
                     continue
                 try:
-                    await asyncio.to_thread(self._lease.renew)
+                    await self._with_lease(self._lease.renew)
                 except RegistryUnavailable as unavailable:
                     # The committer asks whether the lease is valid; until it ends there is nothing to decide.
                     logger.warning("lease not renewed: source=%s: %s", self.key, unavailable)
+
+    async def _with_lease(self, call: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self.parts.committer.threads, call)
 
     async def _follow_desired(self) -> None:
         known: int | None = None
@@ -416,7 +419,7 @@ class Replication:
             for discard in dropped:
                 await asyncio.get_running_loop().run_in_executor(self.parts.threads, discard)
             if self._lease.epoch:
-                await asyncio.to_thread(self._lease.release)
+                await self._with_lease(self._lease.release)
         except (OSError, RegistryRefused, RegistryUnavailable) as failed:
             # Orphans are harmless and the lease ends by itself.
             logger.warning("source not left tidily: source=%s: %s", self.key, type(failed).__name__)

@@ -1,8 +1,10 @@
 """agent/CONFORMANCE.md says what is true: every type, setting and kind of statement on every server, run anew."""
 
+from itertools import chain
 from pathlib import Path
 
 import agent.errors
+import agent.sources.postgresql.errors
 import spark_sink.errors
 from tests.conformance.keys import DERIVED, LOGGED, examine_keys, keys_section
 from tests.conformance.platform import examine_all
@@ -35,9 +37,9 @@ def test_foreign_keys_when_every_case_is_run_again_then_the_document_says_what_i
 
 
 def test_reasons_when_they_are_listed_then_errors_have_those_codes_and_tests_show_them() -> None:
-    classes = [agent.errors, spark_sink.errors]
+    classes = [agent.errors, agent.sources.postgresql.errors, spark_sink.errors]
     codes = {getattr(found, "code", "") for module in classes for found in vars(module).values()}
-    for stop in STOPS:
+    for stop in chain.from_iterable(STOPS.values()):
         assert stop.code in codes | {"REREAD_LIMIT"}, stop
         assert stop.code in (ROOT / stop.shown_by).read_text(encoding="utf-8"), stop
     assert stops() in DOCUMENT.read_text(encoding="utf-8")

@@ -1,7 +1,8 @@
 """kill -9 of the platform's processes at random moments, each started again at once.
 
-Most kills wait until the process has worked since its start, which on a busy machine takes a while; the others may meet
-it while it starts. Without that a process that is killed again and again would never have been at work.
+Most kills come some seconds after the process has begun to work, which on a busy machine takes a while (a gateway
+waits for the lease of the killed one); the others may meet it while it starts. Without that a process that is killed
+again and again would never have been at work.
 """
 
 import random
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field
 
 from tests.stack import Process
 
-#: by ingredient, seconds between two kills of one process, and what its log says once it works
+#: by ingredient, seconds that a process works before it is killed, and what its log says once it does
 VICTIMS = {
-    "kill_agent": (3.0, 15.0, "replication starts"),
-    "kill_gateway": (8.0, 30.0, "run begins"),
-    "kill_sink": (12.0, 45.0, "batch applied"),
+    "kill_agent": (1.0, 15.0, "replication starts"),
+    "kill_gateway": (2.0, 20.0, "run begins"),
+    "kill_sink": (5.0, 25.0, "batch applied"),
 }
 #: of kills that wait for no work
 UNAWAITED = 0.25
@@ -33,21 +34,24 @@ class Faults:
     def run(self, ended: Callable[[], bool], pause: Callable[[float], object]) -> None:
         dice = random.Random(f"{self.seed} faults")
         began = time.monotonic()
-        due = {name: self._gap(dice, name) for name in sorted(self.victims)}
-        awaits = {name: dice.random() >= UNAWAITED for name in due}
-        read = dict.fromkeys(due, 0)
-        while due and not ended():
+        awaits = {name: dice.random() >= UNAWAITED for name in sorted(self.victims)}
+        due = {name: self._gap(dice, name) for name in awaits if not awaits[name]}
+        read = dict.fromkeys(awaits, 0)
+        while awaits and not ended():
             now = time.monotonic() - began
-            for name in [name for name in due if due[name] <= now]:
-                process, word = self.victims[name], VICTIMS[name][2]
-                if awaits[name] and word not in process.log.read_text(errors="replace")[read[name] :]:
-                    continue
+            for name in sorted(awaits.keys() - due.keys()):
+                if VICTIMS[name][2] in self.victims[name].log.read_text(errors="replace")[read[name] :]:
+                    due[name] = now + self._gap(dice, name)
+            for name in sorted(name for name in due if due[name] <= now):
+                process = self.victims[name]
                 self.kills.append((time.monotonic() - began, name))
                 process.kill()
                 read[name] = len(process.log.read_text(errors="replace"))
                 process.start()
-                due[name] = time.monotonic() - began + self._gap(dice, name)
                 awaits[name] = dice.random() >= UNAWAITED
+                del due[name]
+                if not awaits[name]:
+                    due[name] = time.monotonic() - began + self._gap(dice, name)
             pause(LOOK_SECONDS)
 
     def _gap(self, dice: random.Random, name: str) -> float:

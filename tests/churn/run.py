@@ -3,34 +3,30 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.churn.comparison import Lake, Verdict
+from tests.churn.ddl import Ddl
+from tests.churn.dumps import Dumps
 from tests.churn.faults import Faults
+from tests.churn.kind import COLD, MARKER, Kind, Shape
+from tests.churn.mysql import MYSQL
+from tests.churn.postgresql import POSTGRESQL
 from tests.churn.processes import memory_of, told
-from tests.churn.statements import STEPS, Ddl
-from tests.churn.tables import ASIDE, COLD, MARKER, TABLES, Shape, tables_of
-from tests.churn.workload import SESSION, Workload
-from tests.conformance.stops import CODES
-from tests.servers import Flavor, Server, server
+from tests.churn.workload import Workload
+from tests.live_source import LiveSource
 from tests.stack import stack, wait_for
 
-DATABASE = "churn"
 SOURCE = "churn"
 ROWS = 300
 KILLS = {"kill_agent": "agent", "kill_gateway": "gateway", "kill_sink": "sink"}
-INGREDIENTS = (*TABLES, *KILLS)
-#: by name: flavor, release, settings
-SERVERS: dict[str, tuple[Flavor, str, dict[str, str]]] = {
-    "mariadb": ("mariadb", "", {}),
-    "mariadb-11.8": ("mariadb", "11.8", {}),
-    "mysql": ("mysql", "", {}),
-    # the engine carries foreign keys' actions out and logs none of them, as MySQL does up to 9.5
-    "mysql-native-keys": ("mysql", "", {"innodb_native_foreign_keys": "ON"}),
-    "mariadb-minimal": ("mariadb", "", {"binlog_row_metadata": "MINIMAL"}),
-    "mysql-minimal": ("mysql", "", {"binlog_row_metadata": "MINIMAL"}),
-}
+KINDS = (MYSQL, POSTGRESQL)
+#: by name
+SERVERS: dict[str, Kind] = {name: kind for kind in KINDS for name in kind.servers}
+DUMPS = "dumps"
+INGREDIENTS = tuple(dict.fromkeys([*(name for kind in KINDS for name in kind.tables), DUMPS, *KILLS]))
 #: re-reads that a table may have in an hour: a run has more than a DBA
 MOST_REREADS = 3600
 
@@ -42,8 +38,8 @@ class Plan:
     seconds: float
     rate: float
     ingredients: frozenset[str]
-    #: codes of stops that are no failure: those that agent/CONFORMANCE.md lists
-    allowed: frozenset[str] = CODES
+    #: codes of stops that are no failure; None: those that agent/CONFORMANCE.md lists
+    allowed: frozenset[str] | None = None
     #: a run goes on beyond its seconds until it has so many, with statements and kills: a busy machine is slow
     least_transactions: int = 0
 
@@ -58,6 +54,8 @@ class Report:
     refused: list[tuple[str, str]] = field(default_factory=list)
     #: seconds since the start, and whom
     kills: list[tuple[float, str]] = field(default_factory=list)
+    #: the same of tables whose dumps somebody asked for
+    ordered: list[tuple[float, str]] = field(default_factory=list)
     settled_seconds: float = 0.0
     #: dumps by their cause and how they ended
     dumps: dict[str, int] = field(default_factory=dict)
@@ -67,10 +65,11 @@ class Report:
 
     @property
     def failed(self) -> list[Verdict]:
+        allowed = SERVERS[self.plan.server].codes if self.plan.allowed is None else self.plan.allowed
         return [
             verdict
             for verdict in self.verdicts
-            if verdict.word == "different" or (verdict.word == "stopped" and verdict.code not in self.plan.allowed)
+            if verdict.word == "different" or (verdict.word == "stopped" and verdict.code not in allowed)
         ]
 
     @property
@@ -93,22 +92,24 @@ class Report:
 
 def churn(plan: Plan, folder: Path) -> Report:
     """Raises what a writer or the DDL could not do."""
-    flavor, release, settings = SERVERS[plan.server]
+    kind = SERVERS[plan.server]
     report = Report(plan)
-    with server(flavor, folder / "server", release=release, **settings) as source, stack(folder / "stack") as running:
-        source.create_replication_user()
-        shapes = tables_of(plan.ingredients, flavor)
-        create(source, shapes, plan)
-        agent = running.agent("churn", {SOURCE: source}, dump={"max_rereads_per_hour": MOST_REREADS})
+    with kind.servers[plan.server](folder / "server") as source, stack(folder / "stack") as running:
+        shapes = kind.shapes(plan.server, plan.ingredients)
+        create(kind, source, shapes, plan)
+        agent = source.agent(running, "churn", SOURCE, dump={"max_rereads_per_hour": MOST_REREADS})
         with agent:
             for table in (*shapes, MARKER):
-                running.start_sync(SOURCE, DATABASE, table, "dump")
+                running.start_sync(SOURCE, source.namespace, table, "dump")
             processes = {"agent": agent, "gateway": running.gateway, "sink": running.sink, "api": running.api}
             victims = {kill: processes[name] for kill, name in KILLS.items() if kill in plan.ingredients}
+            faults = Faults(victims, plan.seed)
+            dumped = [running.table_path(SOURCE, source.namespace, table) for table in shapes]
+            dumps = Dumps(running, dumped if DUMPS in plan.ingredients else [], plan.seed)
             with memory_of(processes) as memory:
-                change(plan, source, shapes, Faults(victims, plan.seed), report)
+                change(plan, source, shapes, faults, dumps, report)
                 began = time.monotonic()
-                lake = Lake(running, SOURCE, source, DATABASE)
+                lake = Lake(running, SOURCE, source, kind.codes)
                 report.unsettled = lake.settle((*shapes, MARKER))
                 report.settled_seconds = time.monotonic() - began
             report.verdicts = lake.verdicts(shapes)
@@ -117,45 +118,43 @@ def churn(plan: Plan, folder: Path) -> Report:
     return report
 
 
-def create(source: Server, shapes: dict[str, Shape], plan: Plan) -> None:
+def create(kind: Kind, source: LiveSource, shapes: dict[str, Shape], plan: Plan) -> None:
     """The tables, with rows that the dumps bring."""
-    source.run(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
-    aside = {name: columns for key, made in ASIDE.items() if key in plan.ingredients for name, columns in made.items()}
+    chosen = [name for name in kind.ingredients(plan.server) if name in plan.ingredients]
     source.run(
-        f"CREATE TABLE {MARKER} (id BIGINT AUTO_INCREMENT PRIMARY KEY)",
+        f"CREATE TABLE {MARKER} ({kind.marker})",
+        *(statement for name in chosen for statement in kind.before.get(name, ())),
         *(f"CREATE TABLE {name} ({shape.columns}) {shape.options}" for name, shape in shapes.items()),
-        *(f"CREATE TABLE {name} ({columns})" for name, columns in aside.items()),
-        database=DATABASE,
+        *(statement for shape in shapes.values() for statement in shape.more),
+        *(statement for name in chosen for statement in kind.behind.get(name, ())),
     )
-    workload = Workload(source, DATABASE, shapes, -plan.seed, 10_000)
+    workload = Workload(kind, source, shapes, -plan.seed, 10_000)
     workload.start()
     try:
         wait_for("the first rows", lambda: workload.done.transactions > ROWS or workload.done.failures)
     finally:
         workload.stop()
     _raise(workload.done.failures)
-    for name, shape in shapes.items():
-        if "id" in shape.key:
-            add_cold_rows(source, name)
+    add_cold_rows(kind, source, shapes)
 
 
-def add_cold_rows(source: Server, table: str) -> None:
+def add_cold_rows(kind: Kind, source: LiveSource, shapes: dict[str, Shape]) -> None:
     """The rows of now once more, under keys that no writer uses."""
-    columns = (
-        "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = %s"
-        " AND column_name <> 'id' AND extra NOT LIKE '%%GENERATED%%'"
-    )
-    with source.connect(database=DATABASE, init_command=SESSION) as connection, connection.cursor() as cursor:
-        cursor.execute(columns, (table,))
-        names = ", ".join(f"`{name}`" for (name,) in cursor.fetchall())
-        cursor.execute(f"INSERT INTO {table} (id, {names}) SELECT id + {COLD}, {names} FROM {table}")
+    with closing(kind.session(source)) as session:
+        columns = session.columns(shapes)
+        for table in (name for name, shape in shapes.items() if "id" in shape.key):
+            names = ", ".join(kind.quoted(name) for name in columns[table])
+            session.run(f"INSERT INTO {table} (id, {names}) SELECT id + {COLD}, {names} FROM {table}")
 
 
-def change(plan: Plan, source: Server, shapes: dict[str, Shape], faults: Faults, report: Report) -> None:
+def change(
+    plan: Plan, source: LiveSource, shapes: dict[str, Shape], faults: Faults, dumps: Dumps, report: Report
+) -> None:
     """Everything at once, for the plan's seconds."""
-    ended = threading.Event()
-    workload = Workload(source, DATABASE, shapes, plan.seed, plan.rate)
-    ddl = Ddl(source, DATABASE, sorted(plan.ingredients & STEPS.keys() & _present(shapes)), plan.seed)
+    kind, ended = SERVERS[plan.server], threading.Event()
+    workload = Workload(kind, source, shapes, plan.seed, plan.rate)
+    altered = plan.ingredients & kind.steps.keys() & set(kind.ingredients(plan.server))
+    ddl = Ddl(kind, source, sorted(altered), plan.seed)
     failures: list[Exception] = []
 
     def until_ended(work: Callable[[Callable[[], bool], Callable[[float], object]], None]) -> None:
@@ -164,7 +163,7 @@ def change(plan: Plan, source: Server, shapes: dict[str, Shape], faults: Faults,
         except Exception as failure:  # noqa: BLE001  (a thread's top: raised below)
             failures.append(failure)
 
-    threads = [threading.Thread(target=until_ended, args=(each.run,)) for each in (ddl, faults)]
+    threads = [threading.Thread(target=until_ended, args=(each.run,)) for each in (ddl, faults, dumps)]
     workload.start()
     for thread in threads:
         thread.start()
@@ -185,12 +184,8 @@ def change(plan: Plan, source: Server, shapes: dict[str, Shape], faults: Faults,
             thread.join()
         workload.stop()
     report.transactions, report.statements, report.refused = workload.done.transactions, ddl.ran, ddl.refused
-    report.kills = faults.kills
+    report.kills, report.ordered = faults.kills, dumps.ordered
     _raise([*failures, *workload.done.failures])
-
-
-def _present(shapes: dict[str, Shape]) -> set[str]:
-    return {ingredient for ingredient, tables in TABLES.items() if tables.keys() <= shapes.keys()}
 
 
 def _raise(failures: list[Exception]) -> None:

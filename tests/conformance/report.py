@@ -90,9 +90,11 @@ def document(findings: Mapping[str, Findings], keys: Mapping[str, Mapping[str, s
 
 def stops() -> str:
     """The reasons, which no run finds: they are listed, and each names a test that shows it."""
-    lines = ["| reason | when | shown by |", "|---|---|---|"]
-    lines += [f"| {stop.code} | {stop.why} | {stop.shown_by} |" for stop in STOPS]
-    return "\n".join(lines) + "\n"
+    parts = []
+    for kind, found in STOPS.items():
+        lines = [f"### {kind}", "", "| reason | when | shown by |", "|---|---|---|"]
+        parts.append("\n".join([*lines, *(f"| {stop.code} | {stop.why} | {stop.shown_by} |" for stop in found)]))
+    return "\n\n".join(parts) + "\n"
 
 
 def _types(found: Findings) -> str:

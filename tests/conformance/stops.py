@@ -14,7 +14,13 @@ class Stop:
     shown_by: str
 
 
-STOPS = (
+_LIMIT = Stop(
+    "REREAD_LIMIT",
+    "Within an hour its rows changed unlogged, or by a foreign key in a way that can't be told, more often than the"
+    " agent's `dump.max_rereads_per_hour`.",
+    "tests/controlplane_api/test_rereads.py",
+)
+MYSQL_STOPS = (
     Stop(
         "TABLE_STATEMENT_LOGGED",
         "Its rows were changed by a statement that the log holds as text: `binlog_format` STATEMENT or MIXED.",
@@ -47,11 +53,27 @@ STOPS = (
         " and do not describe columns.",
         "tests/e2e/test_remedies.py",
     ),
-    Stop(
-        "REREAD_LIMIT",
-        "Within an hour its rows changed unlogged, or by a foreign key in a way that can't be told, more often than the"
-        " agent's `dump.max_rereads_per_hour`.",
-        "tests/controlplane_api/test_rereads.py",
-    ),
+    _LIMIT,
 )
-CODES = frozenset(stop.code for stop in STOPS)
+POSTGRESQL_STOPS = (
+    Stop(
+        "TABLE_UNPUBLISHED",
+        "The publication lacks it, or some of its rows, columns or kinds of changes, and the agent's user may not mend"
+        " that; or its changes are not logged (`UNLOGGED`).",
+        "tests/agent/postgresql/test_stops.py",
+    ),
+    Stop(
+        "TABLE_IDENTITY_MISSING",
+        "It has neither a primary key nor a replica identity: once it is published, its server refuses UPDATE and"
+        " DELETE.",
+        "tests/agent/postgresql/test_publication.py",
+    ),
+    Stop(
+        "TABLE_ROW_UNREADABLE",
+        "A row is larger than one that can be sent.",
+        "tests/agent/postgresql/test_table_remedies.py",
+    ),
+    _LIMIT,
+)
+#: by kind of source
+STOPS = {"MySQL and MariaDB": MYSQL_STOPS, "PostgreSQL": POSTGRESQL_STOPS}

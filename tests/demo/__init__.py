@@ -1,1 +1,1 @@
-"""`make demo`: the whole product on one machine, from a change in MariaDB to a row in the lake."""
+"""`make demo`: the whole product on one machine, from a change in a database to a row in the lake."""

@@ -1,6 +1,6 @@
-"""`python -m tests.demo [--keep]`: start everything, make changes, show them arriving, compare to the last row.
+"""`python -m tests.demo [--source KIND] [--keep]`: start all, make changes, show them arrive, compare to the last row.
 
-The data's way: MariaDB in a scratch folder -> one agent -> `menura up` (gateway, API, sink) -> Delta tables.
+The data's way: a database in a scratch folder -> one agent -> `menura up` (gateway, API, sink) -> Delta tables.
 Everything lives in one scratch folder and ends with this process; Ctrl-C ends all of it at once.
 """
 
@@ -19,10 +19,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from tests.demo.shop import DATABASE, TABLES, Shop
+from tests.demo.kinds import KINDS, Kind
+from tests.demo.shop import TABLES, Shop
 from tests.demo.view import Follower, show
-from tests.e2e.lake import compare_table
-from tests.servers import Server, ServerMissing, server
+from tests.live_source import LiveSource
+from tests.servers import ServerMissing
 from tests.stack import Process, Stack, wait_for
 
 SOURCE = "shop"
@@ -36,6 +37,7 @@ PACE = 60
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description="A shop database and the lake that follows it.")
+    parser.add_argument("--source", choices=KINDS, default="mariadb", help="the database's kind; default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
     parser.add_argument("--seconds", type=int, default=LIVE_SECONDS, help="how long the live changes last")
     chosen = parser.parse_args()
@@ -44,7 +46,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="menura-demo-"))
     try:
         with ExitStack() as ends:
-            return _demo(console, folder, ends, chosen.seconds, keep=chosen.keep)
+            return _demo(console, folder, ends, KINDS[chosen.source], chosen.seconds, keep=chosen.keep)
     except KeyboardInterrupt:
         console.print("stopped")
         return 130
@@ -55,18 +57,18 @@ def main() -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _demo(console: Console, folder: Path, ends: ExitStack, seconds: int, *, keep: bool) -> int:
+def _demo(console: Console, folder: Path, ends: ExitStack, kind: Kind, seconds: int, *, keep: bool) -> int:
     console.print(f"[bold]Menura[/] in {folder}")
-    with console.status("starting MariaDB, the agent, and menura up (gateway, API, Spark sink)"):
-        database, stack, agent = _start(folder, ends)
-    version = database.run("SELECT VERSION()")[0][0]
-    console.print(f"MariaDB {version} on port {database.port}; API and dashboard: {stack.client.base_url}")
+    with console.status(f"starting {kind.name}, the agent, and menura up (gateway, API, Spark sink)"):
+        database, stack, agent = _start(folder, ends, kind)
+    version, port = database.run(kind.version)[0][0], database.server.port
+    console.print(f"{kind.name} {version} on port {port}; API and dashboard: {stack.client.base_url}")
     with console.status("the agent reports what exists"):
         for table in TABLES:
-            stack.start_sync(SOURCE, DATABASE, table, "oldest")
-    console.print(f"{len(TABLES)} tables found and their syncs started from the log's oldest position")
+            stack.start_sync(SOURCE, database.namespace, table, kind.start)
+    console.print(f"{len(TABLES)} tables found and their syncs started {kind.started}")
     follower = Follower(stack, database, SOURCE)
-    with _business(database), Live(console=console, refresh_per_second=4) as live:
+    with _business(kind, database), Live(console=console, refresh_per_second=4) as live:
         deadline = time.monotonic() + SPARK_SECONDS
         has_arrived = False
         while time.monotonic() < deadline:
@@ -84,15 +86,15 @@ def _demo(console: Console, folder: Path, ends: ExitStack, seconds: int, *, keep
         console.print(
             f"  export MENURA_API={stack.client.base_url} MENURA_TENANT={stack.tenant}; .venv/bin/menura status"
         )
-        console.print(f"  mariadb --host=127.0.0.1 --port={database.port} --user=root {DATABASE}")
-        with _business(database):
+        console.print(f"  {kind.client.format(port=port)}")
+        with _business(kind, database):
             while True:
                 _fail_if_dead(stack, agent)
                 time.sleep(1)
     return 0 if equal else 1
 
 
-def _start(folder: Path, ends: ExitStack) -> tuple[Server, Stack, Process]:
+def _start(folder: Path, ends: ExitStack, kind: Kind) -> tuple[LiveSource, Stack, Process]:
     """Everything at once: what depends on what waits by itself."""
     stack = Stack(folder / "stack")
     up = Process(
@@ -105,11 +107,10 @@ def _start(folder: Path, ends: ExitStack) -> tuple[Server, Stack, Process]:
     ends.callback(stack.client.close)
     ends.enter_context(up)
     stack.gateway = up
-    database = ends.enter_context(server("mariadb", folder / "mariadb"))
-    database.create_replication_user()
+    database = ends.enter_context(kind.database(folder / "database"))
     with database.connect() as connection:
-        Shop(connection).create()
-    agent = ends.enter_context(stack.agent("shop-db-1", {SOURCE: database}))
+        Shop(connection, kind.dialect).create()
+    agent = ends.enter_context(database.agent(stack, "shop-db-1", SOURCE))
     wait_for("the API to answer", lambda: _alive(up) and stack.api_answers(), 60)
     return database, stack, agent
 
@@ -126,10 +127,10 @@ def _fail_if_dead(stack: Stack, agent: Process) -> None:
 
 
 @contextmanager
-def _business(database: Server) -> Iterator[None]:
+def _business(kind: Kind, database: LiveSource) -> Iterator[None]:
     """The shop does business in the background until the context ends."""
     stop = threading.Event()
-    shop = Shop(database.connect(database=DATABASE), seed=time.time_ns())
+    shop = Shop(database.connect(), kind.dialect, seed=time.time_ns())
 
     def work() -> None:
         while not stop.wait(1 / PACE):
@@ -145,15 +146,15 @@ def _business(database: Server) -> Iterator[None]:
         shop.connection.close()
 
 
-def _compare(console: Console, stack: Stack, database: Server) -> bool:
+def _compare(console: Console, stack: Stack, database: LiveSource) -> bool:
     """Every table in the database beside its table in the lake; True when all are equal to the last row."""
     deadline = time.monotonic() + CATCH_UP_SECONDS
     all_equal = True
     for table in TABLES:
-        compared = compare_table(stack.lake, stack.tenant, SOURCE, database, DATABASE, table)
+        compared = database.compare(stack, SOURCE, table)
         while not compared.equal and time.monotonic() < deadline:
             time.sleep(0.5)
-            compared = compare_table(stack.lake, stack.tenant, SOURCE, database, DATABASE, table)
+            compared = database.compare(stack, SOURCE, table)
         console.print(f"  {'[green]✔' if compared.equal else '[red]✘'}[/] {compared}")
         all_equal &= compared.equal
     if not all_equal:

@@ -7,35 +7,30 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from pymysql.connections import Connection
-from pymysql.constants import ER
-from pymysql.cursors import Cursor
-from pymysql.err import OperationalError
+from tests.demo.kinds import MYSQL, Dialect
 
-DATABASE = "shop"
-
+#: by name; words in braces are types of a `Dialect`
 TABLES = {
     "customers": """
-        id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
-        email VARCHAR(120) NOT NULL, name VARCHAR(80) CHARACTER SET utf8mb4 NOT NULL,
-        tier ENUM('bronze','silver','gold') NOT NULL DEFAULT 'bronze',
-        flags SET('news','sms','paper') NOT NULL DEFAULT '',
-        born DATE NULL, created_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)""",
+        id {identity} PRIMARY KEY, email VARCHAR(120) NOT NULL, name VARCHAR(80) NOT NULL,
+        tier {tier} NOT NULL DEFAULT 'bronze', flags {flags} NOT NULL DEFAULT '',
+        born DATE NULL, created_at {instant}(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)""",
     "products": """
         sku VARCHAR(24) NOT NULL PRIMARY KEY, title VARCHAR(200) NOT NULL, price DECIMAL(10,2) NOT NULL,
-        stock INT NOT NULL, weight_kg DOUBLE NULL, photo VARBINARY(64) NULL, attributes JSON NULL""",
+        stock INT NOT NULL, weight_kg DOUBLE PRECISION NULL, photo {bytes} NULL, attributes {document} NULL""",
     "orders": """
-        id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, customer_id BIGINT UNSIGNED NOT NULL,
-        status ENUM('new','paid','sent','returned') NOT NULL, placed_at DATETIME(3) NOT NULL,
+        id {identity} PRIMARY KEY, customer_id {reference} NOT NULL,
+        status {status} NOT NULL, placed_at {moment}(3) NOT NULL,
         total DECIMAL(12,2) NOT NULL, note TEXT NULL""",
     "order_lines": """
-        order_id BIGINT NOT NULL, line SMALLINT UNSIGNED NOT NULL, sku VARCHAR(24) NOT NULL,
-        quantity TINYINT UNSIGNED NOT NULL, price DECIMAL(10,2) NOT NULL, PRIMARY KEY (order_id, line)""",
+        order_id {reference} NOT NULL, line {small} NOT NULL, sku VARCHAR(24) NOT NULL,
+        quantity {tiny} NOT NULL, price DECIMAL(10,2) NOT NULL, PRIMARY KEY (order_id, line)""",
     "payments": """
-        id BINARY(16) NOT NULL PRIMARY KEY, order_id BIGINT NOT NULL, amount DECIMAL(12,2) NOT NULL,
-        method VARCHAR(20) NOT NULL, took TIME(3) NULL, paid_at DATETIME NOT NULL""",
-    "audit": """happened_at DATETIME(6) NOT NULL, who VARCHAR(40) NOT NULL, what VARCHAR(200) NOT NULL""",
+        id {digest} NOT NULL PRIMARY KEY, order_id {reference} NOT NULL, amount DECIMAL(12,2) NOT NULL,
+        method VARCHAR(20) NOT NULL, took TIME(3) NULL, paid_at {moment}(0) NOT NULL""",
+    "audit": """happened_at {moment}(6) NOT NULL, who VARCHAR(40) NOT NULL, what VARCHAR(200) NOT NULL""",
 }
 
 _NAMES = (
@@ -60,9 +55,11 @@ _STATUSES = ("paid", "sent", "returned")
 
 @dataclass
 class Shop:
-    """One connection doing business; not for two threads."""
+    """One connection to the shop's database doing business; not for two threads."""
 
-    connection: Connection
+    #: of PyMySQL or psycopg, autocommitting
+    connection: Any
+    dialect: Dialect = MYSQL
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -72,10 +69,12 @@ class Shop:
     def create(self, customers: int = 2000, products: int = 500, orders: int = 3000) -> None:
         """Make the tables and the rows that are there before anybody syncs."""
         with self.connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE} CHARACTER SET utf8mb4")
-            cursor.execute(f"USE {DATABASE}")
+            for statement in self.dialect.before:
+                cursor.execute(statement)
             for name, columns in TABLES.items():
-                cursor.execute(f"CREATE TABLE {name} ({columns})")
+                cursor.execute(f"CREATE TABLE {name} ({columns.format(**self.dialect.types)})")
+            for statement in self.dialect.after:
+                cursor.execute(statement)
             for start in range(0, customers, 500):
                 cursor.executemany(
                     _INSERT_CUSTOMER, [self._customer(n) for n in range(start, min(start + 500, customers))]
@@ -97,8 +96,8 @@ class Shop:
         (kind,) = self.random.choices([k for k, _ in kinds], [weight for _, weight in kinds])
         try:
             kind()
-        except OperationalError as refused:
-            if refused.args[0] not in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT):
+        except self.dialect.meetings as refused:
+            if not self.dialect.is_meeting(refused):
                 raise
             self.connection.rollback()  # the other connection was first: this customer comes again later
         else:
@@ -146,10 +145,12 @@ class Shop:
         with self.connection.cursor() as cursor:
             cursor.execute("BEGIN")
             cursor.execute(
-                "INSERT INTO orders (customer_id, status, placed_at, total, note) VALUES (%s, 'new', NOW(3), 0, %s)",
+                "INSERT INTO orders (customer_id, status, placed_at, total, note)"
+                " VALUES (%s, 'new', CURRENT_TIMESTAMP(3), 0, %s)",
                 (pick.randint(1, 2000), None if pick.random() < 0.7 else "please ring twice 🔔"),
             )
-            order = cursor.lastrowid
+            cursor.execute(self.dialect.last_id)
+            (order,) = cursor.fetchone()
             lines = [
                 (order, line, f"SKU-{pick.randrange(500):05}", pick.randint(1, 5), pick.randint(100, 90000) / 100)
                 for line in range(1, pick.randint(2, 6))
@@ -162,7 +163,7 @@ class Shop:
             )
             for _, _, sku, quantity, _ in lines[:1]:
                 cursor.execute("UPDATE products SET stock = stock - %s WHERE sku = %s", (quantity, sku))
-            cursor.execute("INSERT INTO audit VALUES (NOW(6), 'shop', %s)", (f"order {order} placed",))
+            cursor.execute("INSERT INTO audit VALUES (CURRENT_TIMESTAMP(6), 'shop', %s)", (f"order {order} placed",))
             cursor.execute("COMMIT")
 
     def _move_order_on(self) -> None:
@@ -182,7 +183,7 @@ class Shop:
         )
         self._transaction(
             ("UPDATE orders SET status = %s WHERE id = %s", (pick.choice(_STATUSES), order)),
-            ("INSERT INTO payments VALUES (%s, %s, %s, %s, %s, NOW())", payment),
+            ("INSERT INTO payments VALUES (%s, %s, %s, %s, %s, CURRENT_TIMESTAMP(0))", payment),
         )
 
     def _reprice(self) -> None:
@@ -208,9 +209,7 @@ class Shop:
     def _rename_product(self) -> None:
         """Change a primary key: in the lake one row goes and one comes."""
         old = f"SKU-{self.random.randrange(500):05}"
-        self._transaction(
-            ("UPDATE IGNORE products SET sku = %s WHERE sku = %s", (f"{old}-{self.random.randrange(100)}", old))
-        )
+        self._transaction(("UPDATE products SET sku = %s WHERE sku = %s", (f"{old}-{self.random.randrange(100)}", old)))
 
 
 _INSERT_CUSTOMER = "INSERT INTO customers (email, name, flags, born) VALUES (%s, %s, %s, %s)"
@@ -218,11 +217,3 @@ _INSERT_PRODUCT = (
     "INSERT INTO products (sku, title, price, stock, weight_kg, photo, attributes) "
     "VALUES (%s, %s, %s, 1000000, %s, %s, %s)"
 )
-
-
-def cursor_count(cursor: Cursor, table: str) -> int:
-    """Rows of a shop table, exactly."""
-    cursor.execute(f"SELECT COUNT(*) FROM {DATABASE}.{table}")
-    row = cursor.fetchone()
-    assert row is not None
-    return int(row[0])

@@ -3,15 +3,15 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
-from pymysql.connections import Connection
 from rich.table import Table
 
-from tests.demo.shop import DATABASE, TABLES, cursor_count
+from tests.demo.shop import TABLES
 from tests.e2e.lake import table_path
-from tests.servers import Server
+from tests.live_source import LiveSource
 from tests.stack import Stack
 
 
@@ -33,9 +33,9 @@ class Follower:
     """Asks the database, the API and the lake; keeps one connection to the database."""
 
     stack: Stack
-    database: Server
+    database: LiveSource
     source: str
-    connection: Connection = field(init=False)
+    connection: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.connection = self.database.connect()
@@ -45,7 +45,7 @@ class Follower:
         tables = {table["table"]: table for table in self.stack.get(f"{source}/tables")["tables"]}
         lag_us = self.stack.get(source)["lag_us"]
         with self.connection.cursor() as cursor:
-            counted = {table: cursor_count(cursor, table) for table in TABLES}
+            counted = {table: _rows(cursor, table) for table in TABLES}
         looks = []
         for table in TABLES:
             lake_rows, fresh_at_us = self._lake(table)
@@ -65,7 +65,7 @@ class Follower:
 
     def _lake(self, table: str) -> tuple[int, int | None]:
         """Rows of the current state and the commit time of the newest change, both from the files' statistics."""
-        place = (self.stack.lake, self.stack.tenant, self.source, DATABASE, table)
+        place = (self.stack.lake, self.stack.tenant, self.source, self.database.namespace, table)
         try:
             current = DeltaTable(str(table_path(*place, "current")))
             changelog = DeltaTable(str(table_path(*place, "changelog")))
@@ -74,6 +74,12 @@ class Follower:
         rows = sum(current.get_add_actions(flatten=True)["num_records"].to_pylist())
         newest = changelog.get_add_actions(flatten=True)["max._commit_timestamp_us"].to_pylist()
         return rows, max((at for at in newest if at is not None), default=None)
+
+
+def _rows(cursor: Any, table: str) -> int:
+    """Exactly."""
+    cursor.execute(f"SELECT COUNT(*) FROM {table}")
+    return int(cursor.fetchone()[0])
 
 
 def show(looks: Sequence[TableLook], title: str) -> Table:

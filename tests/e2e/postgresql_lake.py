@@ -6,6 +6,7 @@ The source is asked for its own texts, by each type's output function; the lake'
 import datetime
 import decimal
 import json
+import re
 import struct
 import time
 from collections import Counter
@@ -37,6 +38,8 @@ _COLUMNS = """
     WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
 """
 _FLOATS = ("real", "double precision")
+_WHOLE_NUMBERS = ("smallint", "integer", "bigint")
+_SCALED = re.compile(r"numeric\(\d+,(\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,26 @@ def _comparable(column: SourceColumn, text: str | None) -> object:
     return repr(struct.unpack("f", struct.pack("f", number))[0] if column.type == "real" else number)
 
 
+def _with_digits(text: str, scale: int) -> str:
+    """A number with so many digits behind the point; one that would not be the same is left alone."""
+    try:
+        number = decimal.Decimal(text)
+        exact = number.quantize(decimal.Decimal(1).scaleb(-scale), context=decimal.Context(prec=200))
+    except decimal.InvalidOperation:
+        return text
+    return f"{exact:f}" if exact == number else text
+
+
 def in_lake(column: SourceColumn, value: object) -> object:
-    """A value of the lake in the server's words."""
+    """A value of the lake in the server's words, also of a column that has had another type."""
+    scaled = _SCALED.fullmatch(column.type)
     match value:
         case None:
             return None
+        case int() | float() | decimal.Decimal() | str() if column.type in _FLOATS and not isinstance(value, bool):
+            return _comparable(column, str(value))
+        case float() | decimal.Decimal() | str() if column.type in _WHOLE_NUMBERS or scaled:
+            return _with_digits(str(value), int(scaled[1]) if scaled else 0)
         case bool():
             return "t" if value else "f"
         case float():
@@ -132,26 +150,37 @@ def compare_table(
     except TableNotFoundError:
         found = []
 
+    return compared(f"{schema}.{table}", columns, rows, found, {c.sent: lake_column(c.sent) for c in columns})
+
+
+def compared(
+    name: str,
+    columns: Sequence[SourceColumn],
+    rows: Iterable[Row],
+    found: Sequence[Mapping[str, object]],
+    names: Mapping[str, str],
+) -> Comparison:
+    """The server's rows beside those `found`; `names`: which of their values is that of a column as it travels."""
+
     def words(row: Mapping[str, object]) -> Row:
         extra = json.loads(str(row["_unrepresentable"])) if row.get("_unrepresentable") else {}
         lacking = json.loads(str(row["_absent"])) if row.get("_absent") else []
-        return tuple(_in_row(column, row, extra, lacking) for column in columns)
+        return tuple(_in_row(column, names[column.sent], row, extra, lacking) for column in columns)
 
-    in_source, lake = Counter(rows), Counter(map(words, found))
+    in_source, in_rows = Counter(rows), Counter(map(words, found))
     return Comparison(
-        f"{schema}.{table}",
-        len(rows),
+        name,
+        in_source.total(),
         len(found),
-        list((in_source - lake).elements()),
-        list((lake - in_source).elements()),
+        list((in_source - in_rows).elements()),
+        list((in_rows - in_source).elements()),
         tuple(column.name for column in columns),
     )
 
 
 def _in_row(
-    column: SourceColumn, row: Mapping[str, object], extra: Mapping[str, str], lacking: Sequence[str]
+    column: SourceColumn, name: str, row: Mapping[str, object], extra: Mapping[str, str], lacking: Sequence[str]
 ) -> object:
-    name = lake_column(column.sent)
     if name not in row or name in lacking:
         return NO_COLUMN
     return extra[column.sent] if column.sent in extra else in_lake(column, row[name])

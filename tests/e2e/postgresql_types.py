@@ -78,13 +78,19 @@ COLUMNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("c_regclass", "regclass", ("'pg_class'",)),
     ("c_jsonpath", "jsonpath", ("'$.a[*] ? (@ > 1)'",)),
 )  # fmt: skip
+#: from here on a scale may be negative
+SCALE_VERSION = 150000
 NAMES = ", ".join(name for name, _, _ in COLUMNS)
 ROUNDS = max(len(values) for _, _, values in COLUMNS)
 
 
 def create(server: SourceServer, database: str, table: str = "every_type") -> None:
     """The table, with its first rows: every edge, and NULL everywhere."""
-    columns = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
+    ((version,),) = server.run("SHOW server_version_num")
+    is_without_scale = int(str(version)) < SCALE_VERSION
+    columns = ", ".join(
+        f"{name} {'numeric' if name == 'c_num_neg' and is_without_scale else kind}" for name, kind, _ in COLUMNS
+    )
     server.run(*TYPES, f"CREATE TABLE {table} (id int PRIMARY KEY, {columns})", database=database)
     server.run(*first_rows(table), database=database)
 

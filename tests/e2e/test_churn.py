@@ -10,7 +10,7 @@ from tests.churn.run import INGREDIENTS, Plan, churn
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 #: half a minute each in CI, beside all other tests; `make churn` runs more servers, longer and faster
-SERVERS = os.environ.get("MENURA_CHURN_SERVERS", "mariadb mysql").split()
+SERVERS = os.environ.get("MENURA_CHURN_SERVERS", "mariadb mysql postgresql").split()
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo.shop import DATABASE, TABLES, Shop
+from tests.demo.kinds import DATABASE
+from tests.demo.shop import TABLES, Shop
 from tests.e2e.lake import wait_for_changelog, wait_until_equal
 from tests.oracle import count_changes
 from tests.servers import Flavor, Server, server
@@ -55,7 +56,8 @@ def test_each_process_when_killed_ten_times_under_load_then_nothing_is_lost_or_d
     moments = random.Random(flavor)
     with server(flavor, tmp_path / "server") as source, stack(tmp_path / "stack") as running:
         source.create_replication_user()
-        Shop(source.connect()).create(customers=500, orders=300)
+        source.run(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
+        Shop(source.connect(database=DATABASE)).create(customers=500, orders=300)
         with running.agent("shop-agent", {"shop": source}) as agent:
             for table in TABLES:
                 running.start_sync("shop", DATABASE, table, "oldest")

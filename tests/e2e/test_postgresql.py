@@ -12,9 +12,13 @@ from tests.stack import Stack, wait_for
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[SourceServer]:
-    with source_server() as running:
+#: the oldest that agents read, this machine's own, and the newest ones
+RELEASES = ("14", "", "17", "18")
+
+
+@pytest.fixture(scope="module", params=RELEASES, ids=[f"PostgreSQL{release and f'-{release}'}" for release in RELEASES])
+def server(request: pytest.FixtureRequest) -> Iterator[SourceServer]:
+    with source_server(request.param) as running:
         running.create_replication_user()
         yield running
 
@@ -32,9 +36,10 @@ def test_rows_when_inserted_updated_and_deleted_then_lake_equals_source(shop: So
         database=DATABASE,
     )
     may_publish(shop, "orders")
-    with agent(running, "pg-rows", {"pgrows": shop}):
-        running.start_sync("pgrows", "public", "orders", "dump")
-        running.wait_until_streaming("pgrows", "public", "orders")
+    source = f"pgrows{shop.release}"
+    with agent(running, source, {source: shop}):
+        running.start_sync(source, "public", "orders", "dump")
+        running.wait_until_streaming(source, "public", "orders")
         shop.run(
             "INSERT INTO orders VALUES (1000, 'large', repeat('x', 100000), 1)",
             "UPDATE orders SET name = 'changed' WHERE id % 3 = 0 OR id = 1000",
@@ -42,8 +47,8 @@ def test_rows_when_inserted_updated_and_deleted_then_lake_equals_source(shop: So
             "DELETE FROM orders WHERE id % 7 = 0",
             database=DATABASE,
         )
-        wait_until_equal(running, "pgrows", shop, "orders")
-    rows = changelog(running, "pgrows", "orders")
+        wait_until_equal(running, source, shop, "orders")
+    rows = changelog(running, source, "orders")
     kinds = {row["_change_type"] for row in rows}
     assert kinds == {"snapshot", "insert", "update_preimage", "update_postimage", "delete"}
     wait_for("no slot is lost", lambda: shop.run("SELECT wal_status = 'reserved' FROM pg_replication_slots")[0][0])
@@ -53,7 +58,7 @@ def test_rows_when_inserted_updated_and_deleted_then_lake_equals_source(shop: So
 def test_every_type_when_dumped_and_changed_then_lake_equals_source(
     shop: SourceServer, running: Stack, start: str
 ) -> None:
-    source = f"pgtypes-{start}"
+    source = f"pgtypes{shop.release}-{start}"
     if start == "dump":
         postgresql_types.create(shop, DATABASE)
         may_publish(shop, "every_type")
@@ -83,16 +88,17 @@ def test_columns_when_their_names_differ_in_case_alone_then_the_lake_has_each(
         database=DATABASE,
     )
     may_publish(shop, '"Odd Names"')
-    with agent(running, "pg-names", {"pgnames": shop}):
-        running.start_sync("pgnames", "public", "Odd Names", "dump")
-        running.wait_until_streaming("pgnames", "public", "Odd Names")
+    source = f"pgnames{shop.release}"
+    with agent(running, source, {source: shop}):
+        running.start_sync(source, "public", "Odd Names", "dump")
+        running.wait_until_streaming(source, "public", "Odd Names")
         shop.run(
             """UPDATE "Odd Names" SET "ID" = 'changed' WHERE id = 10""",
             """UPDATE "Odd Names" SET id = 12 WHERE id = 11""",
             """INSERT INTO "Odd Names" VALUES (2, 10, 'z', NULL, NULL, NULL)""",
             database=DATABASE,
         )
-        wait_until_equal(running, "pgnames", shop, "Odd Names")
+        wait_until_equal(running, source, shop, "Odd Names")
 
 
 def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
@@ -116,10 +122,11 @@ def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
         "DROP COLUMN remark, ADD COLUMN remark int",
         "DROP COLUMN at",
     )
-    with agent(running, "pg-ddl", {"pgddl": shop}):
+    source = f"pgddl{shop.release}"
+    with agent(running, source, {source: shop}):
         for table in ("quiet", "busy"):
-            running.start_sync("pgddl", "public", table, "dump")
-        running.wait_until_streaming("pgddl", "public", "quiet", "busy")
+            running.start_sync(source, "public", table, "dump")
+        running.wait_until_streaming(source, "public", "quiet", "busy")
         for at, change in enumerate(changes, start=1):
             shop.run(
                 f"ALTER TABLE quiet {change}",
@@ -129,9 +136,9 @@ def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
                 database=DATABASE,
             )
             if at % 3 == 0:
-                wait_until_equal(running, "pgddl", shop, "quiet", "busy")
-        wait_until_equal(running, "pgddl", shop, "quiet", "busy")
-        running.wait_until_streaming("pgddl", "public", "quiet", "busy")
+                wait_until_equal(running, source, shop, "quiet", "busy")
+        wait_until_equal(running, source, shop, "quiet", "busy")
+        running.wait_until_streaming(source, "public", "quiet", "busy")
         shop.run(
             "TRUNCATE busy", "INSERT INTO busy (id, name) VALUES (1, 'behind')", "DROP TABLE quiet", database=DATABASE
         )
@@ -141,4 +148,28 @@ def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
             database=DATABASE,
         )
         may_publish(shop, "quiet")
-        wait_until_equal(running, "pgddl", shop, "busy", "quiet")
+        wait_until_equal(running, source, shop, "busy", "quiet")
+
+
+def test_columns_when_added_while_the_server_leaves_out_ignored_ones_then_lake_equals_source(
+    shop: SourceServer, running: Stack
+) -> None:
+    if shop.version < 150000:
+        pytest.skip("publications have column lists from version 15 on")
+    shop.run("CREATE TABLE orders (id bigint PRIMARY KEY, name text, secret text)", database=DATABASE)
+    may_publish(shop, "orders")
+    filters = {"filtered_by": "server", "filter": {"public.orders": {"ignored_columns": ["secret"]}}}
+    source = f"pglists{shop.release}"
+    with agent(running, source, {source: shop}, **filters):
+        running.start_sync(source, "public", "orders", "dump")
+        running.wait_until_streaming(source, "public", "orders")
+        for number in range(3):
+            shop.run(
+                f"ALTER TABLE orders ADD COLUMN more{number} int DEFAULT 5",
+                f"INSERT INTO orders (id, secret, more{number}) SELECT n, 'kept', n FROM generate_series"
+                f"({number * 100}, {number * 100 + 49}) AS n",
+                f"UPDATE orders SET more{number} = 7 WHERE id % 3 = 0",
+                database=DATABASE,
+            )
+            wait_until_equal(running, source, shop, "orders", ignored=["secret"])
+    assert all("secret" not in row for row in changelog(running, source, "orders"))

@@ -27,7 +27,7 @@ from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, SeenT
 from agent.sources.postgresql.server.connection import Connection, Facts, connect, facts_of, rows, server_errors
 from agent.sources.postgresql.server.slot import create_slot, drop_slot, find_slot
 from agent.sources.postgresql.server.wire import Wire, slot_error, slot_missing
-from agent.sources.postgresql.stream.definition_store import DefinitionStore, Known
+from agent.sources.postgresql.stream.definition_store import UNCERTAIN, DefinitionStore, Known
 from agent.sources.postgresql.stream.looks import Look, Looks, read_ends
 from agent.sources.postgresql.stream.starts import Switches, WalStart, parse_history
 from agent.table_positions import Stop, Table, TablePositions
@@ -242,9 +242,12 @@ class Beginnings:
             elif table in begun and table in is_exact and position == start_log.end():
                 known[table] = Known(definition, published=published)
             else:
-                known[table] = Known(definition, since_lsn=look.after_lsn, published=published)
-                if table in starts.kept:
+                is_lost = table in starts.kept
+                if is_lost:
                     lost[table] = _LOST
+                if is_lost and table in look.unsettled:  # columns may be left out for a while longer
+                    published = UNCERTAIN
+                known[table] = Known(definition, since_lsn=look.after_lsn, published=published)
         return known, lost
 
     # --- the server

@@ -31,7 +31,8 @@ from agent.sources.postgresql.native.decoder import PgoutputDecoder
 from agent.sources.postgresql.positions import WalPosition, WalPositionKind, from_proto
 from agent.sources.postgresql.seen_transactions import SeenTransactions, Snapshot
 from agent.sources.postgresql.server.checks import check_replication
-from agent.sources.postgresql.server.connection import Connection, Facts
+from agent.sources.postgresql.server.connection import Connection, Facts, connect, server_errors
+from agent.sources.postgresql.server.publication_filter import without_lists
 from agent.sources.postgresql.server.slot import drop_slot
 from agent.sources.postgresql.server.watch import ServerWatch, Sights
 from agent.sources.postgresql.server.wire import open_wal_stream, stream_error
@@ -192,9 +193,13 @@ class WalChanges:
 
     def _without_stream(self, task: Task, begun: Beginning) -> None:
         """No table is read: those that are to come may need the slot, for a dump that is read whole; without any it
-        would keep the server's log for ever. A slot that the configuration names is its owner's: it stays."""
+        would keep the server's log for ever, and column lists would bind tables that nobody reads. A slot that the
+        configuration names is its owner's: it stays."""
         if not task.replicate.tables:
-            if not self._config.slot and not task.cancelled.wait(SLOT_SECONDS):
+            if task.cancelled.wait(SLOT_SECONDS):
+                return
+            self._release_publication()
+            if not self._config.slot:
                 drop_slot(self._config.replication, self.source, self._slot)
             return
         while not task.cancelled.wait(WAIT_SECONDS):
@@ -203,6 +208,14 @@ class WalChanges:
             look = self._take_look()
             if look is not None and begun.unsettled - look.unsettled:
                 raise ReadAgain
+
+    def _release_publication(self) -> None:
+        server = self._config.replication
+        with (
+            closing(connect(server, self.source)) as connection,
+            server_errors("taking column lists out of the publication", server, self.source),
+        ):
+            without_lists(connection, self._config)
 
     def _reader_of(
         self, task: Task, begun: Beginning, decoder: PgoutputDecoder, store: DefinitionStore, catalog: CatalogReader

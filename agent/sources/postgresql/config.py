@@ -11,7 +11,7 @@ from agent.settings import SourceConfig
 
 DEFAULT_PORT = 5432
 DEFAULT_PUBLICATION = "menura"
-KEYS = ("client", "replication", "slot", "publication")
+KEYS = ("client", "replication", "slot", "publication", "filtered_by")
 
 #: NAMEDATALEN - 1: what a server cuts longer names to
 MAX_NAME_BYTES = 63
@@ -27,6 +27,13 @@ class TlsMode(StrEnum):
     REQUIRE = "require"
     VERIFY_CA = "verify-ca"
     VERIFY_FULL = "verify-full"
+
+
+class FilteredBy(StrEnum):
+    """Who leaves out dropped tables and ignored columns. `SERVER`: the publication lacks them, where it can."""
+
+    AGENT = "agent"
+    SERVER = "server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class PostgresqlConfig(SourceConfig):
     #: empty: derived from (tenant, agent, source), see `slot_of`
     slot: str = ""
     publication: str = DEFAULT_PUBLICATION
+    filtered_by: FilteredBy = FilteredBy.AGENT
 
     @property
     def address(self) -> str:
@@ -106,6 +114,9 @@ def configure(common: SourceConfig, entry: Entry, entries: Mapping[str, Entry]) 
         replication=replication,
         slot=_slot(entries["slot"]) if "slot" in entries else "",
         publication=_publication(entries["publication"]) if "publication" in entries else DEFAULT_PUBLICATION,
+        filtered_by=entries["filtered_by"].one_of(FilteredBy, tuple(FilteredBy))
+        if "filtered_by" in entries
+        else FilteredBy.AGENT,
     )
 
 

@@ -75,3 +75,9 @@ class PublicationLacking(SourceError):
     """A warning: tables can't be synced before somebody has them published."""
 
     exit_code = 84
+
+
+class PublicationUnfiltered(SourceError):
+    """A warning: ignored columns or dropped tables reach the agent, though the server is to leave them out."""
+
+    exit_code = 85

@@ -101,12 +101,13 @@ def _cut(micros: int, digits: int) -> int:
     return micros - micros % 10 ** (6 - digits)
 
 
-def _floats(width: int, most: float | None = None) -> st.SearchStrategy[str]:
+def _floats(width: int, most: float | None = None, *, subnormal: bool = True) -> st.SearchStrategy[str]:
     def literal(number: float) -> str:
         return repr(struct.unpack("<f", struct.pack("<f", number))[0]) if width == 32 else repr(number)
 
     least = None if most is None else -most
-    return st.floats(least, most, width=width, allow_nan=False, allow_infinity=False).map(literal)
+    floats = st.floats(least, most, width=width, allow_nan=False, allow_infinity=False, allow_subnormal=subnormal)
+    return floats.map(literal)
 
 
 def _json() -> st.SearchStrategy[str]:
@@ -140,9 +141,9 @@ def _geometry(shapes: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     return st.tuples(shapes, st.sampled_from([0, 3857])).map(lambda made: f"ST_GeomFromText('{made[0]}', {made[1]})")
 
 
-def _vectors(most: float | None = None) -> st.SearchStrategy[str]:
+def _vectors(numbers: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     """Of three numbers, as text."""
-    return st.lists(_floats(32, most), min_size=3, max_size=3).map(lambda parts: f"'[{','.join(parts)}]'")
+    return st.lists(numbers, min_size=3, max_size=3).map(lambda parts: f"'[{','.join(parts)}]'")
 
 
 def _subsets(labels: list[str]) -> st.SearchStrategy[str]:
@@ -192,7 +193,8 @@ KINDS = (
     Kind("JSON", _json()),
     Kind("GEOMETRY", _geometry(st.one_of(*_shapes().values()))),
     *(Kind(column, _geometry(shapes)) for column, shapes in _shapes().items()),
-    Kind("VECTOR(3)", _vectors().map("STRING_TO_VECTOR({})".format), "mysql"),
+    # MySQL refuses the text of a subnormal number there
+    Kind("VECTOR(3)", _vectors(_floats(32, subnormal=False)).map("STRING_TO_VECTOR({})".format), "mysql"),
     Kind("INET6", st.ip_addresses(v=6).map(lambda address: repr(str(address))), "mariadb"),
     Kind("INET4", st.ip_addresses(v=4).map(lambda address: repr(str(address))), "mariadb"),
     Kind("UUID", st.uuids().map(lambda uuid: repr(str(uuid))), "mariadb"),
@@ -254,8 +256,8 @@ def test_generated_rows_of_every_type_equal_select(source: Server) -> None:
 def test_generated_vectors_of_mariadb_equal_select(source: Server) -> None:
     if not source.version.startswith("11.8"):
         pytest.skip("MariaDB has vectors from 11.7 on")
-    most = 2.0**126  # the server refuses numbers that are almost the largest
-    kinds = [Kind("VECTOR(3)", _vectors(most).map("VEC_FromText({})".format))]
+    most = 2.0**63  # the server makes NULL of a vector whose squares add up to more than a FLOAT holds
+    kinds = [Kind("VECTOR(3)", _vectors(_floats(32, most)).map("VEC_FromText({})".format))]
 
     @_EXAMPLES
     @given(_rows(kinds))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from agent.config_entries import Secret
 from agent.filter import Filter
-from agent.sources.postgresql.config import PostgresqlConfig, ServerConfig, ServerTls, TlsMode
+from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig, ServerConfig, ServerTls, TlsMode
 from agent.sources.postgresql.identifiers import IDENTIFIERS
 from tests.postgres import SourceServer
 
@@ -39,6 +39,7 @@ def config_of(
     client: ServerConfig | None = None,
     slot: str = "menura_test",
     policy: Filter | None = None,
+    filtered_by: FilteredBy = FilteredBy.AGENT,
 ) -> PostgresqlConfig:
     """A source whose changes come from the server, and its rows too unless `client` is another one."""
     server = login(running)
@@ -49,6 +50,7 @@ def config_of(
         client=client or server,
         replication=server,
         slot=slot,
+        filtered_by=filtered_by,
     )
 
 

@@ -173,7 +173,7 @@ class Writers:
                 connection.execute(self._statement(chance))
             connection.rollback() if chance.random() < 0.1 else connection.commit()
             self.transactions += 1
-        except (psycopg.errors.TransactionRollback, psycopg.errors.UniqueViolation):
+        except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
             connection.rollback()
 
     def _statement(self, chance: random.Random) -> str:

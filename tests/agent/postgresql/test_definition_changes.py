@@ -15,6 +15,7 @@ from agent.sources.postgresql.stream.definition_changes import (
     altered,
     columns_after,
     emptied,
+    is_told,
     keeps_files,
     replaced_columns,
     rewritten,
@@ -117,7 +118,7 @@ def test_columns_when_followed_through_any_changes_then_each_has_its_own_values_
             continue
         shown = min(at + later, len(steps))
         now, then = states[shown].definition, states[at].definition
-        told = told_by(relation(then), known, now)
+        told = told_by(relation(then), known, now, ALL)
         change = altered(known, told.definition, ALL, has_same_files=known.storage == now.storage)
         is_unproven = is_unproven or (told.is_now and may_have_been_others(known, told.definition))
         if change is not None:
@@ -213,9 +214,9 @@ def test_rows_when_their_files_are_others_then_only_a_reason_has_them_read_again
     assert not keeps_files(parts[0], parts[1])
     assert "emptied or written anew" in rewritten(parts[0], parts[2], is_retyped=False)
     assert not rewritten(emptied(parts[0]), parts[2], is_retyped=False)
-    assert "renamed" in rewritten(
-        replace(before, labels=((1, "x"),)), replace(before, labels=((1, "y"),)), is_retyped=False
-    )
+    first, renamed, back = (replace(before, labels=(one,)) for one in ((1, "x", 7), (1, "y", 8), (1, "x", 9)))
+    assert "renamed" in rewritten(first, renamed, is_retyped=False)
+    assert "meanwhile" in rewritten(first, back, is_retyped=False)
 
 
 def test_column_when_dropped_and_added_between_two_looks_then_it_is_named() -> None:
@@ -241,3 +242,58 @@ def test_columns_when_case_alone_tells_them_apart_then_the_younger_one_has_a_num
     assert told(before, table(column(2, "Id"), column(3, "n"))) == [("Id", "Id#2", ""), ("n", "", "is_null")]
     hides = Verdict(allowed=True, ignored_columns=frozenset({"id"}))
     assert [one.name for one in columns_after(before, replace(hides, identifiers=IDENTIFIERS))] == ["Id#2"]
+
+
+# --- columns that messages need not have
+
+
+SECRET = Verdict(True, frozenset({"secret"}), IDENTIFIERS)
+
+
+def without(definition: TableDefinition, *names: str) -> Relation:
+    """A message of a publication whose column list leaves these out."""
+    told = relation(definition)
+    return replace(told, columns=tuple(one for one in told.columns if one.name not in names))
+
+
+def test_message_when_it_lacks_ignored_columns_or_has_generated_ones_then_the_table_is_as_it_was() -> None:
+    known = table(column(1, "a"), column(2, "secret"), column(3, "sum", generated=True), column(4, "b"))
+    generated = RelationColumn("sum", INT, -1, False)
+    shown = relation(known)
+    for columns in (
+        shown.columns,
+        without(known, "secret").columns,
+        (*shown.columns[:2], generated, shown.columns[2]),
+    ):
+        assert is_told(replace(shown, columns=columns), known, SECRET)
+    assert not is_told(without(known, "b"), known, SECRET)
+    assert not is_told(without(known, "secret"), known, ALL)
+
+
+def test_message_when_a_list_lacks_a_column_that_is_new_then_the_table_is_as_it_was() -> None:
+    before = table(column(1, "a"), column(2, "secret"))
+    now = table(*before.attributes, column(3, "b"))
+    found = told_by(without(now, "secret", "b"), before, now, SECRET)
+    assert (found.definition, found.is_now) == (before, False)
+    assert told_by(without(now, "secret"), before, now, SECRET).definition == now
+
+
+def test_ignored_column_when_messages_lack_it_and_others_change_then_its_new_name_is_noticed() -> None:
+    before = table(column(1, "a"), column(2, "secret"), column(3, "sum", generated=True))
+    now = table(column(1, "a"), column(2, "open"), column(3, "sum", generated=True), column(5, "d", TEXT))
+    made = told_by(without(table(column(1, "a"), column(4, "c")), "secret"), before, now, SECRET).definition
+    assert [one.name for one in made.attributes] == ["a", "c", "secret", "sum"]
+    change = altered(made, now, SECRET)
+    assert change is not None
+    assert change.revealed == ("open",)
+    adopted = told_by(without(before, "secret"), None, table(*before.attributes, column(4, "e")), SECRET).definition
+    assert [one.name for one in adopted.attributes] == ["a", "secret", "sum"]
+
+
+def test_ignored_column_when_it_may_have_a_name_that_is_gone_by_now_then_that_is_told() -> None:
+    before = table(column(1, "a"), column(2, "secret", TEXT))
+    message = relation(table(column(1, "a"), column(2, "open", VARCHAR)))
+    now = table(column(1, "a"), column(2, "later", VARCHAR))
+    assert told_by(message, before, now, SECRET).revealed == ("open",)
+    assert told_by(relation(now), before, now, SECRET).revealed == ()  # `altered` says it, by its number
+    assert told_by(message, before, now, ALL).revealed == ()

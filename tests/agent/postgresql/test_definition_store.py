@@ -22,8 +22,8 @@ FIRST = Known(
         key=("id",),
         schema="shop",
         name="orders",
-        labels=((20000, "sad"),),
-        composites=((20001, (1, 3)),),
+        labels=((20000, "sad", 731),),
+        composites=((20001, (1, 3), 4),),
     ),
     since_lsn=77,
     is_unproven=True,
@@ -63,7 +63,7 @@ def test_versions_when_later_ones_are_committed_then_old_ones_go(tmp_path: Path)
         assert [version["cut"] for version in stored["versions"]] == [7, 8, 9]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff", b'{"format": 2}', b"[1]", b'{"format":1,"tables":[{}]}'])
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff", b'{"format": 1}', b"[1]", b'{"format":2,"tables":[{}]}'])
 def test_file_when_it_is_damaged_then_nothing_is_known(tmp_path: Path, damage: bytes) -> None:
     with closing(DefinitionStore(tmp_path, "shop")) as store:
         store.begin(SYSTEM, 5, 1, {ORDERS}, ())

@@ -352,6 +352,23 @@ def test_restated_when_a_label_or_a_composite_changes_then_rows_are_printed_othe
     assert "attributes" in restated(second, definition(postgres))
 
 
+def test_restated_when_what_changes_is_changed_back_then_rows_of_meanwhile_were_printed_otherwise(
+    postgres: SourceServer,
+) -> None:
+    run(
+        postgres,
+        "CREATE TYPE mood AS ENUM ('bad', 'so so')",
+        "CREATE TYPE pair AS (a int, b text)",
+        "CREATE TABLE t (m mood)",
+        "CREATE TABLE u (p pair)",
+    )
+    moods, pairs = definition(postgres), definition(postgres, "u")
+    run(postgres, "ALTER TYPE mood RENAME VALUE 'bad' TO 'worse'", "ALTER TYPE mood RENAME VALUE 'worse' TO 'bad'")
+    run(postgres, "ALTER TYPE pair ADD ATTRIBUTE c int", "ALTER TYPE pair DROP ATTRIBUTE c")
+    assert "'bad'" in restated(moods, definition(postgres))
+    assert "attributes" in restated(pairs, definition(postgres, "u"))
+
+
 def test_definitions_when_there_are_many_tables_then_a_few_statements_read_them(postgres: SourceServer) -> None:
     with postgres.connect("shop") as connection:
         connection.execute("CREATE TYPE mood AS ENUM ('a', 'b')")

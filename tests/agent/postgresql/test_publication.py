@@ -2,6 +2,8 @@
 
 import re
 from contextlib import closing
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,10 @@ from agent.filter import Filter
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import TableIdentityMissing, TableUnpublished
 from agent.sources.postgresql.identifiers import IDENTIFIERS
-from agent.sources.postgresql.server.connection import connect, server_errors
-from agent.sources.postgresql.server.publication import ensure_published, look
+from agent.sources.postgresql.server import publication_state
+from agent.sources.postgresql.server.connection import Connection, connect, server_errors
+from agent.sources.postgresql.server.publication import ensure_published
+from agent.sources.postgresql.server.publication_state import look
 from agent.table_positions import Table
 from tests.agent.postgresql.sources import SOURCE, config_of
 from tests.postgres import SourceServer
@@ -25,7 +29,7 @@ OWNS = "GRANT postgres TO menura"
 def ensured(config: PostgresqlConfig, *tables: Table) -> dict[Table, TableError]:
     server = config.replication
     with closing(connect(server, SOURCE)) as connection, server_errors("publishing", server, SOURCE):
-        return ensure_published(connection, config, tables)
+        return ensure_published(connection, config, tables)[0]
 
 
 def published(running: SourceServer) -> set[tuple[object, ...]]:
@@ -108,7 +112,7 @@ def test_table_when_nothing_identifies_its_rows_then_it_is_not_added_and_its_own
     owned(owning, definition)
     config = config_of(owning)
     error = ensured(config, T)[T]
-    assert isinstance(error, TableIdentityMissing)
+    assert isinstance(error, TableIdentityMissing) and error.code == "TABLE_IDENTITY_MISSING"
     assert published(owning) == set()
     owned(owning, "INSERT INTO t VALUES (1)", "UPDATE t SET id = 2", "DELETE FROM t")
     assert statements(error) == ['ALTER TABLE "public"."t" REPLICA IDENTITY FULL']
@@ -148,7 +152,7 @@ def test_partitioned_table_when_a_partition_has_no_identity_then_the_message_nam
     )
     config = config_of(owning)
     error = ensured(config, T)[T]
-    assert isinstance(error, TableIdentityMissing)
+    assert isinstance(error, TableIdentityMissing) and error.code == "TABLE_IDENTITY_MISSING"
     assert statements(error) == ['ALTER TABLE "public"."low" REPLICA IDENTITY FULL']
     owned(owning, *statements(error))
     assert ensured(config, T) == {}
@@ -204,6 +208,23 @@ def test_publication_when_it_leaves_out_columns_that_the_filter_ignores_then_it_
     assert ensured(config_of(postgres, policy=policy), T) == {}
 
 
+def test_publication_when_a_column_goes_during_the_look_then_it_is_not_said_to_be_left_out(
+    owning: SourceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned(owning, "CREATE TABLE t (id int PRIMARY KEY, at int)")
+    config = config_of(owning)
+    assert ensured(config, T) == {}
+    original = publication_state.rows
+
+    def altered_between(connection: Connection, statement: str, **values: object) -> list[list[Any]]:
+        if "pg_publication_tables" in statement:
+            owned(owning, "ALTER TABLE t DROP COLUMN IF EXISTS at")
+        return original(connection, statement, **values)
+
+    monkeypatch.setattr(publication_state, "rows", altered_between)
+    assert ensured(config, T) == {}
+
+
 def test_publication_when_it_leaves_out_kinds_of_changes_then_the_statement_of_the_message_mends_it(
     postgres: SourceServer,
 ) -> None:
@@ -229,5 +250,43 @@ def test_table_when_unlogged_then_the_statement_of_the_message_has_it_logged(own
 def test_look_when_it_is_taken_then_nothing_is_changed(owning: SourceServer) -> None:
     owned(owning, "CREATE TABLE t (id int PRIMARY KEY)")
     with closing(connect(config_of(owning).replication, SOURCE)) as connection:
-        assert look(connection, "menura", [T]).addable() == [T]
+        assert look(connection, config_of(owning), [T]).addable() == [T]
     assert owning.run("SELECT 1 FROM pg_publication", database="shop") == []
+
+
+@pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
+def test_table_when_generated_columns_identify_its_rows_then_its_owner_can_still_change_it(
+    owning: SourceServer, kind: str
+) -> None:
+    if owning.version < 180000:
+        pytest.skip("servers publish generated columns from version 18 on")
+    definition = f"id int, v int GENERATED ALWAYS AS (id * 2) {kind}"
+    owned(
+        owning,
+        f"CREATE TABLE t ({definition})",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+        f"CREATE TABLE u ({definition}, PRIMARY KEY (id))",
+        "CREATE PUBLICATION others",
+    )
+    by_others = replace(config_of(owning), publication="others")
+    change = ("INSERT INTO t VALUES (1)", "UPDATE t SET id = 2", "DELETE FROM t")
+    error = ensured(by_others, T)[T]
+    assert isinstance(error, TableIdentityMissing)
+    owned(owning, *change)
+    if kind == "STORED":
+        owned(owning, *statements(error))
+        assert ensured(by_others, T) == {}
+        owned(owning, *change)
+        assert ensured(config_of(owning), T) == {}
+    else:
+        owned(owning, "ALTER TABLE t ADD PRIMARY KEY (id)", *statements(error))
+        assert ensured(by_others, T) == {}
+    owned(owning, *change)
+
+
+def test_generated_columns_when_published_then_a_row_identity_that_comes_to_have_them_does_no_harm(
+    owning: SourceServer,
+) -> None:
+    owned(owning, "CREATE TABLE t (id int PRIMARY KEY, v int GENERATED ALWAYS AS (id * 2) STORED)")
+    assert ensured(config_of(owning), T) == {}
+    owned(owning, "ALTER TABLE t REPLICA IDENTITY FULL", "INSERT INTO t VALUES (1)", "UPDATE t SET id = 2")

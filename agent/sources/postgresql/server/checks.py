@@ -12,8 +12,8 @@ from menura.errors import MenuraError
 
 from agent.errors import PositionPurged, SourceGrantMissing
 from agent.filter import KnownTable
-from agent.sources.postgresql.config import PostgresqlConfig
-from agent.sources.postgresql.errors import PublicationLacking, TablesUnidentified
+from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig
+from agent.sources.postgresql.errors import PublicationLacking, PublicationUnfiltered, TablesUnidentified
 from agent.sources.postgresql.positions import lsn_text
 from agent.sources.postgresql.server.connection import (
     Connection,
@@ -26,7 +26,9 @@ from agent.sources.postgresql.server.connection import (
     setting,
     setting_bytes,
 )
-from agent.sources.postgresql.server.publication import MOST_STATEMENTS, PublicationState, joined, lack_of, look
+from agent.sources.postgresql.server.publication import MOST_STATEMENTS, joined, lack_of
+from agent.sources.postgresql.server.publication_filter import deviations, ignored_columns, is_kept, why_unlisted
+from agent.sources.postgresql.server.publication_state import PublicationState, look
 from agent.sources.postgresql.server.quoting import quoted, quoted_table
 from agent.sources.postgresql.server.slot import (
     Slot,
@@ -84,7 +86,8 @@ def advice(source: PostgresqlConfig) -> list[MenuraError]:
         closing(connect(source.replication, source.name)) as connection,
         server_errors("reading what is published", source.replication, source.name),
     ):
-        found += _unpublished(look(connection, source.publication, allowed), source)
+        state = look(connection, source, allowed)
+        found += [*_unpublished(state, source, allowed), *_unfiltered(state, source)]
     return found
 
 
@@ -220,13 +223,15 @@ def _unread(source: PostgresqlConfig, found: str, remedy: str) -> SourceGrantMis
     )
 
 
-def _unpublished(state: PublicationState, source: PostgresqlConfig) -> list[MenuraError]:
+def _unpublished(state: PublicationState, source: PostgresqlConfig, tables: Collection[Table]) -> list[MenuraError]:
     """One warning for tables without an identity, and one for those that somebody else has to have published."""
     added = set(state.addable())
     lacks = {
         table: lack
-        for table, relation in state.relations.items()
-        if table not in added and (lack := lack_of(state, source, relation)) is not None
+        for table in tables
+        if table not in added
+        and table in state.relations
+        and (lack := lack_of(state, source, state.relations[table])) is not None
     }
     found: list[MenuraError] = []
     for is_identity, kind in ((True, TablesUnidentified), (False, PublicationLacking)):
@@ -245,6 +250,46 @@ def _unpublished(state: PublicationState, source: PostgresqlConfig) -> list[Menu
             )
         )
     return found
+
+
+def _unfiltered(state: PublicationState, source: PostgresqlConfig) -> list[MenuraError]:
+    """One warning for what somebody else has to take out of it, and one for what the server can't leave out."""
+    if source.filtered_by is FilteredBy.AGENT:
+        return []
+    foreign = {table: by for table, by in deviations(state, source).items() if not is_kept(state, table)}
+    bare = {
+        table: why
+        for table, relation in state.relations.items()
+        if table in state.published
+        and source.filter.verdict(*table).allowed
+        and ignored_columns(source, relation)
+        and (why := why_unlisted(state, source, relation))
+    }
+    found: list[MenuraError] = []
+    if foreign:
+        statements = joined(f"BEGIN; {'; '.join(by)}; COMMIT" for by in foreign.values())
+        found.append(
+            _reaching_agent(
+                source,
+                f"{_listed(foreign)}: the publication has what the filter leaves out, and this user may not alter it",
+                f"Run on the server, as the owner of the tables and of the publication: {statements}",
+            )
+        )
+    if bare:
+        whys = "; ".join(dict.fromkeys(bare.values()))
+        remedy = f"Drop these tables in sources.{source.name}.filter if that is not enough"
+        found.append(_reaching_agent(source, f"{_listed(bare)}: the server sends ignored columns: {whys}", remedy))
+    return found
+
+
+def _reaching_agent(source: PostgresqlConfig, found: str, remedy: str) -> PublicationUnfiltered:
+    return PublicationUnfiltered(
+        "reading what is published",
+        found,
+        data="The agent leaves it out on this host",
+        remedy=remedy,
+        source=source.name,
+    )
 
 
 def _listed(tables: Collection[Table]) -> str:

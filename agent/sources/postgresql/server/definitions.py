@@ -168,16 +168,20 @@ class TableDefinition:
 def restated(before: TableDefinition, after: TableDefinition) -> str:
     """Why rows that both have are printed otherwise now, which nothing logs; '' where they are not.
 
-    A label that an enum got, or a column of the table itself, changes no row.
+    A label that an enum got, or a column of the table itself, changes no row. What was changed and changed back counts:
+    rows of meanwhile were printed as it was then.
     """
-    labels = dict(before.labels)
-    for number, label in after.labels:
-        if labels.get(number, label) != label:
-            return f"the enum's label {labels[number]!r} was renamed to {label!r}"
-    composites = dict(before.composites)
-    for number, attributes in after.composites:
-        if composites.get(number, attributes) != attributes:
-            return "a composite type has other attributes"
+    labels = {number: (label, named_by) for number, label, named_by in before.labels}
+    for number, label, named_by in after.labels:
+        former, former_by = labels.get(number, (label, named_by))
+        if former != label:
+            return f"the enum's label {former!r} was renamed to {label!r}"
+        if former_by != named_by:
+            return f"the enum's label {label!r} was written anew, and may have had another name meanwhile"
+    composites = {number: parts for number, *parts in before.composites}
+    for number, *parts in after.composites:
+        if composites.get(number, parts) != parts:
+            return "a composite type has other attributes, or had"
     return ""
 
 

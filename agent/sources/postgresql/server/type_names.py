@@ -13,10 +13,10 @@ from agent.sources.postgresql.types import ColumnType, builtin_type, named_type
 #: below are those that every server of a version has; none of them is made of others
 FIRST_NORMAL_OBJECT_ID = 16384
 
-#: a label's oid, and the label
-Label = tuple[int, str]
-#: a composite type's oid, and the numbers of its attributes
-Composite = tuple[int, tuple[int, ...]]
+#: a label's oid, the label, and the transaction that gave it that name: it may have had another one for a while
+Label = tuple[int, str, int]
+#: a composite type's oid, the numbers of its attributes, and the greatest number that one ever had
+Composite = tuple[int, tuple[int, ...], int]
 
 #: with the types that they are made of
 _TYPES = """
@@ -41,8 +41,10 @@ SELECT type.oid, type.typtype, type.typbasetype, type.typtypmod, type.typelem,
         WHERE type.typtype = 'c' AND attrelid = type.typrelid AND attnum > 0 AND NOT attisdropped),
     (SELECT array_agg(attnum::int ORDER BY attnum) FROM pg_attribute
         WHERE type.typtype = 'c' AND attrelid = type.typrelid AND attnum > 0 AND NOT attisdropped),
+    (SELECT relnatts::int FROM pg_class WHERE type.typtype = 'c' AND oid = type.typrelid),
     (SELECT array_agg(oid::bigint ORDER BY oid) FROM pg_enum WHERE enumtypid = type.oid),
-    (SELECT array_agg(enumlabel::text ORDER BY oid) FROM pg_enum WHERE enumtypid = type.oid)
+    (SELECT array_agg(enumlabel::text ORDER BY oid) FROM pg_enum WHERE enumtypid = type.oid),
+    (SELECT array_agg(xmin::text::bigint ORDER BY oid) FROM pg_enum WHERE enumtypid = type.oid)
 FROM used JOIN pg_type AS type ON type.oid = used.oid
 WHERE type.oid >= :first
 """
@@ -57,6 +59,7 @@ class _Type:
     #: types of an array's elements, a range's bounds, a composite's attributes
     parts: tuple[int, ...]
     attributes: tuple[int, ...]
+    last_attribute: int
     labels: tuple[Label, ...]
 
 
@@ -88,7 +91,8 @@ class TypeNames:
     def composites(self, type_oids: Collection[int]) -> tuple[Composite, ...]:
         """Likewise."""
         inner = sorted(self._all(type_oids))
-        return tuple((oid, self._types[oid].attributes) for oid in inner if self._types[oid].kind == "c")
+        found = [(oid, self._types[oid]) for oid in inner]
+        return tuple((oid, one.attributes, one.last_attribute) for oid, one in found if one.kind == "c")
 
     def _all(self, type_oids: Collection[int]) -> frozenset[int]:
         return frozenset[int]().union(*(self._made_of(oid) for oid in type_oids))
@@ -113,13 +117,14 @@ def read_type_names(connection: Connection, type_oids: Collection[int]) -> TypeN
     wanted = sorted({oid for oid in type_oids if oid >= FIRST_NORMAL_OBJECT_ID})
     found: dict[int, _Type] = {}
     for row in rows(connection, _TYPES, oids=wanted, first=FIRST_NORMAL_OBJECT_ID) if wanted else ():
-        oid, kind, base, base_modifier, element, subtypes, inner, attributes, label_oids, labels = row
+        oid, kind, base, base_modifier, element, subtypes, inner, attributes, last, label_oids, labels, named_by = row
         found[oid] = _Type(
             kind,
             base,
             base_modifier,
             tuple(part for part in (element, *(subtypes or ()), *(inner or ())) if part),
             tuple(attributes or ()),
-            tuple(zip(label_oids or (), labels or (), strict=True)),
+            last or 0,
+            tuple(zip(label_oids or (), labels or (), named_by or (), strict=True)),
         )
     return TypeNames(found)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from agent.errors import SourceConnectionLost, SourceError
-from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig
 from agent.sources.postgresql.errors import SlotRetentionShort
 from agent.sources.postgresql.positions import WalPosition, parse_lsn
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT
@@ -121,10 +121,13 @@ class ServerWatch:
             if client != replication:
                 dumps = sessions.enter_context(closing(connect(client, source)))
             rounds = 0
+            # a list that the server can't use with UPDATE any more goes soon
+            look_seconds = POLL_SECONDS if self._config.filtered_by is FilteredBy.SERVER else LOOK_SECONDS
+            rounds_to_look = round(look_seconds / POLL_SECONDS)
             while not self._stopping.is_set():
                 if self._is_other(facts):
                     return
-                is_look = self._changed.is_set() or rounds % round(LOOK_SECONDS / POLL_SECONDS) == 0
+                is_look = self._changed.is_set() or rounds % rounds_to_look == 0
                 self._changed.clear()
                 with server_errors(DOING, replication, source):
                     self._tell_end(changes, facts, is_look=is_look)

@@ -6,7 +6,8 @@ the one that the catalog has by now (`now`), which may be later than the message
 
 - `told_by` says how the table looked when the message was written: the columns get their numbers, which stay the same
   through renames and tell a column from a later one of its name. A table that looks as before counts as unchanged; that
-  columns were dropped and added again shows a later look.
+  columns were dropped and added again shows a later look. Ignored columns may be left out of messages, by the
+  publication's column list, and generated ones may be in them, so neither says that a table has changed.
 - `altered` says what a change of columns leaves in the lake's rows: a renamed column keeps its values, a new one holds
   what the server kept for older rows, one of another type is printed otherwise.
 - `rewritten` says whether the rows themselves may be others: the table's files, an enum's labels. Only a look that the
@@ -40,25 +41,28 @@ class Told:
     is_now: bool
     #: it is not known of all columns which ones they are: a later look has to have the rows read again
     is_unfollowed: bool = False
+    #: columns that may be ignored ones under a name that they have no more
+    revealed: tuple[str, ...] = ()
 
 
-def told_by(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
+def told_by(relation: Relation, before: TableDefinition | None, now: TableDefinition | None, verdict: Verdict) -> Told:
     """`before` and `now` are of the same oid; what else than columns may have changed is that of `before`."""
-    if before is not None and is_told(relation, before):
+    if before is not None and is_told(relation, before, verdict):
         return Told(before, is_now=now is not None and now.attributes == before.attributes)
-    if now is not None and is_told(relation, now) and (before is None or not replaced_columns(before, now)):
+    if now is not None and is_told(relation, now, verdict) and (before is None or not replaced_columns(before, now)):
         if before is None:
             return Told(now, is_now=True)
         kept = replace(now, storage=before.storage, labels=before.labels, composites=before.composites)
         return Told(kept, is_now=True)
-    return _between(relation, before, now)
+    return _between(_without_generated(relation, now or before), before, now, verdict)
 
 
-def is_told(relation: Relation, definition: TableDefinition) -> bool:
-    """Whether a message says nothing else than the definition."""
-    told = [(column.name, column.type_oid, column.modifier) for column in relation.columns]
-    held = [(attribute.name, attribute.type_oid, attribute.modifier) for attribute in definition.sent]
-    identity = {column.name for column in relation.columns if column.identity}
+def is_told(relation: Relation, definition: TableDefinition, verdict: Verdict) -> bool:
+    """Whether a message says nothing else than the definition, of the columns that leave the host."""
+    sent = [column for column in _without_generated(relation, definition).columns if not verdict.ignores(column.name)]
+    told = [(column.name, column.type_oid, column.modifier) for column in sent]
+    held = [(one.name, one.type_oid, one.modifier) for one in definition.sent if not verdict.ignores(one.name)]
+    identity = {column.name for column in sent if column.identity}
     return (
         (relation.oid, relation.table, relation.replica_identity)
         == (definition.oid, definition.table, definition.replica_identity)
@@ -73,7 +77,14 @@ def _is_identity(told: set[str], definition: TableDefinition) -> bool:
     return held <= told if definition.kind == _PARTITIONED else held == told
 
 
-def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None) -> Told:
+def _without_generated(relation: Relation, definition: TableDefinition | None) -> Relation:
+    generated = {one.name for one in definition.attributes if one.generated} if definition is not None else set()
+    if not generated:
+        return relation
+    return replace(relation, columns=tuple(column for column in relation.columns if column.name not in generated))
+
+
+def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None, verdict: Verdict) -> Told:
     """The table has changed since then, or is gone."""
     known = ColumnNumbers(relation, before, now)
     attributes = [_attribute(column, known.number(place), before, now) for place, column in enumerate(relation.columns)]
@@ -84,6 +95,7 @@ def _between(relation: Relation, before: TableDefinition | None, now: TableDefin
             attribute if place in known.stay else replace(attribute, number=UNNUMBERED - place)
             for place, attribute in enumerate(attributes)
         ]
+    told = {column.name for column in relation.columns}
     names = tuple(column.name for column in relation.columns if column.identity)
     base = before or now
     primary_key = base.primary_key if base is not None else ()
@@ -96,14 +108,30 @@ def _between(relation: Relation, before: TableDefinition | None, now: TableDefin
         kind=base.kind if base is not None else "r",
         file_node=base.file_node if base is not None else 0,
         replica_identity=relation.replica_identity,
-        attributes=tuple(attributes),
+        attributes=_with_left_out(attributes, base, verdict),
         primary_key=primary_key,
         identity=names,
         last_number=max([*numbers, before.last_number if before is not None else 0]),
     )
     if base is not None:
         made = replace(made, storage=base.storage, labels=base.labels, composites=base.composites)
-    return Told(made, is_now=False, is_unfollowed=is_unfollowed and before is not None)
+    hidden = {one.type_oid for one in _all(before) if verdict.ignores(one.name) and one.name not in told}
+    unknown = [column for column, number in zip(relation.columns, numbers, strict=True) if number == UNNUMBERED]
+    revealed = tuple(one.name for one in unknown if any(are_alike(one.type_oid, oid) for oid in hidden))
+    return Told(made, False, is_unfollowed and before is not None, revealed)
+
+
+def _with_left_out(
+    attributes: Sequence[Attribute], base: TableDefinition | None, verdict: Verdict
+) -> tuple[Attribute, ...]:
+    """With those of `base` that messages need not have: one that is renamed is known by its number."""
+    whole = list(attributes)
+    names, numbers = {one.name for one in whole}, {one.number for one in whole}
+    for one in base.attributes if base is not None else ():
+        if (one.generated or verdict.ignores(one.name)) and one.name not in names and one.number not in numbers:
+            place = next((place for place, other in enumerate(whole) if other.number > one.number), len(whole))
+            whole.insert(place, one)
+    return tuple(whole)
 
 
 def _ordered(names: Sequence[str], *keys: Sequence[str]) -> tuple[str, ...]:

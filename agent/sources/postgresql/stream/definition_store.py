@@ -10,7 +10,7 @@ re-read of the tables, by their policy; nothing that it held is needed to be rig
 
 ::
 
-    {"format": 1, "system": "7300...", "database": 16384, "tables": [{"schema": "shop", "name": "orders", "versions":
+    {"format": 2, "system": "7300...", "database": 16384, "tables": [{"schema": "shop", "name": "orders", "versions":
      [{"cut": 7, "since": "0/16B3748", "unproven": false, "retyped": false, "published": "16390", "definition":
       {"oid": 16385, "kind": "r", ..., "attributes": [{"number": 1, "name": "id", ...}]}}]}]}
 
@@ -37,9 +37,11 @@ from agent.table_positions import Table
 
 log = logging.getLogger("menura.definitions")
 
-FORMAT = 1
+FORMAT = 2
 #: of tables that are not read now, e.g. since they have stopped and somebody is to have them tried again
 MOST_OTHERS = 1_000
+#: in place of what publishes a table of which changes or columns may have been left out
+UNCERTAIN = "?"
 
 T = TypeVar("T")
 
@@ -244,8 +246,10 @@ def _definition(record: Mapping[str, Any], table: Table) -> TableDefinition:
         primary_key=_names(record["primary_key"]),
         identity=_names(record["identity"]),
         storage=tuple((int(oid), int(file)) for oid, file in record["storage"]),
-        labels=tuple((int(oid), str(label)) for oid, label in record["labels"]),
-        composites=tuple((int(oid), tuple(map(int, numbers))) for oid, numbers in record["composites"]),
+        labels=tuple((int(oid), str(label), int(by)) for oid, label, by in record["labels"]),
+        composites=tuple(
+            (int(oid), tuple(map(int, numbers)), int(last)) for oid, numbers, last in record["composites"]
+        ),
         weak_partitions=tuple((str(schema), str(name)) for schema, name in record["weak_partitions"]),
         unlogged=tuple((str(schema), str(name)) for schema, name in record["unlogged"]),
         is_partition=bool(record["is_partition"]),

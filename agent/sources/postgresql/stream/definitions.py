@@ -12,6 +12,7 @@ from dataclasses import replace
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
+from agent.filter import Verdict
 from agent.sources.postgresql.failures import ignored_renamed, rows_unlogged
 from agent.sources.postgresql.positions import lsn_text
 from agent.sources.postgresql.read_position import ReadPosition
@@ -29,7 +30,7 @@ from agent.sources.postgresql.stream.definition_changes import (
     rewritten,
     told_by,
 )
-from agent.sources.postgresql.stream.definition_store import Known
+from agent.sources.postgresql.stream.definition_store import UNCERTAIN, Known
 from agent.sources.postgresql.stream.looks import Look
 from agent.sources.postgresql.stream.relations import Relation
 from agent.sources.postgresql.stream.stops import Stops
@@ -39,8 +40,6 @@ from agent.table_positions import Table, name_message
 log = logging.getLogger("menura.wal")
 
 _Kind = changes_pb2.TableEvent
-#: in place of what publishes a table whose begin may lack changes
-_UNCERTAIN = "?"
 #: what publishes any table of the database, or of the schema
 _OF_ALL = (" all", " schema ")
 _UNPROVEN = "columns were dropped, added or renamed one after the other, and which ones they are was seen late"
@@ -69,6 +68,8 @@ class StreamDefinitions:
         self._covered_lsn: dict[Table, int] = {}
         #: when the catalog was asked for a table last
         self._asked_at: dict[Table, float] = {}
+        #: tables whose last message had no ignored column: the publication leaves them out, whatever they are called
+        self._left_out: set[Table] = set()
         self._shared.are({table: known.definition for table, known in self._known.items()})
 
     @property
@@ -98,25 +99,29 @@ class StreamDefinitions:
 
         The table is synced, and gets the rows of this transaction.
         """
-        table, lsn = relation.table, self._decoder.transaction_lsn
+        table, lsn, verdict = relation.table, self._decoder.transaction_lsn, self._filter.verdict(*relation.table)
         known = self._known.get(table, Known(None))
         before = known.definition
+        were_left_out = table in self._left_out
+        self._note_left_out(relation, verdict)
         if lsn < known.since_lsn:
             return self._adopt(relation)
         if before is None or before.oid != relation.oid:
             return self._replaced(relation, known)
-        if is_told(relation, before) and lsn <= self._covered_lsn.get(table, 0):
+        if is_told(relation, before, verdict) and lsn <= self._covered_lsn.get(table, 0):
             return before
         answer = self._ask(table, relation.oid)
-        told = told_by(relation, before, answer.definition)
+        told = told_by(relation, before, answer.definition, verdict)
         is_same = answer.definition is not None and keeps_files(before, answer.definition)
-        change = altered(before, told.definition, self._filter.verdict(*table), has_same_files=is_same)
+        change = altered(before, told.definition, verdict, has_same_files=is_same)
         if told.is_now and told.definition == before:
             self._covered_lsn[table] = answer.before_lsn
             return before
-        if change is not None and change.revealed:
+        revealed = change.revealed if change is not None else ()
+        if revealed or (told.revealed and not were_left_out):
             self._read.publish()
-            self._stops.stop_here(table, ignored_renamed(self._read.place(), table, ", ".join(change.revealed)))
+            names = ", ".join(dict.fromkeys([*revealed, *told.revealed]))
+            self._stops.stop_here(table, ignored_renamed(self._read.place(), table, names))
             return None
         reason = change.why if change is not None else ""
         if reason and not self._may_go_on(table, reason):
@@ -130,24 +135,30 @@ class StreamDefinitions:
         self._is(table, replace(known, definition=told.definition, is_unproven=is_unproven, is_retyped=is_retyped))
         return told.definition
 
+    def _note_left_out(self, relation: Relation, verdict: Verdict) -> None:
+        if any(verdict.ignores(column.name) for column in relation.columns):
+            self._left_out.discard(relation.table)
+        else:
+            self._left_out.add(relation.table)
+
     def resumed(self, relation: Relation) -> TableDefinition:
         """How rows of a table are read that has had the transactions up to here, when its last message was older.
 
         Had the table changed since that message, another one would come before its next row.
         """
-        known = self._known.get(relation.table, Known(None))
+        known, verdict = self._known.get(relation.table, Known(None)), self._filter.verdict(*relation.table)
         before = known.definition
-        if before is not None and is_told(relation, before):
+        if before is not None and is_told(relation, before, verdict):
             return before
         if known.since_lsn > self._decoder.transaction_lsn:
             return self._adopt(relation)
         of_it = before if before is not None and before.oid == relation.oid else None
-        return told_by(relation, of_it, self._ask(relation.table, relation.oid).definition).definition
+        return told_by(relation, of_it, self._ask(relation.table, relation.oid).definition, verdict).definition
 
     def _adopt(self, relation: Relation) -> TableDefinition:
         """The first that is heard of the table, older than what is known: the lake has no row of before."""
         answer = self._ask(relation.table, relation.oid)
-        told = told_by(relation, None, answer.definition)
+        told = told_by(relation, None, answer.definition, self._filter.verdict(*relation.table))
         definition = told.definition if told.is_now else emptied(told.definition)
         known = self._known[relation.table]
         self._is(relation.table, replace(known, definition=definition, since_lsn=0))
@@ -225,13 +236,14 @@ class StreamDefinitions:
         """Another table has the name: its earlier rows are not in the log under it."""
         table = relation.table
         answer = self._ask(table, relation.oid)
-        definition = told_by(relation, None, answer.definition).definition
+        verdict = self._filter.verdict(*table)
+        definition = told_by(relation, None, answer.definition, verdict).definition
         if not self._may_go_on(table, _OTHER_TABLE):
             return None
-        columns = columns_after(definition, self._filter.verdict(*table))
+        columns = columns_after(definition, verdict)
         self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
         is_of_all = any(words in known.published for words in _OF_ALL)
-        published = known.published if is_of_all else _UNCERTAIN
+        published = known.published if is_of_all else UNCERTAIN
         self._is(table, Known(definition, published=published))
         self._look_soon()
         return definition

@@ -89,7 +89,7 @@ class Look:
     published: Mapping[Table, str] = field(default_factory=dict)
     #: tables whose changes are not published, or not whole
     errors: Mapping[Table, TableError] = field(default_factory=dict)
-    #: tables that were published while transactions ran that are not over
+    #: tables that were published while transactions ran that are not over, or of which the publication is to change
     unsettled: frozenset[Table] = frozenset()
     #: partitions that were made as such, so that all rows that they ever had came by the stream
     born: frozenset[int] = frozenset()
@@ -123,7 +123,7 @@ class Looks:
             before = read_ends(connection)
             is_whole = not _snapshot(connection).pending
             allowed = [table for table in tables if self._config.filter.verdict(*table).allowed]
-            errors = ensure_published(connection, self._config, allowed)
+            errors, changing = ensure_published(connection, self._config, allowed)
             definitions = read_definitions(connection, tables=allowed)
             by_oid = {one.oid: one for one in definitions.values()}
             others = [oid for oid in oids if oid not in by_oid]
@@ -144,7 +144,7 @@ class Looks:
             by_oid,
             by_table,
             errors,
-            frozenset(unsettled),
+            changing.union(unsettled),
             born,
         )
 

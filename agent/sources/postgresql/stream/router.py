@@ -5,8 +5,8 @@ is. Goes out: plans in the decoder, active or not. Nothing is durable here.
 """
 
 from agent.capture.cuts import Cuts
-from agent.filter import ignored_key
-from agent.sources.postgresql.columns import schema_id
+from agent.filter import Verdict, ignored_key
+from agent.sources.postgresql.columns import Column, schema_id
 from agent.sources.postgresql.failures import TABLE_COMPLETE, columns_unsupported, row_unreadable
 from agent.sources.postgresql.native.decoder import DecodeError, PlannedColumn, TablePlan
 from agent.sources.postgresql.read_position import ReadPosition
@@ -16,6 +16,7 @@ from agent.sources.postgresql.stream.definition_changes import columns_of
 from agent.sources.postgresql.stream.definitions import StreamDefinitions
 from agent.sources.postgresql.stream.relations import Relation, Truncate, parse_relation
 from agent.sources.postgresql.stream.stops import Stops, TableFailed
+from agent.sources.postgresql.types import named_type
 from agent.table_positions import Stop, Table
 
 #: while tables are ahead: transactions between two looks at whether the stream has passed them
@@ -86,10 +87,7 @@ class TableRouter:
         if hidden:
             self._stops.stop_here(table, ignored_key(self._source, table, hidden[0], _DOING, TABLE_COMPLETE))
             return None
-        columns = [
-            PlannedColumn(column, not verdict.ignores(one.name), one.name in definition.identity)
-            for one, column in zip(definition.sent, definition.columns, strict=True)
-        ]
+        columns = _planned(relation, definition, verdict)
         shape = tuple((one.column, one.sent, one.identity) for one in columns)
         known = self._shapes.get(table)
         if known is not None and known[0] == shape and known[1].active:  # it is often told without any change
@@ -140,3 +138,16 @@ class TableRouter:
         place = self._read.place()
         stop = Stop(relation.table, place.position, row_unreadable(place, relation.table, str(broken)))
         return self._stops.failed(stop)
+
+
+def _planned(relation: Relation, definition: TableDefinition, verdict: Verdict) -> list[PlannedColumn]:
+    """In the order of the message; of ignored and of generated columns the values are stepped over."""
+    held = {one.name: column for one, column in zip(definition.sent, definition.columns, strict=True)}
+    return [
+        PlannedColumn(
+            held.get(column.name) or Column(column.name, named_type(f"type {column.type_oid}")),
+            column.name in held and not verdict.ignores(column.name),
+            column.name in definition.identity,
+        )
+        for column in relation.columns
+    ]

@@ -1,36 +1,8 @@
 """The tables of a run, by ingredient, and the keys by which the workload finds their rows."""
 
-import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from tests.servers import Flavor
-
-#: keys come from a small space, so that what one transaction deletes another one inserts
-KEYS = 400
-#: rows whose keys are so much greater are made at the start and not written again: what nobody writes, a lake has to
-#: heal by itself
-COLD = 100_000
-#: name of the table whose last row says how far the lake is
-MARKER = "marker"
-
-Dice = random.Random
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a table is made, and how its rows are found."""
-
-    columns: str
-    #: literals of the key's columns; no key: rows are found by the first column
-    key: dict[str, Callable[[Dice], str]]
-    options: str = ""
-    #: literals of columns that only some values fit
-    values: dict[str, Callable[[Dice], str]] | None = None
-
-
-def number(dice: Dice) -> str:
-    return str(dice.randrange(KEYS))
+from tests.churn.kind import KEYS, Dice, Shape, number
 
 
 def day(dice: Dice) -> str:
@@ -95,14 +67,4 @@ TABLES: dict[str, dict[str, Shape]] = {
     },
 }  # fmt: skip
 #: made beside them, not synced
-ASIDE = {"partitions": {"parted_spare": f"{ID}, v INT NULL, note VARCHAR(40) NULL"}}
-
-
-def tables_of(ingredients: frozenset[str], flavor: Flavor) -> dict[str, Shape]:
-    """Those that are synced, in an order in which they can be made."""
-    return {
-        name: shape
-        for ingredient, tables in TABLES.items()
-        if ingredient in ingredients and (ingredient != "versioned" or flavor == "mariadb")
-        for name, shape in tables.items()
-    }
+ASIDE = {"partitions": (f"CREATE TABLE parted_spare ({ID}, v INT NULL, note VARCHAR(40) NULL)",)}

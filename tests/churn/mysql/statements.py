@@ -1,20 +1,6 @@
-"""DDL in random order: an ingredient makes the statements of a step, from a seed and from how its tables look now."""
+"""Steps of DDL on MySQL and MariaDB."""
 
-import random
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import pymysql
-from pymysql.connections import Connection
-from pymysql.constants import ER
-
-from tests.churn.tables import Dice
-from tests.churn.workload import SESSION
-from tests.servers import Server
-
-#: of a statement that waits for the writers' locks
-TRIES = 20
+from tests.churn.kind import Dice, Names, Step
 
 #: by table and column, what it may become
 _CONVERSIONS: dict[str, dict[str, list[str]]] = {
@@ -61,18 +47,15 @@ _ADDED = {
     "plain": "INT NOT NULL DEFAULT 3",
 }
 
-#: current columns of a table
-Columns = Callable[[str], list[str]]
 
-
-def converting(dice: Dice, columns: Columns, tables: tuple[str, ...]) -> list[str]:
+def converting(dice: Dice, columns: Names, tables: tuple[str, ...]) -> list[str]:
     table = dice.choice(tables)
     column = dice.choice(sorted(_CONVERSIONS[table]))
     algorithm = dice.choice(["", "", ", ALGORITHM=COPY"])
     return [f"ALTER TABLE {table} MODIFY {column} {dice.choice(_CONVERSIONS[table][column])}{algorithm}"]
 
 
-def lossless(dice: Dice, columns: Columns) -> list[str]:
+def lossless(dice: Dice, columns: Names) -> list[str]:
     """A column from its narrowest type to its widest, while it is written."""
     column = dice.choice(sorted(_CONVERSIONS["wide"]))
     narrowest, *wider = _CONVERSIONS["wide"][column]
@@ -82,13 +65,13 @@ def lossless(dice: Dice, columns: Columns) -> list[str]:
     return [*anew, *(f"ALTER TABLE wide MODIFY {column} {kind} NULL" for kind in wider)]
 
 
-def members(dice: Dice, columns: Columns) -> list[str]:
+def members(dice: Dice, columns: Names) -> list[str]:
     """The key's enum too."""
     order = ", ".join(f"'{member}'" for member in dice.sample(["a", "b", "c"], 3))
     return [f"ALTER TABLE words MODIFY kind ENUM({order}) NOT NULL"]
 
 
-def moving_columns(dice: Dice, columns: Columns) -> list[str]:
+def moving_columns(dice: Dice, columns: Names) -> list[str]:
     names = [name for name in columns("growing") if name != "id"]
     free = [name for name in ("c0", "c1", "c2", "c3", "c4", "c5") if name not in names]
     place = dice.choice(["", " FIRST", " AFTER id"])
@@ -103,27 +86,27 @@ def moving_columns(dice: Dice, columns: Columns) -> list[str]:
             return []
 
 
-def computing(dice: Dice, columns: Columns) -> list[str]:
+def computing(dice: Dice, columns: Names) -> list[str]:
     name = dice.choice(sorted(_ADDED))
     drop = [f"ALTER TABLE computed DROP COLUMN {name}"] if name in columns("computed") else []
     return [*drop, f"ALTER TABLE computed ADD COLUMN {name} {_ADDED[name]}"]
 
 
-def swapping(dice: Dice, columns: Columns) -> list[str]:
+def swapping(dice: Dice, columns: Names) -> list[str]:
     return ["RENAME TABLE swap_a TO swap_x, swap_b TO swap_a, swap_x TO swap_b"]
 
 
-def going_away(dice: Dice, columns: Columns) -> list[str]:
+def going_away(dice: Dice, columns: Names) -> list[str]:
     table, column = dice.choice([("away", "note"), ("away_bag", "b")])
     meanwhile = f"UPDATE {table}_gone SET {column} = 'meanwhile {dice.randrange(99)}' LIMIT 20"
     return [f"RENAME TABLE {table} TO {table}_gone", meanwhile, f"RENAME TABLE {table}_gone TO {table}"]
 
 
-def truncating(dice: Dice, columns: Columns) -> list[str]:
+def truncating(dice: Dice, columns: Names) -> list[str]:
     return ["TRUNCATE TABLE emptied"]
 
 
-def partitioning(dice: Dice, columns: Columns) -> list[str]:
+def partitioning(dice: Dice, columns: Names) -> list[str]:
     match dice.randrange(4):
         case 0:
             return [f"ALTER TABLE parted TRUNCATE PARTITION p{dice.randrange(3)}"]
@@ -144,7 +127,7 @@ def partitioning(dice: Dice, columns: Columns) -> list[str]:
             return ["ALTER TABLE parted REBUILD PARTITION p0"]
 
 
-def generating(dice: Dice, columns: Columns) -> list[str]:
+def generating(dice: Dice, columns: Names) -> list[str]:
     match dice.randrange(3):
         case 0:
             return [f"ALTER TABLE made MODIFY s BIGINT AS (a {dice.choice('+-*')} b) STORED"]
@@ -154,7 +137,7 @@ def generating(dice: Dice, columns: Columns) -> list[str]:
             return [f"ALTER TABLE made MODIFY b {dice.choice(['INT', 'BIGINT', 'SMALLINT'])}"]
 
 
-def versioning(dice: Dice, columns: Columns) -> list[str]:
+def versioning(dice: Dice, columns: Names) -> list[str]:
     if dice.random() < 0.5:
         return ["DELETE HISTORY FROM versioned"]
     return [
@@ -163,7 +146,7 @@ def versioning(dice: Dice, columns: Columns) -> list[str]:
     ]
 
 
-def keeping(dice: Dice, columns: Columns) -> list[str]:
+def keeping(dice: Dice, columns: Names) -> list[str]:
     """Parents' rows in bulk, beside those of the workload."""
     least = dice.randrange(300)
     return [
@@ -178,7 +161,7 @@ def keeping(dice: Dice, columns: Columns) -> list[str]:
 
 
 #: by ingredient
-STEPS: dict[str, tuple[Callable[[Dice, Columns], list[str]], ...]] = {
+STEPS: dict[str, tuple[Step, ...]] = {
     "convert": (lambda dice, columns: converting(dice, columns, ("numbers", "moments", "words", "blobs")), members),
     "lossless": (lossless,),
     "columns": (moving_columns,),
@@ -191,58 +174,3 @@ STEPS: dict[str, tuple[Callable[[Dice, Columns], list[str]], ...]] = {
     "versioned": (versioning,),
     "cascade": (keeping,),
 }
-
-
-@dataclass
-class Ddl:
-    """Steps of the ingredients on one session; what it ran stands in `ran`, with the seconds since the start."""
-
-    server: Server
-    database: str
-    ingredients: list[str]
-    seed: int
-    ran: list[tuple[float, str]] = field(default_factory=list)
-    refused: list[tuple[str, str]] = field(default_factory=list)
-
-    def run(self, ended: Callable[[], bool], pause: Callable[[float], object]) -> None:
-        """Until `ended`, a step each second or so; a step that was begun is finished."""
-        dice = random.Random(f"{self.seed} ddl")
-        chosen = [name for name in self.ingredients if name in STEPS]
-        began = time.monotonic()
-        with self.server.connect(database=self.database, init_command=SESSION) as connection:
-            while chosen and not ended():
-                step = dice.choice(STEPS[dice.choice(chosen)])
-                for statement in step(dice, lambda table: columns_of(connection, table)):
-                    self.ran.append((time.monotonic() - began, statement))
-                    if not self._execute(connection, statement):
-                        break
-                pause(dice.uniform(0.1, 1.5))
-
-    def _execute(self, connection: Connection, statement: str) -> bool:
-        """Whether the server took it; one that only met the writers' locks is tried again."""
-        for left in reversed(range(TRIES)):
-            try:
-                with connection.cursor() as cursor:
-                    cursor.execute(statement)
-            except pymysql.err.MySQLError as refused:
-                if refused.args[0] in (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT) and left:
-                    continue
-                if refused.args[0] in _CONNECTION_LOST:
-                    raise
-                self.refused.append((statement, str(refused)))
-                return False
-            return True
-        return False
-
-
-_CONNECTION_LOST = frozenset({0, 2006, 2013})
-
-
-def columns_of(connection: Connection, table: str) -> list[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = %s"
-            " ORDER BY ordinal_position",
-            (table,),
-        )
-        return [str(name) for (name,) in cursor.fetchall()]

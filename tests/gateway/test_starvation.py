@@ -1,0 +1,63 @@
+"""Reports that wait for the database, however many, keep no other source from committing."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from menura.v1.error_pb2 import Error
+
+from gateway.registry import Problem, SourceKey
+from tests.gateway.harness import landed_gsns, running_gateway
+from tests.gateway.memory_registry import MemoryRegistry
+from tests.gateway.scripted_agent import change_batch, commit_cut, cut_end, eventually, rows_batch, scripted_agent
+
+#: an event loop's own, which reports have
+THREADS = min(32, (os.cpu_count() or 1) + 4)
+REPORTS = THREADS + 2
+
+
+class WaitingForItsDatabase(MemoryRegistry):
+    """Problems of sources are not recorded before `free` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+        self.waiting = 0
+
+    def record_source_problem(self, key: SourceKey, problem: Problem | None, at_us: int) -> None:
+        self.waiting += 1
+        self.free.wait()
+        super().record_source_problem(key, problem, at_us)
+
+
+def test_commit_when_reports_of_others_wait_for_the_database_then_it_does_not(tmp_path: Path) -> None:
+    registry = WaitingForItsDatabase()
+    others = [f"other{number}" for number in range(REPORTS)]
+    for source in ("shop", "crm", *others):
+        registry.want("acme", source, "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry) as address,
+            scripted_agent(address, "shop", "crm", *others) as agent,
+        ):
+            shop, run = await agent.open_binlog("shop")
+            streams: list[Any] = [(await agent.open_binlog(source))[0] for source in others]
+            try:
+                for stream in streams:
+                    await stream.send(error=Error(code="EVENT_UNKNOWN", doing="reading", found="event 99"))
+                await eventually("all threads of reports to wait", lambda: registry.waiting >= THREADS)
+                await commit_cut(shop, run, 1, range(1, 11))
+                await shop.send_batch(change_batch(run, 2, "orders", rows_batch(range(11, 60_000))))
+                await shop.send(cut_end=cut_end(run, 2, 59_999))
+                await shop.expect("cut_committed")
+                crm, crm_run = await agent.open_binlog("crm")
+                await commit_cut(crm, crm_run, 1, range(1, 11))
+                assert not registry.problems
+            finally:
+                registry.free.set()
+
+    asyncio.run(scenario())
+    assert len(landed_gsns(tmp_path)) == 59_999 + 10
