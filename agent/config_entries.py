@@ -17,6 +17,9 @@ from agent.errors import ConfigError
 
 Value = TypeVar("Value")
 
+#: of a server's `tls`, beside its mode
+TLS_FILES = ("ca", "certificate", "key")
+
 
 class Secret:
     """A value that no repr, log or error shows."""
@@ -115,6 +118,30 @@ def file_of(entry: Entry) -> bytes:
         return Path(name).read_bytes()
     except OSError as broken:
         raise entry.error(f"names {name}: {broken.strerror}", f"Make {entry.path} name a readable file") from broken
+
+
+def tls_files(entry: Entry, entries: Mapping[str, Entry], mode: str, *, is_verified: bool) -> tuple[str, str, str]:
+    """Of a server's `tls`: CA, certificate and key, empty where there is none; each can be read."""
+    for key in TLS_FILES:
+        if key in entries:
+            file_of(entries[key])
+    ca, certificate, key = (entries[name].text() if name in entries else "" for name in TLS_FILES)
+    if is_verified and not ca:
+        raise entry.error(
+            f"has mode {mode} and no ca", f"Add {entry.path}.ca: FILE, the certificate of the server's CA"
+        )
+    if bool(certificate) != bool(key):
+        raise entry.error("has one of certificate and key", "Give both or none")
+    return ca, certificate, key
+
+
+def address_of(host: str, port: int) -> str:
+    """For people.
+
+    >>> address_of("db1", 3306), address_of("::1", 5432)
+    ('db1:3306', '[::1]:5432')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def password_of(entry: Entry, entries: Mapping[str, Entry]) -> Secret:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from menura.v1 import changes_pb2
 
+from agent.capture import cuts
+from agent.snapshot import coordinator, worker
 from agent.source_kind import GROUP, find_kind
 from tests.agent.dump_ledger import Dump
 from tests.agent.dumping import lake_at, small_chunks
@@ -49,6 +51,10 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatewayDouble]:
     small_chunks(monkeypatch)
+    monkeypatch.setattr(worker, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(worker, "MISSING_SECONDS", 1.0)
+    monkeypatch.setattr(coordinator, "GATHER_SECONDS", 0.02)
+    monkeypatch.setattr(cuts, "LONGEST_WAIT_SECONDS", 0.05)
     double = GatewayDouble()
     yield double
     double.stop()

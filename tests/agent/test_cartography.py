@@ -10,10 +10,10 @@ from pymysql.connections import Connection
 
 from agent.config_entries import Secret
 from agent.filter import Filter, Policy
+from agent.snapshot import cartography
 from agent.snapshot import plugin as catalog_plugin
 from agent.sources.mysql.config import MysqlConfig, ServerConfig
 from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
-from agent.sources.mysql.server import cartography
 from agent.sources.mysql.server.cartography import names_digest, read_cartography
 from agent.sources.mysql.server.connection import connect, facts_of
 from tests.agent.dumping import agent_inside

@@ -107,6 +107,7 @@ def accepted(registry: SqlRegistry) -> Callable[[str, list[LandedCut]], None]:
     return accept
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(made=st.lists(ends, min_size=1, max_size=3), chunks=few(chunk_ends))
 def test_a_cut_when_the_wire_accepts_it_then_log_and_database_do(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.config_entries import Entry, Secret, file_of, password_of
+from agent.config_entries import TLS_FILES, Entry, Secret, address_of, password_of, tls_files
 from agent.settings import SourceConfig
 
 DEFAULT_PORT = 3306
@@ -43,7 +43,7 @@ class ServerConfig:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +89,7 @@ def _server(entry: Entry, section: str = "client") -> ServerConfig:
 
 
 def _server_tls(entry: Entry) -> ServerTls:
-    entries = entry.mapping(("mode", "ca", "certificate", "key"))
+    entries = entry.mapping(("mode", *TLS_FILES))
     mode = entries["mode"].one_of(TlsMode, tuple(TlsMode)) if "mode" in entries else TlsMode.PREFERRED
-    for key in ("ca", "certificate", "key"):
-        if key in entries:
-            file_of(entries[key])
-    files = {key: entries[key].text() if key in entries else "" for key in ("ca", "certificate", "key")}
-    if mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY) and not files["ca"]:
-        raise entry.error(
-            f"has mode {mode} and no ca", f"Add {entry.path}.ca: FILE, the certificate of the server's CA"
-        )
-    if bool(files["certificate"]) != bool(files["key"]):
-        raise entry.error("has one of certificate and key", "Give both or none")
-    return ServerTls(mode, files["ca"], files["certificate"], files["key"])
+    is_verified = mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY)
+    return ServerTls(mode, *tls_files(entry, entries, mode, is_verified=is_verified))

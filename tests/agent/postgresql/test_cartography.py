@@ -7,11 +7,12 @@ from menura.v1 import catalog_pb2
 
 from agent.filter import Filter
 from agent.runtime.state import SourceState
+from agent.snapshot import cartography
 from agent.sources.postgresql.catalog import PostgresqlCatalog
 from agent.sources.postgresql.identifiers import IDENTIFIERS
 from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.seen_transactions import SeenTransactions
-from agent.sources.postgresql.server import cartography
+from agent.sources.postgresql.server.cartography import names_digest
 from agent.sources.postgresql.server.connection import connect
 from tests.agent.postgresql.logged import SLOT
 from tests.agent.postgresql.sources import config_of, login
@@ -161,4 +162,4 @@ def test_look_when_a_statement_holds_a_table_then_it_does_not_wait(postgres: Sou
 
 def test_names_when_asked_for_then_it_costs_one_statement(postgres: SourceServer) -> None:
     with closing(connect(login(postgres), "shop")) as connection:
-        assert cartography.names_digest(connection) == (0, "0")
+        assert names_digest(connection) == (0, "0")

@@ -14,13 +14,11 @@ from menura.v1 import catalog_pb2, config_pb2
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
+from agent.snapshot.cartography import in_parts
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.identifiers import SYSTEM_DATABASES
 from agent.sources.mysql.server.connection import Facts
 from agent.sources.mysql.server.information_schema import verdicts_on
-
-#: of one message, well below gRPC's usual 4 MiB
-PART_BYTES = 2 << 20
 
 _TABLES = """
     SELECT table_schema, table_name, engine, table_rows, data_length + index_length, table_collation
@@ -53,11 +51,13 @@ def read_cartography(
     connection: "Connection[Any]", source: MysqlConfig, facts: Facts
 ) -> Iterator[catalog_pb2.Cartography]:
     """The parts, the last one marked; statements inside `server_errors`."""
+    return in_parts(_head(source, facts), _cards(connection, source, facts))
+
+
+def _cards(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> Iterator[catalog_pb2.TableCard]:
     columns = _columns(connection)
     keys = _keys(connection)
     verdicts = verdicts_on(connection, source.filter, list(columns), facts)
-    part = _part(source, facts)
-    size = 0
     for database, table, engine, estimated_rows, size_bytes, collation in _stream(connection, _TABLES):
         verdict = verdicts.get((database, table)) or source.filter.verdict(database, table)
         card = catalog_pb2.TableCard(
@@ -72,14 +72,7 @@ def read_cartography(
         )
         for column in card.columns:
             column.ignored = verdict.ignores(column.name)
-        card_bytes = card.ByteSize()
-        if size + card_bytes > PART_BYTES and part.tables:
-            yield part
-            part, size = _part(source, facts), 0
-        part.tables.append(card)
-        size += card_bytes
-    part.last = True
-    yield part
+        yield card
 
 
 def names_digest(connection: "Connection[Any]") -> NamesDigest:
@@ -88,7 +81,7 @@ def names_digest(connection: "Connection[Any]") -> NamesDigest:
     return int(count), int(digest)
 
 
-def _part(source: MysqlConfig, facts: Facts) -> catalog_pb2.Cartography:
+def _head(source: MysqlConfig, facts: Facts) -> catalog_pb2.Cartography:
     return catalog_pb2.Cartography(
         source=source.name,
         flavor=facts.flavor,

@@ -13,12 +13,10 @@ from collections.abc import Iterator
 
 from menura.v1 import catalog_pb2, config_pb2
 
+from agent.snapshot.cartography import in_parts
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.server.connection import Connection, Facts, rows
 from agent.sources.postgresql.server.definitions import NOT_SYSTEM, one_moment
-
-#: of one message, well below gRPC's usual 4 MiB
-PART_BYTES = 2 << 20
 
 _OFFERED = f"relkind IN ('r', 'p') AND relpersistence <> 't' AND NOT relispartition AND {NOT_SYSTEM}"
 #: a table, or the partitioned table that a partition belongs to in the end; of all that have rows
@@ -84,6 +82,10 @@ def read_cartography(
     connection: Connection, source: PostgresqlConfig, facts: Facts
 ) -> Iterator[catalog_pb2.Cartography]:
     """The parts, the last one marked; statements inside `server_errors`."""
+    return in_parts(_head(source, facts), _cards(connection, source))
+
+
+def _cards(connection: Connection, source: PostgresqlConfig) -> Iterator[catalog_pb2.TableCard]:
     with one_moment(connection):
         tables = rows(connection, _TABLES)
         columns: dict[int, list[catalog_pb2.ColumnCard]] = defaultdict(list)
@@ -95,7 +97,6 @@ def read_cartography(
         for table, name, unique, names in rows(connection, _KEYS):
             keys[table].append(catalog_pb2.KeyCard(name=name, unique=unique, columns=names or ()))
         ((collation,),) = rows(connection, _COLLATION)
-    part, size = _part(source, facts), 0
     for oid, schema, table, engine, estimated_rows, size_bytes, is_unlogged in tables:
         verdict = source.filter.verdict(schema, table)
         card = catalog_pb2.TableCard(
@@ -110,14 +111,7 @@ def read_cartography(
         )
         for column in card.columns:
             column.ignored = verdict.ignores(column.name)
-        card_bytes = card.ByteSize()
-        if size + card_bytes > PART_BYTES and part.tables:
-            yield part
-            part, size = _part(source, facts), 0
-        part.tables.append(card)
-        size += card_bytes
-    part.last = True
-    yield part
+        yield card
 
 
 def names_digest(connection: Connection) -> NamesDigest:
@@ -126,7 +120,7 @@ def names_digest(connection: Connection) -> NamesDigest:
     return count, digest
 
 
-def _part(source: PostgresqlConfig, facts: Facts) -> catalog_pb2.Cartography:
+def _head(source: PostgresqlConfig, facts: Facts) -> catalog_pb2.Cartography:
     return catalog_pb2.Cartography(
         source=source.name,
         flavor="postgresql",
