@@ -1,4 +1,4 @@
-"""`python -m tests.postgres_releases 14 18`: PostgreSQL of other releases than this machine's, in .servers/postgresql-N.
+"""`python -m tests.postgres_releases 14 18`: other releases than this machine's PostgreSQL, in .servers/postgresql-N.
 
 The servers are those that zonky builds for embedding, from Maven Central: `initdb`, `pg_ctl` and `postgres` alone.
 """

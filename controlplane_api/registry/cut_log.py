@@ -30,6 +30,7 @@ from controlplane_api.registry import leases, quarantine, table_events
 from controlplane_api.registry.dump_ledger import Ledger, Mention
 from controlplane_api.registry.quarantine import HeldCuts
 from controlplane_api.states import Desired, StartKind, State
+from controlplane_api.tenants import ensure_tenants
 from gateway.registry import Problem, SourceKey
 
 TableKey = tuple[int, str, str]
@@ -497,15 +498,4 @@ def _committed(source: _Source, last: LandedCut, landing: str, entry: LogEntry) 
         "committed_at_us": entry.committed_at_us,
         "landing": landing,
         "entry": entry.entry,
-    }
-
-
-def ensure_tenants(connection: Connection, names: set[str], at_us: int) -> dict[str, int]:
-    """Ids of tenants by name, created where new."""
-    connection.execute(
-        insert_into(connection, Tenant).on_conflict_do_nothing(),
-        [{"name": name, "created_at_us": at_us} for name in sorted(names)],
-    )
-    return {
-        row.name: row.id for row in connection.execute(select(Tenant.name, Tenant.id).where(Tenant.name.in_(names)))
     }
