@@ -119,6 +119,9 @@ _IDENTITY = "controlplane_api/test_identity_remedies.py"
 _ENROLMENT = f"{_IDENTITY}::test_enrolment_when_it_is_refused_then_what_the_messages_say_is_taken"
 _ADMISSION = f"{_IDENTITY}::test_agent_when_its_streams_are_refused_then_what_the_messages_say_is_taken"
 _EXPIRED = f"{_IDENTITY}::test_certificate_when_it_has_expired_then_what_the_messages_say_is_taken"
+_UP = (
+    "controlplane_api/test_cli.py::test_up_when_other_hosts_reach_it_then_the_line_that_it_prints_enrols_an_agent_there"
+)
 _LISTEN = (
     f"{_IDENTITY}::test_gateway_when_it_listens_beyond_loopback_without_a_ca_then_the_setting_of_the_message_starts_it"
 )
@@ -250,6 +253,7 @@ RUN_BY = {
     "controlplane_api/api/stages.py lake_silent": (_LAKES,),
     "controlplane_api/commands/dump.py _find": (_DUMP,),
     "controlplane_api/commands/show.py _note": (_NOTED,),
+    "controlplane_api/commands/up.py _first_step": (_UP,),
     "controlplane_api/dumps.py _anew": (_DUMP,),
     "controlplane_api/dumps.py _refusal": (_SYNC,),
     "controlplane_api/dumps.py _runs_already": (_DUMP,),
