@@ -28,6 +28,7 @@ from menura.naming import is_identity
 
 from gateway.errors import EnrolmentBusy, EnrolmentRefused, EnrolmentRequestInvalid
 from gateway.identity import Authority, Enrolment
+from gateway.log_lines import LogLines
 from gateway.rate import Rate
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class EnrolmentPort:
         self._connections: Counter[str] = Counter()
         self._rate = Rate(PER_SECOND, BURST)
         self._rates: OrderedDict[str, Rate] = OrderedDict()
+        self._log_lines = LogLines()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -121,7 +123,9 @@ class EnrolmentPort:
             try:
                 status, kind, body = await self._answer(await _read(reader), address)
             except MenuraError as refused:
-                logger.warning("enrolment refused: address=%s: %s", address, refused)
+                self._log_lines.write(
+                    logger, logging.WARNING, address, "enrolment refused: address=%s: %s", address, refused
+                )
                 status, kind, body = _status(refused), "application/json", json.dumps(_told(refused)).encode()
             head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)

@@ -90,9 +90,9 @@ class Session:
         key, standings = self.stream.key, self.parts.standings
         assert key is not None
         while True:
-            await standings.polled()
             if self.identity is not None:
                 check_assigned(standings.sources(key.of_agent), source, key.agent)
+            await standings.changed(key.of_agent)
 
     def _log(self, level: int, message: str, *values: object) -> None:
         key = self.stream.key

@@ -28,7 +28,8 @@ class Standings:
         self._metrics = metrics
         self._followers: Counter[AgentName] = Counter()
         self._current: dict[AgentName, Standing | None] = {}
-        self._polled = asyncio.Event()
+        #: set with the next change of what is known of an agent: streams wait by the thousand
+        self._changes: dict[AgentName, asyncio.Event] = {}
         self._away = False
 
     @asynccontextmanager
@@ -46,21 +47,22 @@ class Standings:
             if not self._followers[name]:
                 del self._followers[name]
                 self._current.pop(name, None)
+                self._changes.pop(name, None)
 
     async def refused(self, name: AgentName, identity: Identity | None) -> None:
         """Wait until an admitted agent is no longer; raises why."""
         while True:
-            await self._polled.wait()
             self._check(name, identity)
+            await self.changed(name)
 
     def sources(self, name: AgentName) -> frozenset[str]:
         """Those that are an admitted agent's own."""
         standing = self._current.get(name)
         return frozenset() if standing is None else standing.sources
 
-    async def polled(self) -> None:
-        """Wait for the next look at the registry."""
-        await self._polled.wait()
+    async def changed(self, name: AgentName) -> None:
+        """Wait until something else is known of an admitted agent."""
+        await self._changes.setdefault(name, asyncio.Event()).wait()
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -68,8 +70,6 @@ class Standings:
             await asyncio.sleep(self._poll_seconds)
             if self._followers:
                 await self._poll(list(self._followers))
-            self._polled.set()
-            self._polled = asyncio.Event()
 
     def _check(self, name: AgentName, identity: Identity | None) -> None:
         if identity is None:
@@ -87,4 +87,7 @@ class Standings:
             self._away = True
         else:
             self._away = False
-            self._current |= {name: found.get(name) for name in names if name in self._followers}
+            for name in names:
+                if name in self._followers and found.get(name) != self._current.get(name):
+                    self._current[name] = found.get(name)
+                    self._changes.pop(name, asyncio.Event()).set()

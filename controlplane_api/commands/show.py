@@ -166,14 +166,14 @@ def _status(client: ApiClient) -> Group:
 
 def _agents_table(found: Iterable[AgentView]) -> Grid:
     columns = ["AGENT", "CONNECTED", "IDENTITY", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES"]
-    gives_way = ["MEMORY", "VERSION", "HOST", "IDENTITY"]
+    gives_way = ["IDENTITY", "MEMORY", "VERSION", "HOST"]
     table = Grid(*columns, right=["SEEN", "MEMORY"], folds=["SOURCES"], gives_way=gives_way)
     now = now_us()
     for agent in found:
         table.add_row(
             Text(agent.agent, style="bold"),
-            Text("yes", style="green") if agent.connected else Text("no", style="red"),
-            _identity(agent),
+            _connected(agent),
+            Text("its word", style="yellow") if agent.enrolled_at_us is None else Text("enrolled", style="green"),
             Text(plain(agent.hostname)),
             Text(plain(agent.version)),
             f"{duration(max(0, now - agent.seen_at_us))} ago" if agent.seen_at_us else "never",
@@ -183,10 +183,10 @@ def _agents_table(found: Iterable[AgentView]) -> Grid:
     return table
 
 
-def _identity(agent: AgentView) -> Text:
+def _connected(agent: AgentView) -> Text:
     if agent.revoked_at_us is not None:
         return Text("revoked", style="bold red")
-    return Text("enrolled", style="green") if agent.enrolled_at_us is not None else Text("its word", style="yellow")
+    return Text("yes", style="green") if agent.connected else Text("no", style="red")
 
 
 def _refusals(found: Iterable[AgentView]) -> list[Text]:
