@@ -4,9 +4,11 @@ Comes in: the YAML file that the database's owner wrote. Goes out: frozen values
 type or a missing value is one line that names file, line, key and fix. Secrets show as '***'.
 """
 
+import os
 import re
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -14,9 +16,11 @@ from menura.addresses import is_loopback
 from menura.naming import is_identity
 
 from agent.config_entries import Entry, file_of
-from agent.errors import ConfigMalformed, ConfigUnreadable, GatewayInsecure
+from agent.errors import ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
 from agent.filter import Filter, Policy
-from agent.settings import AgentConfig, DumpConfig, GatewayConfig, GatewayTls, SourceConfig
+from agent.identity import FILE_NAME, IdentityFile, TlsFiles
+from agent.runtime.state_folder import state_folder_of
+from agent.settings import AgentConfig, DumpConfig, GatewayConfig, SourceConfig
 from agent.source_kind import KindUnknown, SourceKind, default_kind, find_kind, kind_names
 from agent.unlogged import UnloggedChanges, UnloggedPolicy
 from agent.windows import Window, WindowInvalid
@@ -25,10 +29,49 @@ from agent.windows import Window, WindowInvalid
 COMMON_KEYS = ("kind", "filter_policy", "filter", "unlogged_changes", "dump")
 MOST_WORKERS = 64
 _MOST_PER_SECOND = 9_999_999_999
+_KEYS = ("tenant", "agent", "gateway", "state_folder", "sources")
+_GATEWAY_KEYS = ("address", "tls", "identity")
+_TLS_KEYS = ("ca", "certificate", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class ToEnrol:
+    """What of the configuration an enrolment needs: it comes before the rest of it can be checked."""
+
+    #: empty: not named
+    tenant: str
+    agent: str
+    file: IdentityFile
+    sources: tuple[str, ...]
+    #: empty: not named
+    address: str = ""
 
 
 def load(path: Path) -> AgentConfig:
-    """Read and check the file; raises `ConfigError`, one line."""
+    """Read and check the file; raises `ConfigError`, one line, or `IdentityUnusable`."""
+    return _agent(_root(path))
+
+
+def to_enrol(path: Path) -> ToEnrol:
+    """Read the names in the file; raises `ConfigError`."""
+    root = _root(path)
+    entries = root.mapping(_KEYS)
+    gateway = root.required(entries, "gateway").mapping(_GATEWAY_KEYS)
+    address = gateway["address"].text() if "address" in gateway else ""
+    return replace(_to_enrol(root, entries), address=address)
+
+
+def named(agent: str) -> ToEnrol:
+    """The same without a file; the host's name for an agent that is not named."""
+    name = agent or _plain_host()
+    if not is_identity(name):
+        raise ConfigError(
+            "naming the agent", f"{name!r} is not a plain name", remedy="Give --agent: 1 to 63 of a-z, 0-9, '-' and '_'"
+        )
+    return ToEnrol("", name, IdentityFile(state_folder_of("", name, os.environ) / FILE_NAME), ())
+
+
+def _root(path: Path) -> Entry:
     doing = f"reading the configuration {path}"
     try:
         text = path.read_text(encoding="utf-8")
@@ -54,20 +97,47 @@ def load(path: Path) -> AgentConfig:
         ) from broken
     if root is None:
         raise ConfigMalformed(doing, "the file is empty", remedy="Write tenant, gateway and sources into it")
-    return _agent(Entry(path, "", root))
+    return Entry(path, "", root)
 
 
 def _agent(root: Entry) -> AgentConfig:
-    entries = root.mapping(("tenant", "agent", "gateway", "state_folder", "sources"))
-    tenant = _identity(root.required(entries, "tenant"))
-    agent = _identity(entries["agent"]) if "agent" in entries else _host_identity(root)
-    gateway = _gateway(root.required(entries, "gateway"))
+    entries = root.mapping(_KEYS)
+    to_enrol = _to_enrol(root, entries)
+    gateway = _gateway(root.required(entries, "gateway"), to_enrol.file)
+    if isinstance(gateway.tls, IdentityFile):
+        tenant, agent = _enrolled(root, entries, gateway.tls)
+    else:
+        tenant, agent = _identity(root.required(entries, "tenant")), to_enrol.agent
     listed = root.required(entries, "sources")
     sources = tuple(_source(name, entry) for name, entry in listed.mapping().items())
     if not sources:
         raise listed.error("is empty", "Add a source: 'shop: {client: {host: ..., user: ...}}'")
-    state_folder = entries["state_folder"].text() if "state_folder" in entries else ""
-    return AgentConfig(tenant, agent, gateway, sources, state_folder)
+    return AgentConfig(tenant, agent, gateway, sources, _state_folder(entries))
+
+
+def _to_enrol(root: Entry, entries: Mapping[str, Entry]) -> ToEnrol:
+    agent = _identity(entries["agent"]) if "agent" in entries else _host_identity(root)
+    gateway = root.required(entries, "gateway").mapping(_GATEWAY_KEYS)
+    named = gateway["identity"].text() if "identity" in gateway else ""
+    file = Path(named) if named else state_folder_of(_state_folder(entries), agent, os.environ) / FILE_NAME
+    tenant = _identity(entries["tenant"]) if "tenant" in entries else ""
+    sources = entries["sources"].mapping() if "sources" in entries else {}
+    return ToEnrol(tenant, agent, IdentityFile(file), tuple(sources))
+
+
+def _state_folder(entries: Mapping[str, Entry]) -> str:
+    return entries["state_folder"].text() if "state_folder" in entries else ""
+
+
+def _enrolled(root: Entry, entries: Mapping[str, Entry], file: IdentityFile) -> tuple[str, str]:
+    """Tenant and agent as its certificate names them; the configuration need not, and must not name others."""
+    found = file.load()
+    for key, enrolled in (("tenant", found.tenant), ("agent", found.agent)):
+        if key in entries and _identity(entries[key]) != enrolled:
+            raise entries[key].error(
+                f"is not {enrolled}, as which the agent has enrolled in {file.path}", f"Write {key}: {enrolled}"
+            )
+    return found.tenant, found.agent
 
 
 def _identity(entry: Entry) -> str:
@@ -80,14 +150,18 @@ def _identity(entry: Entry) -> str:
 
 
 def _host_identity(root: Entry) -> str:
-    plain = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:63].strip("-")
+    plain = _plain_host()
     if not is_identity(plain):
         raise root.error("lacks agent, and the host's name makes no plain one", "Add agent: NAME")
     return plain
 
 
-def _gateway(entry: Entry) -> GatewayConfig:
-    entries = entry.mapping(("address", "tls"))
+def _plain_host() -> str:
+    return re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower())[:63].strip("-")
+
+
+def _gateway(entry: Entry, enrolled: IdentityFile) -> GatewayConfig:
+    entries = entry.mapping(_GATEWAY_KEYS)
     address_entry = entry.required(entries, "address")
     address = address_entry.text()
     host, colon, port = address.rpartition(":")
@@ -95,23 +169,28 @@ def _gateway(entry: Entry) -> GatewayConfig:
         raise address_entry.error("is not HOST:PORT", 'Write gateway.address: "127.0.0.1:7070"')
     if "tls" in entries and not entries["tls"].is_empty():
         return GatewayConfig(address, _gateway_tls(entries["tls"]))
+    if "identity" in entries or (not is_loopback(host) and enrolled.path.exists()):
+        return GatewayConfig(address, enrolled)
     if not is_loopback(host):
         raise GatewayInsecure(
             f"reading the configuration {entry.file}",
             f"line {address_entry.node.start_mark.line + 1}: gateway.address {address} is not on this host, and"
-            " there is no gateway.tls",
+            f" the agent has not enrolled: there is no {enrolled.path}",
             data="Nothing was sent",
-            remedy="Add gateway.tls: {ca: FILE, certificate: FILE, key: FILE}, or use 127.0.0.1 through a tunnel",
+            remedy=f"Run menura agent enrol --config {entry.file} --token TOKEN, with a token of menura token create."
+            " For certificates of your own CA add gateway.tls: {ca: FILE, certificate: FILE, key: FILE}",
         )
     return GatewayConfig(address, None)
 
 
-def _gateway_tls(entry: Entry) -> GatewayTls:
-    entries = entry.mapping(("ca", "certificate", "key"))
-    files = {key: file_of(entries[key]) if key in entries else None for key in ("ca", "certificate", "key")}
-    if (files["certificate"] is None) != (files["key"] is None):
+def _gateway_tls(entry: Entry) -> TlsFiles:
+    entries = entry.mapping(_TLS_KEYS)
+    for key in _TLS_KEYS:
+        if key in entries:
+            file_of(entries[key])  # what can't be read is said at the start; they are read when a connection is made
+    if ("certificate" in entries) != ("key" in entries):
         raise entry.error("has one of certificate and key", "Give both or none")
-    return GatewayTls(files["ca"], files["certificate"], files["key"])
+    return TlsFiles(*(Path(entries[key].text()) if key in entries else None for key in _TLS_KEYS))
 
 
 def _source(name: str, entry: Entry) -> SourceConfig:

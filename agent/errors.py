@@ -242,6 +242,24 @@ class GatewayInsecure(GatewayError):
     exit_code = 53
 
 
+class IdentityRefused(GatewayRefused):
+    """Whom the gateway does not take for this agent, or not now: another process is it already, or it was revoked."""
+
+    exit_code = 56
+
+
+class EnrolmentFailed(GatewayError):
+    """The agent has no certificate from it."""
+
+    exit_code = 54
+
+
+class IdentityUnusable(GatewayError):
+    """The files with the agent's key and certificate."""
+
+    exit_code = 55
+
+
 def defect(doing: str, found: Exception, source: str) -> Defect:
     return Defect(
         doing,

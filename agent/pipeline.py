@@ -15,9 +15,9 @@ What is in `sources` a kind of source brings itself; `capture`, `snapshot`, `col
 
 Threads: per stream one that receives and one of gRPC's that sends; per source one worker that reads changes,
 one that looks at its catalog, one that watches the log's end, one that tells of dumps and the workers that read them;
-one each for configuration and heartbeat. The process keeps on disk what it can make again, in `state_folder`: a kill
-at any point costs a read of the log from the last committed cut, and a lost folder a look through the log for
-statements that changed tables.
+one each for configuration, heartbeat and the certificate. The process keeps on disk what it can make again, in
+`state_folder`: a kill at any point costs a read of the log from the last committed cut, and a lost folder a look
+through the log for statements that changed tables. What an enrolment has made is no such file: it may be there too.
 """
 
 import logging
@@ -31,6 +31,7 @@ from menura.errors import MenuraError
 
 from agent.errors import SourceUnreachable
 from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
+from agent.runtime.renewal import Renewal
 from agent.runtime.session import GatewayChannel, Stream
 from agent.runtime.state import FAILED, START, SourceState
 from agent.runtime.state_folder import state_folder_of
@@ -103,7 +104,8 @@ class Agent:
         if hopeless:
             log.error("no source can be read: the agent ends", extra={"fields": {"exit_code": errors[0].exit_code}})
         channel = GatewayChannel(self._config)
-        config, heartbeat = ConfigPlugin(self._states), HeartbeatPlugin(self._states)
+        renewal = Renewal(self._config.gateway.tls, channel)
+        config, heartbeat = ConfigPlugin(self._states, renewal), HeartbeatPlugin(self._states)
         streams = [Stream(channel, config), Stream(channel, heartbeat)]
         if not hopeless:
             streams += [Stream(channel, plugin) for plugins in self._plugins.values() for plugin in plugins]
@@ -116,6 +118,7 @@ class Agent:
             log.info("stopping")
             known = [state.error() for state in self._states.values()]
             errors = [error for error in known if error is not None and error.terminal]
+        renewal.stop()
         self._stop(streams, config, heartbeat)
         channel.close()
         return errors[0].exit_code if len(errors) == len(self._states) else 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from agent.filter import Filter
+from agent.identity import IdentityFile, TlsFiles
 from agent.unlogged import UnloggedPolicy
 from agent.windows import Window
 
@@ -50,16 +51,10 @@ class SourceConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayTls:
-    ca: bytes | None
-    certificate: bytes | None
-    key: bytes | None = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class GatewayConfig:
     address: str
-    tls: GatewayTls | None
+    #: what the agent has enrolled with, or files of an operator's own CA; None: in the clear, on this host
+    tls: IdentityFile | TlsFiles | None
 
 
 @dataclass(frozen=True, slots=True)

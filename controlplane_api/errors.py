@@ -129,6 +129,28 @@ class LakeUnknown(RequestError):
     status = 404
 
 
+class AgentUnknown(RequestError):
+    status = 404
+
+
+class AgentExists(RequestError):
+    status = 409
+
+
+class TokenUnknown(RequestError):
+    status = 404
+
+
+class TokensTooMany(RequestError):
+    status = 409
+
+
+class CaMissing(RequestError):
+    """No gateway has a CA, so nobody could enrol."""
+
+    status = 409
+
+
 class StageSilent(ControlPlaneError):
     """Why tables wait: shown, never raised."""
 
@@ -168,6 +190,12 @@ class ApiFailed(ControlPlaneError):
     """The API answered with a problem."""
 
     exit_code = 25
+
+
+class CaUnusable(ControlPlaneError):
+    """The CA's files can't be used, or are not those of the CA that agents know."""
+
+    exit_code = 28
 
 
 class ComponentFailed(ControlPlaneError):

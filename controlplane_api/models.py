@@ -69,6 +69,61 @@ class Agent(Base):
     seen_at_us: Mapped[int]
     resident_memory_bytes: Mapped[int | None]
     cpu_us: Mapped[int | None]
+    #: of the public key that it has enrolled; none: it has none, or any that the operator's own CA certifies
+    key_sha256: Mapped[str | None]
+    enrolled_at_us: Mapped[int | None]
+    #: since then it is refused, until it enrols again
+    revoked_at_us: Mapped[int | None]
+    #: what a gateway found last about who it is
+    problem: Mapped[dict[str, Any] | None]
+
+
+class EnrolmentToken(Base):
+    """What enrols an agent once: see `identity.tokens`. A row stays for a while after its end."""
+
+    __tablename__ = "enrolment_token"
+    __table_args__ = (UniqueConstraint("token"), Index(None, "tenant_id"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    #: its public half
+    token: Mapped[str]
+    secret_sha256: Mapped[str]
+    tenant_id: Mapped[int] = mapped_column(ForeignKey("tenant.id"))
+    #: the only one that it enrols; empty: any that is new
+    agent: Mapped[str]
+    created_at_us: Mapped[int]
+    expires_at_us: Mapped[int]
+    used_at_us: Mapped[int | None]
+    #: the agent that it has enrolled
+    used_by: Mapped[str] = mapped_column(default="")
+    revoked_at_us: Mapped[int | None]
+
+
+class CertificateAuthority(Base):
+    """The CA whose gateways take agents: its certificate alone. One row, or none before the first gateway with a CA."""
+
+    __tablename__ = "certificate_authority"
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=False)
+    certificate_pem: Mapped[str]
+    at_us: Mapped[int]
+
+
+class AuditEntry(Base):
+    """What was done or refused about who is who. Rows are only added; the oldest ones go."""
+
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "tenant"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    at_us: Mapped[int]
+    #: as it was said; there may be none of this name
+    tenant: Mapped[str]
+    actor: Mapped[str]
+    action: Mapped[str]
+    #: the code of the error that refused it; empty: it was done
+    refused: Mapped[str]
+    found: Mapped[str]
 
 
 class Source(Base):
@@ -77,7 +132,8 @@ class Source(Base):
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     tenant_id: Mapped[int] = mapped_column(ForeignKey("tenant.id"))
-    #: the agent that announced it last; none while only the cut log knows the source
+    #: whose it is: assigned to it, or the last that announced it without a certificate; none while only the cut log
+    #: knows the source
     agent_id: Mapped[int | None] = mapped_column(ForeignKey("agent.id"))
     name: Mapped[str]
     flavor: Mapped[str] = mapped_column(default="")

@@ -11,11 +11,11 @@ from gateway.errors import LandingUnusable, ListenRefused
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files; with `client_ca` agents must show a certificate that it signed."""
+    """PEM files of an operator's own PKI; agents must show a certificate that `client_ca` signed."""
 
     certificate: Path
     key: Path
-    client_ca: Path | None = None
+    client_ca: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class GatewayConfig:
     #: HOST:PORT, port 0 for any free one
     listen: str = "127.0.0.1:7070"
     tls: TlsFiles | None = None
+    #: HOST:PORT on which agents enrol with the control plane's CA, which `serve` then needs; empty: without that CA
+    enrol_listen: str = ""
     #: an agent ends a cut at the first transaction's end after this time or size
     cut_interval_ms: int = 500
     cut_bytes: int = 16 << 20
@@ -58,12 +60,31 @@ class GatewayConfig:
             )
         if not self.landing:
             raise LandingUnusable("reading the gateway's settings", "no landing", remedy="Set it to a folder or a URL")
-        host, separator, port = self.listen.rpartition(":")
-        if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ListenRefused("reading the listen address", repr(self.listen), remedy="Set listen to HOST:PORT")
-        if self.tls is None and not is_loopback(host):
+        host = _host(self.listen)
+        if self.enrol_listen:
+            _host(self.enrol_listen)
+        if self.tls is not None and self.enrol_listen:
+            raise ListenRefused(
+                "reading the gateway's settings",
+                "there are TLS files and a CA of the control plane",
+                remedy="Give --ca alone, or --tls-certificate, --tls-key and --tls-client-ca",
+            )
+        if not self.is_identified and not is_loopback(host):
             raise ListenRefused(
                 "opening the gateway's port",
-                f"{self.listen} can be reached from other machines and there is no TLS certificate",
-                remedy="Listen on 127.0.0.1, or give the TLS certificate and key files",
+                f"{self.listen} can be reached from other machines, and there is no TLS: anybody could be any agent",
+                remedy="Give --ca FOLDER, which the gateway makes by itself, and enrol agents: menura token create. Or"
+                " listen on 127.0.0.1",
             )
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether agents come with certificates. Else they are taken at their word, on loopback."""
+        return self.tls is not None or bool(self.enrol_listen)
+
+
+def _host(listen: str) -> str:
+    host, separator, port = listen.rpartition(":")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ListenRefused("reading a listen address", repr(listen), remedy="Set it to HOST:PORT")
+    return host

@@ -194,3 +194,75 @@ class RegistryAway(Unsettled):
 
 class GatewayStopping(Unsettled):
     pass
+
+
+class IdentityRefused(GatewayError):
+    """Who opens a stream is not whom it says, or may not."""
+
+
+class CertificateInvalid(IdentityRefused):
+    """The CA has certified it, and it is no agent's."""
+
+
+class CertificateExpired(IdentityRefused):
+    """Of a connection that outlived it: the agent connects again with its new one."""
+
+    terminal = False
+
+
+class CertificateSuperseded(IdentityRefused):
+    """The agent has enrolled another key since."""
+
+
+class CertificateMissing(IdentityRefused):
+    """A name that belongs to a key comes without it."""
+
+
+class IdentityMismatch(IdentityRefused):
+    """The header names somebody else than the certificate."""
+
+
+class AgentUnknown(IdentityRefused):
+    """The control plane has no such agent."""
+
+
+class AgentRevoked(IdentityRefused):
+    pass
+
+
+class DuplicateAgent(IdentityRefused):
+    """Another process with this identity is there and lives."""
+
+
+class SourceNotAssigned(IdentityRefused):
+    """The source is another agent's, or nobody's."""
+
+
+class EnrolmentRefused(GatewayError):
+    """An agent gets no certificate."""
+
+
+class TokenRefused(EnrolmentRefused):
+    """Unknown, spent, over, revoked, or for another agent."""
+
+
+class AgentNameTaken(EnrolmentRefused):
+    pass
+
+
+class CertificateRequestInvalid(EnrolmentRefused):
+    pass
+
+
+class EnrolmentRequestInvalid(EnrolmentRefused):
+    """What came on the port for enrolment is no request to enrol."""
+
+
+class RenewalUnavailable(EnrolmentRefused):
+    """This gateway has no CA, or the connection no certificate."""
+
+
+class EnrolmentBusy(EnrolmentRefused):
+    """Too many ask."""
+
+    terminal = False

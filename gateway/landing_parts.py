@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from gateway.audit import Audit
 from gateway.backlog import Backlog
 from gateway.config import GatewayConfig
 from gateway.errors import NOTHING_LOST, LandingFailed
+from gateway.identity import Authority
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.gathered import Gathered
@@ -20,6 +22,7 @@ from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, SourceKey
+from gateway.standings import Standings
 from gateway.stream_fence import StreamFence
 from gateway.tasks import finish
 from gateway.wire.message import Frames
@@ -52,6 +55,11 @@ class LandingHealth:
 class LandingParts:
     config: GatewayConfig
     registry: Registry
+    #: renews agents' certificates; None without a CA of ours
+    authority: Authority | None
+    #: which agents may have streams
+    standings: Standings
+    audit: Audit
     storage: Storage
     committer: Committer
     #: of desired tables, and of desired dumps

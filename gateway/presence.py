@@ -3,19 +3,26 @@
 A session is one run of an agent's process. It begins with its Control_Config stream and lives while one of its
 streams is open. The first agent that names a source holds it until its session ends. Nothing here is durable: after
 a restart the agents say again who they are. Lives on the event loop alone.
+
+Two sessions of one agent are two processes with one identity, unless one of them is dead and nobody has noticed yet. So
+a newer one waits: where the older one still sends heartbeats it stays, and the newer one is refused (`DuplicateAgent`).
 """
 
 import asyncio
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gateway.errors import SessionUnknown, SourceHeld
+from gateway.errors import DuplicateAgent, SessionUnknown, SourceHeld
 from gateway.rate import Rate
 from gateway.registry import SourceKey
 
 #: how long a data stream may be ahead of its agent's Control_Config stream
 ANNOUNCE_SECONDS = 10.0
+#: after a newer session has come, of the older one
+LIVING_HEARTBEATS = 2
+LOOK_SECONDS = 0.1
 #: of an agent's reports: tables, sources; an agent that says more waits
 ROWS_PER_SECOND = 20_000
 BURST_ROWS = 1_000_000
@@ -32,6 +39,8 @@ class AgentSession:
     replaced: asyncio.Event = field(default_factory=asyncio.Event)
     #: set when the registry knows the agent and its sources
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
+    #: that have come
+    heartbeats: int = 0
     flavors: dict[str, str] = field(default_factory=dict)
     streams: int = 0
     #: rows that it may report
@@ -39,22 +48,39 @@ class AgentSession:
 
 
 class Presence:
-    def __init__(self) -> None:
+    def __init__(self, silent_seconds: float = 3.0) -> None:
+        #: a session that sends no heartbeat for so long makes room for a newer one of its agent
+        self._silent_seconds = silent_seconds
         self._sessions: dict[tuple[str, str], AgentSession] = {}
         self._holders: dict[SourceKey, AgentSession] = {}
         self._changed = asyncio.Event()
 
-    def open(self, tenant: str, agent: str, session: str) -> AgentSession:
-        """A Control_Config stream came. A newer session of an agent replaces the older one."""
-        current = self._sessions.get((tenant, agent))
-        if current is None or current.session != session:
-            if current is not None:
+    async def open(self, tenant: str, agent: str, session: str) -> AgentSession:
+        """A Control_Config stream came. Raises `DuplicateAgent` where another session of the agent lives."""
+        name = tenant, agent
+        while (current := self._sessions.get(name)) is not None and current.session != session:
+            if await self._lives(current):
+                raise _duplicate(agent)
+            if self._sessions.get(name) is current:
                 current.replaced.set()
                 self._release(current)
-            current = self._sessions[tenant, agent] = AgentSession(tenant, agent, session)
+                del self._sessions[name]
+        if current is None:
+            current = self._sessions[name] = AgentSession(tenant, agent, session)
             self._announce()
         current.streams += 1
         return current
+
+    async def _lives(self, session: AgentSession) -> bool:
+        """Whether it sends heartbeats: one may have been on its way when its process died."""
+        before, deadline = session.heartbeats, time.monotonic() + self._silent_seconds
+        while self._sessions.get((session.tenant, session.agent)) is session:
+            if session.heartbeats - before >= LIVING_HEARTBEATS:
+                return True
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(LOOK_SECONDS)
+        return False
 
     async def join(self, tenant: str, agent: str, session: str) -> AgentSession:
         """Another stream of a session came; waits a moment for the session. Raises `SessionUnknown`."""
@@ -72,6 +98,8 @@ class Presence:
                             raise
                         return current
                     await changed.wait()
+        if (tenant, agent) in self._sessions:
+            raise _duplicate(agent)
         raise SessionUnknown(
             "opening a stream",
             f"agent {agent} has no Control_Config stream with this session",
@@ -97,6 +125,10 @@ class Presence:
                 held.append(source)
         return held
 
+    def drop(self, session: AgentSession, key: SourceKey) -> None:
+        if self._holders.get(key) is session:
+            del self._holders[key]
+
     def is_held_by(self, key: SourceKey, agent: str) -> bool:
         holder = self._holders.get(key)
         return holder is not None and holder.agent == agent
@@ -121,3 +153,12 @@ class Presence:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _duplicate(agent: str) -> DuplicateAgent:
+    return DuplicateAgent(
+        "opening a stream",
+        f"another process is agent {agent}, and lives",
+        data="The other process goes on; this one tries again by itself",
+        remedy="Give each agent a name and an enrolment of its own; enrol a host anew that is a copy of another one",
+    )

@@ -13,7 +13,7 @@ moves the source past them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from menura.landing import LandedAhead, LandedPosition, LogEntry
@@ -40,6 +40,26 @@ class SourceKey:
         return f"{self.tenant}/{self.source}"
 
 
+#: tenant and agent
+AgentName = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the database says of an agent."""
+
+    #: of the key that it has enrolled; None: any that the CA certifies for it
+    key_sha256: str | None
+    #: it comes with a certificate, and never without one
+    is_enrolled: bool
+    is_revoked: bool
+    #: the sources that are its own
+    sources: frozenset[str] = frozenset()
+
+    def with_sources(self, sources: frozenset[str]) -> "Standing":
+        return replace(self, sources=sources)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSeen:
     """A source as its agent announced it."""
@@ -60,6 +80,8 @@ class AgentSeen:
     hostname: str
     sources: tuple[SourceSeen, ...]
     at_us: int
+    #: it has shown a certificate
+    is_identified: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +286,20 @@ class Held:
 
 class Registry(Protocol):
     def record_agent(self, agent: AgentSeen) -> None:
-        """An agent's Control_Config stream opened. Creates the tenant, the agent and its sources when new."""
+        """An agent's Control_Config stream opened.
+
+        Where it has no certificate: creates the tenant, the agent and its sources when new, and the sources are its own
+        from then on. With one nothing is created, and sources stay whose they are.
+        """
+
+    def standings(self, names: Sequence[AgentName]) -> dict[AgentName, Standing]:
+        """What is known of those agents that there are."""
+
+    def enrolled_elsewhere(self, tenant: str, agent: str, sources: Sequence[str]) -> frozenset[str]:
+        """Those of the sources that are another agent's, which comes with a certificate."""
+
+    def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
+        """What was refused in an agent's name goes into the audit log, and is shown at the agent if there is one."""
 
     def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
         """Its last stream closed; ignored when a newer session is known."""

@@ -6,11 +6,13 @@ stop. Then streams end with GATEWAY_STOPPING, what is being committed is awaited
 
 import asyncio
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import grpc
 from menura.change_batch import MAX_BATCH_BYTES
@@ -20,8 +22,20 @@ from menura.message_parts import MAX_GRPC_BYTES
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.admission import MAX_STREAMS_OF_AGENT, Admission
-from gateway.config import GatewayConfig, TlsFiles
-from gateway.errors import GatewayFault, GatewayStopping, ListenRefused, LogUnreadable
+from gateway.audit import Audit
+from gateway.config import GatewayConfig
+from gateway.enrolment import EnrolmentPort, listening
+from gateway.errors import (
+    CertificateExpired,
+    CertificateMissing,
+    GatewayFault,
+    GatewayStopping,
+    IdentityMismatch,
+    IdentityRefused,
+    ListenRefused,
+    LogUnreadable,
+)
+from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.cut_log import CutLog
@@ -32,8 +46,10 @@ from gateway.presence import Presence
 from gateway.reconciliation import Generations
 from gateway.registry import Registry, RegistryUnavailable
 from gateway.session import Session
+from gateway.standings import Standings
 from gateway.stream import AgentStream
 from gateway.tasks import run_until_first
+from gateway.tls import AuthorityTls, FilesTls, ServerTls
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +59,10 @@ COMMIT_THREADS = 4
 REGISTRY_RETRY_SECONDS = 1.0
 #: how often it is asked whether somebody wants what is held back to be applied again
 QUARANTINE_SECONDS = 1.0
+#: of heartbeats: an agent that misses so many makes room for another process of its name
+SILENT_INTERVALS, LEAST_INTERVAL_SECONDS = 3, 1.0
+#: how often the clock is looked at again, which somebody may set
+CLOCK_SECONDS = 60.0
 
 _OPTIONS = (
     # gRPC holds a message before anybody can look at it, and once for each stream.
@@ -71,16 +91,20 @@ async def serve(
     stop: asyncio.Event,
     ready: Callable[[str], None] | None = None,
     metrics: GatewayMetrics | None = None,
+    authority: Authority | None = None,
 ) -> None:
     """Serve agents until `stop` is set; `ready` is told HOST:PORT once the port is open.
 
-    Raises a `GatewayError` when the port, the landing or its log can't be used.
+    `authority` certifies agents where `config.enrol_listen` is set. Raises a `GatewayError` when a port, the landing
+    or its log can't be used.
     """
     metrics = metrics or GatewayMetrics()
     storage, landing = open_storage(config.landing), landing_name(config.landing)
     log = CutLog(storage, landing, config.name)
     if not await _recover(log, registry, stop):
         return
+    tls = _tls(config, authority)
+    standings = Standings(registry.standings, config.poll_seconds, metrics)
     generations = Generations(registry.generations, config.poll_seconds, metrics)
     dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
     with (
@@ -89,14 +113,33 @@ async def serve(
     ):
         committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics, commits)
         parts = LandingParts(
-            config, registry, storage, committer, generations, dump_generations, metrics, threads, PendingChunks()
+            config=config,
+            registry=registry,
+            authority=authority,
+            storage=storage,
+            committer=committer,
+            standings=standings,
+            audit=Audit(registry, metrics),
+            generations=generations,
+            dump_generations=dump_generations,
+            metrics=metrics,
+            threads=threads,
+            pending_chunks=PendingChunks(),
         )
         streams = _Streams(parts, stop)
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=config.max_streams)
         server.add_generic_rpc_handlers((streams.handler(),))
-        address = _open_port(server, config)
+        address = _open_port(server, config, tls)
+        identity = _identity_tasks(config, tls, authority)
         await server.start()
-        logger.info("gateway serves: address=%s landing=%s next_entry=%d", address, landing, log.next_entry)
+        words = "by their certificates" if config.is_identified else "at their word, on this host alone"
+        logger.info(
+            "gateway serves: address=%s landing=%s next_entry=%d; it takes agents %s",
+            address,
+            landing,
+            log.next_entry,
+            words,
+        )
         if ready is not None:
             ready(address)
 
@@ -113,6 +156,8 @@ async def serve(
                 committer.run(),
                 generations.run(),
                 dump_generations.run(),
+                standings.run(),
+                *identity,
                 _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
                 wait_for_stop(),
             )
@@ -162,34 +207,49 @@ async def _reapply(log: CutLog, registry: Registry, *, asked: bool, told: set[st
             logger.info("source tried again: source=%s in_quarantine=%s", held.key, not is_over)
 
 
-def _open_port(server: grpc.aio.Server, config: GatewayConfig) -> str:
+def _tls(config: GatewayConfig, authority: Authority | None) -> AuthorityTls | FilesTls | None:
+    if config.tls is not None:
+        return FilesTls(config.tls)
+    if not config.enrol_listen:
+        return None
+    if authority is None:
+        raise ListenRefused("reading the gateway's settings", "a port for enrolment without a CA", remedy="Give --ca")
+    return AuthorityTls(authority)
+
+
+def _open_port(server: grpc.aio.Server, config: GatewayConfig, tls: ServerTls | None) -> str:
     try:
-        if config.tls is None:
+        if tls is None:
             port = server.add_insecure_port(config.listen)
         else:
-            port = server.add_secure_port(config.listen, _credentials(config.tls))
+            port = server.add_secure_port(config.listen, tls.credentials())
     except RuntimeError as refused:
         raise ListenRefused(
             "opening the gateway's port",
-            f"{config.listen} can't be bound{' with these TLS files' if config.tls else ''}",
+            f"{config.listen} can't be bound{'' if config.tls is None else ' with these TLS files'}",
             remedy="Stop what listens there, set another listen address, or give a PEM certificate and its key",
         ) from refused
     return f"{config.listen.rpartition(':')[0]}:{port}"
 
 
-def _credentials(tls: TlsFiles) -> grpc.ServerCredentials:
-    def read(path: Path) -> bytes:
-        try:
-            return path.read_bytes()
-        except OSError as unreadable:
-            raise ListenRefused(
-                "reading the gateway's TLS files", f"{path}: {unreadable.strerror}", remedy="Name a readable PEM file"
-            ) from unreadable
-
-    client_ca = read(tls.client_ca) if tls.client_ca is not None else None
-    return grpc.ssl_server_credentials(
-        [(read(tls.key), read(tls.certificate))], root_certificates=client_ca, require_client_auth=client_ca is not None
-    )
+def _identity_tasks(
+    config: GatewayConfig, tls: AuthorityTls | FilesTls | None, authority: Authority | None
+) -> list[Coroutine[Any, Any, None]]:
+    """What follows certificates, and the port for enrolment, which is open from now on."""
+    if tls is None:
+        return []
+    if not isinstance(tls, AuthorityTls) or authority is None:
+        return [tls.run()]
+    try:
+        listener = listening(config.enrol_listen)
+    except OSError as refused:
+        raise ListenRefused(
+            "opening the port for enrolment",
+            f"{config.enrol_listen} can't be bound ({refused.strerror})",
+            remedy="Stop what listens there, or set --enrol-listen to another HOST:PORT",
+        ) from refused
+    logger.info("agents enrol: port=%d", listener.getsockname()[1])
+    return [tls.run(), EnrolmentPort(listener, tls.enrolment, authority).run()]
 
 
 class _Streams:
@@ -198,7 +258,8 @@ class _Streams:
     def __init__(self, parts: LandingParts, stop: asyncio.Event) -> None:
         self._parts = parts
         self._stop = stop
-        self._presence = Presence()
+        interval_seconds = parts.config.heartbeat_interval_ms / 1000
+        self._presence = Presence(SILENT_INTERVALS * max(interval_seconds, LEAST_INTERVAL_SECONDS))
         self._admission = Admission(parts.config.hello_seconds)
         self._open: set[asyncio.Task[None]] = set()
 
@@ -221,8 +282,10 @@ class _Streams:
         self._parts.metrics.menura_session_streams_total += 1
         stream = AgentStream(context, self._parts.backlog)
         try:
-            await run_until_first(self._serve_stream(stream), self._leave_when_stopping())
+            await run_until_first(self._serve_stream(stream, context), self._leave_when_stopping())
         except MenuraError as error:
+            if isinstance(error, IdentityRefused) and error.terminal and stream.key is not None:
+                await self._parts.audit.refused(stream.key.of_agent, context.peer(), error)
             self._parts.metrics.menura_session_errors_total += 1
             if not isinstance(error, GatewayStopping):  # said once, for all streams
                 key = stream.key
@@ -239,15 +302,55 @@ class _Streams:
             stream.close()
             self._open.discard(task)
 
-    async def _serve_stream(self, stream: AgentStream) -> None:
+    async def _serve_stream(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> None:
         hello = await stream.open(self._admission)
         if hello is None or stream.key is None:
             return
-        with self._admission.stream_of(stream.key.tenant, stream.key.agent):
-            await Session(stream, self._parts, self._presence).serve(hello)
+        name, identity = stream.key.of_agent, self._identity(stream, context)
+        async with self._parts.standings.admitted(name, identity):
+            with self._admission.stream_of(*name):
+                session = Session(stream, self._parts, self._presence, identity)
+                await run_until_first(
+                    session.serve(hello), self._parts.standings.refused(name, identity), _leave_when_expired(identity)
+                )
+
+    def _identity(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> Identity | None:
+        """Whose certificate the connection has shown, and that its header says the same; None without TLS."""
+        if not self._parts.config.is_identified:
+            return None
+        shown = context.auth_context().get("x509_pem_cert")
+        if not shown:  # gRPC lets nobody in without one
+            raise CertificateMissing("admitting an agent", "its connection has no certificate", data=NOTHING_READ)
+        identity, said = identity_of(shown[0]), stream.key
+        assert said is not None
+        if identity.name != said.of_agent:
+            stream.key = replace(said, tenant=identity.tenant, agent=identity.agent)  # whose connection it is
+            raise IdentityMismatch(
+                "admitting an agent",
+                f"its certificate is of agent {identity.agent} of tenant {identity.tenant}, and its header names agent"
+                f" {said.agent} of tenant {said.tenant}",
+                data=NOTHING_READ,
+                remedy="Correct tenant and agent in the agent's configuration, or gateway.identity",
+            )
+        return identity
 
     async def _leave_when_stopping(self) -> None:
         await self._stop.wait()
         raise GatewayStopping(
             "serving an agent", "the gateway is stopping", data="What is not acknowledged is read again"
         )
+
+
+async def _leave_when_expired(identity: Identity | None) -> None:
+    """Connections outlive certificates: gRPC looks at them when one is made."""
+    if identity is None:
+        await asyncio.Event().wait()
+        return
+    while (left_seconds := identity.expires_at_us / 1e6 - time.time()) > 0:
+        await asyncio.sleep(min(left_seconds, CLOCK_SECONDS))
+    raise CertificateExpired(
+        f"serving agent {identity.agent} of tenant {identity.tenant}",
+        "the certificate that its connection began with has expired",
+        data="What is not acknowledged is read again",
+        remedy="It connects again with its new one; without one, enrol it anew: menura agent enrol",
+    )

@@ -14,6 +14,7 @@ from menura.v1.config_pb2 import Heartbeat, HeartbeatAck, Hello, HelloAck
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, SessionReplaced
+from gateway.identity import Identity, check_assigned
 from gateway.landing_parts import LandingParts
 from gateway.presence import ERROR_ROWS, AgentSession, Presence
 from gateway.registry import SourceKey
@@ -36,6 +37,8 @@ class Session:
     stream: AgentStream
     parts: LandingParts
     presence: Presence
+    #: None where agents are taken at their word
+    identity: Identity | None
 
     async def serve(self, hello: Hello) -> None:
         key = self.stream.key
@@ -43,7 +46,7 @@ class Session:
         if len(hello.sources) > MAX_SOURCES:
             raise PayloadInvalid("opening a stream", f"{len(hello.sources)} sources, at most {MAX_SOURCES}")
         if key.role is Role.CONFIG:
-            agent = self.presence.open(key.tenant, key.agent, key.session)
+            agent = await self.presence.open(key.tenant, key.agent, key.session)
         else:
             agent = await self.presence.join(key.tenant, key.agent, key.session)
         self._log(logging.INFO, "stream opened: %s", key)
@@ -61,21 +64,35 @@ class Session:
             StreamRequest(hello_ack=HelloAck(gateway=self.parts.config.name, heartbeat_interval_ms=interval_ms))
         )
         if key.role is Role.CONFIG:
-            await Control(self.stream, self.parts, self.presence, agent, hello).serve()
+            await Control(self.stream, self.parts, self.presence, agent, hello, self.identity).serve()
         elif key.role is Role.HEARTBEAT:
             await self._serve_heartbeats(agent)
         else:
             source = SourceKey(key.tenant, key.source)
+            if self.identity is not None:
+                check_assigned(self.parts.standings.sources(key.of_agent), source, key.agent)
             self.presence.check_holds(agent, source)
-            if key.role is Role.CATALOG:
-                await Client(self.stream, self.parts, agent, source).serve()
-            else:
-                said = source_seen(hello).get(key.source)
-                if said is not None and said.flavor:
-                    agent.flavors[key.source] = said.flavor
-                await Replication(
-                    self.stream, source, key.session, lambda: agent.flavors.get(key.source, ""), self.parts
-                ).serve()
+            await run_until_first(self._serve_source(agent, source, hello), self._leave_when_not_assigned(source))
+
+    async def _serve_source(self, agent: AgentSession, source: SourceKey, hello: Hello) -> None:
+        key = self.stream.key
+        assert key is not None
+        if key.role is Role.CATALOG:
+            await Client(self.stream, self.parts, agent, source).serve()
+            return
+        said = source_seen(hello).get(key.source)
+        if said is not None and said.flavor:
+            agent.flavors[key.source] = said.flavor
+        flavor = lambda: agent.flavors.get(key.source, "")  # noqa: E731
+        await Replication(self.stream, source, key.session, flavor, self.parts).serve()
+
+    async def _leave_when_not_assigned(self, source: SourceKey) -> None:
+        key, standings = self.stream.key, self.parts.standings
+        assert key is not None
+        while True:
+            if self.identity is not None:
+                check_assigned(standings.sources(key.of_agent), source, key.agent)
+            await standings.changed(key.of_agent)
 
     def _log(self, level: int, message: str, *values: object) -> None:
         key = self.stream.key
@@ -91,6 +108,7 @@ class Session:
                 words = problem_from(message.error, now_us()).message
                 self._log(logging.WARNING, "agent reports: %s: %s", self.stream.key, words)
                 continue
+            agent.heartbeats += 1
             await agent.reports.take(1 + len(message.heartbeat.sources))
             await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
             if time.monotonic() - recorded_at >= spacing_seconds:
@@ -123,7 +141,7 @@ async def _leave_when_replaced(agent: AgentSession) -> None:
     await agent.replaced.wait()
     raise SessionReplaced(
         "serving an agent",
-        f"a newer process says that it is agent {agent.agent}",
+        f"it sent no heartbeat for a while, and a newer process is agent {agent.agent}",
         data="The newer process goes on",
-        remedy="Give each agent a name of its own",
+        remedy="Give each agent a name and an enrolment of its own",
     )

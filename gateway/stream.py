@@ -37,6 +37,7 @@ from gateway.errors import (
     StreamOutOfSequence,
 )
 from gateway.memory import LARGE_FRAME_BYTES
+from gateway.registry import AgentName
 from gateway.wire.message import Received, read_message
 
 #: largest message that is no batch of rows
@@ -50,7 +51,7 @@ PART_SECONDS = 60.0
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
 _PAYLOADS = {
-    Role.CONFIG: ("effective_state", "error"),
+    Role.CONFIG: ("effective_state", "certificate_request", "error"),
     Role.HEARTBEAT: ("heartbeat", "error"),
     Role.CATALOG: (
         "cartography",
@@ -85,6 +86,10 @@ class StreamKey:
     def role(self) -> Role:
         return ROLES[self.request_type]
 
+    @property
+    def of_agent(self) -> AgentName:
+        return self.tenant, self.agent
+
     def __str__(self) -> str:
         name = RequestType.Name(self.request_type)
         return (
@@ -103,6 +108,11 @@ class AgentStream:
         self._sending = asyncio.Lock()
         self._header = Header()
         self.key: StreamKey | None = None
+
+    @property
+    def peer(self) -> str:
+        """The connection's other end, as gRPC names it."""
+        return str(self._context.peer())
 
     async def open(self, admission: Admission) -> Hello | None:
         """Read and check the Hello; None when the agent left without one."""

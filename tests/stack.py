@@ -132,18 +132,23 @@ class Stack:
     cut_interval_ms: int = 200
     #: of each source, and of its dumps; None: the gateway's own defaults
     credit_window_bytes: int | None = None
+    #: the gateway takes agents by their certificates
+    with_ca: bool = False
     gateway_port: int = field(default_factory=free_port)
     api_port: int = field(default_factory=free_port)
+    enrol_port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.database = f"sqlite:///{self.folder}/control.db"
         self.landing, self.lake = self.folder / "landing", self.folder / "lake"
         window = self.credit_window_bytes
+        certified = ["--ca", str(self.folder / "ca"), "--enrol-listen", f"127.0.0.1:{self.enrol_port}"]
         self.gateway = self._process(
             "gateway", "gateway", "run", "--database", self.database, "--landing", str(self.landing),
             "--listen", f"127.0.0.1:{self.gateway_port}", "--cut-interval-ms", str(self.cut_interval_ms),
             *([] if window is None else [f"--{of}credit-window-bytes={window}" for of in ("", "dump-")]),
+            *(certified if self.with_ca else []),
         )  # fmt: skip
         self.api = self._process(
             "api", "api", "run", "--database", self.database, "--listen", f"127.0.0.1:{self.api_port}"
@@ -192,17 +197,31 @@ class Stack:
 
         tenant = tenant or self.tenant
         process = f"agent-{tenant}-{name}"
+        state = self.folder / f"{process}.state"
         config = {
             "tenant": tenant,
             "agent": name,
             "gateway": {"address": f"127.0.0.1:{self.gateway_port}"},
-            "state_folder": str(self.folder / f"{process}.state"),
+            "state_folder": str(state),
             "sources": dict(sources),
         }
+        if self.with_ca:
+            config["gateway"] = {"address": f"127.0.0.1:{self.gateway_port}", "identity": str(state / "identity.pem")}
         path = self.folder / f"{process}.yaml"
         path.write_text(yaml.safe_dump(config))
         path.chmod(0o600)
         return self._process(process, "agent", "run", "--config", str(path))
+
+    def enrol(self, agent: Process, *arguments: str, named: bool = False, tenant: str | None = None) -> str:
+        """What `menura agent enrol` prints of this agent, with a new token; it has to succeed."""
+        config = agent.arguments[-1]
+        name = ("--agent", Path(config).stem.rpartition("-")[2]) if named else ()
+        token = self.command("token", "create", *name, tenant=tenant).split()[0]
+        command = ["agent", "enrol", "--config", config, "--enrol-port", str(self.enrol_port), *arguments]
+        environment = {**os.environ, "MENURA_ENROLMENT_TOKEN": token}
+        done = subprocess.run([*MENURA, *command], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def get(self, path: str, **parameters: Any) -> Any:
         answer = self.client.get(path, params=parameters)

@@ -21,7 +21,7 @@ HELPERS = frozenset(
     {"quarantine_of", "sync_anew", "sync_stop", "sync_retry", "sync_resync", "dump_anew", "restored_or_anew"}
 )
 REMEDY = re.compile(
-    r"\bmenura (?:sync|dump|sources|lakes|agent|gateway|api|sink|up|tables|events|status)\b"
+    r"\bmenura (?:sync|dump|sources|lakes|agents?|token|gateway|api|sink|up|tables|events|status)\b"
     r"|\bSET GLOBAL [a-z]|\bCALL mysql\.|\bGRANT [{A-Z]|\bALTER (?:TABLE|USER) |\bsources\.\{|\bgtid_mode=ON|\bmy\.cnf"
     rf"|(?:{'|'.join(HELPERS)})\(|\.(?:resync|retry)\}}"
 )
@@ -114,6 +114,17 @@ _RETENTION = f"{CONTROL}::test_dump_when_the_log_is_not_kept_long_enough_then_bo
 _LAKES = f"{CONTROL}::test_lakes_when_one_is_unknown_or_silent_then_what_the_message_says_is_taken"
 _QUARANTINE = f"{CONTROL}::test_quarantine_when_it_begins_or_is_over_then_what_the_messages_say_is_taken"
 _ACCEPTANCE = f"{CONTROL}::test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken"
+
+_IDENTITY = "controlplane_api/test_identity_remedies.py"
+_ENROLMENT = f"{_IDENTITY}::test_enrolment_when_it_is_refused_then_what_the_messages_say_is_taken"
+_ADMISSION = f"{_IDENTITY}::test_agent_when_its_streams_are_refused_then_what_the_messages_say_is_taken"
+_EXPIRED = f"{_IDENTITY}::test_certificate_when_it_has_expired_then_what_the_messages_say_is_taken"
+_UP = (
+    "controlplane_api/test_cli.py::test_up_when_other_hosts_reach_it_then_the_line_that_it_prints_enrols_an_agent_there"
+)
+_LISTEN = (
+    f"{_IDENTITY}::test_gateway_when_it_listens_beyond_loopback_without_a_ca_then_the_setting_of_the_message_starts_it"
+)
 
 _PG = "agent/postgresql/test_remedies.py"
 _PG_TLS = f"{_PG}::test_tls_when_it_can_not_be_verified_then_the_setting_of_the_message_verifies_it"
@@ -235,6 +246,9 @@ RUN_BY = {
     "agent/sources/mysql/server/continuity.py Continuity._accept": (_REPLACED,),
     "agent/sources/mysql/server/replication.py _dump_command": (_NO_POSITION,),
     "agent/capture/gaps.py stop_of": (_PURGED,),
+    "agent/cli.py _enrol": (_ENROLMENT,),
+    "agent/config.py _gateway": (_ENROLMENT,),
+    "agent/identity.py IdentityFile.check_expiry": (_EXPIRED,),
     "agent/snapshot/failures.py no_snapshots": (_NO_SNAPSHOTS,),
     "agent/sources/mysql/snapshot/log_retention.py _expiry": (_SHORT,),
     "agent/sources/mysql/stream/starts.py BinlogStart.stored": (_NO_POSITION,),
@@ -246,11 +260,20 @@ RUN_BY = {
     "controlplane_api/api/stages.py lake_silent": (_LAKES,),
     "controlplane_api/commands/dump.py _find": (_DUMP,),
     "controlplane_api/commands/show.py _note": (_NOTED,),
+    "controlplane_api/commands/up.py _first_step": (_UP,),
     "controlplane_api/dumps.py _anew": (_DUMP,),
     "controlplane_api/dumps.py _refusal": (_SYNC,),
     "controlplane_api/dumps.py _runs_already": (_DUMP,),
     "controlplane_api/dumps.py dump_of": (_DUMP,),
     "controlplane_api/dumps.py pause": (_DUMP,),
+    "controlplane_api/identity/agents.py add": (_ENROLMENT,),
+    "controlplane_api/identity/agents.py agent_row": (_ENROLMENT,),
+    "controlplane_api/identity/agents.py enrol": (_ENROLMENT,),
+    "controlplane_api/identity/authority.py SqlAuthority.renew": (_ADMISSION,),
+    "controlplane_api/identity/certificates.py _invalid": (_ADMISSION,),
+    "controlplane_api/identity/tokens.py _refused": (_ENROLMENT,),
+    "controlplane_api/identity/tokens.py create": (_ENROLMENT,),
+    "controlplane_api/identity/tokens.py revoke": (_ENROLMENT,),
     "controlplane_api/lakes.py _create": (_LAKES,),
     "controlplane_api/lakes.py forget_lake": (_LAKES,),
     "controlplane_api/lost_state.py source_problem": (_LOST,),
@@ -262,7 +285,12 @@ RUN_BY = {
     "controlplane_api/rereads.py _limit_problem": (_LIMIT,),
     "controlplane_api/syncs.py _notice": (_SYNC,),
     "controlplane_api/syncs.py _refusal": (_REFUSED, _SYNC),
+    "gateway/config.py GatewayConfig.__post_init__": (_LISTEN,),
+    "gateway/identity.py": (_ADMISSION,),
+    "gateway/identity.py check_standing": (_ADMISSION,),
+    "gateway/identity.py not_assigned": (_ADMISSION,),
     "gateway/landing/committer.py quarantined": (_QUARANTINE,),
+    "gateway/server.py _leave_when_expired": (_EXPIRED,),
     "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
     "spark_sink/ingest/new_beginning.py _parent_begun_anew": (_BEREFT,),
     "spark_sink/ingest/table_task.py unexpected_stop": (_UNEXPECTED,),
@@ -277,6 +305,7 @@ RUN_BY = {
 }
 #: texts that name one for another reason
 NO_REMEDIES = {
+    "agent/cli.py _add_enrol": "help for an option",
     "agent/cli.py _parser": "the program's name",
     "spark_sink/cli.py _parser": "the program's name",
     "agent/sources/mysql/ddl/statements.py": "words of SQL",

@@ -1,6 +1,6 @@
 """Control_Config and Control_Heartbeat: the agent's own two streams.
 
-Comes in: desired states. Goes out: who we are, the effective state of every source after each change, and
+Comes in: desired states, certificates. Goes out: who we are, the effective state of every source after each change, and
 heartbeats with what the process uses and where each source is.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, stream_pb2
 
+from agent.runtime.renewal import Renewal
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import SourceState
 
@@ -31,8 +32,9 @@ class ConfigPlugin:
     source = ""
     request_type = stream_pb2.Control_Config
 
-    def __init__(self, states: Mapping[str, SourceState]) -> None:
+    def __init__(self, states: Mapping[str, SourceState], renewal: Renewal) -> None:
         self._states = states
+        self._renewal = renewal
         self._changed = threading.Condition()
         self._dirty: set[str] = set()
         self._writer: StreamWriter | None = None
@@ -53,10 +55,13 @@ class ConfigPlugin:
     def opened(self, writer: StreamWriter, ack: config_pb2.HelloAck) -> None:
         for state in self._states.values():
             state.new_session()
+        self._renewal.opened(writer)
         with self._changed:
             self._writer = writer
 
     def received(self, request: stream_pb2.StreamRequest) -> None:
+        if request.WhichOneof("payload") == "certificate":
+            self._renewal.received(request.certificate)
         if request.WhichOneof("payload") != "desired_state":
             return
         desired = request.desired_state
@@ -68,6 +73,7 @@ class ConfigPlugin:
             log.warning("desired state", extra={"fields": {"source": desired.source, "found": notice}})
 
     def closed(self) -> None:
+        self._renewal.closed()
         with self._changed:
             self._writer = None
 

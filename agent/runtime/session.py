@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Protocol
 from uuid import uuid4
@@ -20,7 +20,8 @@ from menura.message_parts import in_parts
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2, stream_pb2
 from menura.wire_format import length_delimited
 
-from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, StreamOutOfSequence
+from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, IdentityRefused, StreamOutOfSequence
+from agent.identity import IdentityFile, Stamp
 from agent.runtime.backoff import Backoff
 from agent.settings import AgentConfig, GatewayConfig
 
@@ -37,6 +38,20 @@ RECONNECT_MOST_SECONDS = 5.0
 READ_AGAIN = "Nothing is lost: the log is read again from the last committed cut"
 #: what a gateway says that ends its work in good order
 GATEWAY_STOPPING = "GATEWAY_STOPPING"
+#: what a gateway says of who we are: it says the same again until somebody does something about it
+IDENTITY_CODES = frozenset(
+    {
+        "AGENT_REVOKED",
+        "AGENT_UNKNOWN",
+        "CERTIFICATE_INVALID",
+        "CERTIFICATE_MISSING",
+        "CERTIFICATE_SUPERSEDED",
+        "DUPLICATE_AGENT",
+        "IDENTITY_MISMATCH",
+    }
+)
+#: until it is asked again
+STAND_BACK_SECONDS = 30.0
 #: signs of a failed stream's own words
 MAX_DETAILS = 300
 #: a stream that was open for so long counts as a success
@@ -155,17 +170,18 @@ class StreamWriter:
 
 
 class GatewayChannel:
-    """The one connection to the gateway."""
+    """The one connection to the gateway; a new one when its certificate's files change (`follow_files`)."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._session = str(uuid4())
-        self._channel = _channel(config.gateway)
-        self._stream = self._channel.stream_stream(
-            _METHOD, request_serializer=None, response_deserializer=stream_pb2.StreamRequest.FromString
-        )
         self._lock = threading.Lock()
         self._told: set[str] = set()
+        self._writers: set[StreamWriter] = set()
+        #: called when there is a new connection
+        self.followers: list[Callable[[], object]] = []
+        self._stamp = _stamp(config.gateway)
+        self._dialled(_channel(config.gateway))
 
     @property
     def address(self) -> str:
@@ -181,9 +197,45 @@ class GatewayChannel:
         )
 
     def open(self, writer: StreamWriter) -> Iterator[stream_pb2.StreamRequest]:
-        call = self._stream(writer.messages(), wait_for_ready=False)
-        writer.started(call)
+        """Raises `IdentityUnusable` where the certificate has expired: nobody would answer."""
+        tls = self._config.gateway.tls
+        if isinstance(tls, IdentityFile):
+            tls.check_expiry()
+        with self._lock:
+            self._writers.add(writer)
+            call = self._stream(writer.messages(), wait_for_ready=False)
+            writer.started(call)
         return call  # type: ignore[no-any-return]
+
+    def left(self, writer: StreamWriter) -> None:
+        with self._lock:
+            self._writers.discard(writer)
+
+    def follow_files(self) -> None:
+        """Dial anew where the certificate's files have changed; raises `IdentityUnusable`, and the former one stays.
+
+        Streams that are open end, and open again on the new connection: the former one's certificate ends soon.
+        """
+        stamp = _stamp(self._config.gateway)
+        if stamp == self._stamp:
+            return
+        channel, former = _channel(self._config.gateway), self._channel
+        with self._lock:
+            self._stamp = stamp
+            self._dialled(channel)
+            writers = list(self._writers)
+        for writer in writers:
+            writer.abort()
+        former.close()
+        log.info("connecting anew with new certificates", extra={"fields": {"streams": len(writers)}})
+        for follower in self.followers:
+            follower()
+
+    def _dialled(self, channel: grpc.Channel) -> None:
+        self._channel = channel
+        self._stream = channel.stream_stream(
+            _METHOD, request_serializer=None, response_deserializer=stream_pb2.StreamRequest.FromString
+        )
 
     def is_news(self, error: GatewayUnreachable) -> bool:
         """Whether no stream has told it since one was open: all of them fail with their one connection."""
@@ -207,6 +259,10 @@ class Stream:
         self._channel = channel
         self._plugin = plugin
         self._stopping = threading.Event()
+        #: what a pause ends with
+        self._wake = threading.Event()
+        channel.followers.append(self._wake.set)
+        self._stands_back = False
         self._writer: StreamWriter | None = None
         self._backoff = Backoff(RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, Random())  # noqa: S311
         self._last_error = ""
@@ -220,6 +276,7 @@ class Stream:
 
     def stop(self, timeout_seconds: float) -> None:
         self._stopping.set()
+        self._wake.set()
         writer = self._writer
         if writer is not None:
             writer.abort()
@@ -227,6 +284,8 @@ class Stream:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._wake.clear()
+            self._stands_back = False
             try:
                 self._one_session()
             except GatewayError as error:
@@ -234,7 +293,8 @@ class Stream:
             except Exception:
                 log.exception("defect", extra={"fields": {"stream": self._thread.name}})
             if not self._stopping.is_set():
-                self._stopping.wait(self._backoff.next_seconds())
+                spread = Random().uniform(0.8, 1.2)  # noqa: S311
+                self._wake.wait(STAND_BACK_SECONDS * spread if self._stands_back else self._backoff.next_seconds())
 
     def _report(self, error: GatewayError) -> None:
         """Each failure once: a repeated one stays silent until the stream has been open again."""
@@ -274,10 +334,12 @@ class Stream:
                     self._plugin.received(request)
         except grpc.RpcError as broken:
             if refused is not None or writer.is_closed:  # said above, or our own wish
+                self._stands_back = isinstance(refused, IdentityRefused) and not writer.is_closed
                 return
             raise _unreachable(broken, self._channel.address) from broken
         finally:
             writer.abort()
+            self._channel.left(writer)
             if opened:
                 self._plugin.closed()
                 self._was_stable = time.monotonic() - self._opened_at >= STABLE_SECONDS
@@ -311,8 +373,14 @@ def _serialized(outgoing: Outgoing) -> bytes:
 def _channel(gateway: GatewayConfig) -> grpc.Channel:
     if gateway.tls is None:
         return grpc.insecure_channel(gateway.address, options=_CHANNEL_OPTIONS)
-    credentials = grpc.ssl_channel_credentials(gateway.tls.ca, gateway.tls.key, gateway.tls.certificate)
-    return grpc.secure_channel(gateway.address, credentials, options=_CHANNEL_OPTIONS)
+    found = gateway.tls.read()
+    credentials = grpc.ssl_channel_credentials(found.ca, found.key, found.certificate)
+    named = (("grpc.ssl_target_name_override", found.server_name),) if found.server_name else ()
+    return grpc.secure_channel(gateway.address, credentials, options=(*_CHANNEL_OPTIONS, *named))
+
+
+def _stamp(gateway: GatewayConfig) -> Stamp:
+    return () if gateway.tls is None else gateway.tls.stamp()
 
 
 def _check(ours: stream_pb2.Header, theirs: stream_pb2.Header, number: int, address: str) -> None:
@@ -337,7 +405,8 @@ def _refused(request: stream_pb2.StreamRequest, address: str) -> GatewayRefused 
             data=READ_AGAIN,
             remedy="It is tried again by itself; start the gateway",
         )
-    return GatewayRefused(
+    kind = IdentityRefused if error.code in IDENTITY_CODES else GatewayRefused
+    return kind(
         f"talking to the gateway {address}",
         f"it ended the stream with {error.code}: {error.doing}: {error.found}",
         data=error.data or "Nothing is lost: the stream opens anew",

@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from controlplane_api.api.views import (
     Accepted,
+    AgentChanged,
+    Audit,
     DumpChanged,
     DumpDetail,
     Dumps,
@@ -20,9 +22,12 @@ from controlplane_api.api.views import (
     OtherServerView,
     Outcomes,
     QuarantineView,
+    SourceAssigned,
     TableEvents,
     Tables,
     TableView,
+    TokenCreated,
+    Tokens,
     View,
 )
 from controlplane_api.errors import ApiFailed, ApiUnreachable
@@ -71,6 +76,27 @@ class ApiClient:
     def events(self, source: str, database: str, table: str) -> TableEvents:
         named = "/".join(quote(part, safe="") for part in (database, table))
         return self._ask(TableEvents, "GET", f"/sources/{quote(source, safe='')}/tables/{named}/events")
+
+    def create_token(self, agent: str, ttl_seconds: int) -> TokenCreated:
+        return self._ask(TokenCreated, "POST", "/tokens", body={"agent": agent or None, "ttl_seconds": ttl_seconds})
+
+    def tokens(self) -> Tokens:
+        return self._ask(Tokens, "GET", "/tokens")
+
+    def revoke_token(self, token: str) -> Tokens:
+        return self._ask(Tokens, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
+
+    def add_agent(self, agent: str) -> AgentChanged:
+        return self._ask(AgentChanged, "POST", "/agents", body={"agent": agent})
+
+    def revoke_agent(self, agent: str) -> AgentChanged:
+        return self._ask(AgentChanged, "POST", f"/agents/{quote(agent, safe='')}/revoke", body={})
+
+    def assign(self, source: str, agent: str) -> SourceAssigned:
+        return self._ask(SourceAssigned, "POST", f"/sources/{quote(source, safe='')}/assign", body={"agent": agent})
+
+    def audit(self, limit: int) -> Audit:
+        return self._ask(Audit, "GET", "/audit", query={"limit": limit})
 
     def other_server(self, source: str) -> OtherServerView:
         return self._ask(OtherServerView, "GET", f"/sources/{quote(source, safe='')}/other-server")

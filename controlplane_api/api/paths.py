@@ -27,6 +27,14 @@ def named_lake(lake: Annotated[str, Path()]) -> str:
     return _identity("lake", lake)
 
 
+def named_agent(agent: Annotated[str, Path()]) -> str:
+    return _identity("agent", agent)
+
+
+def named_token(token: Annotated[str, Path()]) -> str:
+    return _identity("token", token)
+
+
 def named_table(database: Annotated[str, Path()], table: Annotated[str, Path()]) -> tuple[str, str]:
     return _name("database", database), _name("table", table)
 
@@ -44,6 +52,8 @@ def current_database(request: Request) -> Database:
 
 TenantName = Annotated[str, Depends(current_tenant)]
 SourceName = Annotated[str, Depends(named_source)]
+AgentName = Annotated[str, Depends(named_agent)]
+TokenName = Annotated[str, Depends(named_token)]
 LakeName = Annotated[str, Depends(named_lake)]
 TableName = Annotated[tuple[str, str], Depends(named_table)]
 DumpName = Annotated[str, Depends(named_dump)]

@@ -34,6 +34,8 @@ from controlplane_api.syncs import is_syncing
 
 #: of a position in a list of tables; a table's own page has all of it
 MAX_LISTED_POSITION_CHARS = 1_000
+#: how long a refusal is shown at an agent
+REFUSED_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,19 @@ def agents(connection: Connection, tenant: str) -> list[AgentView]:
             resident_memory_bytes=row.resident_memory_bytes,
             cpu_us=row.cpu_us,
             sources=names[row.id],
+            enrolled_at_us=row.enrolled_at_us,
+            revoked_at_us=row.revoked_at_us,
+            problem=_lately(row.problem, now),
         )
         for row in rows
     ]
+
+
+def _lately(problem: dict[str, Any] | None, now: int) -> ProblemView | None:
+    """One that still comes up: whoever is refused tries again within half a minute."""
+    if problem is None or now - problem["at_us"] > REFUSED_SECONDS * 1_000_000:
+        return None
+    return ProblemView(**problem)
 
 
 def source_row(connection: Connection, tenant: str, source: str) -> Row[int, int]:

@@ -4,11 +4,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.api.views import DumpLimits
+from controlplane_api.api.views import MAX_TOKEN_SECONDS, DumpLimits
 
 MAX_NAMED_TABLES = 100_000
 #: of a dump, above and below 0
 MAX_PRIORITY = 1_000
+#: see `menura.naming.is_identity`
+IDENTITY_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 
 
 class Request(BaseModel):
@@ -17,6 +19,28 @@ class Request(BaseModel):
 
 class LakeForget(Request):
     """An empty object."""
+
+
+class TokenCreate(Request):
+    #: the only one that it enrols, which may be there already; null: any that is new
+    agent: str | None = Field(default=None, pattern=IDENTITY_PATTERN)
+    ttl_seconds: int = Field(default=3_600, ge=1, le=MAX_TOKEN_SECONDS)
+
+
+class TokenCommand(Request):
+    """An empty object."""
+
+
+class AgentCreate(Request):
+    agent: str = Field(pattern=IDENTITY_PATTERN)
+
+
+class AgentCommand(Request):
+    """An empty object."""
+
+
+class SourceAssign(Request):
+    agent: str = Field(pattern=IDENTITY_PATTERN)
 
 
 class AcceptRequest(Request):

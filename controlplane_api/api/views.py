@@ -7,6 +7,8 @@ from controlplane_api.states import Desired, DumpState, LakeState, Stage, StartK
 #: of a dump: what the columns take, menura.v1.DumpLimits, and an SQL integer
 MAX_WORKERS = 64
 MAX_PER_SECOND = 2**53 - 1
+#: of an enrolment token
+MAX_TOKEN_SECONDS = 7 * 86_400
 
 
 class View(BaseModel):
@@ -32,6 +34,59 @@ class AgentView(View):
     resident_memory_bytes: int | None
     cpu_us: int | None
     sources: list[str]
+    #: when its key was enrolled, or it was added; null: it comes without a certificate
+    enrolled_at_us: int | None
+    revoked_at_us: int | None
+    #: why somebody in its name was refused lately
+    problem: ProblemView | None
+
+
+class AgentChanged(View):
+    agent: str
+    #: false: it was so before
+    changed: bool
+
+
+class SourceAssigned(View):
+    source: str
+    agent: str
+
+
+class TokenCreated(View):
+    #: for `menura agent enrol`; no other answer has it
+    token: str
+    id: str
+    agent: str | None
+    expires_at_us: int
+
+
+class TokenView(View):
+    id: str
+    #: the only one that it enrols; empty: any that is new
+    agent: str
+    created_at_us: int
+    expires_at_us: int
+    used_at_us: int | None
+    #: the agent that it has enrolled
+    used_by: str
+    revoked_at_us: int | None
+
+
+class Tokens(View):
+    tokens: list[TokenView]
+
+
+class AuditView(View):
+    at_us: int
+    actor: str
+    action: str
+    #: code of the error; empty: it was done
+    refused: str
+    found: str
+
+
+class Audit(View):
+    entries: list[AuditView]
 
 
 class SinkView(View):

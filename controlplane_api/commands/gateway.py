@@ -3,21 +3,27 @@
 import asyncio
 import signal
 from contextlib import ExitStack, closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from menura.identity import ENROLMENT_PORT_OFFSET
 from menura.naming import local_name
 
 from controlplane_api.commands.options import DATABASE_HELP, forced_group
 from controlplane_api.database import open_database
 from controlplane_api.errors import ListenRefused
+from controlplane_api.identity.authority import SqlAuthority
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import memory
 from gateway.config import GatewayConfig, TlsFiles
+from gateway.identity import Authority
 from gateway.metrics import GatewayMetrics, serving_metrics
 from gateway.registry import Registry
 from gateway.server import serve
+
+CA_HELP = "Folder of the CA that certifies agents: made at the first start, or with your own ca.pem and ca.key in it."
 
 app = forced_group("Take agents' changes in and land them.")
 
@@ -28,9 +34,17 @@ def run(
     landing: Annotated[str, typer.Option(help="Folder or URL of this gateway's cut log and data files.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT; beyond loopback only with TLS.")] = "127.0.0.1:7070",
     name: Annotated[str, typer.Option(help="Unique among live gateways; default: from host and landing.")] = "",
-    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file of the gateway's certificate.")] = None,
+    ca: Annotated[Path | None, typer.Option(help=CA_HELP)] = None,
+    enrol_listen: Annotated[
+        str, typer.Option(help="HOST:PORT on which agents enrol, with --ca; default: the port after --listen.")
+    ] = "",
+    certificate_hours: Annotated[
+        float, typer.Option(min=0.001, max=24 * 365, help="Life of a certificate; a third of it on, it is renewed.")
+    ] = 7 * 24,
+    replace_ca: Annotated[bool, typer.Option(help="Take another CA than before; every agent enrols again.")] = False,
+    tls_certificate: Annotated[Path | None, typer.Option(help="PEM file of a certificate of your own CA.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file of its key.")] = None,
-    tls_client_ca: Annotated[Path | None, typer.Option(help="PEM file of the CA that agents must show.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="PEM file of the CA of agents' certificates.")] = None,
     cut_interval_ms: Annotated[int, typer.Option(min=10, help="A cut ends after this time...")] = 500,
     cut_bytes: Annotated[int, typer.Option(min=1 << 16, help="...or this size, at a transaction's end.")] = 16 << 20,
     credit_window_bytes: Annotated[
@@ -46,6 +60,7 @@ def run(
         name=name or _default_name(landing),
         listen=listen,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
+        enrol_listen="" if ca is None else enrol_listen or port_after(listen),
         cut_interval_ms=cut_interval_ms,
         cut_bytes=cut_bytes,
         credit_window_bytes=credit_window_bytes,
@@ -56,27 +71,40 @@ def run(
     with ExitStack() as ends:
         if metrics is not None:
             typer.echo(f"metrics on http://{ends.enter_context(serving_metrics(metrics, counted))}/metrics")
-        registry = SqlRegistry(ends.enter_context(closing(open_database(database))))
-        asyncio.run(_serve(config, registry, counted))
+        opened = ends.enter_context(closing(open_database(database)))
+        authority = None
+        if ca is not None:
+            authority = SqlAuthority(opened, ca, timedelta(hours=certificate_hours), replace=replace_ca)
+        asyncio.run(_serve(config, SqlRegistry(opened), counted, authority))
 
 
-async def _serve(config: GatewayConfig, registry: Registry, metrics: GatewayMetrics) -> None:
+async def _serve(
+    config: GatewayConfig, registry: Registry, metrics: GatewayMetrics, authority: Authority | None
+) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await serve(config, registry, stop, lambda address: typer.echo(f"gateway listens on {address}"), metrics)
+    ready = lambda address: typer.echo(f"gateway listens on {address}")  # noqa: E731
+    await serve(config, registry, stop, ready, metrics, authority)
 
 
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
     if certificate is None and key is None and client_ca is None:
         return None
-    if certificate is None or key is None:
+    if certificate is None or key is None or client_ca is None:
         raise ListenRefused(
             "reading the gateway's TLS settings",
-            "the certificate and its key come together, one is missing",
-            remedy="Give both --tls-certificate and --tls-key.",
+            "its certificate, the key, and the CA of agents come together, and one is missing",
+            remedy="Give --tls-certificate, --tls-key and --tls-client-ca, or --ca FOLDER alone.",
         )
     return TlsFiles(certificate, key, client_ca)
+
+
+def port_after(listen: str) -> str:
+    """Where agents enrol unless told otherwise; any free port after port 0. A wrong address is said of `listen`."""
+    host, _, port = listen.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() else 0
+    return f"{host or 'localhost'}:{number + ENROLMENT_PORT_OFFSET if 0 < number < 65535 else 0}"
 
 
 def _default_name(landing: str) -> str:

@@ -1,4 +1,4 @@
-"""`menura agents | tables | events | lakes | status`: what the API says, as tables or as its JSON."""
+"""`menura tables | events | lakes | status`: what the API says, as tables or as its JSON."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,6 @@ from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import (
-    Agents,
     AgentView,
     DumpView,
     Fleet,
@@ -43,7 +42,7 @@ from controlplane_api.commands.options import (
 from controlplane_api.commands.tables import parse_table
 from controlplane_api.states import LakeState, State
 
-agents_app, tables_app, events_app, lakes_app, status_app = (single_command() for _ in range(5))
+tables_app, events_app, lakes_app, status_app = (single_command() for _ in range(4))
 
 STATE_STYLES = {
     State.STREAMING: "green",
@@ -63,15 +62,8 @@ NAMED_TABLES = 3
 STATUS_TABLES = 50
 
 
-@agents_app.command()
-def agents(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
-    """The tenant's agents."""
-    with ApiClient(api, tenant) as client:
-        fleet = client.fleet()
-    if as_json:
-        typer.echo(Agents(agents=fleet.agents).model_dump_json(indent=2))
-    else:
-        put(_agents_table(fleet.agents))
+def show_agents(found: Sequence[AgentView]) -> None:
+    put(_agents_table(found), *_refusals(found))
 
 
 def show_sources(found: Sequence[SourceView]) -> None:
@@ -164,6 +156,7 @@ def _status(client: ApiClient) -> Group:
     parts: list[RenderableType] = [
         _sources_table(fleet.sources),
         _tables_table(synced[:STATUS_TABLES]),
+        *_refusals(fleet.agents),
         *_problems(fleet.sources, [table for _, table in synced[:STATUS_TABLES]]),
     ]
     if more > 0:
@@ -172,21 +165,36 @@ def _status(client: ApiClient) -> Group:
 
 
 def _agents_table(found: Iterable[AgentView]) -> Grid:
-    columns = ["AGENT", "CONNECTED", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES"]
-    gives_way = ["MEMORY", "VERSION", "HOST"]
+    columns = ["AGENT", "CONNECTED", "IDENTITY", "HOST", "VERSION", "SEEN", "MEMORY", "SOURCES"]
+    gives_way = ["IDENTITY", "MEMORY", "VERSION", "HOST"]
     table = Grid(*columns, right=["SEEN", "MEMORY"], folds=["SOURCES"], gives_way=gives_way)
     now = now_us()
     for agent in found:
         table.add_row(
             Text(agent.agent, style="bold"),
-            Text("yes", style="green") if agent.connected else Text("no", style="red"),
+            _connected(agent),
+            Text("its word", style="yellow") if agent.enrolled_at_us is None else Text("enrolled", style="green"),
             Text(plain(agent.hostname)),
             Text(plain(agent.version)),
-            f"{duration(max(0, now - agent.seen_at_us))} ago",
+            f"{duration(max(0, now - agent.seen_at_us))} ago" if agent.seen_at_us else "never",
             size(agent.resident_memory_bytes),
             Text(", ".join(agent.sources)),
         )
     return table
+
+
+def _connected(agent: AgentView) -> Text:
+    if agent.revoked_at_us is not None:
+        return Text("revoked", style="bold red")
+    return Text("yes", style="green") if agent.connected else Text("no", style="red")
+
+
+def _refusals(found: Iterable[AgentView]) -> list[Text]:
+    return [
+        Text(plain(f"{agent.agent}: {agent.problem.message}"), style="red")
+        for agent in found
+        if agent.problem is not None
+    ]
 
 
 def _sources_table(found: Iterable[SourceView]) -> Grid:

@@ -1,5 +1,5 @@
-"""`menura sources [accept SOURCE | quarantine SOURCE]`: what the API says of sources, and the commands to follow
-another server and to end a quarantine."""
+"""`menura sources [accept SOURCE | assign SOURCE | quarantine SOURCE]`: what the API says of sources, and the commands
+to follow another server, to say whose a source is, and to end a quarantine."""
 
 from typing import Annotated
 
@@ -57,6 +57,20 @@ def accept(
         put(Text(f"Nothing was changed. If this is the right server: menura sources accept {source} --yes"))
     else:
         put(Text("Accepted: the lake follows it." if accepted.changed else "It had been accepted before."))
+
+
+@app.command()
+def assign(
+    source: str,
+    agent: Annotated[str, typer.Option("--agent", help="Whose it is from now on.")],
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Give a source to an agent that comes with a certificate; it is made where it is new."""
+    with ApiClient(api, tenant) as client:
+        assigned = client.assign(source, agent)
+    typer.echo(assigned.model_dump_json(indent=2) if as_json else f"Source {source} is agent {agent}'s.")
 
 
 @app.command()

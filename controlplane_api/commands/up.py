@@ -1,6 +1,10 @@
 """`menura up --data DIR`: gateway, API and sink for one machine, supervised.
 
-Everything is below DIR: control.db, landing/, lake/, log/. A lock in DIR keeps a second one out.
+Everything is below DIR: control.db, landing/, lake/, log/, and ca/ where agents come from other hosts. A lock in DIR
+keeps a second one out.
+
+A gateway that other hosts reach takes agents with certificates only. Its CA is made at the first start, and each start
+prints the line that enrols one agent: its token is in that line alone, and good once, for an hour.
 """
 
 import fcntl
@@ -9,32 +13,40 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import httpx
 import typer
+from menura.addresses import is_loopback
+from menura.instants import now_us
 from menura.landing import landing_name
 from menura.naming import local_name
 from menura.signals import set_at_signal
 
 from controlplane_api.api.app import parse_listen
-from controlplane_api.commands.options import single_command
+from controlplane_api.commands.gateway import port_after
+from controlplane_api.commands.options import DEFAULT_TENANT, single_command
 from controlplane_api.database import open_database
 from controlplane_api.errors import ComponentFailed, ListenRefused
+from controlplane_api.identity import audit, tokens
 from controlplane_api.lakes import expect_lake
 from controlplane_api.supervisor import Component, Supervisor
 
 app = single_command()
 
 PROBE_SECONDS = 1.0
+FIRST_TOKEN_SECONDS = 3_600
 METRICS_HELP = "Serve its Prometheus metrics there; the API's are at /metrics."
 
 
 @app.command()
 def up(
     data: Annotated[Path, typer.Option(help="Folder for everything: database, landing, lake, logs.")],
-    gateway_listen: Annotated[str, typer.Option(help="HOST:PORT for agents.")] = "127.0.0.1:7070",
+    gateway_listen: Annotated[str, typer.Option(help="HOST:PORT for agents; beyond loopback with certificates.")] = (
+        "127.0.0.1:7070"
+    ),
     api_listen: Annotated[str, typer.Option(help="HOST:PORT of API and dashboard.")] = "127.0.0.1:7080",
     sink: Annotated[bool, typer.Option("--sink/--no-sink", help="Also run the Spark sink.")] = True,
     gateway_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
@@ -46,7 +58,8 @@ def up(
     stop = threading.Event()
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     with _locked(folder):
-        for listen in (gateway_listen, api_listen):
+        agents = _agents(folder, gateway_listen)
+        for listen in (gateway_listen, api_listen, *agents.enrol_listen):
             _check_free(listen)
         # Once, before two processes would: a failure is then said here.
         _prepare_database(folder, with_sink=sink)
@@ -65,9 +78,61 @@ def up(
                 typer.echo(f"dashboard  http://{api_listen}/")
                 typer.echo(f"lake       {folder / 'lake' if sink else '(no sink)'}")
                 typer.echo(f"logs       {folder / 'log'}")
+                typer.echo(_first_step(folder, agents))
                 supervisor.run()
         finally:
             supervisor.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Agents:
+    """Where agents come from: this host, at their word, or others, with certificates of the CA in `ca`."""
+
+    listen: str
+    ca: Path
+
+    @property
+    def are_remote(self) -> bool:
+        return not is_loopback(self.listen.rpartition(":")[0])
+
+    @property
+    def enrol_listen(self) -> tuple[str, ...]:
+        return (port_after(self.listen),) if self.are_remote else ()
+
+    @property
+    def arguments(self) -> list[str]:
+        return ["--ca", str(self.ca), "--enrol-listen", *self.enrol_listen] if self.are_remote else []
+
+    @property
+    def address(self) -> str:
+        """As other hosts dial it, as far as this host knows."""
+        host, _, port = self.listen.rpartition(":")
+        return f"{socket.gethostname() if host in ('0.0.0.0', '[::]', '::') else host}:{port}"  # noqa: S104
+
+
+def _agents(folder: Path, gateway_listen: str) -> _Agents:
+    return _Agents(gateway_listen, folder / "ca")
+
+
+def _first_step(folder: Path, agents: _Agents) -> str:
+    """What to do on a database's host."""
+    if not agents.are_remote:
+        return (
+            f'agents     on this host alone, with gateway: {{address: "{agents.listen}"}}; for other hosts:'
+            " --gateway-listen 0.0.0.0:7070"
+        )
+    opened = open_database(_database_url(folder))
+    try:
+        with opened.write() as connection:
+            token = tokens.create(connection, DEFAULT_TENANT, "", FIRST_TOKEN_SECONDS, now_us())
+            audit.record(connection, DEFAULT_TENANT, "menura up", "create token", found=f"{token.id} for a new agent")
+    finally:
+        opened.close()
+    return (
+        f"agents     on the database's host, within an hour, once:\n"
+        f"  menura agent enrol --config agent.yaml --gateway {agents.address} --token {token.reveal()}\n"
+        f"  for further agents: menura token create"
+    )
 
 
 def _prepare_database(folder: Path, *, with_sink: bool) -> None:
@@ -95,11 +160,12 @@ def _components(
     sink_metrics: str | None = None,
     with_sink: bool,
 ) -> list[Component]:
+    agents = _agents(folder, gateway_listen)
     database, landing, lake, log = _database_url(folder), folder / "landing", folder / "lake", folder / "log"
     for made in (landing, lake, log):
         made.mkdir(exist_ok=True)
     gateway = ["gateway", "run", "--database", database, "--landing", str(landing), "--listen", gateway_listen]
-    gateway += _metrics(gateway_metrics)
+    gateway += [*agents.arguments, *_metrics(gateway_metrics)]
     api = ["api", "run", "--database", database, "--listen", api_listen]
     sink = ["sink", "run", "--landing", str(landing), "--lake", str(lake), "--name", local_name(str(lake))]
     sink += ["--api", f"http://{api_listen}", *_metrics(sink_metrics)]

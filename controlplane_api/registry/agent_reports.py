@@ -9,13 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import ColumnElement, Connection, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, update
 
 from controlplane_api.documents import insert_into, problem_document
+from controlplane_api.identity import audit
 from controlplane_api.models import Agent, AnyRow, Source, SourceHealth, SourceTable, Sync, Tenant
-from controlplane_api.registry.source_rows import ensure_tenants
 from controlplane_api.states import Desired, State
-from gateway.registry import AgentSeen, OtherServerSeen, Problem, TableEffective
+from controlplane_api.tenants import ensure_tenants
+from gateway.registry import AgentName, AgentSeen, OtherServerSeen, Problem, TableEffective
 from gateway.registry import SourceHealth as SourceHealthSeen
 
 #: syncs that the agent is told of
@@ -35,7 +36,6 @@ _STATES = {
 
 def record_agent(connection: Connection, agent: AgentSeen) -> None:
     """A new session of an agent, and the sources that it holds."""
-    tenant_id = ensure_tenants(connection, {agent.tenant}, agent.at_us)[agent.tenant]
     seen = {
         "session": clean_text(agent.session),
         "version": clean_text(agent.version),
@@ -44,6 +44,11 @@ def record_agent(connection: Connection, agent: AgentSeen) -> None:
         "connected_at_us": agent.at_us,
         "seen_at_us": agent.at_us,
     }
+    if agent.is_identified:
+        connection.execute(update(Agent).where(_agent_is(agent.tenant, agent.agent)).values(**seen))
+        _record_own_sources(connection, agent)
+        return
+    tenant_id = ensure_tenants(connection, {agent.tenant}, agent.at_us)[agent.tenant]
     agent_id = connection.execute(
         insert_into(connection, Agent)
         .values(tenant_id=tenant_id, name=agent.agent, **seen)
@@ -52,18 +57,39 @@ def record_agent(connection: Connection, agent: AgentSeen) -> None:
     ).scalar_one()
     if agent.sources:
         statement = insert_into(connection, Source)
-        said = ("flavor", "server_version", "address", "policy_sha256")
         connection.execute(
             statement.on_conflict_do_update(
                 index_elements=[Source.tenant_id, Source.name],
-                set_={name: statement.excluded[name] for name in ("agent_id", *said)},
+                set_={name: statement.excluded[name] for name in ("agent_id", *_SAID)},
+                where=or_(Source.agent_id.is_(None), Source.agent_id.not_in(_ENROLLED)),
             ),
-            [
-                {"tenant_id": tenant_id, "agent_id": agent_id, "name": source.source}
-                | {name: clean_text(getattr(source, name)) for name in said}
-                for source in sorted(agent.sources, key=lambda source: source.source)
-            ],
+            [{"tenant_id": tenant_id, "agent_id": agent_id, "name": source} | said for source, said in _said(agent)],
         )
+
+
+#: agents that come with certificates: nobody takes a source from them by naming it
+_ENROLLED = select(Agent.id).where(Agent.enrolled_at_us.is_not(None))
+#: what an agent says of a source
+_SAID = ("flavor", "server_version", "address", "policy_sha256")
+
+
+def _said(agent: AgentSeen) -> list[tuple[str, dict[str, str]]]:
+    return [
+        (source.source, {name: clean_text(getattr(source, name)) for name in _SAID})
+        for source in sorted(agent.sources, key=lambda source: source.source)
+    ]
+
+
+def _record_own_sources(connection: Connection, agent: AgentSeen) -> None:
+    for source, said in _said(agent):
+        own = Source.agent_id.in_(select(Agent.id).where(_agent_is(agent.tenant, agent.agent)))
+        connection.execute(update(Source).where(Source.name == source, own).values(**said))
+
+
+def record_refusal(connection: Connection, name: AgentName, actor: str, problem: Problem) -> None:
+    """In the audit log, and at the agent whose name it was."""
+    audit.record(connection, name[0], actor, "connect", refused=problem.code, found=problem.message)
+    connection.execute(update(Agent).where(_agent_is(*name)).values(problem=problem_document(problem)))
 
 
 def record_gone(connection: Connection, tenant: str, agent: str, session: str, at_us: int) -> None:

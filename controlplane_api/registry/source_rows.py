@@ -8,6 +8,7 @@ from sqlalchemy import Connection, bindparam, select, tuple_, update
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document
 from controlplane_api.models import CommittedPosition, Quarantine, Source, Tenant
 from controlplane_api.registry import leases
+from controlplane_api.tenants import ensure_tenants
 from gateway.registry import SourceKey
 
 
@@ -111,15 +112,4 @@ def _committed(source: SourceRow, last: LandedCut, landing: str, entry: LogEntry
         "committed_at_us": entry.committed_at_us,
         "landing": landing,
         "entry": entry.entry,
-    }
-
-
-def ensure_tenants(connection: Connection, names: set[str], at_us: int) -> dict[str, int]:
-    """Ids of tenants by name, created where new."""
-    connection.execute(
-        insert_into(connection, Tenant).on_conflict_do_nothing(),
-        [{"name": name, "created_at_us": at_us} for name in sorted(names)],
-    )
-    return {
-        row.name: row.id for row in connection.execute(select(Tenant.name, Tenant.id).where(Tenant.name.in_(names)))
     }

@@ -19,6 +19,7 @@ from controlplane_api import lost_state
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
+from controlplane_api.identity import standings
 from controlplane_api.models import (
     POSITION_OF_SYNC,
     AnyRow,
@@ -34,6 +35,7 @@ from controlplane_api.registry import agent_reports, cartography, cut_log, dump_
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
+    AgentName,
     AgentSeen,
     DumpPlanned,
     DumpsDesired,
@@ -46,6 +48,7 @@ from gateway.registry import (
     SourceCommitted,
     SourceDesired,
     SourceKey,
+    Standing,
     TableDesired,
     TableEffective,
     TableSeen,
@@ -62,6 +65,18 @@ class SqlRegistry:
     def record_agent(self, agent: AgentSeen) -> None:
         with self._write() as connection:
             agent_reports.record_agent(connection, agent)
+
+    def standings(self, names: Sequence[AgentName]) -> dict[AgentName, Standing]:
+        with self._read() as connection:
+            return standings.standings(connection, names)
+
+    def enrolled_elsewhere(self, tenant: str, agent: str, sources: Sequence[str]) -> frozenset[str]:
+        with self._read() as connection:
+            return standings.enrolled_elsewhere(connection, tenant, agent, sources)
+
+    def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
+        with self._write() as connection:
+            agent_reports.record_refusal(connection, name, actor, problem)
 
     def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
         with self._write() as connection:

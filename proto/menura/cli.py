@@ -22,12 +22,16 @@ class Word:
 
 WORDS = {
     "up": Word("controlplane_api", "api", "the receiving side on one machine: gateway, API with dashboard, sink"),
-    "agent": Word("agent", "agent", "beside the database: check what is configured, stream changes to the gateway"),
+    "agent": Word(
+        "agent", "agent", "beside the database: enrol, check the configuration, stream changes to the gateway"
+    ),
     "gateway": Word("controlplane_api", "gateway", "take agents' changes in and land them as Parquet"),
     "api": Word("controlplane_api", "api", "REST and the dashboard"),
     "sink": Word("spark_sink", "spark", "from what has landed into the lake's tables"),
     "status": Word("controlplane_api", "api", "sources and their tables: state, lag, freshness, rows"),
-    "agents": Word("controlplane_api", "api", "which agents there are"),
+    "token": Word("controlplane_api", "api", "make, list and revoke what enrols agents"),
+    "agents": Word("controlplane_api", "api", "which agents there are; add and revoke them"),
+    "audit": Word("controlplane_api", "api", "what was done and refused about who is who"),
     "sources": Word("controlplane_api", "api", "which databases they have"),
     "tables": Word("controlplane_api", "api", "which tables a source has"),
     "events": Word("controlplane_api", "api", "what happened to a table beside changes of rows"),

@@ -1,5 +1,7 @@
 import json
+import shlex
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -223,6 +225,36 @@ def test_up_when_asked_to_stop_then_ends_well_and_leaves_no_process(up: Up, numb
     database = open_database(f"sqlite:///{up.folder}/data/control.db")
     assert SqlRegistry(database).generations([SourceKey("a", "b")]) == {}
     database.close()
+
+
+def test_up_when_other_hosts_reach_it_then_the_line_that_it_prints_enrols_an_agent_there(tmp_path: Path):
+    port = next(port for port in iter(free_port, 0) if is_free(port + 1))
+    up = Up(tmp_path)
+    up.process.arguments[up.process.arguments.index(up.gateway)] = f"0.0.0.0:{port}"
+    up.start()
+    try:
+        wait_for("the line", lambda: up.says("menura agent enrol"))
+        (line,) = [line for line in up.process.log.read_text().splitlines() if "menura agent enrol" in line]
+        word, *command = shlex.split(line)[1:]
+        assert f":{port}" in command[command.index("--gateway") + 1]
+        command[command.index("--gateway") + 1] = f"127.0.0.1:{port}"  # a test's host may not know its own name
+        config = tmp_path / "agent.yaml"
+        config.write_text(f'gateway: {{address: "127.0.0.1:{port}"}}\nagent: db-1\nstate_folder: {tmp_path}/state\n')
+        command[command.index("--config") + 1] = str(config)
+        done = process(word, *command)
+        assert done.stdout.startswith("enrolled: agent db-1 of tenant default"), done
+        token = command[command.index("--token") + 1]
+        logs = "".join(log.read_text() for log in (tmp_path / "data" / "log").iterdir())
+        assert "agent enrolled: agent=default/db-1" in logs
+        assert token.split(".")[2] not in logs
+        assert process(word, *command).stderr.count("agent db-1 has used it")
+    finally:
+        up.process.stop()
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def test_up_when_killed_then_leaves_no_process(up: Up):

@@ -15,7 +15,7 @@ from tests.stack import Process, Stack, wait_for
 def test_agent_when_both_its_connections_are_verified_tls_then_rows_land(flavor: Flavor, tmp_path: Path) -> None:
     certificates = tmp_path / "certificates"
     certificates.mkdir()
-    make_certificates(certificates)
+    make_certificates(certificates, "secured")
     ca, certificate, key = (str(certificates / name) for name in ("ca.pem", "end.pem", "end.key"))
     tls = {"ssl_ca": ca, "ssl_cert": certificate, "ssl_key": key, "require_secure_transport": "ON"}
     with server(flavor, tmp_path / "server", **tls) as source:
@@ -25,6 +25,8 @@ def test_agent_when_both_its_connections_are_verified_tls_then_rows_land(flavor:
         stack.gateway.arguments += ["--tls-certificate", certificate, "--tls-key", key, "--tls-client-ca", ca]
         with stack.client, stack.gateway, stack.api:
             wait_for("the API to answer", lambda: stack.api_answers() or None)
+            stack.command("agents", "add", "secured")
+            stack.command("sources", "assign", "shop", "--agent", "secured")
             with agent(stack, source, tmp_path, {"ca": ca, "certificate": certificate, "key": key}):
                 stack.start_sync("shop", "d", "t", "oldest")
                 wait_for("two landed rows", lambda: landed_rows(stack.landing) == 2)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from menura.landing import LogEntry, decode_entry, entry_path
 
 from gateway.config import GatewayConfig
+from gateway.identity import Authority
 from gateway.metrics import GatewayMetrics
 from gateway.registry import Registry
 from gateway.server import serve
@@ -17,13 +18,17 @@ from gateway.server import serve
 
 @asynccontextmanager
 async def running_gateway(
-    landing: Path | str, registry: Registry, metrics: GatewayMetrics | None = None, **settings: Any
+    landing: Path | str,
+    registry: Registry,
+    metrics: GatewayMetrics | None = None,
+    authority: Authority | None = None,
+    **settings: Any,
 ) -> AsyncIterator[str]:
     """The address of a gateway that serves until the block ends, and stops without a failure."""
     settings = {"listen": "127.0.0.1:0", "commit_spacing_ms": 10, "poll_seconds": 0.05, **settings}
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
-        serve(GatewayConfig(str(landing), **settings), registry, stop, ready.set_result, metrics)
+        serve(GatewayConfig(str(landing), **settings), registry, stop, ready.set_result, metrics, authority)
     )
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():

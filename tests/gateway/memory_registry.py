@@ -8,6 +8,7 @@ from dataclasses import replace
 from menura.landing import LogEntry
 
 from gateway.registry import (
+    AgentName,
     AgentSeen,
     DumpPlanned,
     DumpsDesired,
@@ -21,6 +22,7 @@ from gateway.registry import (
     SourceDesired,
     SourceHealth,
     SourceKey,
+    Standing,
     TableDesired,
     TableEffective,
     TableSeen,
@@ -34,6 +36,9 @@ class MemoryRegistry:
         self.fail_apply = 0
         self.lock = threading.Lock()
         self.agents: dict[tuple[str, str], AgentSeen] = {}
+        #: agents that have enrolled
+        self.known: dict[AgentName, Standing] = {}
+        self.refusals: list[tuple[AgentName, Problem]] = []
         self.gone: list[tuple[str, str, str]] = []
         self.heartbeats: list[tuple[str, str, tuple[SourceHealth, ...]]] = []
         self.cartography: dict[SourceKey, tuple[TableSeen, ...]] = {}
@@ -75,6 +80,19 @@ class MemoryRegistry:
         self.agents[agent.tenant, agent.agent] = agent
         for source in agent.sources:
             self.wanted.setdefault(SourceKey(agent.tenant, source.source), SourceDesired(source.source, 0, ()))
+
+    def standings(self, names: Sequence[AgentName]) -> dict[AgentName, Standing]:
+        self._check()
+        return {name: self.known[name] for name in names if name in self.known}
+
+    def enrolled_elsewhere(self, tenant: str, agent: str, sources: Sequence[str]) -> frozenset[str]:
+        self._check()
+        others = [known for name, known in self.known.items() if name[0] == tenant and name[1] != agent]
+        return frozenset(sources) & {source for known in others if known.is_enrolled for source in known.sources}
+
+    def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
+        self._check()
+        self.refusals.append((name, problem))
 
     def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
         self._check()

@@ -14,7 +14,7 @@ from menura.v1.error_pb2 import Error
 
 from gateway.config import GatewayConfig, TlsFiles
 from gateway.errors import ListenRefused
-from gateway.registry import SourceKey
+from gateway.registry import SourceKey, Standing
 from gateway.server import serve
 from tests.gateway.harness import data_files, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
@@ -220,9 +220,9 @@ def test_an_agent_whose_connection_breaks_when_a_cut_is_open_leaves_nothing_behi
     assert read_log(tmp_path) == []
 
 
-def make_certificates(folder: Path) -> None:
-    """`ca.pem`, and a certificate with its key for localhost that it signed."""
-    (folder / "v3.cnf").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+def make_certificates(folder: Path, agent: str = "agent-1") -> None:
+    """`ca.pem`, and a certificate with its key that it signed, for localhost and for an agent of the tenant acme."""
+    (folder / "v3.cnf").write_text(f"subjectAltName=DNS:localhost,IP:127.0.0.1,URI:menura://acme/{agent}\n")
     for command in (
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -subj /CN=ca -days 2",
         "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout end.key -out end.csr -subj /CN=localhost",
@@ -235,6 +235,7 @@ def test_a_gateway_when_it_has_tls_files_takes_agents_with_a_certificate_alone(t
     make_certificates(tmp_path)
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")
+    registry.known["acme", "agent-1"] = Standing(None, is_enrolled=True, is_revoked=False, sources=frozenset(["shop"]))
     ca, key, certificate = ((tmp_path / name).read_bytes() for name in ("ca.pem", "end.key", "end.pem"))
     tls = TlsFiles(tmp_path / "end.pem", tmp_path / "end.key", tmp_path / "ca.pem")
 
@@ -256,7 +257,7 @@ def test_a_gateway_when_it_has_tls_files_takes_agents_with_a_certificate_alone(t
 
 def test_tls_files_that_can_not_be_read_when_the_gateway_starts_are_named(tmp_path: Path) -> None:
     async def scenario() -> None:
-        tls = TlsFiles(tmp_path / "no.pem", tmp_path / "no.key")
+        tls = TlsFiles(tmp_path / "no.pem", tmp_path / "no.key", tmp_path / "no-ca.pem")
         async with running_gateway(tmp_path / "landing", MemoryRegistry(), tls=tls):
             pytest.fail("it serves")
 

@@ -1,0 +1,84 @@
+"""`menura agents [add NAME | revoke NAME]` and `menura audit`: who agents are, and what was refused."""
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from controlplane_api.api.client import ApiClient
+from controlplane_api.api.views import Agents
+from controlplane_api.commands.grid import Grid
+from controlplane_api.commands.options import (
+    DEFAULT_API,
+    DEFAULT_TENANT,
+    Api,
+    AsJson,
+    Tenant,
+    moment,
+    plain,
+    put,
+    single_command,
+)
+from controlplane_api.commands.show import show_agents
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+audit_app = single_command()
+
+
+@app.callback(invoke_without_command=True)
+def agents(
+    context: typer.Context, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False
+) -> None:
+    """The tenant's agents."""
+    if context.invoked_subcommand is not None:
+        return
+    with ApiClient(api, tenant) as client:
+        fleet = client.fleet()
+    if as_json:
+        typer.echo(Agents(agents=fleet.agents).model_dump_json(indent=2))
+    else:
+        show_agents(fleet.agents)
+
+
+@app.command()
+def add(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+    """Make known an agent whose certificates your own CA makes. Others come by menura agent enrol."""
+    with ApiClient(api, tenant) as client:
+        changed = client.add_agent(agent)
+    typer.echo(changed.model_dump_json(indent=2) if as_json else f"Agent {agent} may come with a certificate.")
+
+
+@app.command()
+def revoke(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+    """End an agent's streams and refuse it, until a token that names it enrols it again."""
+    with ApiClient(api, tenant) as client:
+        changed = client.revoke_agent(agent)
+    if as_json:
+        typer.echo(changed.model_dump_json(indent=2))
+    else:
+        typer.echo(f"Agent {agent} is revoked." if changed.changed else f"Agent {agent} was revoked before.")
+
+
+@audit_app.command()
+def audit(
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="So many, the newest ones.")] = 50,
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """What was done and refused about who is who, the newest first."""
+    with ApiClient(api, tenant) as client:
+        found = client.audit(limit)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    table = Grid("AT", "WHO", "WHAT", "REFUSED", "FOUND", folds=["FOUND"], gives_way=["REFUSED"])
+    for entry in found.entries:
+        table.add_row(
+            moment(entry.at_us),
+            Text(plain(entry.actor)),
+            Text(plain(entry.action)),
+            Text(plain(entry.refused), style="red"),
+            Text(plain(entry.found)),
+        )
+    put(table)
