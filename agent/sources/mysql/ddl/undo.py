@@ -55,7 +55,7 @@ def undo(
         return None
     applied = apply(Catalog({table: before}, databases), statement, server)
     again = applied.catalog.tables.get(table)
-    return before if again is not None and _shape(again) == _shape(after) else None
+    return before if again is not None and shape(again) == shape(after) else None
 
 
 def _without(after: TableDefinition, action: Action) -> TableDefinition | None:
@@ -116,7 +116,8 @@ def _changed(after: TableDefinition, column_name: str, **facts: object) -> Table
     return replace(after, columns=columns)
 
 
-def _shape(definition: TableDefinition) -> list[object]:
+def shape(definition: TableDefinition) -> list[object]:
+    """What is the same however a definition was found out."""
     return [
         [_column_shape(column) for column in definition.columns],
         [name.lower() for name in definition.primary_key],

@@ -8,8 +8,8 @@ describe themselves. Goes out: a table's definition at this moment, or why it is
     known        from the history, a statement (`ddl.apply`), a table map, or learned
     learned      information_schema says how the table looks at a later position, under a lock that keeps DDL out; the
                  log from here up to there is looked through for statements about it. None: it looks like that now.
-                 Else it looks like that after the last of them; before the first it is not there if that makes it, and
-                 otherwise not known
+                 Else it looks like that after the last of them; before the first it is not there if that makes it,
+                 as before it began anew if that stands the test (`earlier_definitions`), and otherwise not known
     not known    rows of the table can be read only if their table map describes itself
 
 A table that is ahead of the stream has its definition at its own position, which statements before that don't change.
@@ -32,6 +32,7 @@ from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.ddl.statements import read as read_statement
 from agent.sources.mysql.ddl.undo import undo
 from agent.sources.mysql.positions import BinlogPosition
+from agent.sources.mysql.schema.earlier_definitions import EarlierDefinitions
 from agent.sources.mysql.schema.history import SchemaHistory
 from agent.sources.mysql.schema.log_scan import Logged, Transaction
 from agent.sources.mysql.schema.renames import Renames
@@ -102,6 +103,7 @@ class Definitions:
             owner = self._shadow_tables.owner(table)
             if owner is not None:
                 positions[table] = tables[owner]
+        earlier = EarlierDefinitions.of(self._history, positions, anew, self.server, self._schema_reader)
         begun = self._history.begin(start, positions, anew)
         self.unlogged_columns.keep()  # it may be another file now
         self._versions = begun.versions
@@ -111,7 +113,7 @@ class Definitions:
         self._forget_without_expressions()
         for group, position in _by_position(self._unknown(), positions):
             if self._schema_reader.is_near(position):
-                self._learn(group, position, "")
+                self._learn(group, position, "", earlier)
 
     def of(self, table: Table) -> Version:
         return self._versions.get(table, Gone())
@@ -232,16 +234,15 @@ class Definitions:
         """
         for table in self._synced:
             version = self.of(table)
-            if not isinstance(version, TableDefinition):
-                continue
-            unlogged = self._filter.findings.unlogged.get(table)
-            is_open = unlogged is not None and not unlogged  # which columns these are is to be looked up
-            if self._filter.verdict(*table).ignored_columns or is_open:
-                is_lacking = lacks_expressions(version)
-            else:
-                is_lacking = may_be_generated(version, unlogged or ())
-            if is_lacking:
+            if isinstance(version, TableDefinition) and self._lacks_expressions(table, version):
                 self._put(table, Unknown("what its columns are computed from was not kept"))
+
+    def _lacks_expressions(self, table: Table, definition: TableDefinition) -> bool:
+        unlogged = self._filter.findings.unlogged.get(table)
+        is_open = unlogged is not None and not unlogged  # which columns these are is to be looked up
+        if self._filter.verdict(*table).ignored_columns or is_open:
+            return lacks_expressions(definition)
+        return may_be_generated(definition, unlogged or ())
 
     def _unknown(self) -> list[Table]:
         followed = [*map(_database_key, sorted(self._databases)), *sorted(self._synced)]
@@ -306,8 +307,13 @@ class Definitions:
 
     # --- finding out
 
-    def _learn(self, tables: Collection[Table], position: BinlogPosition, done: str) -> None:
-        """What these tables look like at `position`, or behind the transaction `done`, from what they look like now."""
+    def _learn(
+        self, tables: Collection[Table], position: BinlogPosition, done: str, earlier: EarlierDefinitions | None = None
+    ) -> None:
+        """What these tables look like at `position`, or behind the transaction `done`, from what they look like now.
+
+        `earlier`: of those that begin there.
+        """
         found, until = self._look(tables)
         between: dict[Table, list[Logged]] = {table: [] for table in tables}
         if not position.covers(until):
@@ -317,7 +323,7 @@ class Definitions:
                         between[table].append(logged)
         for table, statements in between.items():
             now: Version = found.get(table) or Gone()
-            self._put(table, self._before(table, statements, now))
+            self._put(table, self._before(table, statements, now, earlier))
         self.settled(position)
         fields = {"source": self._source, "tables": len(between), "position": position}
         log.info("definitions learned", extra={"fields": fields})
@@ -345,13 +351,20 @@ class Definitions:
         touched |= {_database_key(name) for name in self._databases_of(statement)}
         return [table for table in tables if table in touched]
 
-    def _before(self, table: Table, statements: list[Logged], now: Version) -> Version:
+    def _before(
+        self, table: Table, statements: list[Logged], now: Version, earlier: EarlierDefinitions | None
+    ) -> Version:
         """How a table looked before `statements`, which made it look as it does `now`."""
         if isinstance(now, Unknown):
             return now
         while statements:
             last = statements[-1]
             before = self._undone(table, last.statement, now)
+            if before is None and earlier is not None and isinstance(now, TableDefinition):
+                undone = [logged.statement for logged in statements]
+                recalled = earlier.before(table, undone, now, self._charsets())
+                if recalled is not None and not self._lacks_expressions(table, recalled):
+                    return recalled
             if before is None:
                 self._anchors[table] = (last.transaction, now)
                 return self._before_first(table, statements)

@@ -32,7 +32,7 @@ from typing import Any
 from agent.errors import StateFolderInUse
 from agent.positions import PositionsUnordered
 from agent.runtime.state_folder import make_state_folder, state_unusable
-from agent.sources.mysql.ddl.model import Table
+from agent.sources.mysql.ddl.model import Table, TableDefinition
 from agent.sources.mysql.positions import BinlogPosition
 from agent.sources.mysql.schema.shadow_tables import ShadowTables
 from agent.sources.mysql.schema.versions import (
@@ -103,6 +103,26 @@ class SchemaHistory:
 
     def close(self) -> None:
         self._connection.close()
+
+    def earlier(self, table: Table, position: BinlogPosition) -> tuple[TableDefinition, BinlogPosition] | None:
+        """How a table looked where it begins anew, and up to where that is known; None: it is not.
+
+        Before `begin`, which forgets it, and which finds out whether the file is whole.
+        """
+        try:
+            with self._errors():
+                return self._earlier(table, position)
+        except (HistoryBroken, RecordUnreadable, PositionsUnordered):
+            return None
+
+    def _earlier(self, table: Table, position: BinlogPosition) -> tuple[TableDefinition, BinlogPosition] | None:
+        lives = self._rows("SELECT began, ended FROM tables WHERE database = ? AND name = ?", table)
+        statement = "SELECT since, state, definition FROM versions WHERE database = ? AND name = ? ORDER BY number DESC"
+        for since, state, text in self._rows(statement, table) if lives else ():
+            if position.covers(position_of(since)):
+                version = decoded(state, text)
+                return (version, self._end(*lives[0])) if isinstance(version, TableDefinition) else None
+        return None
 
     def begin(self, start: BinlogPosition, tables: Mapping[Table, BinlogPosition], anew: Iterable[Table]) -> Begun:
         """A stream begins at `start`, each table at its own position; of those in `anew` nothing older counts."""
@@ -175,10 +195,9 @@ class SchemaHistory:
 
     def _begin(self, start: BinlogPosition, tables: Mapping[Table, BinlogPosition]) -> Begun:
         begun = Begun()
-        tracked = self._tracked()
         known = {(row[0], row[1]): row[2:] for row in self._rows("SELECT database, name, began, ended FROM tables")}
         for table, (began, ended) in known.items():
-            end = position_of(ended) if ended else _later(tracked, position_of(began))
+            end = self._end(began, ended)
             if table not in tables:
                 self._rows("UPDATE tables SET ended = ? WHERE database = ? AND name = ?", (position_text(end), *table))
                 continue
@@ -191,6 +210,10 @@ class SchemaHistory:
             begun.versions.setdefault(table, NEVER_SEEN)
             self._rows("INSERT OR REPLACE INTO tables VALUES (?, ?, ?, NULL)", (*table, position_text(position)))
         return begun
+
+    def _end(self, began: str, ended: str | None) -> BinlogPosition:
+        """How far a table's definition was followed."""
+        return position_of(ended) if ended else _later(self._tracked(), position_of(began))
 
     def _tracked(self) -> BinlogPosition | None:
         found = self._rows("SELECT value FROM facts WHERE name = 'tracked'")
