@@ -32,7 +32,7 @@ from agent.sources.postgresql.positions import WalPosition, WalPositionKind, fro
 from agent.sources.postgresql.seen_transactions import SeenTransactions, Snapshot
 from agent.sources.postgresql.server.checks import check_replication
 from agent.sources.postgresql.server.connection import Connection, Facts, connect, server_errors
-from agent.sources.postgresql.server.publication_filter import without_lists
+from agent.sources.postgresql.server.publication_filter import follow_filter, without_lists
 from agent.sources.postgresql.server.slot import drop_slot
 from agent.sources.postgresql.server.watch import ServerWatch, Sights
 from agent.sources.postgresql.server.wire import open_wal_stream, stream_error
@@ -84,6 +84,7 @@ class WalChanges:
             end=self._state.end_is,
             snapshot=lambda text: seen.prune(Snapshot.parse(text)),
             retention=self._retention_is,
+            publication=self._keep_publication,
             look=self._look,
             other_log=self._log_is_another,
             going_down=self._server_goes_down,
@@ -260,6 +261,11 @@ class WalChanges:
             if self._tables == tables:
                 self._newest_look = look
                 self._looked_lsn = look.before_lsn if look.is_whole and not look.unsettled else 0
+
+    def _keep_publication(self, connection: Connection) -> None:
+        """A list that keeps others from changing their rows goes soon."""
+        if follow_filter(connection, self._config):
+            self._watch.look_soon()
 
     def _take_look(self) -> Look | None:
         with self._lock:

@@ -64,6 +64,7 @@ NOT_IN_THE_TABLE = (
     Kept(r"(FLOAT|DOUBLE).*", _REALS, "no server rounds in an ALTER that makes (M,D) of the same type, but in later writes"),
     Kept(r"BIT.*", r"(VAR)?CHAR.*", "a TEXT gets the bits instead of the number, and a CHAR of utf32 not all digits"),
     Kept(r"\w*INT.*|DECIMAL.*", "JSON", "rare"),
+    Kept(r"(VAR)?BINARY.*|\w*BLOB.*", r"VECTOR.*", "rare"),
     Kept(r"LONG(TEXT|BLOB).*", r"MEDIUM(TEXT|BLOB).*", "no value of 16 MB is tried"),
     Kept(r"(LONG|MEDIUM)TEXT.*|JSON|SET.*", r"(MEDIUM|TINY)?TEXT.*", "no value of that length is tried"),
     Kept(r".* CHARACTER SET (ujis|euckr|gbk|sjis|utf32|utf8mb4|ascii).*|JSON", r".* CHARACTER SET .*",

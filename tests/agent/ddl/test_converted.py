@@ -120,6 +120,7 @@ CASES = [
     Case("charset", "a VARCHAR(20), b CHAR(5), c ENUM('a','b'), d BLOB", ("'Ж', 'ab', 'a', X'FF'",), "CONVERT TO CHARACTER SET latin1", ("a",), ("b",)),
     Case("wider charset", "a VARCHAR(20) CHARACTER SET latin1, b TEXT CHARACTER SET latin1", ("'ä', 'b'",), "CONVERT TO CHARACTER SET utf8mb4"),
     Case("padded", "a CHAR(5), b CHAR(5)", ("'x', 'x'",), "MODIFY a VARCHAR(5), MODIFY b CHAR(7)", ("a",), sql_mode="PAD_CHAR_TO_FULL_LENGTH"),
+    Case("longer vector", "a VECTOR(2), b VECTOR(3)", ("X'0000803F000000C0', X'0000803F000000C00000803F'",), "MODIFY a VECTOR(3), MODIFY b VECTOR(2)", ("b",), on=("mysql",)),
     Case("updated", "a INT, t DATETIME ON UPDATE CURRENT_TIMESTAMP", ("1, '2001-01-01'",), "MODIFY a BIGINT, ALGORITHM=COPY", sql_mode=STRICT),
     # dates that no calendar has
     Case("dates copied", _ODD, _ODD_VALUES, "MODIFY a BIGINT", ("d", "e", "f"), on=("mysql",)),

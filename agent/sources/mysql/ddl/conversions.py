@@ -38,6 +38,7 @@ from menura.types import lake_format, wider_format
 from agent.sources.mysql.ddl.charset_texts import ALL_OF_UNICODE, can_hold, has_all_characters, may_hold_invalid
 from agent.sources.mysql.ddl.model import NOT_FIXED, ColumnDefinition
 from agent.sources.mysql.ddl.sql_modes import Session
+from agent.sources.mysql.ddl.types import VECTOR_ELEMENT_BYTES
 from agent.sources.mysql.log.charsets import CHARACTER_BYTES
 from agent.sources.mysql.types import INTEGER_KINDS, ColumnType, Kind, arrow_format, invalid_label_bytes
 
@@ -114,6 +115,8 @@ def words(column: ColumnDefinition) -> str:
         return column.shape.lower() or name
     if type_.kind in (Kind.CHAR, Kind.VARCHAR, Kind.VARBINARY):
         name += f"({column.length})"
+    elif type_.kind is Kind.VECTOR:
+        name += f"({column.length // VECTOR_ELEMENT_BYTES})"
     elif type_.kind in (Kind.TEXT, Kind.BLOB):
         name = _SIZE_NAMES.get(column.length, "") + name
     elif type_.kind in _REALS and column.decimals not in (None, NOT_FIXED):
@@ -341,6 +344,12 @@ def _bytes_lost(before: ColumnDefinition, after: ColumnDefinition, session: Sess
     return "" if session.is_strict else "cuts values short"
 
 
+def _vector_lost(before: ColumnDefinition, after: ColumnDefinition, session: Session) -> str:
+    if session.mariadb and before.length != after.length:
+        return "puts zeros behind the numbers, or takes them away even where the sql_mode is strict"
+    return _bytes_lost(before, after, session)
+
+
 def _shape_lost(before: ColumnDefinition, after: ColumnDefinition, session: Session) -> str:
     is_any = after.shape == "GEOMETRY"
     return "" if is_any or session.is_strict else "has no place for all shapes"
@@ -386,6 +395,8 @@ LOSSLESS: tuple[Rule, ...] = (
     Rule(_set(Kind.BINARY) | _BYTES, _BYTES, _bytes_lost),
     # little-endian floats, as the lake has them
     Rule(_set(Kind.VECTOR), _BYTES, _bytes_lost),
+    # MySQL: a vector may have fewer numbers than its type
+    Rule(_set(Kind.VECTOR), _set(Kind.VECTOR), _vector_lost),
     # a column takes the shapes of its type alone
     Rule(_set(Kind.GEOMETRY), _set(Kind.GEOMETRY), _shape_lost),
     Rule(_set(Kind.TIME), _set(Kind.TIME), _fraction_lost),

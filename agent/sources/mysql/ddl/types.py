@@ -84,7 +84,7 @@ _WITHOUT_ASCII = frozenset({"ucs2", "utf16", "utf16le", "utf32", "swe7"})
 _POINT_BYTES = 25
 #: MySQL: where the type does not say it
 _VECTOR_ELEMENTS = 2048
-_VECTOR_ELEMENT_BYTES = 4
+VECTOR_ELEMENT_BYTES = 4
 _MARIADB_ONLY = {"INET4": Kind.INET4, "INET6": Kind.INET6, "UUID": Kind.UUID}
 _MOST_BYTES = 65535
 #: MariaDB keeps room for the length and the null bit
@@ -143,7 +143,7 @@ def column_type(spec: TypeSpec, context: TypeContext) -> tuple[ColumnType, int]:
     if name in _GEOMETRIES:
         return ColumnType(Kind.GEOMETRY), _POINT_BYTES if name == "POINT" else 0
     if name == "VECTOR":
-        return ColumnType(Kind.VECTOR), _argument(spec, 0, _VECTOR_ELEMENTS) * _VECTOR_ELEMENT_BYTES
+        return ColumnType(Kind.VECTOR), _argument(spec, 0, _VECTOR_ELEMENTS) * VECTOR_ELEMENT_BYTES
     if name == "JSON":
         if context.server.mariadb:
             return ColumnType(Kind.TEXT, charset="utf8mb4"), _TEXTS["LONGTEXT"]

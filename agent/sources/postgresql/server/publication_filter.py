@@ -24,6 +24,7 @@ from pg8000.exceptions import DatabaseError
 
 from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig
 from agent.sources.postgresql.server.connection import (
+    DUPLICATE_OBJECT,
     LOCK_NOT_AVAILABLE,
     UNDEFINED_COLUMN,
     UNDEFINED_OBJECT,
@@ -41,7 +42,7 @@ from agent.unlogged import UnloggedChanges
 log = logging.getLogger("menura.replicator")
 
 #: somebody else alters the table now, or has: the next look tries it again
-_LATER = frozenset({LOCK_NOT_AVAILABLE, UNDEFINED_COLUMN, UNDEFINED_OBJECT, UNDEFINED_TABLE})
+_LATER = frozenset({DUPLICATE_OBJECT, LOCK_NOT_AVAILABLE, UNDEFINED_COLUMN, UNDEFINED_OBJECT, UNDEFINED_TABLE})
 
 
 def ignored_columns(config: PostgresqlConfig, relation: Relation) -> list[str]:
@@ -127,6 +128,15 @@ def apply_filter(connection: Connection, config: PostgresqlConfig, state: Public
         else:
             log.info("the publication follows the filter", extra={"fields": fields})
     return frozenset(later)
+
+
+def follow_filter(connection: Connection, config: PostgresqlConfig) -> bool:
+    """The same by a look of its own, at what is published by now; whether it has changed. Inside `server_errors`."""
+    if config.filtered_by is FilteredBy.AGENT:
+        return False
+    state = look(connection, config, ())
+    kept = {table for table in deviations(state, config) if is_kept(state, table)}
+    return bool(kept - apply_filter(connection, config, state)) if kept else False
 
 
 def _apply(connection: Connection, config: PostgresqlConfig, table: Table, *, is_removal: bool) -> None:

@@ -77,7 +77,7 @@ class PublicationState:
     #: this user may make one
     may_create: bool
     is_standby: bool
-    #: those that were asked for, and where the server filters all that the publication names
+    #: those that were asked for, and where the server filters those of which the publication has too much, or a list
     relations: Mapping[Table, Relation] = field(default_factory=dict)
     published: Mapping[Table, Published] = field(default_factory=dict)
 
@@ -93,8 +93,9 @@ class PublicationState:
         )
 
     def lacks_generated(self, relation: Relation) -> bool:
-        """Generated columns identify rows, which the publication could have and has not."""
-        return bool(relation.stored) and self.publication is not None and not self.publication.sends_generated
+        """Generated columns identify rows, which the publication must have and has not."""
+        lacks = self.publication is not None and not self.publication.sends_generated
+        return self.version >= GENERATED_VERSION and lacks and bool(relation.stored)
 
     def _is_refused(self, relation: Relation) -> bool:
         """Once it is published, the server refuses UPDATE and DELETE of it."""
@@ -119,11 +120,9 @@ def look(connection: Connection, config: PostgresqlConfig, tables: Collection[Ta
     found = rows(connection, statement, name=config.publication)
     wanted = set(tables)
     if found and config.filtered_by is FilteredBy.SERVER:
-        wanted |= {(schema, table) for schema, table in rows(connection, _MEMBERS, name=config.publication)}
-    has_generated = version >= GENERATED_VERSION
-    stored, virtual = (_COMPUTED % kind if has_generated else "false" for kind in ("s", "v"))
-    named = rows(connection, _RELATIONS.format(stored=stored, virtual=virtual), **_named(wanted))
-    relations = {relation.table: relation for relation in map(_relation, named)}
+        wanted |= _members(connection, config, has_lists=has_lists)
+    found_relations = rows(connection, _RELATIONS, **_named(wanted))
+    relations = {relation.table: relation for relation in map(_relation, found_relations)}
     if not found:
         return PublicationState(None, version, may_create, is_standby, relations)
     *kinds, via_root, is_ours, sends_generated, is_of_all = found[0]
@@ -145,6 +144,17 @@ def look(connection: Connection, config: PostgresqlConfig, tables: Collection[Ta
     )
 
 
+def _members(connection: Connection, config: PostgresqlConfig, *, has_lists: bool) -> set[Table]:
+    """Those of which the filter, or a list, leaves something out."""
+    statement = _MEMBERS.format(has_list="prattrs IS NOT NULL" if has_lists else "false")
+    found: set[Table] = set()
+    for schema, table, has_list in rows(connection, statement, name=config.publication):
+        verdict = config.filter.verdict(schema, table)
+        if has_list or verdict.ignored_columns or not verdict.allowed:
+            found.add((schema, table))
+    return found
+
+
 _SERVER = """
     SELECT current_setting('server_version_num')::int, has_database_privilege(current_database(), 'CREATE'),
         pg_is_in_recovery()
@@ -156,47 +166,54 @@ _PUBLICATION = """
 """
 _HAS_SCHEMAS = "EXISTS (SELECT FROM pg_publication_namespace WHERE pnpubid = one.oid)"
 _MEMBERS = """
-    SELECT nspname::text, relname::text FROM pg_publication_rel JOIN pg_class AS one ON one.oid = prrelid
+    SELECT nspname::text, relname::text, {has_list} FROM pg_publication_rel JOIN pg_class AS one ON one.oid = prrelid
     JOIN pg_namespace AS of_schema ON of_schema.oid = relnamespace
     WHERE prpubid = (SELECT oid FROM pg_publication WHERE pubname = :name)
 """
 _WANTED = "SELECT * FROM unnest(CAST(:schemas AS text[]), CAST(:tables AS text[]))"
-#: what has rows of the table
-_PARTS = """
-    pg_class AS part JOIN pg_namespace AS part_schema ON part_schema.oid = part.relnamespace
-    WHERE part.oid IN (
-        SELECT relid FROM pg_partition_tree(one.oid) WHERE isleaf UNION ALL SELECT one.oid WHERE one.relkind = 'r'
-    ) AND part.relkind = 'r'
-"""
-_NAMED_PARTS = f"""
-    SELECT json_agg(json_build_array(part_schema.nspname, part.relname) ORDER BY part.oid) FROM {_PARTS}
-"""  # noqa: S608
-#: of a partition; a deferrable key or one that is not valid identifies no rows
-_INDEX = """
-    SELECT FROM pg_index WHERE indrelid = part.oid AND indisvalid AND indimmediate
-        AND CASE part.relreplident WHEN 'd' THEN indisprimary ELSE indisreplident END
-"""
-_IDENTIFIED = f"CASE part.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS ({_INDEX}) END"
-_IDENTIFIES = f"""
-    CASE part.relreplident WHEN 'f' THEN true WHEN 'n' THEN false ELSE EXISTS ({_INDEX} AND attnum = ANY (indkey)) END
-"""
-_COMPUTED = f"""
-    EXISTS (SELECT FROM pg_attribute WHERE attrelid = part.oid AND attgenerated = '%s' AND NOT attisdropped
-            AND {_IDENTIFIES})
-"""
+#: By a few joins, whatever the number of tables. `part`: what has a table's rows; `key`: the index that identifies
+#: them, where one does: a deferrable one or one that is not valid does not.
 _RELATIONS = f"""
+    WITH one AS (
+        SELECT one.oid, nspname, relname, relkind, relpersistence, relowner
+        FROM pg_class AS one JOIN pg_namespace AS of_schema ON of_schema.oid = relnamespace
+        WHERE relkind IN ('r', 'p') AND relpersistence <> 't' AND (nspname, relname) IN ({_WANTED})
+    ), part AS (
+        SELECT one.oid AS root, part.oid, part_schema.nspname, part.relname, part.relreplident
+        FROM one CROSS JOIN LATERAL (
+            SELECT relid FROM pg_partition_tree(one.oid) WHERE isleaf AND one.relkind = 'p'
+            UNION ALL SELECT one.oid WHERE one.relkind = 'r'
+        ) AS leaf JOIN pg_class AS part ON part.oid = leaf.relid
+        JOIN pg_namespace AS part_schema ON part_schema.oid = part.relnamespace
+        WHERE part.relkind = 'r'
+    ), key AS (
+        SELECT root, part.oid, indkey FROM part JOIN pg_index ON indrelid = part.oid AND indisvalid AND indimmediate
+            AND CASE relreplident WHEN 'd' THEN indisprimary WHEN 'i' THEN indisreplident ELSE false END
+    ), identity AS (
+        SELECT root, part.oid, json_agg(attname) AS names, bool_or(attgenerated = 's') AS stored,
+            bool_or(attgenerated = 'v') AS virtual
+        FROM part LEFT JOIN key USING (root, oid) JOIN pg_attribute ON attrelid = part.oid AND attnum > 0
+            AND NOT attisdropped AND (relreplident = 'f' OR attnum = ANY (indkey))
+        GROUP BY root, part.oid
+    ), parts AS (
+        SELECT root, bool_or(relreplident = 'f') AS is_full,
+            json_agg(json_build_array(nspname, relname) ORDER BY oid)
+                FILTER (WHERE names IS NULL AND relreplident <> 'f') AS unidentified,
+            json_agg(json_build_array(nspname, relname) ORDER BY oid) FILTER (WHERE stored) AS stored,
+            json_agg(json_build_array(nspname, relname) ORDER BY oid) FILTER (WHERE virtual) AS virtual,
+            json_agg(names) FILTER (WHERE names IS NOT NULL) AS names
+        FROM part LEFT JOIN identity USING (root, oid) GROUP BY root
+    )
     SELECT nspname::text, relname::text, relkind::text, relpersistence = 'u', pg_has_role(relowner, 'USAGE'),
-        EXISTS (SELECT FROM {_PARTS} AND part.relreplident = 'f'),
+        coalesce(is_full, false),
         (SELECT json_agg(json_build_array(above_schema.nspname, above.relname))
          FROM pg_partition_ancestors(one.oid) AS ancestor JOIN pg_class AS above ON above.oid = ancestor.relid
          JOIN pg_namespace AS above_schema ON above_schema.oid = above.relnamespace WHERE above.oid <> one.oid),
-        ({_NAMED_PARTS} AND NOT ({_IDENTIFIED})), ({_NAMED_PARTS} AND {{stored}}), ({_NAMED_PARTS} AND {{virtual}}),
+        unidentified, stored, virtual,
         (SELECT json_agg(attname ORDER BY attnum) FROM pg_attribute
          WHERE attrelid = one.oid AND attnum > 0 AND NOT attisdropped AND attgenerated = ''),
-        (SELECT json_agg(DISTINCT attname) FROM pg_attribute, {_PARTS}
-            AND attrelid = part.oid AND attnum > 0 AND NOT attisdropped AND {_IDENTIFIES})
-    FROM pg_class AS one JOIN pg_namespace AS of_schema ON of_schema.oid = relnamespace
-    WHERE relkind IN ('r', 'p') AND relpersistence <> 't' AND (nspname, relname) IN ({_WANTED})
+        names
+    FROM one LEFT JOIN parts ON root = one.oid
 """  # noqa: S608
 #: columns and rows that are left out are known from version 15 on, where they can be
 _PUBLISHED = f"""
@@ -234,7 +251,7 @@ def _relation(row: tuple[object, ...]) -> Relation:
         stored,
         virtual,
         tuple(columns) if isinstance(columns, list) else (),
-        _names(identity) or frozenset(),
+        frozenset(name for names in identity for name in names) if isinstance(identity, list) else frozenset(),
     )
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from agent.errors import SourceConnectionLost, SourceError
-from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig
+from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.errors import SlotRetentionShort
 from agent.sources.postgresql.positions import WalPosition, parse_lsn
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT
@@ -55,6 +55,8 @@ class Sights:
     snapshot: Callable[[str], None] = _ignored
     #: the server keeps too little WAL for the slot; None: enough
     retention: Callable[[SlotRetentionShort | None], None] = _ignored
+    #: in a session on the server whose changes are read, each time; raises pg8000's errors and OSError
+    publication: Callable[[Connection], None] = _ignored
     #: a look at the catalog of the server whose changes are read; the log's end was asked for before. Raises pg8000's
     #: errors and OSError.
     look: Callable[[Connection, WalPosition], None] | None = None
@@ -121,15 +123,13 @@ class ServerWatch:
             if client != replication:
                 dumps = sessions.enter_context(closing(connect(client, source)))
             rounds = 0
-            # a list that the server can't use with UPDATE any more goes soon
-            look_seconds = POLL_SECONDS if self._config.filtered_by is FilteredBy.SERVER else LOOK_SECONDS
-            rounds_to_look = round(look_seconds / POLL_SECONDS)
             while not self._stopping.is_set():
                 if self._is_other(facts):
                     return
-                is_look = self._changed.is_set() or rounds % rounds_to_look == 0
+                is_look = self._changed.is_set() or rounds % round(LOOK_SECONDS / POLL_SECONDS) == 0
                 self._changed.clear()
                 with server_errors(DOING, replication, source):
+                    self._sights.publication(changes)
                     self._tell_end(changes, facts, is_look=is_look)
                 with server_errors(DOING, client, source):
                     ((is_standby, snapshot),) = rows(dumps, _SNAPSHOT)
