@@ -9,7 +9,7 @@ from types import TracebackType
 import pymysql
 
 from tests.agent.ddl.converting import WRITING
-from tests.churn.tables import MARKER
+from tests.churn.kind import MARKER
 from tests.conversions.tables import COPYING, IN_PLACE_FIRST, Alter, Dice, Table
 from tests.servers import Server
 

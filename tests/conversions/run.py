@@ -18,10 +18,12 @@ from menura.naming import lake_column
 from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import TableEventView
 from tests.churn.comparison import Lake
-from tests.churn.tables import MARKER
+from tests.churn.kind import MARKER
+from tests.conformance.stops import MYSQL_STOPS
 from tests.conversions.driving import Driver
 from tests.conversions.tables import Table, tables
-from tests.e2e.lake import compare_table, table_path
+from tests.e2e.lake import table_path
+from tests.live_source import MysqlSource
 from tests.servers import Flavor, Server, server
 from tests.stack import Stack, stack, wait_for
 
@@ -98,9 +100,9 @@ def convert(plan: Plan, folder: Path) -> list[Outcome]:
             _start(running, api, name, driver)
         with ThreadPoolExecutor(len(drivers)) as pool:
             list(pool.map(lambda driver: _drive(driver, plan.rounds), drivers.values()))
-        found = []
+        found, codes = [], frozenset(stop.code for stop in MYSQL_STOPS)
         for name, driver in drivers.items():
-            lake = Lake(running, name, sources[name], DATABASE)
+            lake = Lake(running, name, MysqlSource(sources[name], DATABASE), codes)
             found.append(_outcome(api, lake, driver, plan.settle_seconds))
         return found
 
@@ -156,9 +158,7 @@ def _outcome(api: ApiClient, lake: Lake, driver: Driver, settle_seconds: float) 
 
 def _cells_wrong(lake: Lake, table: Table) -> list[str]:
     """What differs, of the first rows that do."""
-    compared = compare_table(
-        lake.running.lake, lake.running.tenant, lake.source, lake.server, lake.database, table.name
-    )
+    compared = lake.origin.compare(lake.running, lake.source, table.name)
     at = compared.columns.index("id")
     ours, theirs = ({row[at]: row for row in rows} for rows in (compared.only_in_source, compared.only_in_lake))
     cells = [f"{table.name}: {compared.source_rows} rows in the source, {compared.lake_rows} in the lake"]
