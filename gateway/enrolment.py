@@ -37,6 +37,7 @@ MAX_HEAD_BYTES = 8 << 10
 #: from the end of the handshake, which has its own bound, to that of the connection
 CONNECTION_SECONDS = 20.0
 HANDSHAKE_SECONDS = 10.0
+ACCEPT_AGAIN_SECONDS = 5.0
 MAX_CONNECTIONS = 64
 MAX_CONNECTIONS_OF_ADDRESS = 8
 #: attempts to enrol
@@ -76,7 +77,13 @@ class EnrolmentPort:
         try:
             while True:
                 await self._places.acquire()
-                connection, address = await loop.sock_accept(self._listener)
+                try:
+                    connection, address = await loop.sock_accept(self._listener)
+                except OSError as exhausted:  # e.g. no file is left for it: those that wait are served later
+                    logger.warning("no connection to enrol is taken for now: %s", exhausted)
+                    self._places.release()
+                    await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                    continue
                 task = loop.create_task(self._serve(connection, str(address[0])))
                 self._tasks.add(task)
                 task.add_done_callback(self._over)

@@ -125,6 +125,15 @@ def test_clients_when_something_is_wrong_then_one_line_and_distinct_exit_codes(a
     assert_refused(process(*nowhere), 24, "agents")
 
 
+@pytest.mark.parametrize("ca", [(), ("--tls-client-ca", "ca.pem", "--ca", "ca")])
+def test_gateway_when_its_tls_would_let_anonymous_agents_in_or_has_two_cas_then_does_not_start(ca: tuple[str, ...]):
+    """With a certificate and no CA of agents it was encrypted and anonymous."""
+    where = ("--database", "sqlite:////nowhere/control.db", "--landing", "x", "--listen", "0.0.0.0:7070")
+    done = menura("gateway", "run", *where, "--tls-certificate", "gw.pem", "--tls-key", "gw.key", *ca)
+    assert_refused(done, 3 if ca else 23, "gateway")
+    assert "--tls-client-ca" in done.stderr
+
+
 def assert_refused(done: Done | subprocess.CompletedProcess[str], code: int, word: str) -> None:
     assert (done.returncode, done.stdout) == (code, ""), done
     assert done.stderr.count("\n") == 1, done.stderr

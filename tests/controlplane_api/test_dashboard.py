@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+from menura.instants import now_us
 
 from controlplane_api.database import Database
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -54,6 +55,13 @@ def test_dashboard_when_an_agent_calls_then_shows_it_by_itself(page: Browser, re
     page.wait_for_text("#sources", "connected")
     page.wait_for_text("#sources", "1.5 s")
     page.wait_for_text("#tables", "shop.orders")
+
+
+def test_dashboard_when_a_copy_of_an_agent_was_refused_then_says_so(page: Browser, registry: SqlRegistry):
+    facts.record_shop(registry)
+    problem = Problem("DUPLICATE_AGENT", "another process is it", terminal=True, at_us=now_us())
+    registry.record_refusal(("acme", "agent-1"), "agent agent-1 from here", problem)
+    page.wait_for_text("#overview", "agent-1: DUPLICATE_AGENT")
 
 
 def test_dashboard_when_start_and_stop_are_clicked_then_desired_state_follows(page: Browser, registry: SqlRegistry):

@@ -27,6 +27,8 @@ from tests.gateway.test_identity import shown
 from tests.remedies import commands
 from tests.servers import ROOT, free_port
 
+pytestmark = pytest.mark.long
+
 CONFIG = """\
 tenant: acme
 agent: db-1

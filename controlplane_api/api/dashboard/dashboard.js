@@ -84,8 +84,10 @@ function showOverview(fleet) {
   const lags = fleet.sources.map((source) => source.lag_us).filter((lag) => lag !== null);
   const failed = (tables.get("failed") ?? 0) + fleet.sources.filter((source) => source.problem).length;
   const connected = fleet.agents.filter((agent) => agent.connected).length;
+  const refused = fleet.agents.filter((agent) => agent.problem);
   const facts = [
     ["Agents connected", `${connected} of ${fleet.agents.length}`, connected < fleet.agents.length],
+    ...(refused.length ? [["Refused", refused.map((agent) => `${agent.agent}: ${agent.problem.code}`).join(", "), true]] : []),
     ["Sources", count(fleet.sources.length), false],
     ["Tables streaming", count(tables.get("streaming") ?? 0), false],
     ["Tables waiting", count(tables.get("waiting") ?? 0), (tables.get("waiting") ?? 0) > 0],
