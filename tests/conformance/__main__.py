@@ -6,12 +6,13 @@ from pathlib import Path
 
 from tests.conformance.keys import examine_keys
 from tests.conformance.platform import examine_all
+from tests.conformance.postgresql import subject as postgresql
 from tests.conformance.report import DOCUMENT, document
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        text = document(examine_all(Path(folder)), examine_keys(Path(folder)))
+        text = document(examine_all(Path(folder)), examine_keys(Path(folder)), postgresql.examine_all(Path(folder)))
     DOCUMENT.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
 

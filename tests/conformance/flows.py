@@ -33,6 +33,8 @@ class Flow:
     #: what is compared, where a SELECT from the table does not show all of it, and what tells its rows apart
     shown_by: str = "{t}"
     key: tuple[str, ...] = ("id",)
+    #: statements that make the table, where it is another one
+    made: tuple[str, ...] = ()
 
     @property
     def is_sql(self) -> bool:

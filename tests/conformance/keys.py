@@ -138,7 +138,7 @@ def keys_section(found: Mapping[str, Mapping[str, str]]) -> str:
 
 
 _HEAD = f"""
-## Foreign keys' actions
+### Foreign keys' actions
 
 What the agent says of the child at such a statement, at the default policy:
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tests.conformance import cases
 from tests.conformance.flows import flows_of
-from tests.conformance.run import Findings, examine
+from tests.conformance.mysql import examine_mysql
+from tests.conformance.run import Findings
 from tests.servers import SERVERS, Server, free_port, server
 
 ENCRYPTED = cases.Setting("encrypted log")
@@ -23,7 +24,7 @@ _COMMON = {"max_allowed_packet": "64M"}
 
 
 def examine_all(folder: Path) -> dict[str, Findings]:
-    """Every platform, side by side: each mostly waits for its servers."""
+    """Every MySQL and MariaDB, side by side: each mostly waits for its servers."""
     with ThreadPoolExecutor(len(cases.PLATFORMS)) as pool:
         running = {
             platform.name: pool.submit(examine_platform, platform, folder / platform.name.replace(" ", "-"))
@@ -36,13 +37,13 @@ def examine_platform(platform: cases.Platform, folder: Path) -> Findings:
     folder.mkdir(parents=True)
     types, settings, flows = cases.types_of(platform), cases.settings_of(platform), flows_of(platform)
     with server(platform.flavor, folder / "plain", release=platform.version, **_COMMON) as running:
-        findings = examine(running, folder, types, settings, flows)
+        findings = examine_mysql(running, folder, types, settings, flows)
     with _encrypted(platform, folder / "encrypted") as running:
         setting = ENCRYPTED
         if platform.flavor == "mysql":
             setting = ENCRYPTED_IN_A_GROUP
             _make_a_group(running)
-        encrypted = examine(running, folder, types, [setting], [])
+        encrypted = examine_mysql(running, folder, types, [setting], [])
     findings.types |= encrypted.types
     for name, where in encrypted.events.items():
         findings.events.setdefault(name, []).extend(where)

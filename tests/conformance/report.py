@@ -1,11 +1,12 @@
 """Findings as a document: agent/CONFORMANCE.md. Findings in, text out; the same findings give the same text."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from agent.sources.mysql.log import constants
 from tests.conformance import by_hand
 from tests.conformance.flows import FLOWS
 from tests.conformance.keys import keys_section
+from tests.conformance.postgresql import cases as postgresql_cases
 from tests.conformance.run import DECODED, Findings
 from tests.conformance.stops import STOPS
 from tests.servers import ROOT
@@ -31,23 +32,40 @@ run: statements on the real server, its log read by a real agent, the rows that 
 
 Nothing is skipped.
 """
+_MYSQL = """
+## MySQL and MariaDB
+"""
+_POSTGRESQL = """
+## PostgreSQL
+
+Generated columns are neither logged nor dumped, and are not sent: a table with one is compared without it. Such a table
+keeps its default replica identity under `REPLICA IDENTITY FULL`: version 18 refuses changes of a published table whose
+identity has a generated column, as a line of its own shows.
+"""
 _TYPES = """
-## {server}: types under each setting
+### {server}: types under each setting
 
 Each type has a table of its own, in which rows are inserted with the type's edges and NULL, updated (the column, the
 one beside it, the key) and deleted. A setting under which every type is decoded has one line.
 
 """
 _FLOWS = """
-## Statements
+### Statements
 
 One table is compared; what else a line names is there beside it. An event of 1 GiB, which no server writes within a
 test's time, is put together and decoded by tests/agent/native/test_events.py; a single value above 240 MiB stops its
 table.
 
 """
+_POSTGRESQL_FLOWS = """
+### Statements
+
+One table is compared; what else a line names is there beside it. What a statement did that no message tells, a look at
+the catalog finds, which the case waits for. The agent's user is a member of the role that owns the tables.
+
+"""
 _EVENTS = """
-## Events
+### Events
 
 What became of the cases above in whose log the event was: decoded, or why every one of them stopped. {not_there}: no
 log of this server held it. The last column says what it was shown with:
@@ -57,6 +75,13 @@ log of this server held it. The last column says what it was shown with:
 - **by hand**: no server here writes it, for the reason given. One that was put together as the servers' sources lay it
   out was given to the agent's reader or decoder, with this result.
 - **holds no row**: read on behind it; what needs it, such as a logged statement, stops where it stands.
+
+"""
+_MESSAGES = """
+### Messages
+
+What became of the cases above in whose part of the log pgoutput had the message: decoded, or why every one of them
+stopped. These are all messages of the protocol's version 1, which is the one that the agent asks for.
 
 """
 _STOPS = """
@@ -75,26 +100,39 @@ Run here: {servers}.
 Accepted and not run: MySQL from 8.0 on, MariaDB from 10.5 on. By their sources they write the formats above, and MySQL
 8.0 two events that 9.7 does not: rows events of version 1 (`log_bin_use_v1_row_events`), which MariaDB's logs show
 here, and VIEW_CHANGE in replication groups. What another server writes that is not in these tables stops its source.
+PostgreSQL 14 and 17 are run by `make churn` and by tests of the agent.
 """
+Of = Mapping[str, Findings]
 
 
-def document(findings: Mapping[str, Findings], keys: Mapping[str, Mapping[str, str]]) -> str:
-    """`keys`: as `keys.examine_keys` finds them."""
-    parts = [_HEAD.format(not_there=NOT_THERE)]
-    for name, found in findings.items():
-        parts += [_TYPES.format(server=name), _types(found)]
-    parts += [_FLOWS, _flows(findings), keys_section(keys), _EVENTS.format(not_there=NOT_THERE), _events(findings)]
-    parts += [_STOPS, stops(), _SERVERS.format(servers=", ".join(findings))]
-    return "".join(parts)
+def document(mysql: Of, keys: Mapping[str, Mapping[str, str]], postgresql: Of) -> str:
+    """By server; `keys`: as `keys.examine_keys` finds them."""
+    head, servers = _HEAD.format(not_there=NOT_THERE), _SERVERS.format(servers=", ".join([*mysql, *postgresql]))
+    return head + mysql_section(mysql, keys) + postgresql_section(postgresql) + _STOPS + stops() + servers
+
+
+def mysql_section(findings: Of, keys: Mapping[str, Mapping[str, str]]) -> str:
+    parts = [_MYSQL, *_of_types(findings), _FLOWS, _flows(findings, [flow.name for flow in FLOWS]), keys_section(keys)]
+    return "".join([*parts, _EVENTS.format(not_there=NOT_THERE), _events(findings)])
+
+
+def postgresql_section(findings: Of) -> str:
+    names = [flow.name for flow in postgresql_cases.FLOWS]
+    parts = [_POSTGRESQL, *_of_types(findings), _POSTGRESQL_FLOWS, _flows(findings, names)]
+    return "".join([*parts, _MESSAGES, _messages(findings)])
 
 
 def stops() -> str:
     """The reasons, which no run finds: they are listed, and each names a test that shows it."""
     parts = []
     for kind, found in STOPS.items():
-        lines = [f"### {kind}", "", "| reason | when | shown by |", "|---|---|---|"]
+        lines = [f"### {kind}: reasons", "", "| reason | when | shown by |", "|---|---|---|"]
         parts.append("\n".join([*lines, *(f"| {stop.code} | {stop.why} | {stop.shown_by} |" for stop in found)]))
     return "\n\n".join(parts) + "\n"
+
+
+def _of_types(findings: Of) -> list[str]:
+    return [part for name, found in findings.items() for part in (_TYPES.format(server=name), _types(found))]
 
 
 def _types(found: Findings) -> str:
@@ -115,13 +153,20 @@ def _types(found: Findings) -> str:
     return "\n".join(lines) + f"\n\nThe types: {listed}.\n"
 
 
-def _flows(findings: Mapping[str, Findings]) -> str:
-    names = dict.fromkeys(flow.name for flow in FLOWS)
-    rows = {name: [found.flows.get(name, NOT_THERE) for found in findings.values()] for name in names}
+def _flows(findings: Of, names: Iterable[str]) -> str:
+    rows = {name: [found.flows.get(name, NOT_THERE) for found in findings.values()] for name in dict.fromkeys(names)}
     return _table("statements", findings, rows)
 
 
-def _events(findings: Mapping[str, Findings]) -> str:
+def _messages(findings: Of) -> str:
+    rows = {
+        f"{name} ({kind})": [found.outcome(kind) or NOT_THERE for found in findings.values()]
+        for kind, name in postgresql_cases.MESSAGES.items()
+    }
+    return _table("message", findings, rows)
+
+
+def _events(findings: Of) -> str:
     numbers = {
         name: number
         for name, number in vars(constants).items()
