@@ -270,6 +270,13 @@ def test_message_when_it_lacks_ignored_columns_or_has_generated_ones_then_the_ta
     assert not is_told(without(known, "secret"), known, ALL)
 
 
+def test_generated_column_when_it_is_an_ordinary_one_by_now_then_a_message_that_has_it_tells_so() -> None:
+    before = table(column(1, "a"), column(2, "sum", generated=True))
+    now = table(column(1, "a"), column(2, "sum"))
+    assert told_by(relation(now), before, now, ALL).definition == now
+    assert told_by(relation(before), before, now, ALL).definition == before
+
+
 def test_message_when_a_list_lacks_a_column_that_is_new_then_the_table_is_as_it_was() -> None:
     before = table(column(1, "a"), column(2, "secret"))
     now = table(*before.attributes, column(3, "b"))

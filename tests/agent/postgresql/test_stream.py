@@ -14,6 +14,7 @@ from tests.agent.dumping import poll, wait_dumped
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.postgresql.sources import SOURCE
 from tests.agent.postgresql.streaming import (
+    COLUMNS,
     ORDERS,
     Kind,
     Writers,
@@ -286,6 +287,25 @@ def test_definition_when_altered_without_rows_then_a_look_finds_it(
         run(postgres, "INSERT INTO orders (id) VALUES (9)")
         gateway.wait(lambda: kinds(gateway, ORDERS) == [INSERT])
         assert len(events(gateway, ORDERS)) == 4
+
+
+def test_generated_columns_when_rows_change_then_they_are_left_out_until_they_are_ordinary_ones(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres, columns=f"{COLUMNS}, twice int GENERATED ALWAYS AS (id * 2) STORED")
+    with streaming(tmp_path, gateway, postgres):
+        begin(gateway, ORDERS)
+        run(postgres, "INSERT INTO orders (id, name) VALUES (1, 'a')", "ALTER TABLE orders REPLICA IDENTITY FULL")
+        run(postgres, "UPDATE orders SET name = 'b'", "ALTER TABLE orders RENAME name TO title")
+        run(postgres, "INSERT INTO orders (id, title) VALUES (2, 'c')")
+        gateway.wait(lambda: len(kinds(gateway, ORDERS)) == 4)
+        assert [row.get("name", row.get("title")) for row in gateway.rows(SOURCE, ORDERS)] == ["a", "a", "b", "c"]
+        assert all("twice" not in row for row in gateway.rows(SOURCE, ORDERS))
+        assert [event.reread for event in events(gateway, ORDERS)] == [False]
+        run(postgres, "ALTER TABLE orders ALTER twice DROP EXPRESSION", "INSERT INTO orders VALUES (3, 'd', '', 7)")
+        gateway.wait(lambda: any(event.reread for event in events(gateway, ORDERS)))
+        run(postgres, "INSERT INTO orders VALUES (4, 'e', '', 9)")
+        gateway.wait(lambda: [row for row in gateway.rows(SOURCE, ORDERS) if row.get("twice") == 9])
 
 
 def test_enum_when_a_label_is_renamed_then_the_rows_are_to_be_read_again(

@@ -47,7 +47,7 @@ class Told:
 
 def told_by(relation: Relation, before: TableDefinition | None, now: TableDefinition | None, verdict: Verdict) -> Told:
     """`before` and `now` are of the same oid; what else than columns may have changed is that of `before`."""
-    if before is not None and is_told(relation, before, verdict):
+    if before is not None and is_told(relation, before, verdict) and not _are_shown(relation, before, now):
         return Told(before, is_now=now is not None and now.attributes == before.attributes)
     if now is not None and is_told(relation, now, verdict) and (before is None or not replaced_columns(before, now)):
         if before is None:
@@ -82,6 +82,14 @@ def _without_generated(relation: Relation, definition: TableDefinition | None) -
     if not generated:
         return relation
     return replace(relation, columns=tuple(column for column in relation.columns if column.name not in generated))
+
+
+def _are_shown(relation: Relation, before: TableDefinition, now: TableDefinition | None) -> bool:
+    """Whether the message has columns that were generated and are ordinary ones by now: their rows are read from here
+    on, since no other message need follow."""
+    ordinary = {one.number for one in _all(now)}
+    names = {one.name for one in before.attributes if one.generated and one.number in ordinary}
+    return any(column.name in names for column in relation.columns)
 
 
 def _between(relation: Relation, before: TableDefinition | None, now: TableDefinition | None, verdict: Verdict) -> Told:
