@@ -52,12 +52,16 @@ class Beginning:
     unlogged_columns: UnloggedColumns
 
     def anew(self, replicate: changes_pb2.Replicate, known: Collection[Table]) -> list[Table]:
-        """Tables whose earlier life says nothing of their definition; of a log that is gone, all that are `known`."""
-        begun = [
+        """Tables whose earlier life does not go on; of a log that is gone, all that are `known`.
+
+        One that waits for its dump has not begun: what is known of it may tell its definition when it does.
+        """
+        asked = [
             (sync.table.database, sync.table.table)
             for sync in replicate.tables
             if sync.WhichOneof("start") not in (None, "position")
         ]
+        begun = [table for table in asked if table in self.starts.positions]
         if self.starts.gaps and not self.starts.kept:
             return [*begun, *known]
         return begun + [(event.table.database, event.table.table) for event in self.starts.gaps]
