@@ -42,6 +42,8 @@ class Lake:
     origin: LiveSource
     #: of errors after which a table waits for nothing
     codes: frozenset[str]
+    #: the tables were empty when their syncs began, without a dump: no rows are missing, whatever a table says
+    began_empty: bool = False
     #: whose dump had failed, as of one whose table got another key: another one was asked for, as the message says
     dumped_again: set[str] = field(default_factory=set)
 
@@ -97,10 +99,11 @@ class Lake:
             is_ended = said["state"] == "failed" and problem is not None and problem["terminal"]
             if is_ended and (said["unlogged"] is None or problem["code"] in self.codes):
                 continue
-            if said["earlier_rows_missing"] and said["dump"] is None and table not in self.dumped_again:
+            is_missed = said["earlier_rows_missing"] and not self.began_empty
+            if is_missed and said["dump"] is None and table not in self.dumped_again:
                 self.running.post(f"{self.running.table_path(self.source, self.database, table)}/dump")
                 self.dumped_again.add(table)
-            if said["earlier_rows_missing"]:
+            if is_missed:
                 waiting[table] = f"{said['state']}, rows are missing: {said['earlier_rows_missing']}"
             elif said["unlogged"] is not None:
                 waiting[table] = f"{said['state']}, unlogged: {said['unlogged']}"

@@ -103,7 +103,7 @@ def convert(plan: Plan, folder: Path) -> list[Outcome]:
             list(pool.map(lambda driver: _drive(driver, plan.rounds), drivers.values()))
         found, codes = [], frozenset(stop.code for stop in MYSQL_STOPS)
         for name, driver in drivers.items():
-            lake = Lake(running, name, MysqlSource(sources[name], DATABASE), codes)
+            lake = Lake(running, name, MysqlSource(sources[name], DATABASE), codes, began_empty=True)
             found.append(_outcome(api, lake, driver, plan.settle_seconds))
         return found
 
