@@ -57,12 +57,12 @@ def watched(config: PostgresqlConfig, on_going_down: Callable[[], None] = lambda
         on_going_down()
 
     sights = Sights(
-        seen.ends.append,
-        seen.snapshots.append,
-        seen.retentions.append,
-        seen.look,
-        lambda: seen.other_logs.append(True),
-        going_down,
+        end=seen.ends.append,
+        snapshot=seen.snapshots.append,
+        retention=seen.retentions.append,
+        look=seen.look,
+        other_log=lambda: seen.other_logs.append(True),
+        going_down=going_down,
     )
     watch = ServerWatch(config, SLOT, sights)
     watch.start()

@@ -45,7 +45,7 @@ DOING = "watching the replication slot"
 def _ignored(_: object) -> None: ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Sights:
     """Whom what is seen is told to, on the watch's thread."""
 
