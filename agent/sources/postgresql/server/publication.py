@@ -19,7 +19,7 @@ from agent.errors import TableError
 from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig
 from agent.sources.postgresql.errors import TableIdentityMissing, TableUnpublished
 from agent.sources.postgresql.server.connection import DUPLICATE_OBJECT, Connection, rows, sqlstate, writing
-from agent.sources.postgresql.server.publication_filter import addition, apply_filter, is_kept, removal
+from agent.sources.postgresql.server.publication_filter import addition, apply_filter, deviations, is_kept, removal
 from agent.sources.postgresql.server.publication_state import (
     GENERATED_VERSION,
     KINDS,
@@ -66,9 +66,11 @@ def ensure_published(
     if added:
         _write(connection, addition(state, config, [state.relations[table] for table in added]))
         state = look(connection, config, tables)
-    later = apply_filter(connection, config, state)
-    state = _settled(connection, config, tables, look(connection, config, tables))
-    return unpublished(state, config, tables), later.intersection(tables)
+    later = frozenset[Table]()
+    if deviations(state, config):
+        later = apply_filter(connection, config, state)
+        state = look(connection, config, tables)
+    return unpublished(_settled(connection, config, tables, state), config, tables), later.intersection(tables)
 
 
 def _settled(

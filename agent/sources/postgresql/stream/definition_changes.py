@@ -126,7 +126,7 @@ def _between(relation: Relation, before: TableDefinition | None, now: TableDefin
     hidden = {one.type_oid for one in _all(before) if verdict.ignores(one.name) and one.name not in told}
     unknown = [column for column, number in zip(relation.columns, numbers, strict=True) if number == UNNUMBERED]
     revealed = tuple(one.name for one in unknown if any(are_alike(one.type_oid, oid) for oid in hidden))
-    return Told(made, False, is_unfollowed and before is not None, revealed)
+    return Told(made, is_now=False, is_unfollowed=is_unfollowed and before is not None, revealed=revealed)
 
 
 def _with_left_out(
