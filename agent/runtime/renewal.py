@@ -79,8 +79,10 @@ class Renewal:
                 if str(unusable) != self._told:
                     log.warning("the identity can not be used", extra={"fields": {"error": str(unusable)}})
                 self._told = str(unusable)
-            except Exception:
-                log.exception("defect", extra={"fields": {"thread": self._thread.name}})
+            except Exception as defect:
+                if repr(defect) != self._told:  # else it would be told each second
+                    log.exception("defect", extra={"fields": {"thread": self._thread.name}})
+                self._told = repr(defect)
 
     def _step(self, answer: bytes | None, writer: StreamWriter | None) -> None:
         if isinstance(self._files, IdentityFile):
