@@ -1,6 +1,7 @@
 """The log of what was done and refused about who is who. Rows are added within the caller's transaction.
 
-It keeps the newest `MAX_ENTRIES`. Whoever can add refusals is held to a rate (`gateway.audit`, `gateway.enrolment`).
+What was done stays. Of refusals a tenant has the newest `MAX_REFUSALS`, so that whoever is refused again and again
+drives out nobody else's; he is held to a rate too (`gateway.audit`, `gateway.enrolment`).
 """
 
 from collections.abc import Sequence
@@ -12,9 +13,9 @@ from sqlalchemy import Connection, delete, insert, select
 
 from controlplane_api.models import AnyRow, AuditEntry
 
-MAX_ENTRIES = 100_000
+MAX_REFUSALS = 100_000
 #: entries between two looks at how many there are
-_LOOK_EVERY = 1_000
+LOOK_EVERY = 1_000
 MAX_CHARS = 2_000
 
 
@@ -23,8 +24,12 @@ def record(connection: Connection, tenant: str, actor: str, action: str, *, refu
     texts = {"tenant": tenant, "actor": actor, "action": action, "refused": refused, "found": found}
     shown = {name: clean_text(printable(text)[:MAX_CHARS]) for name, text in texts.items()}
     entry = connection.execute(insert(AuditEntry).values(at_us=now_us(), **shown).returning(AuditEntry.id)).scalar_one()
-    if entry % _LOOK_EVERY == 0:
-        connection.execute(delete(AuditEntry).where(AuditEntry.id <= entry - MAX_ENTRIES))
+    if entry % LOOK_EVERY == 0:
+        refusals = (AuditEntry.tenant == shown["tenant"], AuditEntry.refused != "")
+        newest_over = (
+            select(AuditEntry.id).where(*refusals).order_by(AuditEntry.id.desc()).offset(MAX_REFUSALS).limit(1)
+        )
+        connection.execute(delete(AuditEntry).where(*refusals, AuditEntry.id <= newest_over.scalar_subquery()))
 
 
 def newest(connection: Connection, tenant: str, limit: int) -> Sequence[AnyRow]:
