@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from menura.instants import now_us
 
 from gateway.errors import IdentityRefused
-from gateway.metrics import GatewayMetrics
 from gateway.rate import Rate
 from gateway.registry import AgentName, Problem, Registry
-from gateway.tasks import report
+from gateway.tasks import Reports
 
 #: of one agent, and of all
 PER_SECOND, BURST = 0.1, 20
@@ -24,7 +23,7 @@ MAX_NAMES = 10_000
 @dataclass(slots=True)
 class Audit:
     registry: Registry
-    metrics: GatewayMetrics
+    reports: Reports
     _rates: "OrderedDict[AgentName, Rate]" = field(default_factory=OrderedDict)
     _of_all: Rate = field(default_factory=lambda: Rate(PER_SECOND_OF_ALL, BURST_OF_ALL))
 
@@ -37,4 +36,4 @@ class Audit:
         if rate.try_take() and self._of_all.try_take():
             problem = Problem(error.code, str(error), error.terminal, now_us())
             actor = f"agent {name[1]} from {peer}"
-            await report(self.metrics, lambda: self.registry.record_refusal(name, actor, problem))
+            await self.reports.tell(lambda: self.registry.record_refusal(name, actor, problem))

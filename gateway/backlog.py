@@ -13,10 +13,8 @@ Two bounds of the process, in bytes:
 
 import asyncio
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from gateway.errors import NOTHING_LOST, CreditOverdrawn
 from gateway.registry import SourceKey
@@ -45,8 +43,6 @@ class Backlog:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: held while a message that came in parts is parsed
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: in which it is parsed; no report to the database takes it
-    parser: Executor = field(default_factory=partial(ThreadPoolExecutor, 1, "parse"))
     _bytes: int = 0
     _has_room: asyncio.Event = field(default_factory=asyncio.Event)
     _assemblies: "list[PartsRoom]" = field(default_factory=list)

@@ -24,7 +24,7 @@ from gateway.reconciliation import Generations
 from gateway.registry import Registry, SourceKey
 from gateway.standings import Standings
 from gateway.stream_fence import StreamFence
-from gateway.tasks import finish
+from gateway.tasks import Reports, finish
 from gateway.wire.message import Frames
 
 T = TypeVar("T")
@@ -66,6 +66,7 @@ class LandingParts:
     generations: Generations
     dump_generations: Generations
     metrics: GatewayMetrics
+    reports: Reports
     threads: Executor
     pending_chunks: PendingChunks
     backlog: Backlog = field(default_factory=Backlog)

@@ -48,7 +48,7 @@ from gateway.registry import Registry, RegistryUnavailable
 from gateway.session import Session
 from gateway.standings import Standings
 from gateway.stream import AgentStream
-from gateway.tasks import run_until_first
+from gateway.tasks import Reports, run_until_first
 from gateway.tls import AuthorityTls, FilesTls, ServerTls
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 #: one for the commit that runs, the others for leases and for runs that begin
 COMMIT_THREADS = 4
+#: of what agents report, which waits for the database
+REPORT_THREADS = 4
 REGISTRY_RETRY_SECONDS = 1.0
 #: how often it is asked whether somebody wants what is held back to be applied again
 QUARANTINE_SECONDS = 1.0
@@ -110,7 +112,9 @@ async def serve(
     with (
         ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads,
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
+        ThreadPoolExecutor(REPORT_THREADS, thread_name_prefix="report") as reporting,
     ):
+        reports = Reports(metrics, reporting)
         committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics, commits)
         parts = LandingParts(
             config=config,
@@ -119,10 +123,11 @@ async def serve(
             storage=storage,
             committer=committer,
             standings=standings,
-            audit=Audit(registry, metrics),
+            audit=Audit(registry, reports),
             generations=generations,
             dump_generations=dump_generations,
             metrics=metrics,
+            reports=reports,
             threads=threads,
             pending_chunks=PendingChunks(),
         )

@@ -22,7 +22,7 @@ from gateway.stream import AgentStream
 from gateway.streams.client import Client
 from gateway.streams.control import Control
 from gateway.streams.replication import Replication
-from gateway.tasks import finish, report, run_until_first
+from gateway.tasks import finish, run_until_first
 from gateway.wire.translation import problem_from, source_health, source_seen
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,10 @@ class Session:
         said = source_seen(hello).get(key.source)
         if said is not None and said.flavor:
             agent.flavors[key.source] = said.flavor
-        flavor = lambda: agent.flavors.get(key.source, "")  # noqa: E731
+
+        def flavor() -> str:
+            return agent.flavors.get(source.source, "")
+
         await Replication(self.stream, source, key.session, flavor, self.parts).serve()
 
     async def _leave_when_not_assigned(self, source: SourceKey) -> None:
@@ -123,17 +126,15 @@ class Session:
             for health in source_health(heartbeat, now_us())
             if self.presence.is_held_by(SourceKey(key.tenant, health.source), key.agent)
         ]
-        await report(
-            self.parts.metrics,
+        await self.parts.reports.tell(
             lambda: self.parts.registry.record_heartbeat(
                 key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, now_us()
-            ),
+            )
         )
 
     async def _record_gone(self, agent: AgentSession) -> None:
-        await report(
-            self.parts.metrics,
-            lambda: self.parts.registry.record_agent_gone(agent.tenant, agent.agent, agent.session, now_us()),
+        await self.parts.reports.tell(
+            lambda: self.parts.registry.record_agent_gone(agent.tenant, agent.agent, agent.session, now_us())
         )
 
 

@@ -220,8 +220,7 @@ class AgentStream:
                 allocator.trim()  # its parts were many small blocks, which would be kept
             async with self._backlog.parsing:
                 await self._backlog.room()
-                loop = asyncio.get_running_loop()
-                received = await loop.run_in_executor(self._backlog.parser, read_message, whole)
+                received = await asyncio.to_thread(read_message, whole)
                 if received.message.WhichOneof("payload") not in _BATCHES:
                     self._count(cost_bytes(received))
                 return received

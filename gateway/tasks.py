@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,8 +32,8 @@ async def run_until_first(*concerns: Coroutine[Any, Any, None]) -> None:
 
 
 async def ask_registry(call: Callable[..., T], *arguments: object, threads: Executor | None = None) -> T:
-    """A registry call in a thread, of `threads` or of those of reports; raises `RegistryAway`, which ends a stream for
-    a while, or `ReportRefused`."""
+    """A registry call in a thread, of `threads` or of the loop's own; raises `RegistryAway`, which ends a stream for a
+    while, or `ReportRefused`."""
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, partial(call, *arguments))
     except RegistryUnavailable as unavailable:
@@ -46,16 +47,24 @@ async def ask_registry(call: Callable[..., T], *arguments: object, threads: Exec
         raise ReportRefused("telling the control plane's database", str(refused), data=NOTHING_LOST) from refused
 
 
-async def report(metrics: GatewayMetrics, call: Callable[[], None]) -> None:
-    """Tell the registry what the next exchange tells anew: dropped while the registry is away, or refuses it."""
-    try:
-        await asyncio.to_thread(call)
-    except RegistryUnavailable as unavailable:
-        metrics.menura_registry_failures_total += 1
-        logger.warning("report dropped, registry is away: %s", unavailable)
-    except RegistryRefused as refused:
-        metrics.menura_registry_failures_total += 1
-        logger.warning("report dropped, registry refuses it: %s", refused)
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What agents say of themselves, on its way to the registry."""
+
+    metrics: GatewayMetrics
+    #: reports' own: nothing that a stream waits for waits for these
+    threads: Executor
+
+    async def tell(self, call: Callable[[], None]) -> None:
+        """What the next exchange tells anew: dropped while the registry is away, or refuses it."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self.threads, call)
+        except RegistryUnavailable as unavailable:
+            self.metrics.menura_registry_failures_total += 1
+            logger.warning("report dropped, registry is away: %s", unavailable)
+        except RegistryRefused as refused:
+            self.metrics.menura_registry_failures_total += 1
+            logger.warning("report dropped, registry refuses it: %s", refused)
 
 
 async def finish(work: Awaitable[None]) -> None:

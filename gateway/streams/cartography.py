@@ -15,7 +15,6 @@ from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession
 from gateway.registry import SourceKey, TableSeen
 from gateway.stream import AgentStream
-from gateway.tasks import report
 from gateway.wire.translation import tables_seen
 
 MAX_TABLES = 500_000
@@ -48,8 +47,7 @@ class Cartographer:
         if part.flavor:
             self._agent.flavors[self._key.source] = part.flavor
         async with self._parts.cartography_turn:
-            await report(
-                self._parts.metrics,
+            await self._parts.reports.tell(
                 lambda: self._parts.registry.record_cartography(
                     self._key,
                     part.flavor,

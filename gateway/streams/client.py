@@ -12,7 +12,7 @@ from gateway.registry import Problem, SourceKey
 from gateway.stream import AgentStream
 from gateway.streams.cartography import Cartographer
 from gateway.streams.dumps import Dumps
-from gateway.tasks import report, run_until_first
+from gateway.tasks import run_until_first
 from gateway.wire.translation import problem_from
 
 
@@ -49,7 +49,6 @@ class Client:
         return True
 
     async def _record_problem(self, problem: Problem) -> None:
-        await report(
-            self._parts.metrics,
-            lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us),
+        await self._parts.reports.tell(
+            lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us)
         )

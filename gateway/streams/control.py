@@ -22,7 +22,7 @@ from gateway.landing_parts import LandingParts
 from gateway.presence import ERROR_ROWS, AgentSession, Presence
 from gateway.registry import AgentSeen, Problem, SourceKey
 from gateway.stream import AgentStream
-from gateway.tasks import ask_registry, report, run_until_first
+from gateway.tasks import ask_registry, run_until_first
 from gateway.wire.translation import (
     optional_problem,
     other_server,
@@ -179,9 +179,7 @@ class Control:
         await self._stream.send(StreamRequest(certificate=Certificate(certificate_pem=certificate)))
 
     async def _record_problem(self, key: SourceKey, problem: Problem) -> None:
-        await report(
-            self._parts.metrics, lambda: self._parts.registry.record_source_problem(key, problem, problem.at_us)
-        )
+        await self._parts.reports.tell(lambda: self._parts.registry.record_source_problem(key, problem, problem.at_us))
 
     async def _record_effective(self, state: EffectiveState) -> None:
         if state.source not in self._sent:
@@ -189,8 +187,7 @@ class Control:
         await self._agent.reports.take(1 + len(state.tables))
         at_us = now_us()
         tables, problem = tables_effective(state, at_us), optional_problem(state, at_us)
-        await report(
-            self._parts.metrics,
+        await self._parts.reports.tell(
             lambda: self._parts.registry.record_effective(
                 self._key(state.source),
                 state.generation,

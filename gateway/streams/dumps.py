@@ -45,7 +45,7 @@ from gateway.registry import DumpSeen, Problem, SourceKey
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
 from gateway.streams.dump_messages import desired_dumps, dump_planned, dump_seen, landed_chunk
-from gateway.tasks import ask_registry, finish, report, run_until_first
+from gateway.tasks import ask_registry, finish, run_until_first
 from gateway.wire.message import Frames, Received
 from gateway.wire.snapshot_batch import check_sizes, read_rows
 from gateway.wire.translation import problem_from, table_name
@@ -261,7 +261,7 @@ class Dumps:
                 await self._record_states(states)
 
     async def _record_states(self, states: list[DumpSeen]) -> None:
-        await report(self.parts.metrics, lambda: self.parts.registry.record_dump_status(self.key, states, now_us()))
+        await self.parts.reports.tell(lambda: self.parts.registry.record_dump_status(self.key, states, now_us()))
 
     async def _answer(self) -> None:
         """Say which chunks cuts have committed; leave when one was lost."""
@@ -306,7 +306,7 @@ class Dumps:
 
     async def _record_problem(self, problem: Problem | None) -> None:
         at_us = now_us()
-        await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
+        await self.parts.reports.tell(lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
 
     async def _close(self) -> None:
         """Leave nothing behind but what cuts have named: the thread ends, dropped files go."""

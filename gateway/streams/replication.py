@@ -51,7 +51,7 @@ from gateway.registry import RegistryRefused, RegistryUnavailable, SourceCommitt
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
 from gateway.streams.cut_dumps import FILE_ENTRY_BYTES, CutDumps, NamedChunks
-from gateway.tasks import ask_registry, finish, report, run_until_first
+from gateway.tasks import ask_registry, finish, run_until_first
 from gateway.wire.change_batch import check_sizes, read_batch
 from gateway.wire.cut_end import Before, CutSaid, entry_bytes, read_cut_end
 from gateway.wire.message import Frames, Received
@@ -401,7 +401,7 @@ class Replication:
         """What an operator reads of this source; None takes it back."""
         at_us = now_us()
         problem = None if error is None else problem_from(error, at_us)
-        await report(self.parts.metrics, lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
+        await self.parts.reports.tell(lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
 
     async def _close(self) -> None:
         """Leave nothing behind: the thread ends, commits settle, dropped files go, the lease is free."""

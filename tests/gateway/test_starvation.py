@@ -1,4 +1,4 @@
-"""Reports that wait for the database, however many, keep no other source from committing."""
+"""Reports that wait for the database, however many, keep no other source from committing and no agent out."""
 
 import asyncio
 import os
@@ -9,13 +9,13 @@ from typing import Any
 from menura.v1.error_pb2 import Error
 
 from gateway.registry import Problem, SourceKey
+from gateway.server import REPORT_THREADS
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import change_batch, commit_cut, cut_end, eventually, rows_batch, scripted_agent
 
-#: an event loop's own, which reports have
-THREADS = min(32, (os.cpu_count() or 1) + 4)
-REPORTS = THREADS + 2
+#: more than an event loop has threads of its own
+REPORTS = min(32, (os.cpu_count() or 1) + 4) + 2
 
 
 class WaitingForItsDatabase(MemoryRegistry):
@@ -35,7 +35,7 @@ class WaitingForItsDatabase(MemoryRegistry):
 def test_commit_when_reports_of_others_wait_for_the_database_then_it_does_not(tmp_path: Path) -> None:
     registry = WaitingForItsDatabase()
     others = [f"other{number}" for number in range(REPORTS)]
-    for source in ("shop", "crm", *others):
+    for source in ("shop", "crm", "late", *others):
         registry.want("acme", source, "orders")
 
     async def scenario() -> None:
@@ -48,16 +48,19 @@ def test_commit_when_reports_of_others_wait_for_the_database_then_it_does_not(tm
             try:
                 for stream in streams:
                     await stream.send(error=Error(code="EVENT_UNKNOWN", doing="reading", found="event 99"))
-                await eventually("all threads of reports to wait", lambda: registry.waiting >= THREADS)
+                await eventually("all threads of reports to wait", lambda: registry.waiting >= REPORT_THREADS)
                 await commit_cut(shop, run, 1, range(1, 11))
                 await shop.send_batch(change_batch(run, 2, "orders", rows_batch(range(11, 60_000))))
                 await shop.send(cut_end=cut_end(run, 2, 59_999))
                 await shop.expect("cut_committed")
                 crm, crm_run = await agent.open_binlog("crm")
                 await commit_cut(crm, crm_run, 1, range(1, 11))
+                async with scripted_agent(address, "late", agent="agent-2") as newcomer:
+                    late, late_run = await newcomer.open_binlog("late")
+                    await commit_cut(late, late_run, 1, range(1, 11))
                 assert not registry.problems
             finally:
                 registry.free.set()
 
     asyncio.run(scenario())
-    assert len(landed_gsns(tmp_path)) == 59_999 + 10
+    assert len(landed_gsns(tmp_path)) == 59_999 + 20
