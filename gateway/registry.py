@@ -322,8 +322,20 @@ class Registry(Protocol):
         server_identity: str,
         tables: Sequence[TableSeen],
         at_us: int,
-    ) -> None:
-        """Replaces the whole cartography of the source; tables that are gone are marked, their syncs kept."""
+        *,
+        digest: bytes = b"",
+        base: bytes = b"",
+        gone: Sequence[tuple[str, str]] = (),
+    ) -> bool:
+        """The cartography of a source; tables that are gone are marked, their syncs kept.
+
+        `digest` is kept as that of what is recorded then. Without `base` the tables are all that there are. With one
+        they are those that are new or other since the cartography of that digest, and `gone` those that are no longer
+        there; False: another one is recorded, and nothing was done.
+        """
+
+    def cartography_digest(self, key: SourceKey) -> bytes:
+        """As it was recorded last; empty: none."""
 
     def record_effective(
         self,

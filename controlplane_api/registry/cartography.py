@@ -1,27 +1,33 @@
 """A source's cartography as its tables' rows: only what changed since the last one is written.
 
-Comes in: all tables that an agent sees on a server, which may be hundreds of thousands. What differs is found in a
-transaction that only reads, and written in pieces of `PIECE_TABLES`, each in a transaction of its own. After each piece
-the database is left to others for as long as it was taken, so that one tenant's large server keeps no other tenant's
-commits waiting. A kill between two pieces leaves the tables that were written; the next cartography brings the others.
+Comes in: all tables that an agent sees on a server, which may be hundreds of thousands, or those that differ from a
+cartography that is recorded. What differs from the rows is found in a transaction that only reads, and written in
+pieces of `PIECE_TABLES`, each in a transaction of its own. After each piece the database is left to others for as long
+as it was taken, so that one tenant's large server keeps no other tenant's commits waiting. The cartography's digest is
+written last: a kill between two pieces leaves the tables that were written, and the former digest, which the agent
+answers with all tables.
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, select, tuple_, update
 
 from controlplane_api.documents import Document, insert_into
-from controlplane_api.models import SourceTable
+from controlplane_api.models import AnyRow, Source, SourceTable
 from gateway.registry import TableSeen
 
 PIECE_TABLES = 1_000
+
+T = TypeVar("T")
+#: database and table
+Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +40,35 @@ class Differences:
     gone: Sequence[int]
 
 
-def differences(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> Differences:
-    stored = {
-        (row.database, row.name): row
-        for row in connection.execute(
-            select(SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.digest, SourceTable.gone).where(
-                SourceTable.source_id == source_id
-            )
-        )
-    }
-    changed = []
+def digest(connection: Connection, source_id: int) -> bytes:
+    """Of what is recorded; empty: none."""
+    kept: str = connection.execute(select(Source.cartography_digest).where(Source.id == source_id)).scalar_one()
+    return bytes.fromhex(kept)
+
+
+def differences(
+    connection: Connection, source_id: int, tables: Sequence[TableSeen], told_gone: Collection[Name] | None = None
+) -> Differences:
+    """`told_gone` None: the tables are all that there are. Else others stay as they are, but for these."""
     seen = {(table.database, table.table): table for table in tables}
+    stored = _stored(connection, source_id, None if told_gone is None else [*seen, *told_gone])
+    changed = []
     for (database, name), table in seen.items():
         card = _card(table)
         row = stored.get((database, name))
         if row is None or row.gone or row.digest != card["digest"]:
             changed.append({"source_id": source_id, "database": database, "name": name, **card})
     return Differences(changed, [row.id for named, row in stored.items() if named not in seen and not row.gone])
+
+
+def _stored(connection: Connection, source_id: int, names: Sequence[Name] | None) -> dict[Name, AnyRow]:
+    """Of these tables, or of all."""
+    rows = select(SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.digest, SourceTable.gone).where(
+        SourceTable.source_id == source_id
+    )
+    name = tuple_(SourceTable.database, SourceTable.name)
+    asked = [rows] if names is None else [rows.where(name.in_(piece)) for piece in _pieces(names)]
+    return {(row.database, row.name): row for one in asked for row in connection.execute(one)}
 
 
 def store(
@@ -77,7 +95,7 @@ def store(
         pause(clock() - began)
 
 
-def _pieces(rows: Sequence[Document]) -> Iterator[Sequence[Document]]:
+def _pieces(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     return (rows[begin : begin + PIECE_TABLES] for begin in range(0, len(rows), PIECE_TABLES))
 
 

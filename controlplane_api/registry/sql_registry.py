@@ -102,12 +102,16 @@ class SqlRegistry:
         server_identity: str,
         tables: Sequence[TableSeen],
         at_us: int,
-    ) -> None:
+        *,
+        digest: bytes = b"",
+        base: bytes = b"",
+        gone: Sequence[tuple[str, str]] = (),
+    ) -> bool:
         with self._read() as connection:
             source_id = connection.execute(_id_of(key)).scalar()
-            found = None if source_id is None else cartography.differences(connection, source_id, tables)
-        if found is None:
-            return
+            if source_id is None or (base and base != cartography.digest(connection, source_id)):
+                return False
+            found = cartography.differences(connection, source_id, tables, gone if base else None)
         cartography.store(self._write, found)
         with self._write() as connection:
             connection.execute(
@@ -118,8 +122,15 @@ class SqlRegistry:
                     server_version=clean_text(server_version),
                     server_identity=clean_text(server_identity),
                     cartography_at_us=at_us,
+                    cartography_digest=digest.hex(),
                 )
             )
+        return True
+
+    def cartography_digest(self, key: SourceKey) -> bytes:
+        with self._read() as connection:
+            source_id = connection.execute(_id_of(key)).scalar()
+            return b"" if source_id is None else cartography.digest(connection, source_id)
 
     def record_effective(
         self,

@@ -1,5 +1,7 @@
 """How what agents see on their servers is stored, beside commits of others."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import select
 
@@ -42,6 +44,30 @@ def test_cartography_when_it_is_large_then_others_commit_between_its_pieces(
     after = names(database)
     assert {name for name, gone in after.items() if gone} == {"gone1", "gone2", "gone3"}
     assert registry.committed(OTHER).cut == 4
+
+
+def test_cartography_when_differences_are_told_then_other_tables_stay(
+    registry: SqlRegistry, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cartography, "PIECE_TABLES", 2)
+
+    def record(tables: list[str], **told: Any) -> bool:
+        seen = [facts.table_seen(name) for name in tables]
+        return registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, seen, T0, **told)
+
+    registry.record_agent(facts.agent_seen())
+    assert registry.cartography_digest(KEY) == b""
+    assert record(["t1", "t2", "t3", "t4"], digest=b"one")
+    gone = [("shop", "t2"), ("shop", "t3"), ("shop", "t4"), ("shop", "never there")]
+    assert record(["t5", "t6"], base=b"one", gone=gone, digest=b"two")
+    told = {"t1": False, "t2": True, "t3": True, "t4": True, "t5": False, "t6": False}
+    assert names(database) == told
+    assert registry.cartography_digest(KEY) == b"two"
+    assert not record(["t7"], base=b"one", digest=b"three")
+    assert (names(database), registry.cartography_digest(KEY)) == (told, b"two")
+    assert record(["t2"], base=b"two", digest=b"four")
+    assert not names(database)["t2"]
+    assert not registry.record_cartography(OTHER, "mysql", "9.7.0", facts.UUID, [], T0, base=b"four")
 
 
 def test_cartography_when_a_command_has_made_one_of_its_tables_meanwhile_then_it_is_one_table(

@@ -42,6 +42,7 @@ class MemoryRegistry:
         self.gone: list[tuple[str, str, str]] = []
         self.heartbeats: list[tuple[str, str, tuple[SourceHealth, ...]]] = []
         self.cartography: dict[SourceKey, tuple[TableSeen, ...]] = {}
+        self.cartography_digests: dict[SourceKey, bytes] = {}
         self.effective: dict[SourceKey, tuple[int, tuple[TableEffective, ...]]] = {}
         self.problems: dict[SourceKey, Problem | None] = {}
         self.other_servers: dict[SourceKey, OtherServerSeen | None] = {}
@@ -118,9 +119,23 @@ class MemoryRegistry:
         server_identity: str,
         tables: Sequence[TableSeen],
         at_us: int,
-    ) -> None:
+        *,
+        digest: bytes = b"",
+        base: bytes = b"",
+        gone: Sequence[tuple[str, str]] = (),
+    ) -> bool:
         self._check()
-        self.cartography[key] = tuple(tables)
+        if base and base != self.cartography_digests.get(key):
+            return False
+        kept = {(seen.database, seen.table): seen for seen in self.cartography.get(key, ())} if base else {}
+        kept |= {(seen.database, seen.table): seen for seen in tables}
+        self.cartography[key] = tuple(seen for name, seen in kept.items() if name not in gone)
+        self.cartography_digests[key] = digest
+        return True
+
+    def cartography_digest(self, key: SourceKey) -> bytes:
+        self._check()
+        return self.cartography_digests.get(key, b"")
 
     def record_effective(
         self,
