@@ -12,8 +12,9 @@ alone is quarantined. Its later cuts are held back too, until somebody has them 
 moves the source past them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Protocol
 
 from menura.landing import LandedAhead, LandedPosition, LogEntry
@@ -124,6 +125,23 @@ class TableSeen:
     columns: tuple[ColumnSeen, ...]
     keys: tuple[KeySeen, ...]
     denied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CartographyEnd:
+    """What a cartography says beside its tables."""
+
+    flavor: str
+    server_version: str
+    server_identity: str
+    digest: bytes
+    #: `table_hash` of all tables that there are; None: they were not told, but those that differ
+    names: Collection[int] | None
+
+
+def table_hash(database: str, table: str) -> int:
+    """64 bits: of half a million tables two have the same with a probability below 1e-8."""
+    return int.from_bytes(blake2b(f"{len(database)}:{database}{table}".encode(), digest_size=8).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,28 +332,23 @@ class Registry(Protocol):
         at_us: int,
     ) -> None: ...
 
-    def record_cartography(
-        self,
-        key: SourceKey,
-        flavor: str,
-        server_version: str,
-        server_identity: str,
-        tables: Sequence[TableSeen],
-        at_us: int,
-        *,
-        digest: bytes = b"",
-        base: bytes = b"",
-        gone: Sequence[tuple[str, str]] = (),
-    ) -> bool:
-        """The cartography of a source; tables that are gone are marked, their syncs kept.
+    def cartography_digest(self, key: SourceKey) -> bytes:
+        """Of the cartography that is recorded whole; empty: none."""
 
-        `digest` is kept as that of what is recorded then. Without `base` the tables are all that there are. With one
-        they are those that are new or other since the cartography of that digest, and `gone` those that are no longer
-        there; False: another one is recorded, and nothing was done.
+    def begin_cartography(self, key: SourceKey, base: bytes) -> bool:
+        """Tables are about to be told: all, or those that differ from the cartography of digest `base`.
+
+        False: another one is recorded, or nobody knows the source. From here to its end no cartography counts as whole.
         """
 
-    def cartography_digest(self, key: SourceKey) -> bytes:
-        """As it was recorded last; empty: none."""
+    def record_tables(self, key: SourceKey, tables: Sequence[TableSeen], gone: Sequence[tuple[str, str]]) -> None:
+        """Some of those that there are, and of those that are no longer there; what is recorded of others stays.
+
+        A table that is gone is marked, its sync kept.
+        """
+
+    def end_cartography(self, key: SourceKey, told: CartographyEnd, at_us: int) -> None:
+        """All was told. Tables that are not among its names are gone."""
 
     def record_effective(
         self,

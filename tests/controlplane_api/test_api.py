@@ -158,7 +158,7 @@ def test_events_of_a_table_when_asked_for_then_the_last_one_comes_first(client: 
 def test_bulk_start_when_some_tables_cannot_then_each_has_its_outcome(client: httpx.Client, registry: SqlRegistry):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen("orders"), facts.table_seen("items"), facts.table_seen("secrets", denied=True)]
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     named = [{"database": "shop", "table": name} for name in ("orders", "secrets", "nowhere", "orders")]
     outcomes = post(client, f"{SHOP}/start", {"tables": named, "start": "oldest"})
     assert outcomes["generation"] == 1
@@ -210,7 +210,7 @@ def test_tables_when_filtered_and_paged_then_every_match_comes_once(client: http
 def test_path_when_names_are_hostile_then_means_that_table(client: httpx.Client, registry: SqlRegistry, name: str):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen(name, database=name), facts.table_seen("innocent")]
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     table = client.get(path_of(name, name)).json()
     assert (table["database"], table["table"]) == (name, name)
     assert post(client, path_of(name, name, "/start"), {"start": "oldest"})["changed"]

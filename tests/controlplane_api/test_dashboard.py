@@ -203,7 +203,7 @@ def test_dashboard_when_a_command_is_refused_then_shows_all_that_the_error_says(
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0, "purged")])))
     again = "button[aria-label='Dump the earlier rows of shop.orders']"
     wait_for("the button", lambda: page.run("return !!document.querySelector(arguments[0])", again))
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen("orders", denied=True)], T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen("orders", denied=True)], T0)
     page.click(again)
     for words in ("TABLE_DENIED", "policy", "Nothing was changed."):
         page.wait_for_text("#outcome", words)
@@ -214,7 +214,7 @@ def test_dashboard_when_a_command_is_refused_then_shows_all_that_the_error_says(
 def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(page: Browser, registry: SqlRegistry):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen(HOSTILE, database=".."), facts.table_seen("a/b", database="%2F")]
-    registry.record_cartography(KEY, HOSTILE, HOSTILE, HOSTILE, tables, T0)
+    facts.record_cartography(registry, KEY, HOSTILE, HOSTILE, HOSTILE, tables, T0)
     page.wait_for_text("#tables", HOSTILE)
     page.wait_for_text("#sources", HOSTILE)
     for number in range(2):

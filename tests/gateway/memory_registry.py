@@ -10,6 +10,7 @@ from menura.landing import LogEntry
 from gateway.registry import (
     AgentName,
     AgentSeen,
+    CartographyEnd,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
@@ -26,6 +27,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    table_hash,
 )
 from tests.gateway.memory_dumps import MemoryDumps
 
@@ -111,31 +113,30 @@ class MemoryRegistry:
         self._check()
         self.heartbeats.append((tenant, agent, tuple(sources)))
 
-    def record_cartography(
-        self,
-        key: SourceKey,
-        flavor: str,
-        server_version: str,
-        server_identity: str,
-        tables: Sequence[TableSeen],
-        at_us: int,
-        *,
-        digest: bytes = b"",
-        base: bytes = b"",
-        gone: Sequence[tuple[str, str]] = (),
-    ) -> bool:
-        self._check()
-        if base and base != self.cartography_digests.get(key):
-            return False
-        kept = {(seen.database, seen.table): seen for seen in self.cartography.get(key, ())} if base else {}
-        kept |= {(seen.database, seen.table): seen for seen in tables}
-        self.cartography[key] = tuple(seen for name, seen in kept.items() if name not in gone)
-        self.cartography_digests[key] = digest
-        return True
-
     def cartography_digest(self, key: SourceKey) -> bytes:
         self._check()
         return self.cartography_digests.get(key, b"")
+
+    def begin_cartography(self, key: SourceKey, base: bytes) -> bool:
+        self._check()
+        if base and base != self.cartography_digests.get(key):
+            return False
+        self.cartography_digests[key] = b""
+        return True
+
+    def record_tables(self, key: SourceKey, tables: Sequence[TableSeen], gone: Sequence[tuple[str, str]]) -> None:
+        self._check()
+        kept = {(seen.database, seen.table): seen for seen in (*self.cartography.get(key, ()), *tables)}
+        self.cartography[key] = tuple(seen for name, seen in kept.items() if name not in gone)
+
+    def end_cartography(self, key: SourceKey, told: CartographyEnd, at_us: int) -> None:
+        self._check()
+        self.cartography[key] = tuple(
+            seen
+            for seen in self.cartography.get(key, ())
+            if told.names is None or table_hash(seen.database, seen.table) in told.names
+        )
+        self.cartography_digests[key] = told.digest
 
     def record_effective(
         self,

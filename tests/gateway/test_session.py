@@ -163,9 +163,11 @@ def test_a_cartography_when_its_last_part_has_come_is_recorded_whole(tmp_path: P
             stream = await agent.open("MySQLClient", "shop")
             await stream.expect("cartography_request")
             await stream.send(cartography=Cartography(source="shop", flavor="mysql", tables=[card("orders")]))
-            assert registry.cartography == {}
-            await stream.send(cartography=Cartography(source="shop", flavor="mysql", tables=[card("items")], last=True))
-            await eventually("the cartography", lambda: SHOP in registry.cartography)
+            await eventually("the tables of the first part", lambda: SHOP in registry.cartography)
+            assert not registry.cartography_digest(SHOP)
+            whole = Cartography(source="shop", flavor="mysql", tables=[card("items")], last=True, digest=b"1")
+            await stream.send(cartography=whole)
+            await eventually("the cartography", lambda: registry.cartography_digest(SHOP))
             await stream.expect("cartography_request")
             await stream.send(cartography=Cartography(source="crm", last=True))
             assert (await stream.expect_error()).code == "PAYLOAD_INVALID"
