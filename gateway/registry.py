@@ -187,6 +187,18 @@ class SourceHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatSeen:
+    """What an agent says of itself, and of sources that it holds."""
+
+    tenant: str
+    agent: str
+    resident_memory_bytes: int
+    cpu_us: int
+    sources: Sequence[SourceHealth]
+    at_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableDesired:
     """A table to sync. Exactly one of the five is set when the sync has not begun yet; none when it goes on."""
 
@@ -322,15 +334,8 @@ class Registry(Protocol):
     def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
         """Its last stream closed; ignored when a newer session is known."""
 
-    def record_heartbeat(
-        self,
-        tenant: str,
-        agent: str,
-        resident_memory_bytes: int,
-        cpu_us: int,
-        sources: Sequence[SourceHealth],
-        at_us: int,
-    ) -> None: ...
+    def record_heartbeats(self, beats: Sequence[HeartbeatSeen]) -> None:
+        """One of each agent, which is there."""
 
     def cartography_digest(self, key: SourceKey) -> bytes:
         """Of the cartography that is recorded whole; empty: none."""

@@ -40,6 +40,7 @@ from gateway.registry import (
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    HeartbeatSeen,
     Held,
     OtherServerSeen,
     Problem,
@@ -53,7 +54,6 @@ from gateway.registry import (
     TableEffective,
     TableSeen,
 )
-from gateway.registry import SourceHealth as SourceHealthSeen
 
 
 class SqlRegistry:
@@ -82,17 +82,9 @@ class SqlRegistry:
         with self._write() as connection:
             agent_reports.record_gone(connection, tenant, agent, session, at_us)
 
-    def record_heartbeat(
-        self,
-        tenant: str,
-        agent: str,
-        resident_memory_bytes: int,
-        cpu_us: int,
-        sources: Sequence[SourceHealthSeen],
-        at_us: int,
-    ) -> None:
+    def record_heartbeats(self, beats: Sequence[HeartbeatSeen]) -> None:
         with self._write() as connection:
-            agent_reports.record_heartbeat(connection, tenant, agent, resident_memory_bytes, cpu_us, sources, at_us)
+            agent_reports.record_heartbeats(connection, beats)
 
     def cartography_digest(self, key: SourceKey) -> bytes:
         with self._read() as connection:

@@ -20,6 +20,7 @@ from gateway.registry import (
     AgentSeen,
     CartographyEnd,
     ColumnSeen,
+    HeartbeatSeen,
     KeySeen,
     Registry,
     SourceHealth,
@@ -70,9 +71,21 @@ def table_seen(table: str, database: str = "shop", *, denied: bool = False, keye
 def record_shop(registry: SqlRegistry, *tables: str, key: SourceKey = KEY) -> None:
     """An agent with one source that has these tables; it is connected."""
     registry.record_agent(agent_seen(key.tenant, [key.source]))
-    registry.record_heartbeat(key.tenant, "agent-1", 1, 1, [], fresh_us())
+    record_heartbeat(registry, key.tenant, "agent-1", 1, 1, [], fresh_us())
     names = tables or ("orders", "items", "notes")
     record_cartography(registry, key, "mysql", "9.7.0", UUID, [table_seen(name) for name in names], T0)
+
+
+def record_heartbeat(
+    registry: Registry,
+    tenant: str,
+    agent: str,
+    resident_memory_bytes: int,
+    cpu_us: int,
+    sources: Sequence[SourceHealth],
+    at_us: int,
+) -> None:
+    registry.record_heartbeats([HeartbeatSeen(tenant, agent, resident_memory_bytes, cpu_us, sources, at_us)])
 
 
 def record_cartography(

@@ -51,7 +51,7 @@ def test_dashboard_when_there_is_no_agent_then_says_how_to_begin(page: Browser):
 def test_dashboard_when_an_agent_calls_then_shows_it_by_itself(page: Browser, registry: SqlRegistry):
     page.wait_for_text("#empty", "No agent")
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1_500_000)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=1_500_000)], facts.fresh_us())
     page.wait_for_text("#sources", "connected")
     page.wait_for_text("#sources", "1.5 s")
     page.wait_for_text("#tables", "shop.orders")
@@ -102,7 +102,7 @@ def test_dashboard_when_a_sink_stops_a_table_then_every_stage_is_shown_and_it_ca
         page.wait_for_text("#outcome", f"shop.{name}: Started.")
     beginning = [started("orders", 0), started("items", 0)]
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders"), start=beginning, generation=2)))
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
     tables = [TableEffective("shop", name, "STREAMING") for name in ("orders", "items")]
     registry.record_effective(KEY, 2, tables, None, T0)
     page.wait_for_text("#sources", "2 streaming")
@@ -135,7 +135,7 @@ def test_dashboard_when_a_sink_stops_a_table_then_every_stage_is_shown_and_it_ca
 
 def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page: Browser, registry: SqlRegistry):
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health()], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health()], facts.fresh_us())
     page.wait_for_text("#tables", "orders")
     page.run("document.querySelector('#begin').value = 'dump'")
     page.click(button("Start", "orders"))

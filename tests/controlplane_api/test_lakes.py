@@ -57,7 +57,7 @@ def stream(registry: SqlRegistry, lag_us: int | None = 0) -> None:
     """The agent is there and says that both tables stream."""
     tables = [TableEffective("shop", name, "STREAMING") for name in ("orders", "items")]
     registry.record_effective(KEY, registry.desired(KEY).generation, tables, None, T0)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=lag_us)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=lag_us)], facts.fresh_us())
 
 
 def table(client: httpx.Client, name: str = "orders") -> dict[str, Any]:

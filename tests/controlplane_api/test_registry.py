@@ -135,7 +135,7 @@ def test_record_heartbeat_when_counters_grow_then_rates_are_per_second(registry:
     beats = [facts.health(rows=1_000), facts.health(rows=3_000, lag_us=None), facts.health(rows=5)]
     rates = []
     for number, beat in enumerate(beats):
-        registry.record_heartbeat("acme", "agent-1", 2**64 - 1, 5, [beat], T0 + number * 2_000_000)
+        facts.record_heartbeat(registry, "acme", "agent-1", 2**64 - 1, 5, [beat], T0 + number * 2_000_000)
         with database.read() as connection:
             row = connection.execute(select(SourceHealth.rows_per_second, SourceHealth.lag_us)).one()
         rates.append(tuple(row))

@@ -14,6 +14,7 @@ from gateway.registry import (
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    HeartbeatSeen,
     Held,
     LeaseHeld,
     OtherServerSeen,
@@ -21,7 +22,6 @@ from gateway.registry import (
     RegistryUnavailable,
     SourceCommitted,
     SourceDesired,
-    SourceHealth,
     SourceKey,
     Standing,
     TableDesired,
@@ -42,7 +42,7 @@ class MemoryRegistry:
         self.known: dict[AgentName, Standing] = {}
         self.refusals: list[tuple[AgentName, Problem]] = []
         self.gone: list[tuple[str, str, str]] = []
-        self.heartbeats: list[tuple[str, str, tuple[SourceHealth, ...]]] = []
+        self.heartbeats: list[HeartbeatSeen] = []
         self.cartography: dict[SourceKey, tuple[TableSeen, ...]] = {}
         self.cartography_digests: dict[SourceKey, bytes] = {}
         self.effective: dict[SourceKey, tuple[int, tuple[TableEffective, ...]]] = {}
@@ -101,17 +101,9 @@ class MemoryRegistry:
         self._check()
         self.gone.append((tenant, agent, session))
 
-    def record_heartbeat(
-        self,
-        tenant: str,
-        agent: str,
-        resident_memory_bytes: int,
-        cpu_us: int,
-        sources: Sequence[SourceHealth],
-        at_us: int,
-    ) -> None:
+    def record_heartbeats(self, beats: Sequence[HeartbeatSeen]) -> None:
         self._check()
-        self.heartbeats.append((tenant, agent, tuple(sources)))
+        self.heartbeats += beats
 
     def cartography_digest(self, key: SourceKey) -> bytes:
         self._check()

@@ -135,11 +135,12 @@ def test_heartbeats_when_they_come_are_answered_and_recorded_now_and_then(tmp_pa
             for _ in range(20):
                 await stream.send(heartbeat=Heartbeat(cpu_us=5, sources=[status, other]))
                 assert (await stream.expect("heartbeat_ack")).received_at_us > 0
+            await eventually("a heartbeat", lambda: registry.heartbeats)
 
     began = time.monotonic()
     asyncio.run(scenario())
     assert 1 <= len(registry.heartbeats) <= 1 + (time.monotonic() - began) / 0.9
-    (health,) = registry.heartbeats[0][2]
+    (health,) = registry.heartbeats[0].sources
     assert (health.source, health.rows, health.lag_us) == ("shop", 2**63 - 1, None)
 
 

@@ -26,7 +26,7 @@ import httpx
 from sqlalchemy import func, select
 
 from controlplane_api.models import Agent, Source, SourceTable
-from tests.bench.fleet.agents import DATABASE, SOURCE, Answer, SimulatedAgent, table_name, until
+from tests.bench.fleet.agents import DATABASE, Answer, SimulatedAgent, table_name, until
 from tests.bench.fleet.installation import Installation, cpu_seconds, installation, resident_bytes
 from tests.bench.report import console
 from tests.gateway.scripted_agent import ScriptedAgent, commit_cut
@@ -200,10 +200,10 @@ async def report_beside_commits(installed: Installation, fleet: Sequence[Simulat
     credentials = grpc.ssl_channel_credentials(committing.ca, committing.key, committing.certificate)
     options = (("grpc.ssl_target_name_override", committing.server_name),)
     async with grpc.aio.secure_channel(installed.address, credentials, options=options) as channel:
-        agent = ScriptedAgent(channel, "quiet", "quiet", (SOURCE,))
+        agent = ScriptedAgent(channel, "quiet", "quiet", ("quiet",))
         control = await agent.open("Control_Config")
         await control.expect("hello_ack")
-        stream, run = await agent.open_binlog(SOURCE)
+        stream, run = await agent.open_binlog("quiet")
         alone = await _commits(stream, run, 1, lambda: False)
         task = asyncio.create_task(loud.run())
         await until("the report is sent", [loud], lambda agent: agent.answered > 0, PATIENCE_SECONDS)
@@ -267,7 +267,7 @@ class Used:
 
 
 def _path(agent: SimulatedAgent, word: str) -> str:
-    return f"/v1/tenants/{agent.tenant}/sources/{SOURCE}/{word}"
+    return f"/v1/tenants/{agent.tenant}/sources/{agent.name}/{word}"
 
 
 def _median_s(call: Callable[[], None]) -> float:

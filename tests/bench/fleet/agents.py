@@ -1,8 +1,8 @@
 """Simulated agents: real gRPC streams over real TLS, without a database behind them.
 
-Each has one source, and four streams as an agent has them: configuration, heartbeats, catalog, changes. It answers the
-catalog's question with its tables and each desired state with an effective one, and dials again with an agent's own
-pauses. All run on one event loop in the process of the bench.
+Each has one source of its name, and four streams as an agent has them: configuration, heartbeats, catalog, changes. It
+answers the catalog's question with its tables, or that none differs, and each desired state with an effective one. It
+dials again with an agent's own pauses. All run on one event loop in the process of the bench.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamRespo
 
 from agent.identity import Credentials
 from agent.runtime.backoff import Backoff
-from agent.runtime.session import RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS
+from agent.runtime.session import RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, STABLE_SECONDS
 
-SOURCE, DATABASE = "db", "shop"
+DATABASE = "shop"
 STREAMS = ("Control_Config", "Control_Heartbeat", "MySQLClient", "MySQLBinlog")
 COLUMNS = 10
 SLICE_SECONDS = 0.1
@@ -70,7 +70,7 @@ class Answer:
     @classmethod
     def of(cls, tables: int) -> "Answer":
         whole = Cartography(
-            source=SOURCE, flavor="mysql", server_version="9.7.0", tables=table_cards(tables), last=True
+            flavor="mysql", server_version="9.7.0", tables=table_cards(tables), last=True, digest=b"bench"
         )
         return cls(StreamResponse(cartography=whole).SerializeToString())
 
@@ -124,11 +124,12 @@ class SimulatedAgent:
         await stream.send(
             StreamResponse(
                 hello=Hello(
-                    protocol=PROTOCOL_VERSION, version="bench", sources=[SourceHello(source=SOURCE, flavor="mysql")]
+                    protocol=PROTOCOL_VERSION, version="bench", sources=[SourceHello(source=self.name, flavor="mysql")]
                 )
             ).SerializeToString()
         )
         beats: asyncio.Task[None] | None = None
+        began = time.monotonic()
         try:
             while (request := await call.read()) is not grpc.aio.EOF:
                 payload = request.WhichOneof("payload")
@@ -136,13 +137,20 @@ class SimulatedAgent:
                     self.errors.append(request.error.code)
                     continue
                 self.open.add(request_type)
-                backoff.succeeded()
+                if time.monotonic() - began > STABLE_SECONDS:
+                    backoff.succeeded()
                 if payload == "hello_ack":
                     self.heartbeat_seconds = request.hello_ack.heartbeat_interval_ms / 1000
                     if request_type == "Control_Heartbeat":
                         beats = asyncio.create_task(self._beat(stream))
+                elif payload == "cartography_request" and request.cartography_request.known:
+                    await stream.send(self._unchanged(request.cartography_request.known))
+                    self.answered += 1
                 elif payload == "cartography_request":
-                    await stream.send(self.answer.payload)
+                    await stream.send(
+                        self.answer.payload
+                        + StreamResponse(cartography=Cartography(source=self.name)).SerializeToString()
+                    )
                     self.answered += 1
                 elif payload == "desired_state":
                     await stream.send(self._effective(request.desired_state))
@@ -154,7 +162,7 @@ class SimulatedAgent:
     async def _beat(self, stream: "_Stream") -> None:
         message = StreamResponse(
             heartbeat=Heartbeat(
-                resident_memory_bytes=64 << 20, cpu_us=1, sources=[SourceStatus(source=SOURCE, lag_us=0)]
+                resident_memory_bytes=64 << 20, cpu_us=1, sources=[SourceStatus(source=self.name, lag_us=0)]
             )
         ).SerializeToString()
         while True:
@@ -166,14 +174,21 @@ class SimulatedAgent:
         for table in desired.tables:
             self.desired.setdefault(table.table, now)
         states = [TableState(table=table, state=TableState.PENDING) for table in desired.tables]
-        state = EffectiveState(source=SOURCE, generation=desired.generation, tables=states)
+        state = EffectiveState(source=self.name, generation=desired.generation, tables=states)
         return StreamResponse(effective_state=state).SerializeToString()
+
+    def _unchanged(self, known: bytes) -> bytes:
+        """No table differs."""
+        same = Cartography(
+            source=self.name, flavor="mysql", server_version="9.7.0", base=known, digest=known, last=True
+        )
+        return StreamResponse(cartography=same).SerializeToString()
 
     def _header(self, request_type: str) -> Header:
         return Header(
             tenant=self.tenant,
             agent=self.name,
-            source="" if request_type.startswith("Control") else SOURCE,
+            source="" if request_type.startswith("Control") else self.name,
             request_type=RequestType.Value(request_type),
             session=self.session,
         )

@@ -20,7 +20,6 @@ from controlplane_api.identity.ca_files import load_or_make
 from controlplane_api.identity.certificates import agent_certificate, read_request
 from controlplane_api.tenants import ensure_tenants
 from gateway.identity import key_sha256
-from tests.bench.fleet.agents import SOURCE
 from tests.postgres import postgresql
 from tests.servers import free_port
 from tests.stack import Process, http_client, wait_for
@@ -40,7 +39,7 @@ class Installation:
     api_url: str
 
     def enrol(self, named: Sequence[tuple[str, str]]) -> list[Credentials]:
-        """Agents by tenant and name, each with a key, a certificate and the source; in one transaction."""
+        """Agents by tenant and name, each with a key, a certificate and a source of its name; in one transaction."""
         ca = load_or_make(self.folder / "ca")
         made, now = [], datetime.now(UTC)
         with self.database.write() as connection:
@@ -49,7 +48,7 @@ class Installation:
                 key = ec.generate_private_key(ec.SECP256R1())
                 request = read_request(request_for(key))
                 agent = agents.enrol(connection, tenants[tenant], name, key_sha256(request), anew=False, now=now_us())
-                agents.take_new_sources(connection, tenants[tenant], agent, [SOURCE])
+                agents.take_new_sources(connection, tenants[tenant], agent, [name])
                 signed = agent_certificate(ca.certificate, ca.key, request, tenant, name, now, timedelta(days=1))
                 pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
                 made.append(Credentials(ca.pem, signed.public_bytes(Encoding.PEM), pem, GATEWAY_HOST))
