@@ -78,6 +78,11 @@ bench-postgresql: ## the same for a PostgreSQL source, into build/bench-postgres
 	@.ci/setup environment postgresql
 	@$(PYTHON) -m tests.bench.postgresql $(CASES)
 
+.PHONY: bench-fleet
+bench-fleet: ## a gateway with thousands of agents and millions of tables, into build/bench-fleet.json (AGENTS=2000 TABLES=1000 LARGEST=50000)
+	@.ci/setup environment postgresql
+	@$(PYTHON) -m tests.bench.fleet --agents $(or $(AGENTS),2000) --tables $(or $(TABLES),1000) --largest $(or $(LARGEST),50000)
+
 .PHONY: dist
 dist: ## sdist and wheel, into dist/
 	@.ci/setup environment

@@ -153,6 +153,8 @@ class Source(Base):
     #: identity of the one that was accepted last
     accepted_server: Mapped[str] = mapped_column(default="")
     cartography_at_us: Mapped[int | None]
+    #: the agent's, in hexadecimal, of all tables as they are recorded; empty: none
+    cartography_digest: Mapped[str] = mapped_column(default="", server_default="")
 
 
 class SourceTable(Base):

@@ -12,6 +12,7 @@ from gateway.audit import Audit
 from gateway.backlog import Backlog
 from gateway.config import GatewayConfig
 from gateway.errors import NOTHING_LOST, LandingFailed
+from gateway.heartbeats import Heartbeats
 from gateway.identity import Authority
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
@@ -67,6 +68,7 @@ class LandingParts:
     dump_generations: Generations
     metrics: GatewayMetrics
     reports: Reports
+    heartbeats: Heartbeats
     threads: Executor
     pending_chunks: PendingChunks
     backlog: Backlog = field(default_factory=Backlog)

@@ -12,8 +12,9 @@ alone is quarantined. Its later cuts are held back too, until somebody has them 
 moves the source past them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Protocol
 
 from menura.landing import LandedAhead, LandedPosition, LogEntry
@@ -127,6 +128,23 @@ class TableSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class CartographyEnd:
+    """What a cartography says beside its tables."""
+
+    flavor: str
+    server_version: str
+    server_identity: str
+    digest: bytes
+    #: `table_hash` of all tables that there are; None: they were not told, but those that differ
+    names: Collection[int] | None
+
+
+def table_hash(database: str, table: str) -> int:
+    """64 bits: of half a million tables two have the same with a probability below 1e-8."""
+    return int.from_bytes(blake2b(f"{len(database)}:{database}{table}".encode(), digest_size=8).digest())
+
+
+@dataclass(frozen=True, slots=True)
 class TableEffective:
     """A table's state as the agent says; `state` is the name of a menura.v1.TableState.State."""
 
@@ -166,6 +184,18 @@ class SourceHealth:
     sent_bytes: int
     credit_wait_us: int
     problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSeen:
+    """What an agent says of itself, and of sources that it holds."""
+
+    tenant: str
+    agent: str
+    resident_memory_bytes: int
+    cpu_us: int
+    sources: Sequence[SourceHealth]
+    at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,26 +334,26 @@ class Registry(Protocol):
     def record_agent_gone(self, tenant: str, agent: str, session: str, at_us: int) -> None:
         """Its last stream closed; ignored when a newer session is known."""
 
-    def record_heartbeat(
-        self,
-        tenant: str,
-        agent: str,
-        resident_memory_bytes: int,
-        cpu_us: int,
-        sources: Sequence[SourceHealth],
-        at_us: int,
-    ) -> None: ...
+    def record_heartbeats(self, beats: Sequence[HeartbeatSeen]) -> None:
+        """One of each agent, which is there."""
 
-    def record_cartography(
-        self,
-        key: SourceKey,
-        flavor: str,
-        server_version: str,
-        server_identity: str,
-        tables: Sequence[TableSeen],
-        at_us: int,
-    ) -> None:
-        """Replaces the whole cartography of the source; tables that are gone are marked, their syncs kept."""
+    def cartography_digest(self, key: SourceKey) -> bytes:
+        """Of the cartography that is recorded whole; empty: none."""
+
+    def begin_cartography(self, key: SourceKey, base: bytes) -> bool:
+        """Tables are about to be told: all, or those that differ from the cartography of digest `base`.
+
+        False: another one is recorded, or nobody knows the source. From here to its end no cartography counts as whole.
+        """
+
+    def record_tables(self, key: SourceKey, tables: Sequence[TableSeen], gone: Sequence[tuple[str, str]]) -> None:
+        """Some of those that there are, and of those that are no longer there; what is recorded of others stays.
+
+        A table that is gone is marked, its sync kept.
+        """
+
+    def end_cartography(self, key: SourceKey, told: CartographyEnd, at_us: int) -> None:
+        """All was told. Tables that are not among its names are gone."""
 
     def record_effective(
         self,

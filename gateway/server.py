@@ -35,6 +35,7 @@ from gateway.errors import (
     ListenRefused,
     LogUnreadable,
 )
+from gateway.heartbeats import Heartbeats
 from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
@@ -115,6 +116,7 @@ async def serve(
         ThreadPoolExecutor(REPORT_THREADS, thread_name_prefix="report") as reporting,
     ):
         reports = Reports(metrics, reporting)
+        heartbeats = Heartbeats(reports, registry.record_heartbeats, config.heartbeat_interval_ms / 1000)
         committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics, commits)
         parts = LandingParts(
             config=config,
@@ -128,6 +130,7 @@ async def serve(
             dump_generations=dump_generations,
             metrics=metrics,
             reports=reports,
+            heartbeats=heartbeats,
             threads=threads,
             pending_chunks=PendingChunks(),
         )
@@ -162,6 +165,7 @@ async def serve(
                 generations.run(),
                 dump_generations.run(),
                 standings.run(),
+                heartbeats.run(),
                 *identity,
                 _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
                 wait_for_stop(),

@@ -17,7 +17,7 @@ from gateway.errors import PayloadInvalid, SessionReplaced
 from gateway.identity import Identity, check_assigned
 from gateway.landing_parts import LandingParts
 from gateway.presence import ERROR_ROWS, AgentSession, Presence
-from gateway.registry import SourceKey
+from gateway.registry import HeartbeatSeen, SourceKey
 from gateway.stream import AgentStream
 from gateway.streams.client import Client
 from gateway.streams.control import Control
@@ -116,9 +116,9 @@ class Session:
             await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
             if time.monotonic() - recorded_at >= spacing_seconds:
                 recorded_at = time.monotonic()
-                await self._record_heartbeat(message.heartbeat)
+                self._tell_heartbeat(message.heartbeat)
 
-    async def _record_heartbeat(self, heartbeat: Heartbeat) -> None:
+    def _tell_heartbeat(self, heartbeat: Heartbeat) -> None:
         key = self.stream.key
         assert key is not None
         held = [
@@ -126,13 +126,12 @@ class Session:
             for health in source_health(heartbeat, now_us())
             if self.presence.is_held_by(SourceKey(key.tenant, health.source), key.agent)
         ]
-        await self.parts.reports.tell(
-            lambda: self.parts.registry.record_heartbeat(
-                key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, now_us()
-            )
+        self.parts.heartbeats.tell(
+            HeartbeatSeen(key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, now_us())
         )
 
     async def _record_gone(self, agent: AgentSession) -> None:
+        await self.parts.heartbeats.forget((agent.tenant, agent.agent))
         await self.parts.reports.tell(
             lambda: self.parts.registry.record_agent_gone(agent.tenant, agent.agent, agent.session, now_us())
         )

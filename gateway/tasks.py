@@ -55,16 +55,17 @@ class Reports:
     #: reports' own: nothing that a stream waits for waits for these
     threads: Executor
 
-    async def tell(self, call: Callable[[], None]) -> None:
-        """What the next exchange tells anew: dropped while the registry is away, or refuses it."""
+    async def tell(self, call: Callable[[], T]) -> T | None:
+        """What the next exchange tells anew: dropped, for None, while the registry is away, or refuses it."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self.threads, call)
+            return await asyncio.get_running_loop().run_in_executor(self.threads, call)
         except RegistryUnavailable as unavailable:
             self.metrics.menura_registry_failures_total += 1
             logger.warning("report dropped, registry is away: %s", unavailable)
         except RegistryRefused as refused:
             self.metrics.menura_registry_failures_total += 1
             logger.warning("report dropped, registry refuses it: %s", refused)
+        return None
 
 
 async def finish(work: Awaitable[None]) -> None:

@@ -7,7 +7,7 @@ name them; what dumps read (`worker`). Nothing is durable: the gateway asks agai
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -22,6 +22,7 @@ from agent.runtime.credit import Credit
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import FAILED, SourceState
 from agent.settings import SourceConfig
+from agent.snapshot.cartography import SendTables, Sent, Telling
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.reader import OpenReader
 from agent.snapshot.scheduler import SnapshotScheduler
@@ -57,8 +58,8 @@ class Catalog(Protocol):
     def preflight(self) -> tuple[str, Collection[MenuraError]]:
         """Check the server: what was found, in one line, and what stops no source. Raises an `AgentError`."""
 
-    def look(self, known: object, send: Callable[[catalog_pb2.Cartography], None]) -> Look:
-        """Send the tables in parts, the last one marked, unless the digest is `known`. Raises a `SourceError`."""
+    def look(self, known: object, send: SendTables) -> Look:
+        """Send the tables, unless the digest is `known`. Raises a `SourceError`."""
 
 
 class CatalogPlugin:
@@ -88,8 +89,12 @@ class CatalogPlugin:
         self._wanted: StreamWriter | None = None
         self._writer: StreamWriter | None = None
         self._stopping = False
-        #: of the last cartography that was sent on the open stream
-        self._digest: object = None
+        #: of the names of tables that were sent last on the open stream
+        self._names: object = None
+        #: the last cartography that was sent, also on a former stream
+        self._sent = Sent()
+        #: digest of the one that the gateway has, as it said or was sent since
+        self._known = b""
         self._look_seconds = LOOK_SECONDS
         #: of the check at the start; later ones are logged
         self.findings: tuple[MenuraError, ...] = ()
@@ -117,6 +122,7 @@ class CatalogPlugin:
     def received(self, request: stream_pb2.StreamRequest) -> None:
         match request.WhichOneof("payload"):
             case "cartography_request":
+                self._known = request.cartography_request.known
                 self._want(self._writer)
             case "credit":
                 self._credit.grant(request.credit.bytes)
@@ -170,15 +176,19 @@ class CatalogPlugin:
     def _send_cartography(self, writer: StreamWriter, *, is_asked: bool) -> None:
         """Where nobody asked, only what is new."""
 
-        def send(part: catalog_pb2.Cartography) -> None:
-            writer.send(stream_pb2.StreamResponse(cartography=part))
+        def send(head: catalog_pb2.Cartography, cards: Iterable[catalog_pb2.TableCard]) -> None:
+            telling = Telling(head, cards, self._sent if self._known == self._sent.digest else Sent())
+            for part in telling.parts():
+                writer.send(stream_pb2.StreamResponse(cartography=part))
+            self._sent = telling.sent
+            self._known = self._sent.digest
 
-        look = self._catalog.look(None if is_asked else self._digest, send)
+        look = self._catalog.look(None if is_asked else self._names, send)
         self._look_seconds = max(LOOK_SECONDS, look.seconds * _RESTS_PER_LOOK)
         if look.findings is None:
             return
         self._tell_findings(look.findings)
-        self._digest = look.digest
+        self._names = look.digest
         self._backoff.succeeded()
         self._state.recovered(PART)
 

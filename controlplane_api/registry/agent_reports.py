@@ -9,14 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, or_, select, tuple_, update
 
 from controlplane_api.documents import insert_into, problem_document
 from controlplane_api.identity import audit
 from controlplane_api.models import Agent, AnyRow, Source, SourceHealth, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, State
 from controlplane_api.tenants import ensure_tenants
-from gateway.registry import AgentName, AgentSeen, OtherServerSeen, Problem, TableEffective
+from gateway.registry import AgentName, AgentSeen, HeartbeatSeen, OtherServerSeen, Problem, TableEffective
 from gateway.registry import SourceHealth as SourceHealthSeen
 
 #: syncs that the agent is told of
@@ -101,39 +101,25 @@ def record_gone(connection: Connection, tenant: str, agent: str, session: str, a
     )
 
 
-def record_heartbeat(
-    connection: Connection,
-    tenant: str,
-    agent: str,
-    resident_memory_bytes: int,
-    cpu_us: int,
-    sources: Sequence[SourceHealthSeen],
-    at_us: int,
-) -> None:
-    connection.execute(
-        update(Agent)
-        .where(_agent_is(tenant, agent))
-        .values(
-            connected=True,
-            seen_at_us=at_us,
-            resident_memory_bytes=clean_int64(resident_memory_bytes),
-            cpu_us=clean_int64(cpu_us),
-        )
-    )
-    ids, before = _health_before(connection, tenant, [health.source for health in sources])
-    rows = [
-        _health_row(ids[health.source], health, before.get(ids[health.source]), at_us)
-        for health in sources
-        if health.source in ids
-    ]
+def record_heartbeats(connection: Connection, beats: Sequence[HeartbeatSeen]) -> None:
+    agents = _agent_ids(connection, beats)
+    told = [(agents[beat.tenant, beat.agent], beat) for beat in beats if (beat.tenant, beat.agent) in agents]
+    told.sort(key=lambda each: each[0])  # in one order, for gateways side by side
+    if told:
+        connection.execute(_UPDATE_AGENT, [_agent_row(agent_id, beat) for agent_id, beat in told])
+    before = _health_before(connection, [(beat.tenant, health.source) for _, beat in told for health in beat.sources])
+    rows = {
+        found.id: _health_row(found, health, beat.at_us)
+        for _, beat in told
+        for health in beat.sources
+        if (found := before.get((beat.tenant, health.source)))
+    }
     if rows:
         statement = insert_into(connection, SourceHealth)
+        changed = {column: statement.excluded[column] for column in next(iter(rows.values())) if column != "source_id"}
         connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=[SourceHealth.source_id],
-                set_={name: statement.excluded[name] for name in rows[0] if name != "source_id"},
-            ),
-            sorted(rows, key=lambda row: row["source_id"]),
+            statement.on_conflict_do_update(index_elements=[SourceHealth.source_id], set_=changed),
+            [rows[source_id] for source_id in sorted(rows)],
         )
 
 
@@ -186,22 +172,55 @@ def _agent_is(tenant: str, agent: str) -> ColumnElement[bool]:
     return Agent.id.in_(select(Agent.id).join_from(Agent, Tenant).where(Tenant.name == tenant, Agent.name == agent))
 
 
-def _health_before(
-    connection: Connection, tenant: str, sources: Sequence[str]
-) -> tuple[dict[str, int], dict[int, AnyRow]]:
-    """Ids of the sources by name, and the last heartbeat's counters by id."""
+_UPDATE_AGENT = (
+    update(Agent)
+    .where(Agent.id == bindparam("of_agent"))
+    .values(
+        connected=True,
+        seen_at_us=bindparam("to_seen_at_us"),
+        resident_memory_bytes=bindparam("to_memory_bytes"),
+        cpu_us=bindparam("to_cpu_us"),
+    )
+)
+
+
+def _agent_row(agent_id: int, beat: HeartbeatSeen) -> dict[str, Any]:
+    return {
+        "of_agent": agent_id,
+        "to_seen_at_us": beat.at_us,
+        "to_memory_bytes": clean_int64(beat.resident_memory_bytes),
+        "to_cpu_us": clean_int64(beat.cpu_us),
+    }
+
+
+def _agent_ids(connection: Connection, beats: Sequence[HeartbeatSeen]) -> dict[tuple[str, str], int]:
+    names = [(beat.tenant, beat.agent) for beat in beats]
     rows = connection.execute(
-        select(Source.id, Source.name, SourceHealth.at_us, SourceHealth.rows, SourceHealth.read_bytes)
+        select(Agent.id, Tenant.name.label("tenant"), Agent.name.label("agent"))
+        .join_from(Agent, Tenant)
+        .where(tuple_(Tenant.name, Agent.name).in_(names))
+    )
+    return {(row.tenant, row.agent): row.id for row in rows}
+
+
+def _health_before(connection: Connection, sources: Sequence[tuple[str, str]]) -> dict[tuple[str, str], AnyRow]:
+    """By tenant and name: ids of the sources, and the last heartbeat's counters where there was one."""
+    rows = connection.execute(
+        select(
+            Source.id, Tenant.name.label("tenant"), Source.name, SourceHealth.at_us, SourceHealth.rows,
+            SourceHealth.read_bytes,
+        )
         .join_from(Source, Tenant)
         .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
-        .where(Tenant.name == tenant, Source.name.in_(sources))
-    ).all()
-    return {row.name: row.id for row in rows}, {row.id: row for row in rows if row.at_us is not None}
+        .where(tuple_(Tenant.name, Source.name).in_(sources))
+    )  # fmt: skip
+    return {(row.tenant, row.name): row for row in rows}
 
 
-def _health_row(source_id: int, health: SourceHealthSeen, before: AnyRow | None, at_us: int) -> dict[str, Any]:
+def _health_row(found: AnyRow, health: SourceHealthSeen, at_us: int) -> dict[str, Any]:
+    before = None if found.at_us is None else found
     return {
-        "source_id": source_id,
+        "source_id": found.id,
         "at_us": at_us,
         "read_position": clean_text(health.read_position),
         "source_position": clean_text(health.source_position),

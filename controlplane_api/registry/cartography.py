@@ -1,83 +1,133 @@
 """A source's cartography as its tables' rows: only what changed since the last one is written.
 
-Comes in: all tables that an agent sees on a server, which may be hundreds of thousands. What differs is found in a
-transaction that only reads, and written in pieces of `PIECE_TABLES`, each in a transaction of its own. After each piece
-the database is left to others for as long as it was taken, so that one tenant's large server keeps no other tenant's
-commits waiting. A kill between two pieces leaves the tables that were written; the next cartography brings the others.
+Comes in: some of the tables that an agent sees on a server at a time, which may be hundreds of thousands in all: all of
+them, or those that differ from a cartography that is recorded. What differs from the rows is found in a transaction
+that only reads, and written in pieces of `PIECE_TABLES`, each in a transaction of its own. After each piece the
+database is left to others for as long as it was taken, so that one tenant's large server keeps no other tenant's
+commits waiting.
+
+Durable: the digest of a cartography that is recorded whole, taken away before the first table is written, and written
+after the last one. A kill between two pieces leaves the tables that were written; the agent then tells all of them.
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, TypeVar
 
 from menura.bounds import clean_int64, clean_text
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Select, bindparam, select, tuple_, update
 
 from controlplane_api.documents import Document, insert_into
-from controlplane_api.models import SourceTable
-from gateway.registry import TableSeen
+from controlplane_api.models import Source, SourceTable
+from gateway.registry import CartographyEnd, TableSeen, table_hash
 
 PIECE_TABLES = 1_000
 
-
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """Between what is stored of a source and what its agent sees."""
-
-    #: rows to write, new ones and others
-    changed: Sequence[Document]
-    #: ids of tables that are no longer there; they keep their syncs
-    gone: Sequence[int]
+T = TypeVar("T")
+Write = Callable[[], AbstractContextManager[Connection]]
+Clock = Callable[[], float]
+Pause = Callable[[float], None]
 
 
-def differences(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> Differences:
-    stored = {
-        (row.database, row.name): row
-        for row in connection.execute(
-            select(SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.digest, SourceTable.gone).where(
-                SourceTable.source_id == source_id
-            )
+def digest(connection: Connection, source_id: int) -> bytes:
+    """Of what is recorded; empty: none."""
+    kept: str = connection.execute(select(Source.cartography_digest).where(Source.id == source_id)).scalar_one()
+    return bytes.fromhex(kept)
+
+
+def begin(connection: Connection, source_id: int, base: bytes) -> bool:
+    """False: `base` is not recorded."""
+    if base and base != digest(connection, source_id):
+        return False
+    connection.execute(update(Source).where(Source.id == source_id).values(cartography_digest=""))
+    return True
+
+
+def end(connection: Connection, source_id: int, told: CartographyEnd, at_us: int) -> None:
+    connection.execute(
+        update(Source)
+        .where(Source.id == source_id)
+        .values(
+            flavor=clean_text(told.flavor),
+            server_version=clean_text(told.server_version),
+            server_identity=clean_text(told.server_identity),
+            cartography_at_us=at_us,
+            cartography_digest=told.digest.hex(),
         )
-    }
-    changed = []
-    seen = {(table.database, table.table): table for table in tables}
-    for (database, name), table in seen.items():
-        card = _card(table)
-        row = stored.get((database, name))
-        if row is None or row.gone or row.digest != card["digest"]:
-            changed.append({"source_id": source_id, "database": database, "name": name, **card})
-    return Differences(changed, [row.id for named, row in stored.items() if named not in seen and not row.gone])
+    )
+
+
+def changed(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> list[Document]:
+    """Rows to write, new ones and others."""
+    found = []
+    for piece in _pieces(list({(table.database, table.table): table for table in tables}.values())):
+        names = [(table.database, table.table) for table in piece]
+        kept = {
+            (row.database, row.name): row.digest
+            for row in connection.execute(
+                select(SourceTable.database, SourceTable.name, SourceTable.digest).where(
+                    SourceTable.source_id == source_id,
+                    SourceTable.gone.is_(False),
+                    tuple_(SourceTable.database, SourceTable.name).in_(names),
+                )
+            )
+        }
+        cards = zip(names, map(_card, piece), strict=True)
+        found += [
+            {"source_id": source_id, "database": database, "name": name, **card}
+            for (database, name), card in cards
+            if kept.get((database, name)) != card["digest"]
+        ]
+    return found
+
+
+def ids_of(connection: Connection, source_id: int, names: Sequence[tuple[str, str]]) -> list[int]:
+    """Of these tables, as far as they are there."""
+    rows, name = _there(source_id), tuple_(SourceTable.database, SourceTable.name)
+    return [row.id for piece in _pieces(names) for row in connection.execute(rows.where(name.in_(piece)))]
+
+
+def ids_but(connection: Connection, source_id: int, names: Collection[int]) -> list[int]:
+    """Of all tables that are there but these, by their `table_hash`."""
+    rows = connection.execute(_there(source_id))
+    return [row.id for row in rows if table_hash(row.database, row.name) not in names]
+
+
+def _there(source_id: int) -> Select[int, str, str]:
+    return select(SourceTable.id, SourceTable.database, SourceTable.name).where(
+        SourceTable.source_id == source_id, SourceTable.gone.is_(False)
+    )
 
 
 def store(
-    write: Callable[[], AbstractContextManager[Connection]],
-    found: Differences,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
+    write: Write, changed: Sequence[Document], *, clock: Clock = time.monotonic, pause: Pause = time.sleep
 ) -> None:
-    """Write what differs; `write` begins a transaction. Raises what that raises."""
-    for changed in _pieces(found.changed):
+    """Write rows; `write` begins a transaction. Raises what that raises."""
+    for piece in _pieces(changed):
         began = clock()
         with write() as connection:
             statement = insert_into(connection, SourceTable)
-            card = {name: statement.excluded[name] for name in changed[0]}
+            card = {name: statement.excluded[name] for name in piece[0]}
             keys = [SourceTable.source_id, SourceTable.database, SourceTable.name]
-            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=card), changed)
+            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=card), piece)
         pause(clock() - began)
-    for gone in _pieces([{"of_table": table} for table in found.gone]):
+
+
+def mark_gone(write: Write, ids: Sequence[int], *, clock: Clock = time.monotonic, pause: Pause = time.sleep) -> None:
+    """They keep their syncs."""
+    for piece in _pieces([{"of_table": table} for table in ids]):
         began = clock()
         with write() as connection:
             this = update(SourceTable).where(SourceTable.id == bindparam("of_table"))
-            connection.execute(this.values(gone=True), gone)
+            connection.execute(this.values(gone=True), piece)
         pause(clock() - began)
 
 
-def _pieces(rows: Sequence[Document]) -> Iterator[Sequence[Document]]:
+def _pieces(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     return (rows[begin : begin + PIECE_TABLES] for begin in range(0, len(rows), PIECE_TABLES))
 
 

@@ -10,7 +10,6 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from menura.bounds import clean_text
 from menura.landing import LogEntry
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
@@ -37,9 +36,11 @@ from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
     AgentName,
     AgentSeen,
+    CartographyEnd,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    HeartbeatSeen,
     Held,
     OtherServerSeen,
     Problem,
@@ -53,7 +54,6 @@ from gateway.registry import (
     TableEffective,
     TableSeen,
 )
-from gateway.registry import SourceHealth as SourceHealthSeen
 
 
 class SqlRegistry:
@@ -82,44 +82,35 @@ class SqlRegistry:
         with self._write() as connection:
             agent_reports.record_gone(connection, tenant, agent, session, at_us)
 
-    def record_heartbeat(
-        self,
-        tenant: str,
-        agent: str,
-        resident_memory_bytes: int,
-        cpu_us: int,
-        sources: Sequence[SourceHealthSeen],
-        at_us: int,
-    ) -> None:
+    def record_heartbeats(self, beats: Sequence[HeartbeatSeen]) -> None:
         with self._write() as connection:
-            agent_reports.record_heartbeat(connection, tenant, agent, resident_memory_bytes, cpu_us, sources, at_us)
+            agent_reports.record_heartbeats(connection, beats)
 
-    def record_cartography(
-        self,
-        key: SourceKey,
-        flavor: str,
-        server_version: str,
-        server_identity: str,
-        tables: Sequence[TableSeen],
-        at_us: int,
-    ) -> None:
+    def cartography_digest(self, key: SourceKey) -> bytes:
         with self._read() as connection:
             source_id = connection.execute(_id_of(key)).scalar()
-            found = None if source_id is None else cartography.differences(connection, source_id, tables)
-        if found is None:
-            return
-        cartography.store(self._write, found)
+            return b"" if source_id is None else cartography.digest(connection, source_id)
+
+    def begin_cartography(self, key: SourceKey, base: bytes) -> bool:
         with self._write() as connection:
-            connection.execute(
-                update(Source)
-                .where(Source.id == source_id)
-                .values(
-                    flavor=clean_text(flavor),
-                    server_version=clean_text(server_version),
-                    server_identity=clean_text(server_identity),
-                    cartography_at_us=at_us,
-                )
-            )
+            source_id = connection.execute(_id_of(key)).scalar()
+            return source_id is not None and cartography.begin(connection, source_id, base)
+
+    def record_tables(self, key: SourceKey, tables: Sequence[TableSeen], gone: Sequence[tuple[str, str]]) -> None:
+        with self._read() as connection:
+            source_id = connection.execute(_id_of(key)).scalar_one()
+            changed = cartography.changed(connection, source_id, tables)
+            ids = cartography.ids_of(connection, source_id, gone)
+        cartography.store(self._write, changed)
+        cartography.mark_gone(self._write, ids)
+
+    def end_cartography(self, key: SourceKey, told: CartographyEnd, at_us: int) -> None:
+        with self._read() as connection:
+            source_id = connection.execute(_id_of(key)).scalar_one()
+            ids = [] if told.names is None else cartography.ids_but(connection, source_id, told.names)
+        cartography.mark_gone(self._write, ids)
+        with self._write() as connection:
+            cartography.end(connection, source_id, told, at_us)
 
     def record_effective(
         self,

@@ -1,10 +1,14 @@
-"""Cartography on a catalog stream: asks what is on a server, records the answer when it is whole.
+"""Cartography on a catalog stream: asks what is on a server, and records the answer as its parts come.
 
-Goes out: CartographyRequest when the stream opens and every so often. Comes in: Cartography in parts. Parts live in
-memory until the last has come, and are forgotten with the stream.
+Goes out: CartographyRequest when the stream opens and every so often, with the digest of what is recorded, so that an
+agent that has told it tells differences alone. Comes in: Cartography in parts. One part at a time is in memory as
+objects, of all agents together; of each table that was told 8 bytes are kept until the last part, which says what is
+gone. A stream that ends before leaves tables that are true and no digest: the next answer has all tables. Differences
+from what is not recorded are dropped, and the whole is asked for.
 """
 
 import asyncio
+from array import array
 
 from menura.bounds import MAX_NAME_CHARS
 from menura.v1.catalog_pb2 import Cartography, CartographyRequest
@@ -13,11 +17,12 @@ from menura.v1.stream_pb2 import StreamRequest
 from gateway.errors import PayloadInvalid
 from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession
-from gateway.registry import SourceKey, TableSeen
+from gateway.registry import CartographyEnd, SourceKey, table_hash
 from gateway.stream import AgentStream
-from gateway.wire.translation import tables_seen
+from gateway.wire.translation import table_name, tables_seen
 
 MAX_TABLES = 500_000
+MAX_DIGEST_BYTES = 64
 
 
 class Cartographer:
@@ -26,34 +31,70 @@ class Cartographer:
         self._parts = parts
         self._agent = agent
         self._key = key
-        self._tables: list[TableSeen] = []
+        #: the agent was told that nothing is recorded
+        self._is_whole_asked = False
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        #: whether the registry takes the one that comes; None before its first part
+        self._is_taken: bool | None = None
+        self._names = array("Q")
+        self._count = 0
 
     async def ask(self) -> None:
         while True:
-            await self._stream.send(StreamRequest(cartography_request=CartographyRequest()))
+            known = await self._parts.reports.tell(lambda: self._parts.registry.cartography_digest(self._key))
+            await self._ask(known or b"")
             await asyncio.sleep(self._parts.config.cartography_seconds)
+
+    async def _ask(self, known: bytes) -> None:
+        self._is_whole_asked = not known
+        await self._stream.send(StreamRequest(cartography_request=CartographyRequest(known=known)))
 
     async def take(self, part: Cartography, at_us: int) -> None:
         """One part of an answer."""
         if part.source != self._key.source:
             raise PayloadInvalid("reading a cartography", "that of another source", source=str(self._key))
-        await self._agent.reports.take(1 + len(part.tables))
-        self._tables += tables_seen(part)
-        if len(self._tables) > MAX_TABLES:
+        if max(len(part.digest), len(part.base)) > MAX_DIGEST_BYTES or (part.base and self._is_whole_asked):
+            raise PayloadInvalid("reading a cartography", "a digest that nobody knows", source=str(self._key))
+        await self._agent.reports.take(1 + len(part.tables) + len(part.gone))
+        self._count += len(part.tables) + len(part.gone)
+        if self._count > MAX_TABLES:
             raise PayloadInvalid("reading a cartography", f"more than {MAX_TABLES} tables", source=str(self._key))
+        async with self._parts.cartography_turn:
+            await self._record(part)
+            if part.last and self._is_taken:
+                await self._record_end(part, at_us)
         if not part.last:
             return
-        tables, self._tables = self._tables, []
+        was_taken = self._is_taken
+        self._begin_anew()
         if part.flavor:
             self._agent.flavors[self._key.source] = part.flavor
-        async with self._parts.cartography_turn:
-            await self._parts.reports.tell(
-                lambda: self._parts.registry.record_cartography(
-                    self._key,
-                    part.flavor,
-                    part.server_version[:MAX_NAME_CHARS],
-                    part.server_identity[:MAX_NAME_CHARS],
-                    tables,
-                    at_us,
-                ),
-            )
+        if part.base and not was_taken:
+            await self._ask(b"")
+
+    async def _record(self, part: Cartography) -> None:
+        registry, reports = self._parts.registry, self._parts.reports
+        if self._is_taken is None:
+            self._is_taken = await reports.tell(lambda: registry.begin_cartography(self._key, part.base)) or False
+        if self._is_taken and (part.tables or part.gone):
+
+            def record() -> bool:
+                tables = tables_seen(part)
+                registry.record_tables(self._key, tables, [table_name(table) for table in part.gone])
+                self._names.extend(table_hash(table.database, table.table) for table in tables)
+                return True
+
+            # What is dropped now leaves no whole cartography.
+            self._is_taken = await reports.tell(record) or False
+
+    async def _record_end(self, part: Cartography, at_us: int) -> None:
+        told = CartographyEnd(
+            part.flavor,
+            part.server_version[:MAX_NAME_CHARS],
+            part.server_identity[:MAX_NAME_CHARS],
+            part.digest,
+            None if part.base else frozenset(self._names),
+        )
+        await self._parts.reports.tell(lambda: self._parts.registry.end_cartography(self._key, told, at_us))

@@ -59,6 +59,18 @@ class SourceRecord:
     last_kept_cut: int = 0
     ledger: DumpLedger = field(default_factory=DumpLedger)
 
+    def existing(self) -> set[Table]:
+        """That the cartography has, with all differences that were told."""
+        found: set[Table] = set()
+        was_last = False
+        for part in [*self.cartography]:
+            if was_last and not part.base:
+                found.clear()
+            was_last = part.last
+            found |= {(card.table.database, card.table.table) for card in part.tables}
+            found -= {(table.database, table.table) for table in part.gone}
+        return found
+
 
 def whole_messages(received: Iterator[stream_pb2.StreamResponse]) -> Iterator[stream_pb2.StreamResponse]:
     """What came in parts is put together."""
@@ -166,6 +178,11 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                     setattr(dump, name, value)
             ledger.generation += 1
             self._push_dumps(source)
+
+    def ask_cartography(self, source: str, known: bytes) -> None:
+        """As if the one of that digest was recorded."""
+        question = catalog_pb2.CartographyRequest(known=known)
+        self._send(source, Role.CATALOG, stream_pb2.StreamRequest(cartography_request=question))
 
     def lose_cuts(self, source: str, *, loses: bool = True, last_kept_cut: int = 0) -> None:
         """As if the gateway was killed before it commits each cut of the source from now on, or behind this one."""

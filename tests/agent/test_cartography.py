@@ -12,9 +12,10 @@ from agent.config_entries import Secret
 from agent.filter import Filter, Policy
 from agent.snapshot import cartography
 from agent.snapshot import plugin as catalog_plugin
+from agent.snapshot.cartography import Sent, Telling
 from agent.sources.mysql.config import MysqlConfig, ServerConfig
 from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
-from agent.sources.mysql.server.cartography import names_digest, read_cartography
+from agent.sources.mysql.server.cartography import cards, head, names_digest
 from agent.sources.mysql.server.connection import connect, facts_of
 from tests.agent.dumping import agent_inside
 from tests.agent.gateway_double import GatewayDouble
@@ -24,7 +25,9 @@ from tests.servers import FLAVORS, Server, server
 
 @pytest.fixture(scope="module", params=FLAVORS)
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with server(request.param, tmp_path_factory.mktemp(request.param), innodb_flush_log_at_trx_commit="0") as running:
+    # Estimates change by an ALTER alone.
+    settings = {"innodb_flush_log_at_trx_commit": "0", "innodb_stats_auto_recalc": "0"}
+    with server(request.param, tmp_path_factory.mktemp(request.param), **settings) as running:
         running.create_replication_user()
         running.run(
             "CREATE DATABASE shop CHARACTER SET utf8mb4",
@@ -46,7 +49,8 @@ def read(database: Server) -> list[catalog_pb2.Cartography]:
     filter_ = Filter(Policy.ACCEPT, {"hidden": None, "orders": ("NOTE",)}, identifiers=IDENTIFIERS)
     source = MysqlConfig(name="shop", kind="mysql", client=config, binlog=config, filter=filter_)
     with closing(connect(config, "shop")) as connection:
-        return list(read_cartography(connection, source, facts_of(connection, "shop")))
+        facts = facts_of(connection, "shop")
+        return list(Telling(head(source, facts), cards(connection, source, facts), Sent()).parts())
 
 
 def test_cartography_when_read_then_describes_every_table(database: Server) -> None:
@@ -82,10 +86,11 @@ def test_cartography_when_tables_come_or_go_then_is_sent_again_though_nobody_ask
     monkeypatch.setattr(catalog_plugin, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(catalog_plugin, "_RESTS_PER_LOOK", 1)
     gateway = GatewayDouble()
-    sent = gateway.source("shop").cartography
+    record = gateway.source("shop")
+    sent = record.cartography
 
     def names() -> set[str]:
-        return {card.table.table for card in sent[-1].tables if card.table.database == "brief"} if sent else set()
+        return {table for database, table in record.existing() if database == "brief"}
 
     database.run("CREATE DATABASE brief")
     with agent_inside(write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})):
@@ -94,9 +99,41 @@ def test_cartography_when_tables_come_or_go_then_is_sent_again_though_nobody_ask
             ("RENAME TABLE brief.one TO brief.two", {"two"}),
             ("DROP DATABASE brief", set()),
         ):
+            gateway.wait(lambda: sent)
             before = len(sent)
             database.run(statement)
             gateway.wait(lambda before=before, expected=expected: len(sent) > before and names() == expected)
+            assert {card.table.database for part in sent[before:] for card in part.tables} <= {"brief"}
+            assert sent[-1].base == sent[before - 1].digest
+    gateway.stop()
+
+
+def test_cartography_when_the_gateway_names_the_one_that_it_has_then_differences_are_told(
+    database: Server, tmp_path: Path
+) -> None:
+    gateway = GatewayDouble()
+    record = gateway.source("shop")
+
+    def told_after(statement: str, known: bytes) -> list[catalog_pb2.Cartography]:
+        before = len(record.cartography)
+        database.run(statement)
+        gateway.ask_cartography("shop", known)
+        gateway.wait(lambda: record.cartography[before:] and record.cartography[-1].last)
+        return record.cartography[before:]
+
+    with agent_inside(write_config(tmp_path, gateway.address, {"shop": {"client": client(database)}})):
+        gateway.wait(lambda: record.cartography and record.cartography[-1].last)
+        assert not record.cartography[-1].base
+        whole = record.existing()
+        known = record.cartography[-1].digest
+        (same,) = told_after("SELECT 1", known)
+        assert (same.base, same.digest, len(same.tables), len(same.gone)) == (known, known, 0, 0)
+        (other,) = told_after("ALTER TABLE shop.hidden ADD c INT", known)
+        assert [card.table.table for card in other.tables] == ["hidden"]
+        assert other.base == known != other.digest
+        (again,) = told_after("ALTER TABLE shop.hidden DROP c", b"of another gateway")
+        assert again.base == b""
+        assert {(card.table.database, card.table.table) for card in again.tables} == whole
     gateway.stop()
 
 

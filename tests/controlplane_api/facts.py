@@ -16,7 +16,19 @@ from menura.landing import (
 )
 
 from controlplane_api.registry.sql_registry import SqlRegistry
-from gateway.registry import AgentSeen, ColumnSeen, KeySeen, SourceHealth, SourceKey, SourceSeen, TableSeen
+from gateway.registry import (
+    AgentSeen,
+    CartographyEnd,
+    ColumnSeen,
+    HeartbeatSeen,
+    KeySeen,
+    Registry,
+    SourceHealth,
+    SourceKey,
+    SourceSeen,
+    TableSeen,
+    table_hash,
+)
 
 T0 = 1_700_000_000_000_000
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -59,9 +71,37 @@ def table_seen(table: str, database: str = "shop", *, denied: bool = False, keye
 def record_shop(registry: SqlRegistry, *tables: str, key: SourceKey = KEY) -> None:
     """An agent with one source that has these tables; it is connected."""
     registry.record_agent(agent_seen(key.tenant, [key.source]))
-    registry.record_heartbeat(key.tenant, "agent-1", 1, 1, [], fresh_us())
+    record_heartbeat(registry, key.tenant, "agent-1", 1, 1, [], fresh_us())
     names = tables or ("orders", "items", "notes")
-    registry.record_cartography(key, "mysql", "9.7.0", UUID, [table_seen(name) for name in names], T0)
+    record_cartography(registry, key, "mysql", "9.7.0", UUID, [table_seen(name) for name in names], T0)
+
+
+def record_heartbeat(
+    registry: Registry,
+    tenant: str,
+    agent: str,
+    resident_memory_bytes: int,
+    cpu_us: int,
+    sources: Sequence[SourceHealth],
+    at_us: int,
+) -> None:
+    registry.record_heartbeats([HeartbeatSeen(tenant, agent, resident_memory_bytes, cpu_us, sources, at_us)])
+
+
+def record_cartography(
+    registry: Registry,
+    key: SourceKey,
+    flavor: str,
+    version: str,
+    identity: str,
+    tables: Sequence[TableSeen],
+    at_us: int,
+) -> None:
+    """All tables that there are, as one answer of an agent."""
+    assert registry.begin_cartography(key, b"")
+    registry.record_tables(key, tables, ())
+    names = {table_hash(table.database, table.table) for table in tables}
+    registry.end_cartography(key, CartographyEnd(flavor, version, identity, b"whole", names), at_us)
 
 
 def health(source: str = "shop", rows: int = 1_000, lag_us: int | None = 0) -> SourceHealth:

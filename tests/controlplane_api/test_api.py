@@ -66,7 +66,7 @@ def test_status_when_table_streams_then_has_lag_positions_rows_and_freshness(
     post(client, path_of("shop", "orders", "/start"))
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 7), start=[started("orders", 0, "rows before 0")])))
     registry.record_effective(KEY, 1, [TableEffective("shop", "orders", "STREAMING", None, ("note",))], None, T0)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1500)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=1500)], facts.fresh_us())
     before = now_us()
     source = client.get(SHOP).json()
     after = now_us()
@@ -89,15 +89,17 @@ def test_lag_when_agent_is_gone_then_unknown(
 ):
     monkeypatch.setattr("controlplane_api.api.presence.PRESENCE_SECONDS", 3600)  # however long the test takes
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
     assert client.get(SHOP).json()["lag_us"] == 0
     registry.record_agent_gone("acme", "agent-1", "run-1", T0)
     assert client.get(SHOP).json()["lag_us"] is None
     assert client.get("/v1/tenants/acme/agents").json()["agents"][0]["connected"] is False
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], T0)  # long ago: its gateway died
+    facts.record_heartbeat(
+        registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], T0
+    )  # long ago: its gateway died
     assert client.get(SHOP).json()["lag_us"] is None
     seconds_ago = now_us() - 4_000_000  # the agent counts as connected, its figures are old
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], seconds_ago)
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], seconds_ago)
     source = client.get(SHOP).json()
     assert (source["connected"], source["lag_us"], source["rows_per_second"]) == (True, None, None)
 
@@ -158,7 +160,7 @@ def test_events_of_a_table_when_asked_for_then_the_last_one_comes_first(client: 
 def test_bulk_start_when_some_tables_cannot_then_each_has_its_outcome(client: httpx.Client, registry: SqlRegistry):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen("orders"), facts.table_seen("items"), facts.table_seen("secrets", denied=True)]
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     named = [{"database": "shop", "table": name} for name in ("orders", "secrets", "nowhere", "orders")]
     outcomes = post(client, f"{SHOP}/start", {"tables": named, "start": "oldest"})
     assert outcomes["generation"] == 1
@@ -210,7 +212,7 @@ def test_tables_when_filtered_and_paged_then_every_match_comes_once(client: http
 def test_path_when_names_are_hostile_then_means_that_table(client: httpx.Client, registry: SqlRegistry, name: str):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen(name, database=name), facts.table_seen("innocent")]
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     table = client.get(path_of(name, name)).json()
     assert (table["database"], table["table"]) == (name, name)
     assert post(client, path_of(name, name, "/start"), {"start": "oldest"})["changed"]
@@ -337,7 +339,7 @@ def test_metrics_when_lag_is_unknown_then_absent(client: httpx.Client, registry:
     assert 'menura_controlplane_tables{source="shop",state="not_synced",tenant="acme"} 3.0\n' in text
     assert 'menura_controlplane_dumps{source="shop",tenant="acme"} 0.0\n' in text
     assert "menura_agent_lag_seconds{" not in text
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=2_500_000)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=2_500_000)], facts.fresh_us())
     text = client.get("/metrics").text
     assert 'menura_agent_lag_seconds{source="shop",tenant="acme"} 2.5\n' in text
     assert 'menura_controlplane_connected_agents{tenant="acme"} 1.0\n' in text
@@ -370,7 +372,7 @@ def test_source_when_it_has_warnings_then_they_are_shown_and_its_tables_stream(
     client: httpx.Client, registry: SqlRegistry
 ):
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [], facts.fresh_us())
     post(client, path_of("shop", "orders", "/start"), {"start": "oldest"})
     registry.apply_entry(LANDING, entry(1, cut(1, start=[started("orders", 0)])))
     streaming = [TableEffective("shop", "orders", "STREAMING")]

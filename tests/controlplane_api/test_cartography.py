@@ -7,7 +7,7 @@ from controlplane_api.database import Database
 from controlplane_api.models import SourceTable
 from controlplane_api.registry import cartography
 from controlplane_api.registry.sql_registry import SqlRegistry
-from gateway.registry import SourceKey
+from gateway.registry import CartographyEnd, SourceKey, table_hash
 from tests.controlplane_api import facts
 from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, file
 
@@ -28,7 +28,8 @@ def test_cartography_when_it_is_large_then_others_commit_between_its_pieces(
     monkeypatch.setattr(cartography, "PIECE_TABLES", 2)
     seen = [facts.table_seen(f"t{number}") for number in range(1, 7)]
     with database.read() as connection:
-        found = cartography.differences(connection, 1, seen)
+        changed = cartography.changed(connection, 1, seen)
+        gone = cartography.ids_but(connection, 1, {table_hash(table.database, table.table) for table in seen})
     stored: list[int] = []
 
     def others_commit(_seconds: float) -> None:
@@ -36,7 +37,8 @@ def test_cartography_when_it_is_large_then_others_commit_between_its_pieces(
         registry.apply_entry(LANDING, entry(number, cut(number, file("orders"), key=OTHER)))
         stored.append(len(names(database)))
 
-    cartography.store(database.write, found, pause=others_commit)
+    cartography.store(database.write, changed, pause=others_commit)
+    cartography.mark_gone(database.write, gone, pause=others_commit)
     # two pieces of new tables and two of those that are gone; the other tenant's table came with its first cut
     assert stored == [8, 10, 10, 10]
     after = names(database)
@@ -44,17 +46,56 @@ def test_cartography_when_it_is_large_then_others_commit_between_its_pieces(
     assert registry.committed(OTHER).cut == 4
 
 
+def test_cartography_when_differences_are_told_then_other_tables_stay(
+    registry: SqlRegistry, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cartography, "PIECE_TABLES", 2)
+
+    def tell(base: bytes, tables: list[str], gone: list[str], digest: bytes) -> bool:
+        if not registry.begin_cartography(KEY, base):
+            return False
+        named = [("shop", name) for name in gone]
+        registry.record_tables(KEY, [facts.table_seen(name) for name in tables], named)
+        registry.end_cartography(KEY, CartographyEnd("mysql", "9.7.0", facts.UUID, digest, None), T0)
+        return True
+
+    facts.record_shop(registry, "t1", "t2", "t3", "t4")
+    known = registry.cartography_digest(KEY)
+    assert known
+    assert tell(known, ["t5", "t6"], ["t2", "t3", "t4", "never there"], b"two")
+    told = {"t1": False, "t2": True, "t3": True, "t4": True, "t5": False, "t6": False}
+    assert names(database) == told
+    assert not tell(known, ["t7"], [], b"three")
+    assert (names(database), registry.cartography_digest(KEY)) == (told, b"two")
+    assert tell(b"two", ["t2"], [], b"four")
+    assert not names(database)["t2"]
+    assert not registry.begin_cartography(SourceKey("acme", "nobody's"), b"")
+
+
+def test_cartography_when_it_breaks_off_then_its_tables_stay_and_none_counts_as_whole(
+    registry: SqlRegistry, database: Database
+) -> None:
+    facts.record_shop(registry, "t1", "t2")
+    assert registry.begin_cartography(KEY, b"")
+    registry.record_tables(KEY, [facts.table_seen("t3")], ())
+    assert names(database) == {"t1": False, "t2": False, "t3": False}
+    assert registry.cartography_digest(KEY) == b""
+    facts.record_shop(registry, "t2", "t3")
+    assert names(database) == {"t1": True, "t2": False, "t3": False}
+    assert registry.cartography_digest(KEY)
+
+
 def test_cartography_when_a_command_has_made_one_of_its_tables_meanwhile_then_it_is_one_table(
     registry: SqlRegistry, database: Database
 ) -> None:
     facts.record_shop(registry, "t1")
     with database.read() as connection:
-        found = cartography.differences(connection, 1, [facts.table_seen("t1"), facts.table_seen("t2")])
+        changed = cartography.changed(connection, 1, [facts.table_seen("t1"), facts.table_seen("t2")])
     registry.apply_entry(LANDING, entry(1, cut(1, file("t2"))))
-    cartography.store(database.write, found)
+    cartography.store(database.write, changed)
     assert names(database) == {"t1": False, "t2": False}
     with database.read() as connection:
         statement = select(SourceTable.digest).where(SourceTable.name == "t2")
         assert connection.execute(statement).scalar_one()
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen("t2")], T0)
+    facts.record_shop(registry, "t2")
     assert names(database) == {"t1": True, "t2": False}

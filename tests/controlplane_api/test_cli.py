@@ -154,7 +154,7 @@ def test_sync_when_one_table_is_refused_then_others_start_and_exit_code_says_so(
 
 def test_clients_when_a_name_has_control_characters_then_the_terminal_gets_none(api: str, registry: SqlRegistry):
     registry.record_agent(facts.agent_seen())
-    registry.record_cartography(KEY, "mysql", "9\x1b[2J", facts.UUID, [facts.table_seen("a\x1b[31mb[red]")], 0)
+    facts.record_cartography(registry, KEY, "mysql", "9\x1b[2J", facts.UUID, [facts.table_seen("a\x1b[31mb[red]")], 0)
     for words in (("tables", "shop"), ("sources",), ("sync", "start", "shop", "--all"), ("status",)):
         done = menura(*words, "--api", api, "--tenant", "acme")
         assert done.returncode == 0

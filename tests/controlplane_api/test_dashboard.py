@@ -51,7 +51,7 @@ def test_dashboard_when_there_is_no_agent_then_says_how_to_begin(page: Browser):
 def test_dashboard_when_an_agent_calls_then_shows_it_by_itself(page: Browser, registry: SqlRegistry):
     page.wait_for_text("#empty", "No agent")
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=1_500_000)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=1_500_000)], facts.fresh_us())
     page.wait_for_text("#sources", "connected")
     page.wait_for_text("#sources", "1.5 s")
     page.wait_for_text("#tables", "shop.orders")
@@ -102,7 +102,7 @@ def test_dashboard_when_a_sink_stops_a_table_then_every_stage_is_shown_and_it_ca
         page.wait_for_text("#outcome", f"shop.{name}: Started.")
     beginning = [started("orders", 0), started("items", 0)]
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders"), start=beginning, generation=2)))
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
     tables = [TableEffective("shop", name, "STREAMING") for name in ("orders", "items")]
     registry.record_effective(KEY, 2, tables, None, T0)
     page.wait_for_text("#sources", "2 streaming")
@@ -135,7 +135,7 @@ def test_dashboard_when_a_sink_stops_a_table_then_every_stage_is_shown_and_it_ca
 
 def test_dashboard_when_a_table_is_dumped_then_shows_progress_and_pauses_it(page: Browser, registry: SqlRegistry):
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health()], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health()], facts.fresh_us())
     page.wait_for_text("#tables", "orders")
     page.run("document.querySelector('#begin').value = 'dump'")
     page.click(button("Start", "orders"))
@@ -203,7 +203,7 @@ def test_dashboard_when_a_command_is_refused_then_shows_all_that_the_error_says(
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders", 600), start=[started("orders", 0, "purged")])))
     again = "button[aria-label='Dump the earlier rows of shop.orders']"
     wait_for("the button", lambda: page.run("return !!document.querySelector(arguments[0])", again))
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen("orders", denied=True)], T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen("orders", denied=True)], T0)
     page.click(again)
     for words in ("TABLE_DENIED", "policy", "Nothing was changed."):
         page.wait_for_text("#outcome", words)
@@ -214,7 +214,7 @@ def test_dashboard_when_a_command_is_refused_then_shows_all_that_the_error_says(
 def test_dashboard_when_a_name_is_hostile_then_it_is_text_and_can_be_started(page: Browser, registry: SqlRegistry):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen(HOSTILE, database=".."), facts.table_seen("a/b", database="%2F")]
-    registry.record_cartography(KEY, HOSTILE, HOSTILE, HOSTILE, tables, T0)
+    facts.record_cartography(registry, KEY, HOSTILE, HOSTILE, HOSTILE, tables, T0)
     page.wait_for_text("#tables", HOSTILE)
     page.wait_for_text("#sources", HOSTILE)
     for number in range(2):

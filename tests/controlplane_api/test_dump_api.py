@@ -35,7 +35,7 @@ def shop(client: httpx.Client, registry: SqlRegistry) -> SqlRegistry:
 def stream_orders(client: httpx.Client, registry: SqlRegistry) -> None:
     """shop.orders streams, its agent is connected."""
     facts.record_shop(registry)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [], facts.fresh_us())
     post(client, path_of("shop", "orders", "/start"), {"start": "oldest"})
     registry.apply_entry(LANDING, entry(1, cut(1, start=[started("orders", 0, "purged")])))
 

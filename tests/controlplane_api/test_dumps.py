@@ -138,7 +138,7 @@ def test_sync_when_stopped_or_failed_then_its_dump_is_cancelled(streaming: Log, 
 def test_dump_when_the_table_has_no_unique_key_then_its_sync_begins_anew(registry: SqlRegistry, database: Database):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen("orders"), facts.table_seen("heap", keyed=False)]
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     begin(database, "orders", "heap")
     log = Log(registry)
     log.cut(start=[started("orders", 0), started("heap", 0, "purged")])
@@ -171,7 +171,7 @@ def test_plan_when_a_table_that_streams_has_no_usable_key_then_its_sync_begins_a
 
 def test_dump_when_refused_then_says_what_to_do(streaming: Log, database: Database):
     tables = [facts.table_seen("orders"), facts.table_seen("items"), facts.table_seen("secrets", denied=True)]
-    streaming.registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(streaming.registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     uuid = dump(database, "orders")
     named = [("shop", name) for name in ("orders", "items", "secrets", "notes", "nowhere")]
     refused = [outcome.refused for outcome in command(database, dumps.start_dumps, named, DEFAULT_OPTIONS)]
@@ -244,7 +244,7 @@ def test_status_when_the_agent_says_it_then_kept_for_dumps_that_run(streaming: L
 def test_dumps_when_a_source_has_300_then_all_begin_and_end(registry: SqlRegistry, database: Database):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen(f"table_{number}") for number in range(300)]
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     command(database, start_tables, None, Start(StartKind.DUMP))
     assert len(registry.dumps(KEY).dumps) == 300
     uuid = registry.dumps(KEY).dumps[0].dump

@@ -57,7 +57,7 @@ def stream(registry: SqlRegistry, lag_us: int | None = 0) -> None:
     """The agent is there and says that both tables stream."""
     tables = [TableEffective("shop", name, "STREAMING") for name in ("orders", "items")]
     registry.record_effective(KEY, registry.desired(KEY).generation, tables, None, T0)
-    registry.record_heartbeat("acme", "agent-1", 1, 1, [facts.health(lag_us=lag_us)], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=lag_us)], facts.fresh_us())
 
 
 def table(client: httpx.Client, name: str = "orders") -> dict[str, Any]:
@@ -389,7 +389,7 @@ def test_resync_when_a_table_is_unknown_denied_or_gone_then_refused_and_others_b
     client: httpx.Client, shop: SqlRegistry
 ):
     tables = [facts.table_seen("orders"), facts.table_seen("items", denied=True)]
-    shop.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(shop, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     named = [{"database": "shop", "table": name} for name in ("orders", "items", "notes", "nowhere")]
     outcomes = post(client, f"{SHOP}/resync", {"tables": named})["tables"]
     codes = [each["refused"] and each["refused"]["code"] for each in outcomes]

@@ -78,7 +78,7 @@ def test_generation_when_set_of_tables_changes_then_grows_once_per_command(regis
 def test_start_when_it_runs_elsewhere_is_denied_or_unknown_then_refused(registry: SqlRegistry, database: Database):
     registry.record_agent(facts.agent_seen())
     tables = [facts.table_seen("orders"), facts.table_seen("secrets", denied=True)]
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, tables, T0)
     start(database, "orders")
     codes = [outcome.refused and outcome.refused.code for outcome in start(database, "orders", "secrets", "x", how=NOW)]
     assert codes == ["SYNC_RUNNING", "TABLE_DENIED", "TABLE_UNKNOWN"]
@@ -135,7 +135,7 @@ def test_record_heartbeat_when_counters_grow_then_rates_are_per_second(registry:
     beats = [facts.health(rows=1_000), facts.health(rows=3_000, lag_us=None), facts.health(rows=5)]
     rates = []
     for number, beat in enumerate(beats):
-        registry.record_heartbeat("acme", "agent-1", 2**64 - 1, 5, [beat], T0 + number * 2_000_000)
+        facts.record_heartbeat(registry, "acme", "agent-1", 2**64 - 1, 5, [beat], T0 + number * 2_000_000)
         with database.read() as connection:
             row = connection.execute(select(SourceHealth.rows_per_second, SourceHealth.lag_us)).one()
         rates.append(tuple(row))
@@ -240,8 +240,8 @@ def calls_about(
         registry.apply_entry(LANDING, entry(entries[at], cut(entries[at], *files, **about)))
 
     return {
-        "cartography": lambda: registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, seen, T0),
-        "the same cartography": lambda: registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, seen, T0),
+        "cartography": lambda: facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, seen, T0),
+        "the same cartography": lambda: facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, seen, T0),
         "start all": start_all,
         "effective": lambda: registry.record_effective(KEY, 1, effective, None, T0),
         "the same effective": lambda: registry.record_effective(KEY, 1, effective, None, T0),

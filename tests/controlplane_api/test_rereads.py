@@ -214,7 +214,7 @@ def test_a_table_without_a_key_when_it_is_re_read_begins_anew(
     keyless = type(facts_of)(
         **{name: getattr(facts_of, name) for name in type(facts_of).__slots__ if name != "keys"}, keys=()
     )
-    registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, [keyless], T0)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, [keyless], T0)
     log.cut(unlogged("orders", 11))
     (uuid,) = ordered(registry)
     sync = sync_of(database)

@@ -38,7 +38,7 @@ def here(database: Database, registry: SqlRegistry, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("controlplane_api.api.presence.SILENT_SECONDS", 2 * 3600)
     facts.record_shop(registry, *TABLES)
     health = facts.health(rows=123_456_789, lag_us=90_000_000)
-    registry.record_heartbeat("acme", "agent-1", 1 << 27, 2, [health], facts.fresh_us())
+    facts.record_heartbeat(registry, "acme", "agent-1", 1 << 27, 2, [health], facts.fresh_us())
     with serving(database) as url:
         terminal = {"MENURA_API": url, "MENURA_TENANT": "acme", "COLUMNS": "80"}
         terminal |= {"TTY_COMPATIBLE": "1", "TERM": "xterm", "NO_COLOR": "1"}

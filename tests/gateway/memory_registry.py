@@ -10,9 +10,11 @@ from menura.landing import LogEntry
 from gateway.registry import (
     AgentName,
     AgentSeen,
+    CartographyEnd,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    HeartbeatSeen,
     Held,
     LeaseHeld,
     OtherServerSeen,
@@ -20,12 +22,12 @@ from gateway.registry import (
     RegistryUnavailable,
     SourceCommitted,
     SourceDesired,
-    SourceHealth,
     SourceKey,
     Standing,
     TableDesired,
     TableEffective,
     TableSeen,
+    table_hash,
 )
 from tests.gateway.memory_dumps import MemoryDumps
 
@@ -40,8 +42,9 @@ class MemoryRegistry:
         self.known: dict[AgentName, Standing] = {}
         self.refusals: list[tuple[AgentName, Problem]] = []
         self.gone: list[tuple[str, str, str]] = []
-        self.heartbeats: list[tuple[str, str, tuple[SourceHealth, ...]]] = []
+        self.heartbeats: list[HeartbeatSeen] = []
         self.cartography: dict[SourceKey, tuple[TableSeen, ...]] = {}
+        self.cartography_digests: dict[SourceKey, bytes] = {}
         self.effective: dict[SourceKey, tuple[int, tuple[TableEffective, ...]]] = {}
         self.problems: dict[SourceKey, Problem | None] = {}
         self.other_servers: dict[SourceKey, OtherServerSeen | None] = {}
@@ -98,29 +101,34 @@ class MemoryRegistry:
         self._check()
         self.gone.append((tenant, agent, session))
 
-    def record_heartbeat(
-        self,
-        tenant: str,
-        agent: str,
-        resident_memory_bytes: int,
-        cpu_us: int,
-        sources: Sequence[SourceHealth],
-        at_us: int,
-    ) -> None:
+    def record_heartbeats(self, beats: Sequence[HeartbeatSeen]) -> None:
         self._check()
-        self.heartbeats.append((tenant, agent, tuple(sources)))
+        self.heartbeats += beats
 
-    def record_cartography(
-        self,
-        key: SourceKey,
-        flavor: str,
-        server_version: str,
-        server_identity: str,
-        tables: Sequence[TableSeen],
-        at_us: int,
-    ) -> None:
+    def cartography_digest(self, key: SourceKey) -> bytes:
         self._check()
-        self.cartography[key] = tuple(tables)
+        return self.cartography_digests.get(key, b"")
+
+    def begin_cartography(self, key: SourceKey, base: bytes) -> bool:
+        self._check()
+        if base and base != self.cartography_digests.get(key):
+            return False
+        self.cartography_digests[key] = b""
+        return True
+
+    def record_tables(self, key: SourceKey, tables: Sequence[TableSeen], gone: Sequence[tuple[str, str]]) -> None:
+        self._check()
+        kept = {(seen.database, seen.table): seen for seen in (*self.cartography.get(key, ()), *tables)}
+        self.cartography[key] = tuple(seen for name, seen in kept.items() if name not in gone)
+
+    def end_cartography(self, key: SourceKey, told: CartographyEnd, at_us: int) -> None:
+        self._check()
+        self.cartography[key] = tuple(
+            seen
+            for seen in self.cartography.get(key, ())
+            if told.names is None or table_hash(seen.database, seen.table) in told.names
+        )
+        self.cartography_digests[key] = told.digest
 
     def record_effective(
         self,

@@ -11,6 +11,7 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
 from gateway.registry import AgentSeen, SourceKey, SourceSeen, TableSeen
+from tests.controlplane_api import facts
 
 
 def open_registry(file: Path) -> tuple[Database, SqlRegistry]:
@@ -24,7 +25,7 @@ def want(database: Database, key: SourceKey, *tables: str) -> None:
     seen = SourceSeen(key.source, "mysql", "9.7.0", "db:3306", "00ff")
     registry.record_agent(AgentSeen(key.tenant, "agent-1", "none", "0.1.0", "db", (seen,), 1))
     cards = [TableSeen("shop", table, "InnoDB", "utf8mb4_bin", None, None, (), (), denied=False) for table in tables]
-    registry.record_cartography(key, "mysql", "9.7.0", "uuid", cards, 1)
+    facts.record_cartography(registry, key, "mysql", "9.7.0", "uuid", cards, 1)
     with database.write() as connection:
         outcomes = start_tables(connection, _source_id(connection, key), None, Start(StartKind.OLDEST))
     assert not [outcome.refused for outcome in outcomes if outcome.refused]

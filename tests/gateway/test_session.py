@@ -135,11 +135,12 @@ def test_heartbeats_when_they_come_are_answered_and_recorded_now_and_then(tmp_pa
             for _ in range(20):
                 await stream.send(heartbeat=Heartbeat(cpu_us=5, sources=[status, other]))
                 assert (await stream.expect("heartbeat_ack")).received_at_us > 0
+            await eventually("a heartbeat", lambda: registry.heartbeats)
 
     began = time.monotonic()
     asyncio.run(scenario())
     assert 1 <= len(registry.heartbeats) <= 1 + (time.monotonic() - began) / 0.9
-    (health,) = registry.heartbeats[0][2]
+    (health,) = registry.heartbeats[0].sources
     assert (health.source, health.rows, health.lag_us) == ("shop", 2**63 - 1, None)
 
 
@@ -163,9 +164,11 @@ def test_a_cartography_when_its_last_part_has_come_is_recorded_whole(tmp_path: P
             stream = await agent.open("MySQLClient", "shop")
             await stream.expect("cartography_request")
             await stream.send(cartography=Cartography(source="shop", flavor="mysql", tables=[card("orders")]))
-            assert registry.cartography == {}
-            await stream.send(cartography=Cartography(source="shop", flavor="mysql", tables=[card("items")], last=True))
-            await eventually("the cartography", lambda: SHOP in registry.cartography)
+            await eventually("the tables of the first part", lambda: SHOP in registry.cartography)
+            assert not registry.cartography_digest(SHOP)
+            whole = Cartography(source="shop", flavor="mysql", tables=[card("items")], last=True, digest=b"1")
+            await stream.send(cartography=whole)
+            await eventually("the cartography", lambda: registry.cartography_digest(SHOP))
             await stream.expect("cartography_request")
             await stream.send(cartography=Cartography(source="crm", last=True))
             assert (await stream.expect_error()).code == "PAYLOAD_INVALID"
@@ -176,6 +179,42 @@ def test_a_cartography_when_its_last_part_has_come_is_recorded_whole(tmp_path: P
         ("orders", 0, None),
         ("items", 0, None),
     ]
+
+
+def test_a_cartography_of_differences_is_recorded_where_its_base_is_and_asked_for_whole_elsewhere(
+    tmp_path: Path,
+) -> None:
+    registry = MemoryRegistry()
+    names = [TableName(database="shop", table=name) for name in ("orders", "items", "new")]
+    orders, items, new = (TableCard(table=name) for name in names)
+
+    def recorded() -> set[str]:
+        return {table.table for table in registry.cartography.get(SHOP, ())}
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, cartography_seconds=0.3) as address,
+            scripted_agent(address, "shop") as agent,
+        ):
+            stream = await agent.open("MySQLClient", "shop")
+            assert (await stream.expect("cartography_request")).known == b""
+            await stream.send(cartography=Cartography(source="shop", tables=[orders, items], last=True, digest=b"1"))
+            while (await stream.expect("cartography_request")).known != b"1":
+                pass
+            told = Cartography(source="shop", base=b"1", tables=[new], gone=[names[1]], last=True, digest=b"2")
+            await stream.send(cartography=told)
+            await eventually("the differences", lambda: recorded() == {"orders", "new"})
+            registry.cartography_digests[SHOP] = b"of a restored database"
+            await stream.send(
+                cartography=Cartography(source="shop", base=b"2", gone=[names[0]], last=True, digest=b"3")
+            )
+            while (await stream.expect("cartography_request")).known:
+                pass
+            assert recorded() == {"orders", "new"}
+            await stream.send(cartography=Cartography(source="shop", base=b"2", last=True, digest=b"3"))
+            assert (await stream.expect_error()).code == "PAYLOAD_INVALID"
+
+    asyncio.run(scenario())
 
 
 def test_a_gateway_when_it_is_asked_to_stop_commits_what_is_complete_and_frees_its_sources(tmp_path: Path) -> None:

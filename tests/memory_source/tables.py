@@ -15,6 +15,7 @@ from menura.v1 import catalog_pb2, snapshot_pb2
 from agent.columnar.encode import SnapshotRows
 from agent.positions import PositionKind
 from agent.settings import SourceConfig
+from agent.snapshot.cartography import SendTables
 from agent.snapshot.plugin import Look
 from agent.snapshot.reader import KeyMissing, TableMissing
 from agent.snapshot.throttle import Load
@@ -37,7 +38,7 @@ class MemoryCatalog:
     def preflight(self) -> tuple[str, Sequence[Exception]]:
         return f"tables of {self.config.address}", ()
 
-    def look(self, known: object, send: Callable[[catalog_pb2.Cartography], None]) -> Look:
+    def look(self, known: object, send: SendTables) -> Look:
         with self.database.changed:
             tables = {table: found.columns for table, found in self.database.tables.items()}
         digest = frozenset(tables)
@@ -51,7 +52,7 @@ class MemoryCatalog:
             )
             for table, columns in tables.items()
         ]
-        send(catalog_pb2.Cartography(source=self.config.name, flavor="memory", tables=cards, last=True, read_at_us=1))
+        send(catalog_pb2.Cartography(source=self.config.name, flavor="memory", read_at_us=1), cards)
         return Look(digest, 0.0, ())
 
     def open_reader(self, position_kind: PositionKind) -> "MemoryReader":

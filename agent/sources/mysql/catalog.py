@@ -1,18 +1,18 @@
 """What tables a MySQL or MariaDB server has, and readers for their dumps, as `agent.snapshot.plugin` asks for them."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 
 from menura.errors import MenuraError
-from menura.v1 import catalog_pb2
 
 from agent.positions import PositionKind
 from agent.runtime.state import SourceState
+from agent.snapshot.cartography import SendTables
 from agent.snapshot.plugin import Look
 from agent.sources.mysql.config import MysqlConfig
-from agent.sources.mysql.server.cartography import names_digest, read_cartography
+from agent.sources.mysql.server.cartography import cards, head, names_digest
 from agent.sources.mysql.server.checks import check_client
 from agent.sources.mysql.server.connection import connect, server_errors
 from agent.sources.mysql.snapshot.reading import MysqlTableReader
@@ -30,7 +30,7 @@ class MysqlCatalog:
         self.state.seen(facts.flavor, facts.version)
         return f"client {self.config.client.address} {facts.flavor} {facts.version}", findings
 
-    def look(self, known: object, send: Callable[[catalog_pb2.Cartography], None]) -> Look:
+    def look(self, known: object, send: SendTables) -> Look:
         server, source = self.config.client, self.config.name
         with (
             closing(connect(server, source)) as connection,
@@ -43,8 +43,7 @@ class MysqlCatalog:
                 return Look(digest, seconds, None)
             facts, findings = check_client(self.config)
             self.state.seen(facts.flavor, facts.version)
-            for part in read_cartography(connection, self.config, facts):
-                send(part)
+            send(head(self.config, facts), cards(connection, self.config, facts))
         return Look(digest, seconds, findings)
 
     def open_reader(self, position_kind: PositionKind) -> MysqlTableReader:

@@ -1,20 +1,20 @@
 """What tables a PostgreSQL database has, and readers for their dumps, as `agent.snapshot.plugin` asks for them."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 
 from menura.errors import MenuraError
-from menura.v1 import catalog_pb2
 
 from agent.positions import PositionKind
 from agent.runtime.state import SourceState
+from agent.snapshot.cartography import SendTables
 from agent.snapshot.plugin import Look
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.seen_transactions import SeenTransactions
-from agent.sources.postgresql.server.cartography import names_digest, read_cartography
+from agent.sources.postgresql.server.cartography import cards, head, names_digest
 from agent.sources.postgresql.server.checks import advice, check_client, check_filter
 from agent.sources.postgresql.server.connection import connect, facts_of, server_errors
 from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader
@@ -42,7 +42,7 @@ class PostgresqlCatalog:
             *advice(self.config),
         ]
 
-    def look(self, known: object, send: Callable[[catalog_pb2.Cartography], None]) -> Look:
+    def look(self, known: object, send: SendTables) -> Look:
         server, source = self.config.client, self.config.name
         with closing(connect(server, source)) as connection, server_errors("reading what tables exist", server, source):
             began = time.monotonic()
@@ -53,8 +53,7 @@ class PostgresqlCatalog:
             facts = facts_of(connection, source)
             findings = check_filter(connection, self.config)
             self.state.seen(FLAVOR, facts.version_text)
-            for part in read_cartography(connection, self.config, facts):
-                send(part)
+            send(head(self.config, facts), cards(connection, self.config))
         return Look(digest, seconds, findings)
 
     def open_reader(self, position_kind: PositionKind) -> PostgresqlTableReader:

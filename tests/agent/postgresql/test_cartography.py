@@ -1,5 +1,6 @@
 """What exists in a database, as users see it."""
 
+from collections.abc import Iterable
 from contextlib import closing
 
 import pytest
@@ -8,6 +9,7 @@ from menura.v1 import catalog_pb2
 from agent.filter import Filter
 from agent.runtime.state import SourceState
 from agent.snapshot import cartography
+from agent.snapshot.cartography import Sent, Telling
 from agent.sources.postgresql.catalog import PostgresqlCatalog
 from agent.sources.postgresql.identifiers import IDENTIFIERS
 from agent.sources.postgresql.known_definitions import KnownDefinitions
@@ -27,10 +29,9 @@ def catalog_of(server: SourceServer, policy: Filter = ACCEPT) -> PostgresqlCatal
 
 
 def look(server: SourceServer, policy: Filter = ACCEPT) -> dict[str, catalog_pb2.TableCard]:
-    parts: list[catalog_pb2.Cartography] = []
-    catalog_of(server, policy).look(None, parts.append)
-    assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
-    return {f"{card.table.database}.{card.table.table}": card for part in parts for card in part.tables}
+    cards: list[catalog_pb2.TableCard] = []
+    catalog_of(server, policy).look(None, lambda _, found: cards.extend(found))
+    return {f"{card.table.database}.{card.table.table}": card for card in cards}
 
 
 def run(server: SourceServer, *statements: str) -> None:
@@ -125,15 +126,19 @@ def test_look_when_tables_come_and_go_then_the_digest_is_another_one(postgres: S
         "CREATE TABLE parted (id int NOT NULL) PARTITION BY RANGE (id)",
     )
     catalog = catalog_of(postgres)
-    sent: list[catalog_pb2.Cartography] = []
-    first = catalog.look(None, sent.append)
+    sent: list[catalog_pb2.TableCard] = []
+
+    def send(_: catalog_pb2.Cartography, cards: Iterable[catalog_pb2.TableCard]) -> None:
+        sent.extend(cards)
+
+    first = catalog.look(None, send)
     assert sent
     sent.clear()
     run(postgres, "INSERT INTO u VALUES (1)", "CREATE INDEX ON u (id)", "CREATE VIEW seen AS SELECT 1")
-    second = catalog.look(first.digest, sent.append)
+    second = catalog.look(first.digest, send)
     assert (second.digest, second.findings, sent) == (first.digest, None, [])
     run(postgres, "DROP VIEW seen", statement)
-    assert catalog.look(first.digest, sent.append).digest != first.digest
+    assert catalog.look(first.digest, send).digest != first.digest
     assert sent
 
 
@@ -147,7 +152,7 @@ def test_look_when_there_are_many_tables_then_they_come_in_parts(
             " EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY)', i); END LOOP; END $$"
         )
     parts: list[catalog_pb2.Cartography] = []
-    catalog_of(postgres).look(None, parts.append)
+    catalog_of(postgres).look(None, lambda *told: parts.extend(Telling(*told, Sent()).parts()))
     assert len(parts) > 3
     assert sum(len(part.tables) for part in parts) == 100
     assert all(part.ByteSize() < 2_500 and part.flavor == "postgresql" and part.server_identity for part in parts)

@@ -1,6 +1,6 @@
 """What exists on a server: databases, tables, columns, keys, engine, estimated rows and size.
 
-Comes in: a client connection. Goes out: `Cartography` messages in parts. Four set-based queries whatever the
+Comes in: a client connection. Goes out: a card for each table. Four set-based queries whatever the
 number of tables, and the definitions of those with ignored columns; rows are streamed, so that 10,000 tables need
 little memory.
 """
@@ -14,7 +14,6 @@ from menura.v1 import catalog_pb2, config_pb2
 from pymysql.connections import Connection
 from pymysql.cursors import SSCursor
 
-from agent.snapshot.cartography import in_parts
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.identifiers import SYSTEM_DATABASES
 from agent.sources.mysql.server.connection import Facts
@@ -47,14 +46,8 @@ Table = tuple[str, str]
 NamesDigest = tuple[int, int]
 
 
-def read_cartography(
-    connection: "Connection[Any]", source: MysqlConfig, facts: Facts
-) -> Iterator[catalog_pb2.Cartography]:
-    """The parts, the last one marked; statements inside `server_errors`."""
-    return in_parts(_head(source, facts), _cards(connection, source, facts))
-
-
-def _cards(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> Iterator[catalog_pb2.TableCard]:
+def cards(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> Iterator[catalog_pb2.TableCard]:
+    """Of all tables; statements inside `server_errors`."""
     columns = _columns(connection)
     keys = _keys(connection)
     verdicts = verdicts_on(connection, source.filter, list(columns), facts)
@@ -81,7 +74,7 @@ def names_digest(connection: "Connection[Any]") -> NamesDigest:
     return int(count), int(digest)
 
 
-def _head(source: MysqlConfig, facts: Facts) -> catalog_pb2.Cartography:
+def head(source: MysqlConfig, facts: Facts) -> catalog_pb2.Cartography:
     return catalog_pb2.Cartography(
         source=source.name,
         flavor=facts.flavor,

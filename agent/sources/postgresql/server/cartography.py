@@ -1,6 +1,6 @@
 """What exists in a database: tables, columns, keys, storage, estimated rows and size.
 
-Comes in: a session. Goes out: `Cartography` messages in parts. Four set-based statements whatever the number of tables;
+Comes in: a session. Goes out: a card for each table. Four set-based statements whatever the number of tables;
 no table is opened and none is locked, so sizes are as of the server's last VACUUM or ANALYZE.
 
 Partitions stand for nothing of their own: their rows and sizes are those of the partitioned table. A table whose
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from menura.v1 import catalog_pb2, config_pb2
 
-from agent.snapshot.cartography import in_parts
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.server.connection import Connection, Facts, rows
 from agent.sources.postgresql.server.definitions import NOT_SYSTEM, one_moment
@@ -78,14 +77,8 @@ _NAMES = f"""
 NamesDigest = tuple[int, str]
 
 
-def read_cartography(
-    connection: Connection, source: PostgresqlConfig, facts: Facts
-) -> Iterator[catalog_pb2.Cartography]:
-    """The parts, the last one marked; statements inside `server_errors`."""
-    return in_parts(_head(source, facts), _cards(connection, source))
-
-
-def _cards(connection: Connection, source: PostgresqlConfig) -> Iterator[catalog_pb2.TableCard]:
+def cards(connection: Connection, source: PostgresqlConfig) -> Iterator[catalog_pb2.TableCard]:
+    """Of all tables; statements inside `server_errors`."""
     with one_moment(connection):
         tables = rows(connection, _TABLES)
         columns: dict[int, list[catalog_pb2.ColumnCard]] = defaultdict(list)
@@ -120,7 +113,7 @@ def names_digest(connection: Connection) -> NamesDigest:
     return count, digest
 
 
-def _head(source: PostgresqlConfig, facts: Facts) -> catalog_pb2.Cartography:
+def head(source: PostgresqlConfig, facts: Facts) -> catalog_pb2.Cartography:
     return catalog_pb2.Cartography(
         source=source.name,
         flavor="postgresql",

@@ -1,0 +1,56 @@
+"""Heartbeats on their way to the registry: the newest one of each agent, written together.
+
+Comes in: what agents say of themselves, each as often as it likes. Goes out: once an interval, pieces of `PIECE_ROWS`
+agents and sources, each one call of the registry. So thousands of agents cost few transactions. Nothing is durable, and
+no more than one heartbeat of each agent is kept: while the registry is away they are dropped, and the next ones count.
+Lives on the event loop alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from gateway.registry import AgentName, HeartbeatSeen
+from gateway.tasks import Reports
+
+PIECE_ROWS = 500
+
+
+@dataclass(slots=True, eq=False)
+class Heartbeats:
+    reports: Reports
+    record: Callable[[Sequence[HeartbeatSeen]], None]
+    interval_seconds: float
+    _newest: dict[AgentName, HeartbeatSeen] = field(default_factory=dict)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def tell(self, beat: HeartbeatSeen) -> None:
+        self._newest[beat.tenant, beat.agent] = beat
+
+    async def forget(self, name: AgentName) -> None:
+        """After this nothing more is written of what the agent has told."""
+        async with self._turn:
+            self._newest.pop(name, None)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await asyncio.sleep(self.interval_seconds)
+            async with self._turn:
+                beats, self._newest = self._newest, {}
+                for piece in _pieces(beats.values()):
+                    await self.reports.tell(partial(self.record, piece))
+
+
+def _pieces(beats: Iterable[HeartbeatSeen]) -> Iterator[Sequence[HeartbeatSeen]]:
+    piece: list[HeartbeatSeen] = []
+    rows = 0
+    for beat in beats:
+        if piece and rows + 1 + len(beat.sources) > PIECE_ROWS:
+            yield piece
+            piece, rows = [], 0
+        piece.append(beat)
+        rows += 1 + len(beat.sources)
+    if piece:
+        yield piece

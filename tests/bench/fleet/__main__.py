@@ -1,0 +1,296 @@
+"""`python -m tests.bench.fleet [--agents 2000] [--tables 1000] [--largest 50000]`: into build/bench-fleet.json.
+
+One gateway process, one API and one PostgreSQL on this machine, beside the simulated agents. Seconds of a wall clock
+are of everything together; CPU and memory are the gateway's own. What is asked of it, one after the other:
+
+- connect: all agents come at once and report their tables, which nobody knows yet.
+- idle: nothing but heartbeats.
+- command: `sync start` of one table of one agent by REST, until that agent has heard of it.
+- restart: the gateway is killed and started, until all streams are back, and all tables known to be as before.
+- lists: pages of the API, also of a source with tables that are ahead.
+- report beside commits: another tenant's commits, alone and while an agent reports 150,000 tables.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+from sqlalchemy import func, select
+
+from controlplane_api.models import Agent, Source, SourceTable
+from tests.bench.fleet.agents import DATABASE, Answer, SimulatedAgent, table_name, until
+from tests.bench.fleet.installation import Installation, cpu_seconds, installation, resident_bytes
+from tests.bench.report import console
+from tests.gateway.scripted_agent import ScriptedAgent, commit_cut
+from tests.servers import ROOT
+from tests.stack import http_client
+
+TENANTS = 20
+REPORTING_TABLES = 150_000
+IDLE_SECONDS = 30
+COMMANDS = 40
+CALLS = 7
+COMMITS = 40
+PATIENCE_SECONDS = 3600
+
+Figures = dict[str, float]
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.bench.fleet", description=__doc__)
+    parser.add_argument("--agents", type=int, default=2000)
+    parser.add_argument("--tables", type=int, default=1000)
+    parser.add_argument("--largest", type=int, default=50_000, help="tables of the first agent")
+    chosen = parser.parse_args()
+    out, figures = console(), {}
+    with tempfile.TemporaryDirectory(prefix="menura-fleet-") as folder, installation(Path(folder)) as installed:
+        fleet = make_fleet(installed, chosen.agents, chosen.tables, chosen.largest)
+        out.print(
+            f"{len(fleet):,} agents, {TENANTS} tenants, {chosen.tables:,} tables each, one has {chosen.largest:,}"
+        )
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(agent.run()) for agent in fleet]
+            for name, part in PARTS.items():
+                figures[name] = await part(installed, fleet)
+                out.print(name, {key: round(value, 4) for key, value in figures[name].items()})
+            for task in running:
+                task.cancel()
+    target = ROOT / "build" / "bench-fleet.json"
+    target.write_text(json.dumps(figures, indent=1) + "\n")
+    out.print(f"written to {target.relative_to(ROOT)}")
+
+
+def make_fleet(installed: Installation, agents: int, tables: int, largest: int) -> list[SimulatedAgent]:
+    named = [(f"tenant-{number % TENANTS}", f"agent-{number}") for number in range(agents)]
+    answer, large = Answer.of(tables), Answer.of(largest)
+    return [
+        SimulatedAgent(installed.address, tenant, name, identity, large if number == 0 else answer)
+        for number, ((tenant, name), identity) in enumerate(zip(named, installed.enrol(named), strict=True))
+    ]
+
+
+async def connect(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
+    used = Used(installed)
+    back = await until("streams are open", fleet, lambda agent: agent.is_back, PATIENCE_SECONDS)
+    cpu_back = used.cpu_seconds()
+    known = back + await known_tables(installed, 0)
+    return {
+        "streams_s": back,
+        "streams_cpu_s": cpu_back,
+        "tables_known_s": known,
+        "tables_cpu_s": used.cpu_seconds(),
+        "peak_MiB": used.peak_mib(),
+    }
+
+
+async def known_tables(installed: Installation, since_us: int, of: str = "") -> float:
+    """Seconds until a cartography of each source, or of one agent's, is recorded that came after `since_us`."""
+    began = time.monotonic()
+    while await asyncio.to_thread(_unknown, installed, since_us, of):
+        assert time.monotonic() - began < PATIENCE_SECONDS
+        await asyncio.sleep(0.5)
+    return time.monotonic() - began
+
+
+def _unknown(installed: Installation, since_us: int, of: str) -> int:
+    old = select(func.count()).select_from(Source).where(func.coalesce(Source.cartography_at_us, 0) <= since_us)
+    if of:
+        old = old.join(Agent, Source.agent_id == Agent.id).where(Agent.name == of)
+    with installed.database.read() as connection:
+        return connection.execute(old).scalar_one()
+
+
+async def idle(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
+    used = Used(installed)
+    await asyncio.sleep(IDLE_SECONDS)
+    assert all(agent.is_back for agent in fleet)
+    per_agent = used.cpu_seconds() / IDLE_SECONDS / len(fleet)
+    return {
+        "cpu_us_a_second_and_agent": per_agent * 1e6,
+        "cores": per_agent * len(fleet),
+        "KiB_an_agent": resident_bytes(used.pid) / len(fleet) / 1024,
+        "MiB": resident_bytes(used.pid) / 2**20,
+    }
+
+
+async def command(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
+    async with httpx.AsyncClient(base_url=installed.api_url, timeout=300) as client:
+        took = [
+            await _command(client, fleet[number * 7919 % len(fleet)], table_name(number // len(fleet)))
+            for number in range(COMMANDS)
+        ]
+    return {"median_s": statistics.median(took), "p99_s": _p99(took), "most_s": max(took)}
+
+
+async def _command(client: httpx.AsyncClient, agent: SimulatedAgent, table: str) -> float:
+    """Seconds from the call until the agent has heard of it."""
+    asked = time.monotonic()
+    await _start(client, agent, table)
+    await until("the command has come", [agent], lambda agent: table in agent.desired, PATIENCE_SECONDS)
+    return agent.desired[table] - asked
+
+
+async def _start(client: httpx.AsyncClient, agent: SimulatedAgent, table: str) -> None:
+    body = {"tables": [{"database": DATABASE, "table": table}], "start": "now"}
+    answer = await client.post(_path(agent, "start"), json=body)
+    assert answer.is_success, answer.text
+
+
+async def restart(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
+    killed_us = time.time_ns() // 1000
+    await asyncio.to_thread(installed.gateway.kill)
+    await until("streams have ended", fleet, lambda agent: not agent.open, PATIENCE_SECONDS)
+    began = time.monotonic()
+    await asyncio.to_thread(installed.start_gateway)
+    used, serves = Used(installed), time.monotonic() - began
+    await until("streams are back", fleet, lambda agent: agent.is_back, PATIENCE_SECONDS)
+    back, cpu_back = time.monotonic() - began, used.cpu_seconds()
+    await known_tables(installed, killed_us)
+    return {
+        "serves_s": serves,
+        "streams_s": back,
+        "streams_cpu_s": cpu_back,
+        "tables_known_s": time.monotonic() - began,
+        "tables_cpu_s": used.cpu_seconds(),
+        "peak_MiB": used.peak_mib(),
+    }
+
+
+async def lists(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
+    return await asyncio.to_thread(_lists, installed, fleet)
+
+
+def _lists(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
+    with http_client(installed.api_url) as client:
+
+        def page(path: str) -> float:
+            def call() -> None:
+                answer = client.get(path)
+                assert answer.is_success, answer.text
+
+            return _median_s(call)
+
+        large, usual = (_path(agent, "tables") for agent in (fleet[0], fleet[-1]))
+        with installed.database.read() as connection:
+            count = connection.execute(select(func.count()).select_from(SourceTable)).scalar_one()
+        return {
+            "tables": count,
+            "page_of_100_s": page(f"{usual}?limit=100"),
+            "page_of_1000_s": page(f"{usual}?limit=1000"),
+            "page_of_the_largest_s": page(f"{large}?limit=100"),
+            "text_in_the_largest_s": page(f"{large}?limit=100&text=49"),
+            "fleet_of_a_tenant_s": page(f"/v1/tenants/{fleet[0].tenant}/fleet"),
+            "synced_s": page(f"{usual}?limit=100&synced=true"),
+        }
+
+
+async def report_beside_commits(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
+    del fleet
+    committing, reporting = await asyncio.to_thread(installed.enrol, [("quiet", "quiet"), ("loud", "loud")])
+    loud = SimulatedAgent(installed.address, "loud", "loud", reporting, Answer.of(REPORTING_TABLES))
+    await _start_first_table(installed, SimulatedAgent(installed.address, "quiet", "quiet", committing, Answer.of(1)))
+    credentials = grpc.ssl_channel_credentials(committing.ca, committing.key, committing.certificate)
+    options = (("grpc.ssl_target_name_override", committing.server_name),)
+    async with grpc.aio.secure_channel(installed.address, credentials, options=options) as channel:
+        agent = ScriptedAgent(channel, "quiet", "quiet", ("quiet",))
+        control = await agent.open("Control_Config")
+        await control.expect("hello_ack")
+        stream, run = await agent.open_binlog("quiet")
+        alone = await _commits(stream, run, 1, lambda: False)
+        task = asyncio.create_task(loud.run())
+        await until("the report is sent", [loud], lambda agent: agent.answered > 0, PATIENCE_SECONDS)
+        beside = await _commits(stream, run, 1 + len(alone), lambda: _is_unreported(installed))
+        task.cancel()
+        await control.close()
+    medians = statistics.median(alone), statistics.median(beside)
+    return {
+        "alone_median_s": medians[0],
+        "alone_p99_s": _p99(alone),
+        "beside_commits": len(beside),
+        "beside_median_s": medians[1],
+        "beside_p99_s": _p99(beside),
+        "ratio_of_medians": medians[1] / medians[0],
+    }
+
+
+async def _start_first_table(installed: Installation, agent: SimulatedAgent) -> None:
+    """The agent reports its tables, and is gone again."""
+    began_us = time.time_ns() // 1000
+    task = asyncio.create_task(agent.run())
+    await until("streams are open", [agent], lambda agent: agent.is_back, PATIENCE_SECONDS)
+    await known_tables(installed, began_us, of=agent.name)
+    async with httpx.AsyncClient(base_url=installed.api_url, timeout=300) as client:
+        await _start(client, agent, table_name(0))
+    task.cancel()
+
+
+def _is_unreported(installed: Installation) -> bool:
+    last = select(SourceTable.id).where(SourceTable.name == table_name(REPORTING_TABLES - 1))
+    with installed.database.read() as connection:
+        return connection.execute(last).first() is None
+
+
+async def _commits(stream: Any, run: Any, first: int, goes_on: Callable[[], bool]) -> list[float]:
+    """Seconds of commits one after the other: `COMMITS`, and more while it goes on."""
+    took: list[float] = []
+    cut = first
+    while len(took) < COMMITS or await asyncio.to_thread(goes_on):
+        began = time.monotonic()
+        await commit_cut(stream, run, cut, range(cut * 10, cut * 10 + 10), table_name(0))
+        took.append(time.monotonic() - began)
+        cut += 1
+    return took
+
+
+class Used:
+    """Of the gateway's process, from now on."""
+
+    def __init__(self, installed: Installation) -> None:
+        assert installed.gateway.running is not None
+        self.pid = installed.gateway.running.pid
+        self._before = cpu_seconds(self.pid)
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self.pid) - self._before
+
+    def peak_mib(self) -> float:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def _path(agent: SimulatedAgent, word: str) -> str:
+    return f"/v1/tenants/{agent.tenant}/sources/{agent.name}/{word}"
+
+
+def _median_s(call: Callable[[], None]) -> float:
+    took = []
+    for _ in range(CALLS):
+        began = time.monotonic()
+        call()
+        took.append(time.monotonic() - began)
+    return statistics.median(took)
+
+
+def _p99(took: Sequence[float]) -> float:
+    return sorted(took)[int(len(took) * 0.99)]
+
+
+PARTS = {
+    "connect": connect,
+    "idle": idle,
+    "command": command,
+    "restart": restart,
+    "lists": lists,
+    "report beside commits": report_beside_commits,
+}
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,46 @@
+"""Heartbeats of many agents, written together."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gateway.heartbeats import Heartbeats
+from gateway.metrics import GatewayMetrics
+from gateway.registry import HeartbeatSeen, RegistryUnavailable, SourceHealth
+from gateway.tasks import Reports
+from tests.gateway.scripted_agent import eventually
+
+
+def beat(agent: int, sources: int = 1, at_us: int = 1) -> HeartbeatSeen:
+    health = [SourceHealth(f"s{number}", "", "", None, 0, 0, 0, 0, 0) for number in range(sources)]
+    return HeartbeatSeen("acme", f"agent-{agent}", 1, 1, health, at_us)
+
+
+def test_heartbeats_when_many_agents_send_some_then_the_newest_of_each_is_written_in_few_pieces() -> None:
+    written: list[Sequence[HeartbeatSeen]] = []
+    refused: list[Sequence[HeartbeatSeen]] = []
+
+    def record(beats: Sequence[HeartbeatSeen]) -> None:
+        if not refused:
+            refused.append(beats)
+            raise RegistryUnavailable("away")
+        written.append(beats)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            heartbeats = Heartbeats(Reports(GatewayMetrics(), threads), record, 0.01)
+            heartbeats.tell(beat(0))
+            running = asyncio.create_task(heartbeats.run())
+            await eventually("the registry to be away once", lambda: refused)
+            for agent in range(1_000):  # without a pause, so that all are there at the next writing
+                heartbeats.tell(beat(agent))
+                heartbeats.tell(beat(agent, at_us=2))
+            heartbeats.tell(beat(1_000, sources=2_000))
+            heartbeats.tell(beat(1_001))
+            await heartbeats.forget(("acme", "agent-1001"))
+            await eventually("all to be written", lambda: sum(map(len, written)) >= 1_001)
+            running.cancel()
+
+    asyncio.run(scenario())
+    assert [len(piece) for piece in written] == [250] * 4 + [1]
+    assert {found.at_us for piece in written[:4] for found in piece} == {2}
