@@ -26,6 +26,8 @@ LOOK_SECONDS = 0.1
 #: of an agent's reports: tables, sources; an agent that says more waits
 ROWS_PER_SECOND = 20_000
 BURST_ROWS = 1_000_000
+#: of one agent
+MAX_HELLO_SOURCES = 1000
 #: what an Error counts as: each is written to the database and to the log
 ERROR_ROWS = 1_000
 

@@ -109,6 +109,7 @@ async def serve(
     standings = Standings(registry.standings, config.poll_seconds, metrics)
     generations = Generations(registry.generations, config.poll_seconds, metrics)
     dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
+    configurations = Generations(registry.configuration_digests, config.poll_seconds, metrics)
     with (
         ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads,
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
@@ -126,6 +127,7 @@ async def serve(
             audit=Audit(registry, reports),
             generations=generations,
             dump_generations=dump_generations,
+            configurations=configurations,
             metrics=metrics,
             reports=reports,
             threads=threads,
@@ -161,6 +163,7 @@ async def serve(
                 committer.run(),
                 generations.run(),
                 dump_generations.run(),
+                configurations.run(),
                 standings.run(),
                 *identity,
                 _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),

@@ -16,7 +16,7 @@ from controlplane_api.tenants import ensure_tenants
 from gateway.errors import AgentNameTaken
 
 #: of one that no gateway has seen
-_UNSEEN = {"session": "", "version": "", "hostname": "", "connected": False, "connected_at_us": 0, "seen_at_us": 0}
+UNSEEN = {"session": "", "version": "", "hostname": "", "connected": False, "connected_at_us": 0, "seen_at_us": 0}
 
 
 def enrol(connection: Connection, tenant_id: int, agent: str, key_sha256: str, *, anew: bool, now: int) -> int:
@@ -25,7 +25,7 @@ def enrol(connection: Connection, tenant_id: int, agent: str, key_sha256: str, *
     enrolled = {"key_sha256": key_sha256, "enrolled_at_us": now, "revoked_at_us": None, "problem": None}
     made = (
         insert_into(connection, Agent)
-        .values(tenant_id=tenant_id, name=agent, **_UNSEEN, **enrolled)
+        .values(tenant_id=tenant_id, name=agent, **UNSEEN, **enrolled)
         .on_conflict_do_nothing()
         .returning(Agent.id)
     )
@@ -53,7 +53,7 @@ def add(connection: Connection, tenant: str, agent: str) -> None:
     tenant_id = ensure_tenants(connection, {tenant}, now)[tenant]
     row = connection.execute(select(Agent).where(Agent.tenant_id == tenant_id, Agent.name == agent)).first()
     if row is None:
-        connection.execute(insert(Agent).values(tenant_id=tenant_id, name=agent, enrolled_at_us=now, **_UNSEEN))
+        connection.execute(insert(Agent).values(tenant_id=tenant_id, name=agent, enrolled_at_us=now, **UNSEEN))
     elif row.key_sha256 is None:
         connection.execute(update(Agent).where(Agent.id == row.id).values(enrolled_at_us=now, revoked_at_us=None))
     else:

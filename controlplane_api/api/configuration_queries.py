@@ -1,0 +1,70 @@
+"""A source's configuration as the API shows it: what is desired beside what runs, and one state with its reason."""
+
+import json
+
+from sqlalchemy import Connection, func, select
+
+from controlplane_api.api.presence import is_present
+from controlplane_api.api.stages import SourceSeen, agent_away, problem_of
+from controlplane_api.api.views import ConfigurationView
+from controlplane_api.errors import ConfigurationPending
+from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, Tenant, WantedTable
+from controlplane_api.source_configurations import not_configured
+from controlplane_api.states import ConfigurationState
+
+APPLIED = "CONFIGURATION_APPLIED"
+
+
+def tenant_id(connection: Connection, tenant: str, source: str) -> int:
+    """Raises `SourceNotConfigured` where there is none."""
+    found = connection.execute(select(Tenant.id).where(Tenant.name == tenant)).scalar()
+    if found is None:
+        raise not_configured(source)
+    return int(found)
+
+
+def configuration(connection: Connection, tenant: str, source: str, now: int) -> ConfigurationView:
+    """Raises `SourceNotConfigured`."""
+    row = connection.execute(
+        select(SourceConfiguration, Agent.name.label("agent"), Agent.connected, Agent.seen_at_us)
+        .join_from(SourceConfiguration, Source, Source.id == SourceConfiguration.source_id)
+        .join(Tenant, Tenant.id == Source.tenant_id)
+        .outerjoin(Agent, Agent.id == Source.agent_id)
+        .where(Tenant.name == tenant, Source.name == source)
+    ).first()
+    if row is None:
+        raise not_configured(source)
+    waiting = select(func.count()).select_from(WantedTable).where(WantedTable.source_id == row.source_id)
+    connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
+    state, reason, message = _condition(row, source, connected)
+    names = ("agent", "generation", "sha256", "changed_at_us", "effective_generation", "effective_sha256", "told_at_us")
+    return ConfigurationView(
+        source=source,
+        connected=connected,
+        desired=json.loads(row.document),
+        state=state,
+        reason=reason,
+        message=message,
+        wanted_tables=connection.execute(waiting).scalar_one(),
+        **{name: getattr(row, name) for name in names},
+    )
+
+
+def _condition(row: AnyRow, source: str, connected: bool) -> tuple[ConfigurationState, str, str]:
+    """What is not of now is not said to be so: of an agent that is away nothing is known."""
+    if not connected:
+        away = agent_away(SourceSeen(source, row.agent, connected, row.seen_at_us or 0, None))
+        return ConfigurationState.UNKNOWN, away["code"], away["message"]
+    if row.problem is not None:
+        return ConfigurationState.REFUSED, row.problem["code"], row.problem["message"]
+    if row.effective_sha256 == row.sha256:
+        return ConfigurationState.APPLIED, APPLIED, ""
+    pending = ConfigurationPending(
+        "configuring a source",
+        "its agent is connected and has not said yet what it does",
+        data="What ran before goes on, if something did",
+        remedy="Wait a few seconds; if this stays, the agent's log says why",
+        source=source,
+    )
+    problem = problem_of(pending, row.changed_at_us)
+    return ConfigurationState.PENDING, problem["code"], problem["message"]
