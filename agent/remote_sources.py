@@ -181,9 +181,9 @@ class RemoteSources:
                 return None
             self._running[name] = source
         self._states.add(source.state)
+        self._on_change()  # first: a gateway takes the streams of sources that it has heard of
         source.start(channel)
         log.info("source configured", extra={"fields": {"source": name, "generation": wanted.generation}})
-        self._on_change()
         return None
 
     def _made(self, name: str, stored: Stored) -> RunningSource:

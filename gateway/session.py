@@ -69,7 +69,7 @@ class Session:
             source = SourceKey(key.tenant, key.source)
             if self.identity is not None:
                 check_assigned(self.parts.standings.sources(key.of_agent), source, key.agent)
-            self.presence.check_holds(agent, source)
+            await self.presence.holding(agent, source)
             await run_until_first(self._serve_source(agent, source, hello), self._leave_when_not_assigned(source))
 
     async def _serve_source(self, agent: AgentSession, source: SourceKey, hello: Hello) -> None:

@@ -198,7 +198,7 @@ class _Node:
         for key in path:
             below: dict[str | int, _Node] = {}
             if isinstance(here.node, yaml.MappingNode):
-                below |= here.mapping()
+                below.update(here.mapping().items())
             elif isinstance(here.node, yaml.SequenceNode):
                 below = {
                     number: _Node(here.file, (*here.path, number), node) for number, node in enumerate(here.node.value)
