@@ -95,6 +95,7 @@ def test_fleet_when_messages_and_the_database_are_lost_then_the_agent_converges_
         assert (shown(running)["state"], shown(running)["reason"]) == ("unknown", "AGENT_AWAY")
         with agent_inside(config_without_sources(tmp_path, running)):
             wait_until(running, "shop", "applied", "CONFIGURATION_APPLIED")
+            running.wait_for_table("shop", *ORDERS)
             running.wait_until_streaming("shop", *ORDERS)
             wait_for("the rows to land", lambda: landed_rows(running.landing) >= 3)
             assert "nothing to change" in running.command("apply", "-f", file)
