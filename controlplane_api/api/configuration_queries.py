@@ -1,18 +1,28 @@
 """A source's configuration as the API shows it: what is desired beside what runs, and one state with its reason."""
 
 import json
+from dataclasses import asdict
 
 from sqlalchemy import Connection, func, select
 
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.stages import SourceSeen, agent_away, problem_of
 from controlplane_api.api.views import ConfigurationView
+from controlplane_api.documents import Document
 from controlplane_api.errors import ConfigurationPending
 from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, Tenant, WantedTable
 from controlplane_api.source_configurations import not_configured
 from controlplane_api.states import ConfigurationState
+from gateway.registry import Problem
 
 APPLIED = "CONFIGURATION_APPLIED"
+#: what says whether a configuration is met, for a SELECT of sources
+CONFIGURATION = (
+    SourceConfiguration.sha256,
+    SourceConfiguration.effective_sha256,
+    SourceConfiguration.problem.label("configuration_problem"),
+    SourceConfiguration.changed_at_us,
+)
 
 
 def tenant_id(connection: Connection, tenant: str, source: str) -> int:
@@ -26,12 +36,16 @@ def tenant_id(connection: Connection, tenant: str, source: str) -> int:
 def configuration(connection: Connection, tenant: str, source: str, now: int) -> ConfigurationView:
     """Raises `SourceNotConfigured`."""
     row = connection.execute(
-        select(SourceConfiguration, Agent.name.label("agent"), Agent.connected, Agent.seen_at_us)
+        select(
+            *CONFIGURATION, SourceConfiguration.document, SourceConfiguration.source_id,
+            SourceConfiguration.generation, SourceConfiguration.effective_generation, SourceConfiguration.told_at_us,
+            Agent.name.label("agent"), Agent.connected, Agent.seen_at_us,
+        )
         .join_from(SourceConfiguration, Source, Source.id == SourceConfiguration.source_id)
         .join(Tenant, Tenant.id == Source.tenant_id)
         .outerjoin(Agent, Agent.id == Source.agent_id)
         .where(Tenant.name == tenant, Source.name == source)
-    ).first()
+    ).first()  # fmt: skip
     if row is None:
         raise not_configured(source)
     waiting = select(func.count()).select_from(WantedTable).where(WantedTable.source_id == row.source_id)
@@ -50,13 +64,26 @@ def configuration(connection: Connection, tenant: str, source: str, now: int) ->
     )
 
 
+def unmet(row: AnyRow, source: str, connected: bool) -> Document | None:
+    """Why a source of a connected agent is not read: no configuration of it runs. None: one does, or there is none.
+
+    The row has the columns of `SourceConfiguration`, or null for each.
+    """
+    if row.sha256 is None or row.effective_sha256 or not connected:
+        return None
+    _, reason, message = _condition(row, source, connected)
+    terminal = row.configuration_problem is not None and row.configuration_problem["terminal"]
+    return asdict(Problem(reason, message, terminal, row.changed_at_us))
+
+
 def _condition(row: AnyRow, source: str, connected: bool) -> tuple[ConfigurationState, str, str]:
     """What is not of now is not said to be so: of an agent that is away nothing is known."""
     if not connected:
         away = agent_away(SourceSeen(source, row.agent, connected, row.seen_at_us or 0, None))
         return ConfigurationState.UNKNOWN, away["code"], away["message"]
-    if row.problem is not None:
-        return ConfigurationState.REFUSED, row.problem["code"], row.problem["message"]
+    if row.configuration_problem is not None:
+        problem = row.configuration_problem
+        return ConfigurationState.REFUSED, problem["code"], problem["message"]
     if row.effective_sha256 == row.sha256:
         return ConfigurationState.APPLIED, APPLIED, ""
     pending = ConfigurationPending(

@@ -107,7 +107,15 @@ def test_configuration_when_it_names_more_than_is_allowed_then_it_is_refused_and
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"kind": NaN}', "[" * 10_000, '{"a":' * 500 + "1" + "}" * 500, '"' + "x" * MAX_DOCUMENT_BYTES + '"'],
+    [
+        "",
+        "[]",
+        "{",
+        '{"kind": NaN}',
+        "[" * 10_000,
+        '{"a":' * 500 + "1" + "}" * 500,
+        '"' + "x" * MAX_DOCUMENT_BYTES + '"',
+    ],
     ids=["empty", "list", "cut off", "constant", "deep list", "deep", "large"],
 )
 def test_configuration_when_it_is_no_document_then_it_is_refused(access: RemoteAccess, text: str) -> None:
@@ -129,7 +137,14 @@ def test_store_when_it_is_broken_or_of_somebody_else_then_it_is_empty_and_writte
     assert store.read() == {"shop": one}
     assert path.stat().st_mode & 0o777 == 0o600
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-    for broken in (b"", b"\xff", b"[]", b"{}", b'{"format": 2, "sources": {"shop": {}}}', b'{"format": 1, "sources": 7}'):
+    for broken in (
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"format": 2, "sources": {"shop": {}}}',
+        b'{"format": 1, "sources": 7}',
+    ):
         path.write_bytes(broken)
         assert store.read() == {}
     path.write_text(json.dumps({"format": 1, "sources": {"shop": {"generation": 1, "sha256": "x", "document": "{}"}}}))

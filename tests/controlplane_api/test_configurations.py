@@ -122,6 +122,13 @@ def test_configuration_when_its_agent_answers_then_both_are_shown_with_one_state
     refused = Problem("CONFIG_INVALID", "dump.workers", terminal=True, at_us=facts.T0)
     registry.record_configurations(AGENT, [ConfigurationSeen("shop", 1, sent.sha256, refused)], "second", facts.T0)
     assert shown() == ("refused", "CONFIG_INVALID", 2, 1)
+    source = client.get("/v1/tenants/acme/sources/shop").json()
+    assert (source["problem"], [one["code"] for one in source["warnings"]]) == (None, ["CONFIG_INVALID"])
+    # a source of which nothing runs is not read, whatever its tables said last
+    registry.record_configurations(AGENT, [ConfigurationSeen("shop", 0, "", refused)], "third", facts.T0)
+    source = client.get("/v1/tenants/acme/sources/shop").json()
+    assert (source["problem"]["code"], source["stage"], source["warnings"]) == ("CONFIG_INVALID", "source", [])
+    registry.record_configurations(AGENT, [ConfigurationSeen("shop", 1, sent.sha256, refused)], "second", facts.T0)
     # what another agent says of it is nobody's
     registry.record_agent(facts.agent_seen("other", ["shop"]))
     registry.record_configurations(("other", "agent-1"), [ConfigurationSeen("shop", 9, "x", None)], "x", facts.T0)
@@ -279,8 +286,16 @@ def test_file_when_it_is_right_then_plan_and_apply_say_what_changes_and_what_tha
         ("host: db1", "host: 2026-11-25", "line 8: agents.agent-1.sources.shop.client.host is no text"),
         ("host: db1", "port: 0x10", "line 8: agents.agent-1.sources.shop.client.port is no plain number"),
         ("host: db1", "host: db1, host: db2", "line 8: agents.agent-1.sources.shop.client.host is given twice"),
-        ("shop.orders: {start: dump", "orders: {start: dump", "line 10: agents.agent-1.sources.shop.tables.orders is not"),
-        ("{start: dump,", "{start: tomorrow,", "line 10: agents.agent-1.sources.shop.tables.shop.orders.start is not one"),
+        (
+            "shop.orders: {start: dump",
+            "orders: {start: dump",
+            "line 10: agents.agent-1.sources.shop.tables.orders is not",
+        ),
+        (
+            "{start: dump,",
+            "{start: tomorrow,",
+            "line 10: agents.agent-1.sources.shop.tables.shop.orders.start is not one",
+        ),
         ("priority: 2", "priority: true", "tables.shop.orders.dump.priority is no whole number"),
         ("`shop`.items", "shop.orders", "line 11: agents.agent-1.sources.shop.tables.shop.orders is given twice"),
         ("`shop`.items", "`shop`.orders", "line 11: agents.agent-1.sources.shop.tables.`shop`.orders is given twice"),

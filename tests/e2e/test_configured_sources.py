@@ -1,4 +1,4 @@
-"""Sources that the control plane configures, from a file to landed rows; what is lost on the way converges by itself."""
+"""Sources that the control plane configures, from a file to landed rows; what is lost on the way converges."""
 
 import json
 import sqlite3
@@ -102,7 +102,9 @@ def test_fleet_when_messages_and_the_database_are_lost_then_the_agent_converges_
             older = copied(running, tmp_path / "older.db")
             # what is desired changes while nobody can hear of it
             running.gateway.kill()
-            running.command("apply", "-f", fleet(tmp_path, {"shop": memory(filter_policy="accept"), "other": memory("other")}))
+            running.command(
+                "apply", "-f", fleet(tmp_path, {"shop": memory(filter_policy="accept"), "other": memory("other")})
+            )
             running.gateway.start()
             wait_until(running, "other", "applied", "CONFIGURATION_APPLIED")
             wait_until(running, "shop", "applied", "CONFIGURATION_APPLIED")
