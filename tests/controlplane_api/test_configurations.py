@@ -18,6 +18,7 @@ from tests.controlplane_api import facts
 from tests.controlplane_api.commands import Done, menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY
+from tests.remedies import commands
 from tests.stack import http_client
 
 SHOP = "/v1/tenants/acme/sources/shop/configuration"
@@ -155,6 +156,37 @@ def test_commands_when_a_source_is_added_changed_and_removed_then_each_says_what
     with database.read() as connection:
         actions = connection.execute(select(AuditEntry.action).order_by(AuditEntry.id)).scalars().all()
     assert actions == ["configure source", "remove source"]
+
+
+def test_commands_when_they_are_refused_then_what_the_messages_say_is_taken(
+    api: str, client: httpx.Client, registry: SqlRegistry, tmp_path: Path
+) -> None:
+    facts.record_shop(registry)
+    file = tmp_path / "shop.yaml"
+    file.write_text("kind: memory")
+
+    def run(*words: str) -> Done:
+        named = [{"NAME": "agent-1", "FILE": str(file)}.get(word, word) for word in words]
+        return menura(*named, "--api", api, "--tenant", "acme")
+
+    def take_remedy(refused: Done, words: int, *more: str) -> None:
+        assert refused.returncode == 25
+        ((*command,),) = commands(refused.stderr)[-1:]
+        done = run(*command[:words], *more)
+        assert done.returncode == 0, done.stderr
+
+    take_remedy(run("sources", "show", "shop"), 7)
+    file.write_text("kind: other")
+    take_remedy(run("sources", "add", "shop", "--agent", "agent-1", "-f", "FILE"), 5)
+    assert client.get(SHOP).json()["generation"] == 2
+    client.post("/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
+    refused = run("sources", "remove", "shop")
+    assert "with --stop-tables." in refused.stderr
+    take_remedy(refused, 4)
+    assert run("sources", "remove", "shop").returncode == 0
+    client.post("/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
+    assert configure(client, GOOD).json()["changed"] is True
+    assert run("sources", "remove", "shop", "--stop-tables").stdout == "Source shop is configured no more.\n"
 
 
 def test_fleet_when_it_is_planned_then_nothing_is_changed_and_apply_does_the_same_once(

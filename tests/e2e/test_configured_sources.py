@@ -14,12 +14,13 @@ from tests.agent.dumping import agent_inside
 from tests.agent.memory import create, installed, order
 from tests.e2e.test_tls import landed_rows
 from tests.memory_source.database import Change, MemoryDatabase
+from tests.remedies import commands
 from tests.stack import Stack, stack, wait_for
 
 ORDERS = ("shop", "orders")
 
 
-def config_without_sources(folder: Path, running: Stack) -> Path:
+def config_without_sources(folder: Path, running: Stack, **more: object) -> Path:
     path = folder / "agent.yaml"
     entries = {
         "tenant": "acme",
@@ -28,7 +29,7 @@ def config_without_sources(folder: Path, running: Stack) -> Path:
         "state_folder": str(folder / "state"),
         "remote": {},
     }
-    path.write_text(yaml.safe_dump(entries))
+    path.write_text(yaml.safe_dump(entries | more))
     return path
 
 
@@ -132,9 +133,13 @@ def test_configuration_when_it_is_refused_then_the_former_one_runs_and_both_are_
         database = MemoryDatabase("shop")
         create(database, rows=3)
         good = {"shop": memory(tables={"shop.orders": {"start": "oldest"}})}
-        with agent_inside(config_without_sources(tmp_path, running)):
-            running.command("apply", "-f", fleet(tmp_path, good))
+        with agent_inside(config_without_sources(tmp_path, running, sources={"own": memory()})):
+            running.command("apply", "-f", fleet(tmp_path, good | {"own": memory("other")}))
             wait_for("the rows to land", lambda: landed_rows(running.landing) == 3)
+            wait_until(running, "own", "refused", "CONFIG_SOURCE_LOCAL")
+            ((*remedy,),) = commands(shown(running, "own")["message"])
+            running.command(*remedy)
+            assert running.source("own")["address"] == "memory:shop"  # as its own file says, all the time
             file = fleet(tmp_path, {"shop": memory(dump={"workers": 1000}), "late": memory()})
             assert changes(running.command("apply", "-f", file, "--json")) == [("create", "late"), ("change", "shop")]
             wait_until(running, "shop", "refused", "CONFIG_INVALID")
