@@ -19,7 +19,7 @@ from pathlib import Path
 from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.naming import is_identity
-from menura.source_configuration import MAX_SOURCES
+from menura.source_configuration import MAX_SOURCES, OWN_FILE
 from menura.v1 import config_pb2
 
 from agent.config import read_source
@@ -115,6 +115,8 @@ class RemoteSources:
                 if one.source in self._running:
                     stored = self._stored[one.source]
                     seen.generation, seen.sha256 = stored.generation, stored.sha256
+                elif one.source in self._local:
+                    seen.sha256 = OWN_FILE
                 if one.source in self._errors:
                     seen.error.CopyFrom(as_message(self._errors[one.source]))
         found.running.extend(state.hello() for state in self._states.all())

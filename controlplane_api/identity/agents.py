@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, or_, select, update
 
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import AgentExists, AgentUnknown
-from controlplane_api.models import Agent, AnyRow, Source, Tenant
+from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, Tenant
 from controlplane_api.tenants import ensure_tenants
 from gateway.errors import AgentNameTaken
 
@@ -81,6 +81,15 @@ def take_new_sources(connection: Connection, tenant_id: int, agent_id: int, name
 def assign(connection: Connection, tenant: str, source: str, agent: str) -> None:
     """The source is the agent's from now on, made where it is new. Raises `AgentUnknown`."""
     row = agent_row(connection, tenant, agent)
+    # What of a configuration runs is not known until this agent says so.
+    others = select(Source.id).where(
+        Source.tenant_id == row.tenant_id, Source.name == source, Source.agent_id.is_distinct_from(row.id)
+    )
+    connection.execute(
+        update(SourceConfiguration)
+        .where(SourceConfiguration.source_id.in_(others))
+        .values(effective_generation=0, effective_sha256="", problem=None, told_at_us=None)
+    )
     moved = update(Source).where(Source.tenant_id == row.tenant_id, Source.name == source).values(agent_id=row.id)
     if connection.execute(moved).rowcount == 0:
         connection.execute(insert(Source).values(tenant_id=row.tenant_id, agent_id=row.id, name=source))

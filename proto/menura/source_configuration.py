@@ -15,6 +15,8 @@ MAX_AGENT_BYTES: Final = 8 << 20
 MAX_SOURCES: Final = 256
 #: levels of objects and lists in each other
 MAX_DEPTH: Final = 8
+#: in place of the digest of what runs, where that is the source of the agent's own file
+OWN_FILE: Final = "own file"
 #: what a mapping that stands for a secret names on the agent's host: one of these, and nothing else
 SECRET_REFERENCES: Final = ("file", "env")
 

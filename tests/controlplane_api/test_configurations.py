@@ -134,8 +134,13 @@ def test_configuration_when_its_agent_answers_then_both_are_shown_with_one_state
     registry.record_agent(facts.agent_seen("other", ["shop"]))
     registry.record_configurations(("other", "agent-1"), [ConfigurationSeen("shop", 9, "x", None)], "x", facts.T0)
     assert shown() == ("refused", "CONFIG_INVALID", 2, 1)
+    client.post("/v1/tenants/acme/agents", json={"agent": "agent-2"})
+    client.post("/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-2"})
+    assert shown() == ("unknown", "AGENT_AWAY", 2, 0)
+    client.post("/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-1"})
+    assert shown() == ("pending", "CONFIGURATION_PENDING", 2, 0)
     registry.record_agent_gone(*AGENT, "run-1", facts.T0)
-    assert shown() == ("unknown", "AGENT_AWAY", 2, 1)
+    assert shown() == ("unknown", "AGENT_AWAY", 2, 0)
 
 
 def test_commands_when_a_source_is_added_changed_and_removed_then_each_says_what_it_needs(

@@ -137,6 +137,8 @@ def test_configuration_when_it_is_refused_then_the_former_one_runs_and_both_are_
             running.command("apply", "-f", fleet(tmp_path, good | {"own": memory("other")}))
             wait_for("the rows to land", lambda: landed_rows(running.landing) == 3)
             wait_until(running, "own", "refused", "CONFIG_SOURCE_LOCAL")
+            own = running.source("own")  # it runs, as its own file says
+            assert (own["problem"], [one["code"] for one in own["warnings"]]) == (None, ["CONFIG_SOURCE_LOCAL"])
             ((*remedy,),) = commands(shown(running, "own")["message"])
             running.command(*remedy)
             assert running.source("own")["address"] == "memory:shop"  # as its own file says, all the time
