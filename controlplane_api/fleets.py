@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.naming import TableName
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, or_, select
 
 from controlplane_api import source_configurations, wanted_tables
 from controlplane_api.identity import agents
 from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, SourceTable, Sync
 from controlplane_api.states import Action, Desired, StartKind
 from controlplane_api.syncs import Outcome, by_name, stop_tables
-from controlplane_api.tenants import ensure_tenants
+from controlplane_api.tenants import ensure_tenants, lock_tenant
 from controlplane_api.wanted_tables import Wanted
 
 #: of which a change needs no new connection
@@ -69,8 +69,10 @@ def apply(connection: Connection, tenant: str, fleet: Fleet, *, prune: bool) -> 
     """What was done, in order, with what is kept although the file lacks it; raises a `RequestError`, and all is as
     before."""
     tenant_id = ensure_tenants(connection, {tenant}, now_us())[tenant]
+    lock_tenant(connection, tenant_id)
     changes = [change for agent in fleet.agents for change in _agent(connection, tenant_id, agent)]
     ids = {name: agents.agent_row(connection, tenant, name).id for name in fleet.agents}
+    _lock_sources(connection, tenant_id, fleet, ids)
     changes += _removals(connection, tenant_id, fleet, ids, prune=prune)
     for source in sorted(fleet.sources, key=lambda one: one.source):
         done = source_configurations.configure(connection, tenant_id, source.source, ids[source.agent], source.text)
@@ -79,6 +81,14 @@ def apply(connection: Connection, tenant: str, fleet: Fleet, *, prune: bool) -> 
         if source.tables is not None:
             changes += _tables(connection, source, source.tables, done.source_id, prune=prune)
     return changes
+
+
+def _lock_sources(connection: Connection, tenant_id: int, fleet: Fleet, ids: dict[str, int]) -> None:
+    """All at once, in the order in which the cut log locks them: neither waits for the other for ever."""
+    named = [source.source for source in fleet.sources]
+    of_fleet = or_(Source.agent_id.in_(ids.values()), Source.name.in_(named))
+    mine = select(Source.id).where(Source.tenant_id == tenant_id, of_fleet)
+    connection.execute(mine.order_by(Source.id).with_for_update(key_share=True)).all()
 
 
 def _agent(connection: Connection, tenant_id: int, name: str) -> list[Change]:

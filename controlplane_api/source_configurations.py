@@ -24,6 +24,7 @@ from controlplane_api.errors import (
 from controlplane_api.models import AnyRow, Source, SourceConfiguration, Sync, WantedTable
 from controlplane_api.states import Desired
 from controlplane_api.syncs import lock_source, stop_tables
+from controlplane_api.tenants import lock_tenant
 
 #: what has to be there before: no configuration, one, or either
 Before = Literal["none", "some", "any"]
@@ -58,6 +59,7 @@ def configure(
     connection: Connection, tenant_id: int, source: str, agent_id: int, text: str, before: Before = "any"
 ) -> Configured:
     """The source is the agent's from now on, configured so; `text` is of `checked_text`."""
+    lock_tenant(connection, tenant_id)
     row = _locked(connection, tenant_id, source)
     _check_before(row, source, before)
     sha256, now = sha256_of(text), now_us()

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, func, select
 
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.stages import SourceSeen, agent_away, problem_of
-from controlplane_api.api.views import ConfigurationView
+from controlplane_api.api.views import ConfigurationView, ProblemView, RefusedTableView
 from controlplane_api.documents import Document
 from controlplane_api.errors import ConfigurationPending
 from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, Tenant, WantedTable
@@ -16,6 +16,7 @@ from controlplane_api.states import ConfigurationState
 from gateway.registry import Problem
 
 APPLIED = "CONFIGURATION_APPLIED"
+MOST_REFUSED = 100
 #: what says whether a configuration is met, for a SELECT of sources
 CONFIGURATION = (
     SourceConfiguration.sha256,
@@ -60,8 +61,19 @@ def configuration(connection: Connection, tenant: str, source: str, now: int) ->
         reason=reason,
         message=message,
         wanted_tables=connection.execute(waiting).scalar_one(),
+        refused_tables=_refused(connection, row.source_id),
         **{name: getattr(row, name) for name in names},
     )
+
+
+def _refused(connection: Connection, source_id: int) -> list[RefusedTableView]:
+    rows = connection.execute(
+        select(WantedTable)
+        .where(WantedTable.source_id == source_id, WantedTable.problem["code"].as_string().is_not(None))
+        .order_by(WantedTable.database, WantedTable.name)
+        .limit(MOST_REFUSED)
+    )
+    return [RefusedTableView(database=row.database, table=row.name, problem=ProblemView(**row.problem)) for row in rows]
 
 
 def unmet(row: AnyRow, source: str, connected: bool) -> Document | None:

@@ -54,6 +54,12 @@ class SourceAssigned(View):
     agent: str
 
 
+class RefusedTableView(View):
+    database: str
+    table: str
+    problem: ProblemView
+
+
 class ConfigurationView(View):
     """How a source shall be configured, and beside it what its agent runs."""
 
@@ -77,6 +83,8 @@ class ConfigurationView(View):
     message: str
     #: tables that wait until the source shows them
     wanted_tables: int
+    #: the first of those that it shows, and that can't be synced
+    refused_tables: list[RefusedTableView]
 
 
 class ConfigurationChanged(View):

@@ -114,6 +114,8 @@ def show(source: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, a
     put(table, Text(f"Agent {found.agent}: {found.state}, {plain(found.reason)}. {plain(found.message)}".rstrip()))
     if found.wanted_tables:
         put(Text(f"{count(found.wanted_tables)} tables begin as soon as the source shows them."))
+    for refused in found.refused_tables:
+        put(Text(plain(f"{refused.database}.{refused.table}: {refused.problem.message}"), style="red"))
     typer.echo(json.dumps(found.desired, indent=2, ensure_ascii=False))
 
 

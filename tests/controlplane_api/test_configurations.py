@@ -256,12 +256,18 @@ def test_fleet_when_it_lacks_what_is_there_then_that_stays_unless_it_is_pruned(
 def test_fleet_when_an_agent_denies_a_table_then_the_rest_is_done_and_the_refusal_is_told(
     client: httpx.Client, registry: SqlRegistry
 ) -> None:
-    facts.record_shop(registry)
+    early = fleet([table("orders"), table("hidden")])
+    client.post("/v1/tenants/acme/fleet/apply", json=early)
+    facts.record_shop(registry, "orders")
     seen = [facts.table_seen("orders"), facts.table_seen("hidden", denied=True)]
     registry.record_cartography(KEY, "mysql", "9.7.0", facts.UUID, seen, facts.T0)
+    view = client.get(SHOP).json()
+    assert view["wanted_tables"] == 1
+    assert [(one["table"], one["problem"]["code"]) for one in view["refused_tables"]] == [("hidden", "TABLE_DENIED")]
     answer = client.post("/v1/tenants/acme/fleet/apply", json=fleet([table("orders"), table("hidden")])).json()
     refused = {change["table"]: change["refused"] and change["refused"]["code"] for change in answer["changes"]}
-    assert refused == {"": None, "hidden": "TABLE_DENIED", "orders": None}
+    assert refused == {"hidden": "TABLE_DENIED"}
+    assert client.get("/v1/tenants/acme/sources/shop/tables/shop/orders").json()["desired"] == "syncing"
 
 
 FILE = """\
