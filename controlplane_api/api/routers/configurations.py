@@ -72,8 +72,11 @@ def apply_fleet(tenant: TenantName, request: FleetRequest, database: ControlData
     fleet = _fleet(request)
     with database.write() as connection:
         plan = _applied(connection, tenant, fleet, prune=request.prune)
-        if plan.changes:
-            audit.record(connection, tenant, ACTOR, "apply fleet", found=f"{len(plan.changes)} changes")
+        for change in plan.changes:
+            if not change.table:  # whose a source is and how it is configured, as the commands have it
+                what = f"{change.source} of agent {change.agent}" if change.source else change.agent
+                kind = "source" if change.source else "agent"
+                audit.record(connection, tenant, ACTOR, f"{change.action} {kind} by a fleet", found=what)
         return plan
 
 
