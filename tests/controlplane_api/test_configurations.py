@@ -10,6 +10,8 @@ import pytest
 from menura.source_configuration import digest_of, sha256_of
 from sqlalchemy import func, select
 
+from controlplane_api.api.requests import FleetRequest
+from controlplane_api.commands.fleet_file import read_fleet
 from controlplane_api.database import Database
 from controlplane_api.models import AuditEntry, Source, Sync, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -19,6 +21,7 @@ from tests.controlplane_api.commands import Done, menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY
 from tests.remedies import commands
+from tests.servers import ROOT
 from tests.stack import http_client
 
 SHOP = "/v1/tenants/acme/sources/shop/configuration"
@@ -283,6 +286,16 @@ agents:
           shop.orders: {start: dump, dump: {priority: 2}}
           "`shop`.items":
 """
+
+
+def test_file_when_it_is_that_of_the_readme_then_it_is_right(tmp_path: Path) -> None:
+    block = (ROOT / "README.md").read_text().partition("```yaml\n# fleet.yaml\n")[2].partition("```")[0]
+    (tmp_path / "fleet.yaml").write_text(block)
+    found = read_fleet(tmp_path / "fleet.yaml")
+    (source,) = found.agents["shop-db-1"]["sources"].values()
+    assert FleetRequest(agents=found.agents).agents["shop-db-1"].sources.keys() == {"shop"}
+    assert [table["table"] for table in source["tables"]] == ["orders", "events", "items"]
+    assert source["configuration"]["filter"] == {"sessions": None, "shop.customers": {"ignored_columns": ["email"]}}
 
 
 def apply(api: str, file: Path, text: str, *arguments: str, word: str = "apply") -> Done:
