@@ -18,6 +18,7 @@ from menura.naming import is_identity
 from agent.config_entries import Entry, file_of
 from agent.errors import ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
 from agent.filter import Filter, Policy
+from agent.host_access import RemoteAccess, overlaps
 from agent.identity import FILE_NAME, IdentityFile, TlsFiles
 from agent.runtime.state_folder import state_folder_of
 from agent.settings import AgentConfig, DumpConfig, GatewayConfig, SourceConfig
@@ -29,7 +30,10 @@ from agent.windows import Window, WindowInvalid
 COMMON_KEYS = ("kind", "filter_policy", "filter", "unlogged_changes", "dump")
 MOST_WORKERS = 64
 _MOST_PER_SECOND = 9_999_999_999
-_KEYS = ("tenant", "agent", "gateway", "state_folder", "sources")
+_KEYS = ("tenant", "agent", "gateway", "state_folder", "sources", "remote")
+_REMOTE_KEYS = ("secrets", "variables", "hosts")
+#: beside what the agent keeps in its state folder
+SECRETS_FOLDER = "secrets"
 _GATEWAY_KEYS = ("address", "tls", "identity")
 _TLS_KEYS = ("ca", "certificate", "key")
 
@@ -108,11 +112,36 @@ def _agent(root: Entry) -> AgentConfig:
         tenant, agent = _enrolled(root, entries, gateway.tls)
     else:
         tenant, agent = _identity(root.required(entries, "tenant")), to_enrol.agent
-    listed = root.required(entries, "sources")
-    sources = tuple(_source(name, entry) for name, entry in listed.mapping().items())
-    if not sources:
-        raise listed.error("is empty", "Add a source: 'shop: {client: {host: ..., user: ...}}'")
-    return AgentConfig(tenant, agent, gateway, sources, _state_folder(entries))
+    remote = _remote(entries["remote"], _folder(entries, agent), to_enrol.file) if "remote" in entries else None
+    has_sources = "sources" in entries and not entries["sources"].is_empty()
+    listed = root if remote and not has_sources else root.required(entries, "sources")
+    sources = tuple(read_source(name, entry) for name, entry in listed.mapping().items()) if has_sources else ()
+    if not sources and remote is None:
+        raise listed.error(
+            "is empty",
+            "Add a source: 'shop: {client: {host: ..., user: ...}}'; or add remote: {}, so that the control plane may",
+        )
+    return AgentConfig(tenant, agent, gateway, sources, _state_folder(entries), remote)
+
+
+def _folder(entries: Mapping[str, Entry], agent: str) -> Path:
+    return state_folder_of(_state_folder(entries), agent, os.environ)
+
+
+def _remote(entry: Entry, folder: Path, identity: IdentityFile) -> RemoteAccess:
+    """What sources of the control plane may reach; empty: secrets in the state folder, and this host."""
+    entries = entry.mapping(_REMOTE_KEYS) if not entry.is_empty() else {}
+    secrets = Path(entries["secrets"].text()) if "secrets" in entries else folder.absolute() / SECRETS_FOLDER
+    if not secrets.is_absolute():
+        raise entries["secrets"].error("is no absolute path", "Write the folder's path from / on")
+    own = {"its state folder": folder, "its identity": identity.path, "this file": Path(entry.file)}
+    given_away = overlaps(secrets, own)
+    if given_away:
+        raise entry.error(
+            f"lets the control plane read {given_away}", "Let secrets name a folder for the sources' secrets alone"
+        )
+    variables = frozenset(entries["variables"].texts()) if "variables" in entries else frozenset()
+    return RemoteAccess(secrets, variables, entries["hosts"].texts() if "hosts" in entries else ())
 
 
 def _to_enrol(root: Entry, entries: Mapping[str, Entry]) -> ToEnrol:
@@ -121,7 +150,8 @@ def _to_enrol(root: Entry, entries: Mapping[str, Entry]) -> ToEnrol:
     named = gateway["identity"].text() if "identity" in gateway else ""
     file = Path(named) if named else state_folder_of(_state_folder(entries), agent, os.environ) / FILE_NAME
     tenant = _identity(entries["tenant"]) if "tenant" in entries else ""
-    sources = entries["sources"].mapping() if "sources" in entries else {}
+    has_sources = "sources" in entries and not entries["sources"].is_empty()
+    sources = entries["sources"].mapping() if has_sources else {}
     return ToEnrol(tenant, agent, IdentityFile(file), tuple(sources))
 
 
@@ -193,7 +223,8 @@ def _gateway_tls(entry: Entry) -> TlsFiles:
     return TlsFiles(*(Path(entries[key].text()) if key in entries else None for key in _TLS_KEYS))
 
 
-def _source(name: str, entry: Entry) -> SourceConfig:
+def read_source(name: str, entry: Entry) -> SourceConfig:
+    """A source, whoever has written its entry; raises `ConfigError`."""
     if not is_identity(name):
         raise entry.error("is not a plain name", "Use 1 to 63 of a-z, 0-9, '-' and '_'")
     entries = entry.mapping()

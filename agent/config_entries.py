@@ -1,10 +1,9 @@
 """The configuration file's entries, each with its place in the file, and what every kind of source reads of them.
 
 Pure, but for files and variables that an entry names. An entry that is wrong raises a `ConfigError` with file, line,
-key and fix. Secrets show as '***'.
+key and fix. Secrets show as '***'. What an entry may name on this host is its `access`'s.
 """
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
+from menura.source_configuration import SECRET_REFERENCES
 
-from agent.errors import ConfigError
+from agent.errors import ConfigAccessRefused, ConfigError
+from agent.host_access import OWN, AccessRefused, HostAccess
 
 Value = TypeVar("Value")
 
@@ -42,13 +43,25 @@ class Secret:
 class Entry:
     """A YAML node, its place in the file and its path of keys."""
 
-    file: Path
+    #: or who has sent it, in words
+    file: Path | str
     path: str
+    #: its marks are None where it was no text of a file
     node: yaml.Node
+    access: HostAccess = OWN
 
     def error(self, found: str, remedy: str) -> ConfigError:
-        where = f"line {self.node.start_mark.line + 1}: {self.path or 'the file'}"
-        return ConfigError(f"reading the configuration {self.file}", f"{where} {found}", remedy=remedy)
+        return ConfigError(f"reading the configuration {self.file}", f"{self._where} {found}", remedy=remedy)
+
+    def refused(self, why: AccessRefused) -> ConfigAccessRefused:
+        found, remedy = why.args
+        doing = f"reading the configuration {self.file}"
+        return ConfigAccessRefused(doing, f"{self._where} {found}", data="Nothing was read or dialled", remedy=remedy)
+
+    @property
+    def _where(self) -> str:
+        mark = self.node.start_mark
+        return f"{f'line {mark.line + 1}: ' if mark else ''}{self.path or 'the file'}"
 
     def is_empty(self) -> bool:
         return isinstance(self.node, yaml.ScalarNode) and self.node.tag == "tag:yaml.org,2002:null"
@@ -60,8 +73,8 @@ class Entry:
         entries: dict[str, Entry] = {}
         for key_node, value_node in self.node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else ""
-            entry = Entry(self.file, f"{self.path}.{key}" if self.path else key, value_node)
-            here = Entry(self.file, entry.path, key_node)
+            entry = Entry(self.file, f"{self.path}.{key}" if self.path else key, value_node, self.access)
+            here = Entry(self.file, entry.path, key_node, self.access)
             if allowed is not None and key not in allowed:
                 raise here.error("is not a known key", f"Remove it, or use one of {', '.join(allowed)}")
             if key in entries:
@@ -96,7 +109,8 @@ class Entry:
     def items(self) -> tuple["Entry", ...]:
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error("is not a list", f"Write {self.path}: [name, name]")
-        return tuple(Entry(self.file, f"{self.path}[{i}]", node) for i, node in enumerate(self.node.value))
+        named = ((f"{self.path}[{i}]", node) for i, node in enumerate(self.node.value))
+        return tuple(Entry(self.file, path, node, self.access) for path, node in named)
 
     def one_of(self, kind: Callable[[str], Value], words: tuple[str, ...]) -> Value:
         word = self.text() if not self.is_empty() else ""
@@ -115,9 +129,29 @@ def file_of(entry: Entry) -> bytes:
     """The bytes of the file that the entry names."""
     name = entry.text()
     try:
-        return Path(name).read_bytes()
+        return entry.access.read(name)
+    except AccessRefused as why:
+        raise entry.refused(why) from why
     except OSError as broken:
         raise entry.error(f"names {name}: {broken.strerror}", f"Make {entry.path} name a readable file") from broken
+
+
+def path_of(entry: Entry) -> str:
+    """Of the file that the entry names, for whoever opens it again."""
+    try:
+        return str(entry.access.path(entry.text()))
+    except AccessRefused as why:
+        raise entry.refused(why) from why
+
+
+def host_of(entry: Entry) -> str:
+    """The name or address of a server; every kind of source reads those that it dials by this."""
+    host = entry.text()
+    try:
+        entry.access.check_host(host)
+    except AccessRefused as why:
+        raise entry.refused(why) from why
+    return host
 
 
 def tls_files(entry: Entry, entries: Mapping[str, Entry], mode: str, *, is_verified: bool) -> tuple[str, str, str]:
@@ -125,7 +159,7 @@ def tls_files(entry: Entry, entries: Mapping[str, Entry], mode: str, *, is_verif
     for key in TLS_FILES:
         if key in entries:
             file_of(entries[key])
-    ca, certificate, key = (entries[name].text() if name in entries else "" for name in TLS_FILES)
+    ca, certificate, key = (path_of(entries[name]) if name in entries else "" for name in TLS_FILES)
     if is_verified and not ca:
         raise entry.error(
             f"has mode {mode} and no ca", f"Add {entry.path}.ca: FILE, the certificate of the server's CA"
@@ -145,21 +179,50 @@ def address_of(host: str, port: int) -> str:
 
 
 def password_of(entry: Entry, entries: Mapping[str, Entry]) -> Secret:
-    """Of a server's entries: password, password_file or password_env; none: empty."""
+    """Of a server's entries: password, password_file or password_env; none: empty.
+
+    `password` is a text, or names where it is: {file: NAME} or {env: NAME}; what the control plane sends names it.
+    """
     given = [key for key in ("password", "password_file", "password_env") if key in entries]
     if len(given) > 1:
         raise entry.error(f"has {' and '.join(given)}", "Keep one of them")
     if not given or entries[given[0]].is_empty():
         return Secret("")
     chosen = entries[given[0]]
-    if given[0] == "password":
-        node = chosen.node
-        return Secret("" if isinstance(node, yaml.ScalarNode) and node.value == "" else chosen.text())
     if given[0] == "password_file":
-        return Secret(file_of(chosen).decode("utf-8").rstrip("\r\n"))
-    variable = chosen.text()
-    if variable not in os.environ:
+        return _secret_in_file(chosen)
+    if given[0] == "password_env":
+        return _secret_in_variable(chosen)
+    if isinstance(chosen.node, yaml.MappingNode):
+        named = chosen.mapping(SECRET_REFERENCES)
+        if len(named) != 1:
+            raise chosen.error("does not name one place", f"Write {chosen.path}: {{file: NAME}} or {{env: NAME}}")
+        return _secret_in_file(named["file"]) if "file" in named else _secret_in_variable(named["env"])
+    if entry.access.is_remote:
         raise chosen.error(
+            "is a password, and only its place may come from the control plane",
+            f"Write {chosen.path}: {{file: NAME}} or {{env: NAME}}",
+        )
+    node = chosen.node
+    return Secret("" if isinstance(node, yaml.ScalarNode) and node.value == "" else chosen.text())
+
+
+def _secret_in_file(entry: Entry) -> Secret:
+    try:
+        return Secret(file_of(entry).decode("utf-8").rstrip("\r\n"))
+    except UnicodeDecodeError:
+        broken = entry.error("names a file that is not UTF-8", "Write the password into it as UTF-8")
+    raise broken  # without the decoder's error, which has the file's bytes
+
+
+def _secret_in_variable(entry: Entry) -> Secret:
+    variable = entry.text()
+    try:
+        value = entry.access.variable(variable)
+    except AccessRefused as why:
+        raise entry.refused(why) from why
+    if value is None:
+        raise entry.error(
             f"names the environment variable {variable}, which is not set", f"Set {variable} or use password_file"
         )
-    return Secret(os.environ[variable])
+    return Secret(value)

@@ -43,6 +43,24 @@ class FilterTableUnknown(ConfigError):
     exit_code = 13
 
 
+class ConfigAccessRefused(ConfigError):
+    """What the control plane sends names a file, a variable or a host that the agent's own file does not allow."""
+
+    exit_code = 16
+
+
+class ConfigNotRemote(ConfigError):
+    """The agent's own file lets the control plane configure nothing."""
+
+    exit_code = 17
+
+
+class ConfigSourceLocal(ConfigError):
+    """The agent's own file has the source, and wins."""
+
+    exit_code = 18
+
+
 class SourceError(AgentError):
     """A source can't work; the others go on."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from agent.filter import Filter
+from agent.host_access import RemoteAccess
 from agent.identity import IdentityFile, TlsFiles
 from agent.unlogged import UnloggedPolicy
 from agent.windows import Window
@@ -64,3 +65,5 @@ class AgentConfig:
     gateway: GatewayConfig
     sources: tuple[SourceConfig, ...]
     state_folder: str = ""
+    #: what sources of the control plane may reach on this host; None: it may configure none
+    remote: RemoteAccess | None = None

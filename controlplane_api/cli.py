@@ -23,6 +23,8 @@ COMMANDS = {
     "audit": ("controlplane_api.commands.agents", "audit_app"),
     "token": ("controlplane_api.commands.token", "app"),
     "sources": ("controlplane_api.commands.sources", "app"),
+    "plan": ("controlplane_api.commands.fleet", "plan_app"),
+    "apply": ("controlplane_api.commands.fleet", "apply_app"),
     "tables": ("controlplane_api.commands.show", "tables_app"),
     "events": ("controlplane_api.commands.show", "events_app"),
     "lakes": ("controlplane_api.commands.show", "lakes_app"),

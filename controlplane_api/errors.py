@@ -137,6 +137,42 @@ class AgentExists(RequestError):
     status = 409
 
 
+class ConfigurationRefused(RequestError):
+    """A source's configuration holds a secret, or what no agent could read."""
+
+    status = 422
+
+
+class FleetInvalid(RequestError):
+    """A file of a command can't be read."""
+
+    exit_code = 2
+
+
+class ConfigurationTooLarge(RequestError):
+    """All configurations of one agent travel together."""
+
+    status = 409
+
+
+class SourceConfigured(RequestError):
+    """It is there already."""
+
+    status = 409
+
+
+class SourceNotConfigured(RequestError):
+    """The control plane has no configuration of it: its agent's own file may have one."""
+
+    status = 404
+
+
+class SourceSyncing(RequestError):
+    """Its tables are synced."""
+
+    status = 409
+
+
 class TokenUnknown(RequestError):
     status = 404
 
@@ -159,6 +195,10 @@ class StageSilent(ControlPlaneError):
 
 class AgentAway(StageSilent):
     """The source's agent is not connected."""
+
+
+class ConfigurationPending(StageSilent):
+    """The agent is connected and has not said yet what it does about a configuration."""
 
 
 class LakeSilent(StageSilent):

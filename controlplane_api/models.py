@@ -76,6 +76,8 @@ class Agent(Base):
     revoked_at_us: Mapped[int | None]
     #: what a gateway found last about who it is
     problem: Mapped[dict[str, Any] | None]
+    #: digest of its last report about the sources that are configured for it: `gateway.registry.ConfigurationDigests`
+    reported: Mapped[str] = mapped_column(default="", server_default="")
 
 
 class EnrolmentToken(Base):
@@ -155,6 +157,43 @@ class Source(Base):
     cartography_at_us: Mapped[int | None]
     #: the agent's, in hexadecimal, of all tables as they are recorded; empty: none
     cartography_digest: Mapped[str] = mapped_column(default="", server_default="")
+
+
+class SourceConfiguration(Base):
+    """What is desired of a source that the control plane configures, and what its agent does about it."""
+
+    __tablename__ = "source_configuration"
+
+    source_id: Mapped[int] = mapped_column(Id, ForeignKey("source.id"), primary_key=True, autoincrement=False)
+    #: grows with each change
+    generation: Mapped[int]
+    #: of the document
+    sha256: Mapped[str]
+    #: JSON, as it travels: see `configuration_document`
+    document: Mapped[str]
+    changed_at_us: Mapped[int]
+    #: of the one that runs, as the agent said last; 0 and empty: none does
+    effective_generation: Mapped[int] = mapped_column(default=0)
+    effective_sha256: Mapped[str] = mapped_column(default="")
+    #: why the desired one does not run
+    problem: Mapped[dict[str, Any] | None]
+    told_at_us: Mapped[int | None]
+
+
+class WantedTable(Base):
+    """A table that shall be synced as soon as its source's cartography has it; the row goes when its sync begins."""
+
+    __tablename__ = "wanted_table"
+
+    source_id: Mapped[int] = mapped_column(Id, ForeignKey("source.id"), primary_key=True, autoincrement=False)
+    database: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    #: `states.StartKind`
+    start: Mapped[str]
+    #: fields of `dump_lives.DumpOptions`
+    options: Mapped[dict[str, Any]]
+    #: why its sync was not begun when the cartography had it
+    problem: Mapped[dict[str, Any] | None]
 
 
 class SourceTable(Base):

@@ -51,6 +51,35 @@ class Stage(StrEnum):
     LAKE = "lake"
 
 
+class ConfigurationState(StrEnum):
+    """What is known of a source's configuration at its agent."""
+
+    #: it is what runs
+    APPLIED = "applied"
+    #: the agent is connected and has not said yet
+    PENDING = "pending"
+    #: the agent says why it does not run it; a former one may run
+    REFUSED = "refused"
+    #: the agent is away
+    UNKNOWN = "unknown"
+
+
+class Action(StrEnum):
+    """What applying a fleet does to an agent, a source or a table."""
+
+    CREATE = "create"
+    CHANGE = "change"
+    #: to another agent
+    MOVE = "move"
+    REMOVE = "remove"
+    START = "start"
+    #: where it stopped
+    RESUME = "resume"
+    STOP = "stop"
+    #: not in the file, and not pruned
+    KEEP = "keep"
+
+
 class LakeState(StrEnum):
     """What is known of a source or a table in a lake."""
 

@@ -6,6 +6,11 @@ from controlplane_api.documents import insert_into
 from controlplane_api.models import Tenant
 
 
+def lock_tenant(connection: Connection, tenant_id: int) -> None:
+    """Others who make sources of the tenant wait until this transaction ends; rows that refer to it do not."""
+    connection.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))
+
+
 def ensure_tenants(connection: Connection, names: set[str], at_us: int) -> dict[str, int]:
     """Ids of tenants by name, created where new."""
     connection.execute(

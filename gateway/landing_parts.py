@@ -22,7 +22,7 @@ from gateway.log_lines import LogLines
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
 from gateway.reconciliation import Generations
-from gateway.registry import Registry, SourceKey
+from gateway.registry import AgentName, ConfigurationDigests, Registry, SourceKey
 from gateway.standings import Standings
 from gateway.stream_fence import StreamFence
 from gateway.tasks import Reports, finish
@@ -64,8 +64,10 @@ class LandingParts:
     storage: Storage
     committer: Committer
     #: of desired tables, and of desired dumps
-    generations: Generations
-    dump_generations: Generations
+    generations: Generations[SourceKey, int]
+    dump_generations: Generations[SourceKey, int]
+    #: of the sources that are configured for agents
+    configurations: Generations[AgentName, ConfigurationDigests]
     metrics: GatewayMetrics
     reports: Reports
     heartbeats: Heartbeats

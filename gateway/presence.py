@@ -20,12 +20,16 @@ from gateway.registry import SourceKey
 
 #: how long a data stream may be ahead of its agent's Control_Config stream
 ANNOUNCE_SECONDS = 10.0
+#: how long it may be ahead of what the agent tells of its sources
+HELD_SECONDS = 2.0
 #: after a newer session has come, of the older one
 LIVING_HEARTBEATS = 2
 LOOK_SECONDS = 0.1
 #: of an agent's reports: tables, sources; an agent that says more waits
 ROWS_PER_SECOND = 20_000
 BURST_ROWS = 1_000_000
+#: of one agent
+MAX_HELLO_SOURCES = 1000
 #: what an Error counts as: each is written to the database and to the log
 ERROR_ROWS = 1_000
 
@@ -145,6 +149,13 @@ class Presence:
                 remedy="Give each source to one agent, or stop the other one",
                 source=key.source,
             )
+
+    async def holding(self, session: AgentSession, key: SourceKey) -> None:
+        """Wait a moment until the session has told that it has the source; raises `SourceHeld`."""
+        deadline = time.monotonic() + HELD_SECONDS
+        while key not in self._holders and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
+        self.check_holds(session, key)
 
     def _release(self, session: AgentSession) -> None:
         for key in [key for key, holder in self._holders.items() if holder is session]:

@@ -1,7 +1,8 @@
 """Desired state by level: notices that a source's generation moved and lets its streams send it whole.
 
 One task asks the registry for the generations of all sources that somebody follows; a missed change is seen at
-the next look, since what counts is the generation and not the event. Tables have generations, and dumps have theirs.
+the next look, since what counts is the generation and not the event. Tables have generations, dumps have theirs, and
+what is configured for an agent has digests.
 """
 
 import asyncio
@@ -9,28 +10,33 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from gateway.metrics import GatewayMetrics
-from gateway.registry import RegistryUnavailable, SourceKey
+from gateway.registry import RegistryUnavailable
 
 logger = logging.getLogger(__name__)
 
+#: what is followed: a source, an agent; and what is compared of it: a generation, digests
+Key = TypeVar("Key")
+Generation = TypeVar("Generation")
 
-class Generations:
+
+class Generations(Generic[Key, Generation]):
     def __init__(
-        self, ask: Callable[[Sequence[SourceKey]], dict[SourceKey, int]], poll_seconds: float, metrics: GatewayMetrics
+        self, ask: Callable[[Sequence[Key]], dict[Key, Generation]], poll_seconds: float, metrics: GatewayMetrics
     ) -> None:
         self._ask = ask
         self._poll_seconds = poll_seconds
         self._metrics = metrics
-        self._followers: Counter[SourceKey] = Counter()
-        self._current: dict[SourceKey, int] = {}
+        self._followers: Counter[Key] = Counter()
+        self._current: dict[Key, Generation] = {}
         self._polled = asyncio.Event()
         self._away = False
 
     @contextmanager
-    def following(self, key: SourceKey) -> Iterator[None]:
-        """While inside, the source's generation is asked for."""
+    def following(self, key: Key) -> Iterator[None]:
+        """While inside, its generation is asked for."""
         self._followers[key] += 1
         try:
             yield
@@ -40,16 +46,16 @@ class Generations:
                 del self._followers[key]
                 self._current.pop(key, None)
 
-    def current(self, key: SourceKey) -> int | None:
-        """The generation of a followed source; None before the first answer."""
+    def current(self, key: Key) -> Generation | None:
+        """The generation of what is followed; None before the first answer."""
         return self._current.get(key)
 
     async def polled(self) -> None:
         """Wait for the next look at the registry."""
         await self._polled.wait()
 
-    async def changed(self, key: SourceKey, known: int | None) -> int:
-        """Wait until the generation of a followed source is another than `known`; returns it."""
+    async def changed(self, key: Key, known: Generation | None) -> Generation:
+        """Wait until the generation of what is followed is another than `known`; returns it."""
         while (current := self._current.get(key)) is None or current == known:
             await self._polled.wait()
         return current
@@ -63,7 +69,7 @@ class Generations:
             self._polled = asyncio.Event()
             await asyncio.sleep(self._poll_seconds)
 
-    async def _poll(self, keys: list[SourceKey]) -> None:
+    async def _poll(self, keys: list[Key]) -> None:
         try:
             found = await asyncio.to_thread(self._ask, keys)
         except RegistryUnavailable as unavailable:

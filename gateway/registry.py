@@ -70,6 +70,8 @@ class SourceSeen:
     server_version: str
     address: str
     policy_sha256: str
+    #: see menura.v1.SourceHello
+    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,35 @@ class Problem:
     message: str
     terminal: bool
     at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConfigured:
+    """A source as the control plane has configured it; see menura.v1.SourceConfiguration."""
+
+    source: str
+    generation: int
+    sha256: str
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationSeen:
+    """What an agent does about a configuration; see menura.v1.EffectiveSource."""
+
+    source: str
+    generation: int
+    sha256: str
+    problem: Problem | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationDigests:
+    """Of all that is configured for an agent (`menura.source_configuration.digest_of`), and of its last report."""
+
+    desired: str
+    #: empty before the first one
+    reported: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +358,17 @@ class Registry(Protocol):
 
     def enrolled_elsewhere(self, tenant: str, agent: str, sources: Sequence[str]) -> frozenset[str]:
         """Those of the sources that are another agent's, which comes with a certificate."""
+
+    def configuration_digests(self, names: Sequence[AgentName]) -> dict[AgentName, ConfigurationDigests]:
+        """Of those agents that there are; the gateway polls it, and compares, so that no change is missed."""
+
+    def configurations(self, name: AgentName) -> tuple[SourceConfigured, ...]:
+        """All sources that are configured for the agent."""
+
+    def record_configurations(
+        self, name: AgentName, seen: Sequence[ConfigurationSeen], reported: str, at_us: int
+    ) -> None:
+        """The agent's whole report, with its digest."""
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         """What was refused in an agent's name goes into the audit log, and is shown at the agent if there is one."""

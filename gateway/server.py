@@ -110,6 +110,7 @@ async def serve(
     standings = Standings(registry.standings, config.poll_seconds, metrics)
     generations = Generations(registry.generations, config.poll_seconds, metrics)
     dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
+    configurations = Generations(registry.configuration_digests, config.poll_seconds, metrics)
     with (
         ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads,
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
@@ -128,6 +129,7 @@ async def serve(
             audit=Audit(registry, reports),
             generations=generations,
             dump_generations=dump_generations,
+            configurations=configurations,
             metrics=metrics,
             reports=reports,
             heartbeats=heartbeats,
@@ -164,6 +166,7 @@ async def serve(
                 committer.run(),
                 generations.run(),
                 dump_generations.run(),
+                configurations.run(),
                 standings.run(),
                 heartbeats.run(),
                 *identity,

@@ -16,7 +16,7 @@ from menura.v1.stream_pb2 import StreamRequest
 from gateway.errors import PayloadInvalid, SessionReplaced
 from gateway.identity import Identity, check_assigned
 from gateway.landing_parts import LandingParts
-from gateway.presence import ERROR_ROWS, AgentSession, Presence
+from gateway.presence import ERROR_ROWS, MAX_HELLO_SOURCES, AgentSession, Presence
 from gateway.registry import HeartbeatSeen, SourceKey
 from gateway.stream import AgentStream
 from gateway.streams.client import Client
@@ -26,8 +26,6 @@ from gateway.tasks import finish, run_until_first
 from gateway.wire.translation import problem_from, source_health, source_seen
 
 logger = logging.getLogger(__name__)
-
-MAX_SOURCES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ class Session:
     async def serve(self, hello: Hello) -> None:
         key = self.stream.key
         assert key is not None
-        if len(hello.sources) > MAX_SOURCES:
-            raise PayloadInvalid("opening a stream", f"{len(hello.sources)} sources, at most {MAX_SOURCES}")
+        if len(hello.sources) > MAX_HELLO_SOURCES:
+            raise PayloadInvalid("opening a stream", f"{len(hello.sources)} sources, at most {MAX_HELLO_SOURCES}")
         if key.role is Role.CONFIG:
             agent = await self.presence.open(key.tenant, key.agent, key.session)
         else:
@@ -71,7 +69,7 @@ class Session:
             source = SourceKey(key.tenant, key.source)
             if self.identity is not None:
                 check_assigned(self.parts.standings.sources(key.of_agent), source, key.agent)
-            self.presence.check_holds(agent, source)
+            await self.presence.holding(agent, source)
             await run_until_first(self._serve_source(agent, source, hello), self._leave_when_not_assigned(source))
 
     async def _serve_source(self, agent: AgentSession, source: SourceKey, hello: Hello) -> None:
@@ -80,7 +78,7 @@ class Session:
         if key.role is Role.CATALOG:
             await Client(self.stream, self.parts, agent, source).serve()
             return
-        said = source_seen(hello).get(key.source)
+        said = source_seen(hello.sources).get(key.source)
         if said is not None and said.flavor:
             agent.flavors[key.source] = said.flavor
 

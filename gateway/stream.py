@@ -51,7 +51,7 @@ PART_SECONDS = 60.0
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
 _PAYLOADS = {
-    Role.CONFIG: ("effective_state", "certificate_request", "error"),
+    Role.CONFIG: ("effective_sources", "effective_state", "certificate_request", "error"),
     Role.HEARTBEAT: ("heartbeat", "error"),
     Role.CATALOG: (
         "cartography",

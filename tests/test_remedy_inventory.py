@@ -126,6 +126,17 @@ _LISTEN = (
     f"{_IDENTITY}::test_gateway_when_it_listens_beyond_loopback_without_a_ca_then_the_setting_of_the_message_starts_it"
 )
 
+_CONFIGURATION = (
+    "controlplane_api/test_configurations.py::test_commands_when_they_are_refused_then_what_the_messages_say_is_taken"
+)
+_LOCAL = (
+    "e2e/test_configured_sources.py::test_configuration_when_it_is_refused_then_the_former_one_runs_and_both_are_shown"
+)
+_CONFIGURED = (
+    "e2e/test_configured_database.py::"
+    "test_agent_when_it_has_enrolled_without_a_source_then_apply_gives_it_one_and_a_kill_and_a_bad_change_lose_nothing"
+)
+
 _PG = "agent/postgresql/test_remedies.py"
 _PG_TLS = f"{_PG}::test_tls_when_it_can_not_be_verified_then_the_setting_of_the_message_verifies_it"
 _PG_ADDRESS = f"{_PG}::test_address_when_nobody_is_there_then_the_settings_of_the_message_are_those_to_correct"
@@ -256,7 +267,7 @@ RUN_BY = {
     "controlplane_api/acceptance.py offered": (_ACCEPTANCE,),
     "controlplane_api/api/client.py ApiClient._ask": (_LOST,),
     "controlplane_api/api/dump_queries.py dump": (_DUMP,),
-    "controlplane_api/api/stages.py _agent_away": (_AWAY,),
+    "controlplane_api/api/stages.py agent_away": (_AWAY,),
     "controlplane_api/api/stages.py lake_silent": (_LAKES,),
     "controlplane_api/commands/dump.py _find": (_DUMP,),
     "controlplane_api/commands/show.py _note": (_NOTED,),
@@ -289,6 +300,11 @@ RUN_BY = {
     "gateway/identity.py": (_ADMISSION,),
     "gateway/identity.py check_standing": (_ADMISSION,),
     "gateway/identity.py not_assigned": (_ADMISSION,),
+    "agent/remote_sources.py _is_local": (_LOCAL,),
+    "controlplane_api/fleets.py _agent": (_CONFIGURED,),
+    "controlplane_api/source_configurations.py _check_before": (_CONFIGURATION,),
+    "controlplane_api/source_configurations.py not_configured": (_CONFIGURATION,),
+    "controlplane_api/source_configurations.py remove": (_CONFIGURATION,),
     "gateway/landing/committer.py quarantined": (_QUARANTINE,),
     "gateway/server.py _leave_when_expired": (_EXPIRED,),
     "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
@@ -310,6 +326,7 @@ NO_REMEDIES = {
     "spark_sink/cli.py _parser": "the program's name",
     "agent/sources/mysql/ddl/statements.py": "words of SQL",
     "agent/sources/mysql/snapshot/log_retention.py _managed_statement": "a call that only servers of Amazon have",
+    "agent/remote_document.py entry_of": "where a setting was found",
     "agent/snapshot/throttle.py Throttle.__init__": "where a setting was found",
     "controlplane_api/commands/up.py _locked": "what was found",
     "proto/menura/naming.py": "the helpers themselves",

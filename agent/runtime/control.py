@@ -1,7 +1,8 @@
 """Control_Config and Control_Heartbeat: the agent's own two streams.
 
-Comes in: desired states, certificates. Goes out: who we are, the effective state of every source after each change, and
-heartbeats with what the process uses and where each source is.
+Comes in: configurations of sources, desired states, certificates. Goes out: who we are, which sources run with which
+configuration, the effective state of every source after each change, and heartbeats with what the process uses and
+where each source is.
 """
 
 import logging
@@ -9,21 +10,35 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, stream_pb2
 
 from agent.runtime.renewal import Renewal
 from agent.runtime.session import StreamClosed, StreamWriter
-from agent.runtime.state import SourceState
+from agent.runtime.state import SourceStates
 
 log = logging.getLogger("menura.control")
 
 DEFAULT_HEARTBEAT_SECONDS = 5.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ConfiguredSources(Protocol):
+    """What makes the agent's sources those that the control plane configures."""
+
+    def desire(self, desired: config_pb2.DesiredSources) -> None:
+        """Take it over; MUST NOT block."""
+
+    def effective(self) -> config_pb2.EffectiveSources | None:
+        """None: nothing was desired yet."""
+
+    def tell(self, on_change: Callable[[], None]) -> None:
+        """Call it after each change of what `effective` says."""
 
 
 class ConfigPlugin:
@@ -32,16 +47,19 @@ class ConfigPlugin:
     source = ""
     request_type = stream_pb2.Control_Config
 
-    def __init__(self, states: Mapping[str, SourceState], renewal: Renewal) -> None:
+    def __init__(self, states: SourceStates, configured: ConfiguredSources, renewal: Renewal) -> None:
         self._states = states
+        self._configured = configured
         self._renewal = renewal
         self._changed = threading.Condition()
         self._dirty: set[str] = set()
+        #: what is configured has changed
+        self._is_anew = False
         self._writer: StreamWriter | None = None
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="config", daemon=True)
-        for state in states.values():
-            state.on_change = self._mark
+        states.tell(self._mark)
+        configured.tell(self._mark_configured)
         self._thread.start()
 
     def hello(self) -> config_pb2.Hello:
@@ -49,11 +67,11 @@ class ConfigPlugin:
             protocol=PROTOCOL_VERSION,
             version=version("menura"),
             hostname=platform.node(),
-            sources=[state.hello() for state in self._states.values()],
+            sources=[state.hello() for state in self._states.all()],
         )
 
     def opened(self, writer: StreamWriter, ack: config_pb2.HelloAck) -> None:
-        for state in self._states.values():
+        for state in self._states.all():
             state.new_session()
         self._renewal.opened(writer)
         with self._changed:
@@ -62,13 +80,16 @@ class ConfigPlugin:
     def received(self, request: stream_pb2.StreamRequest) -> None:
         if request.WhichOneof("payload") == "certificate":
             self._renewal.received(request.certificate)
+        if request.WhichOneof("payload") == "desired_sources":
+            self._configured.desire(request.desired_sources)
         if request.WhichOneof("payload") != "desired_state":
             return
         desired = request.desired_state
-        if desired.source not in self._states:
+        state = self._states[desired.source]
+        if state is None:
             log.warning("desired state of an unknown source", extra={"fields": {"source": desired.source}})
             return
-        notice = self._states[desired.source].desire(desired)
+        notice = state.desire(desired)
         if notice:
             log.warning("desired state", extra={"fields": {"source": desired.source, "found": notice}})
 
@@ -88,23 +109,35 @@ class ConfigPlugin:
             self._dirty.add(source)
             self._changed.notify_all()
 
+    def _mark_configured(self) -> None:
+        with self._changed:
+            self._is_anew = True
+            self._changed.notify_all()
+
     def _run(self) -> None:
         """Send what changed; a source that changes often is sent once for several changes."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._dirty)
+                self._changed.wait_for(lambda: self._stopping or self._dirty or self._is_anew)
                 if self._stopping:
                     return
                 dirty, self._dirty = self._dirty, set()
+                is_anew, self._is_anew = self._is_anew, False
                 writer = self._writer
+            if writer is None:
+                continue
+            sources = self._configured.effective() if is_anew else None
+            if sources is not None:
+                self._send(writer, stream_pb2.StreamResponse(effective_sources=sources))
             for source in sorted(dirty):
-                effective = self._states[source].effective()
-                if effective is not None and writer is not None:
-                    self._send(writer, effective)
+                state = self._states[source]
+                effective = None if state is None else state.effective()
+                if effective is not None:
+                    self._send(writer, stream_pb2.StreamResponse(effective_state=effective))
 
-    def _send(self, writer: StreamWriter, effective: config_pb2.EffectiveState) -> None:
+    def _send(self, writer: StreamWriter, response: stream_pb2.StreamResponse) -> None:
         try:
-            writer.send(stream_pb2.StreamResponse(effective_state=effective))
+            writer.send(response)
         except StreamClosed:
             return  # the next stream begins with a desired state, and that is answered whole
 
@@ -115,7 +148,7 @@ class HeartbeatPlugin:
     source = ""
     request_type = stream_pb2.Control_Heartbeat
 
-    def __init__(self, states: Mapping[str, SourceState]) -> None:
+    def __init__(self, states: SourceStates) -> None:
         self._states = states
         self._changed = threading.Condition()
         self._writer: StreamWriter | None = None
@@ -169,7 +202,7 @@ class HeartbeatPlugin:
         return config_pb2.Heartbeat(
             resident_memory_bytes=resident_memory_bytes(),
             cpu_us=time.process_time_ns() // 1000,
-            sources=[state.status() for state in self._states.values()],
+            sources=[state.status() for state in self._states.all()],
         )
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 from typing import Protocol
 from uuid import uuid4
@@ -228,7 +229,7 @@ class GatewayChannel:
             writer.abort()
         former.close()
         log.info("connecting anew with new certificates", extra={"fields": {"streams": len(writers)}})
-        for follower in self.followers:
+        for follower in list(self.followers):
             follower()
 
     def _dialled(self, channel: grpc.Channel) -> None:
@@ -281,6 +282,8 @@ class Stream:
         if writer is not None:
             writer.abort()
         self._thread.join(timeout_seconds)
+        with suppress(ValueError):  # told before
+            self._channel.followers.remove(self._wake.set)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

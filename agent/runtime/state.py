@@ -38,9 +38,42 @@ class Counters:
     sent_bytes: int = 0
 
 
+class SourceStates:
+    """The states of the sources that run; what is taken from it is of one moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._states: Mapping[str, SourceState] = {}
+        self._on_change: Callable[[str], None] = lambda source: None
+
+    def __getitem__(self, name: str) -> "SourceState | None":
+        return self._states.get(name)
+
+    def all(self) -> "tuple[SourceState, ...]":
+        return tuple(self._states.values())
+
+    def tell(self, on_change: Callable[[str], None]) -> None:
+        """Call it after each change of what one of them says, from any thread."""
+        with self._lock:
+            self._on_change = on_change
+            for state in self._states.values():
+                state.on_change = on_change
+
+    def add(self, state: "SourceState") -> None:
+        with self._lock:
+            state.on_change = self._on_change
+            self._states = {**self._states, state.name: state}
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            self._states = {other: state for other, state in self._states.items() if other != name}
+
+
 class SourceState:
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: SourceConfig, started: int = 1) -> None:
+        """`started`: how often the source has begun in this process."""
         self._config = config
+        self._started = started
         self._lock = threading.Lock()
         self._flavor = ""
         self._version = ""
@@ -87,18 +120,17 @@ class SourceState:
                 server_version=self._version,
                 address=self._config.address,
                 policy_sha256=self._config.filter.sha256(),
+                started=self._started,
             )
 
     def new_session(self) -> None:
-        """Generations count anew with each session."""
+        """What a former session desired says nothing."""
         with self._lock:
             self._generation = None
 
     def desire(self, state: config_pb2.DesiredState) -> str:
-        """Take over a desired state; one of an older generation is ignored. What is new to be told of it."""
+        """Take over a desired state. What is new to be told of it."""
         with self._lock:
-            if self._generation is not None and state.generation < self._generation:
-                return ""
             notice = state.notice if state.notice != self._notice else ""
             self._notice = state.notice
             self._generation = state.generation

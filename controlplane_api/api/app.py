@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from controlplane_api.api import problems
 from controlplane_api.api.guard import Guard
-from controlplane_api.api.routers import dumps, fleet, identities, lakes, service, tables
+from controlplane_api.api.routers import configurations, dumps, fleet, identities, lakes, service, tables
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 
@@ -28,8 +28,8 @@ def create_app(database: Database) -> ASGIApp:
     app = FastAPI(title="Menura", version="1", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None)
     app.state.database = database
     problems.install(app)
-    for router in (fleet.router, identities.router, tables.router, dumps.router, lakes.router, service.router):
-        app.include_router(router)
+    for module in (fleet, configurations, identities, tables, dumps, lakes, service):
+        app.include_router(module.router)
     for path, name, media_type in DASHBOARD:
         _serve(app, path, (files("controlplane_api.api") / "dashboard" / name).read_bytes(), media_type)
     return Guard(app)  # outside of everything, so that an answer to a defect has its headers too

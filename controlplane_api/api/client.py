@@ -12,11 +12,14 @@ from controlplane_api.api.views import (
     Accepted,
     AgentChanged,
     Audit,
+    ConfigurationChanged,
+    ConfigurationView,
     DumpChanged,
     DumpDetail,
     Dumps,
     DumpView,
     Fleet,
+    FleetPlan,
     LakeForgotten,
     Lakes,
     OtherServerView,
@@ -94,6 +97,24 @@ class ApiClient:
 
     def assign(self, source: str, agent: str) -> SourceAssigned:
         return self._ask(SourceAssigned, "POST", f"/sources/{quote(source, safe='')}/assign", body={"agent": agent})
+
+    def configuration(self, source: str) -> ConfigurationView:
+        return self._ask(ConfigurationView, "GET", f"/sources/{quote(source, safe='')}/configuration")
+
+    def configure(
+        self, source: str, agent: str, configuration: Mapping[str, object], before: Literal["none", "some", "any"]
+    ) -> ConfigurationChanged:
+        body = {"agent": agent, "configuration": configuration, "before": before}
+        return self._ask(ConfigurationChanged, "POST", f"/sources/{quote(source, safe='')}/configuration", body=body)
+
+    def remove_configuration(self, source: str, *, stop_tables: bool) -> ConfigurationChanged:
+        path = f"/sources/{quote(source, safe='')}/configuration/remove"
+        return self._ask(ConfigurationChanged, "POST", path, body={"stop_tables": stop_tables})
+
+    def plan_fleet(self, agents: Mapping[str, object], *, prune: bool, apply: bool) -> FleetPlan:
+        """Done where `apply` says so."""
+        path = f"/fleet/{'apply' if apply else 'plan'}"
+        return self._ask(FleetPlan, "POST", path, body={"agents": agents, "prune": prune})
 
     def audit(self, limit: int) -> Audit:
         return self._ask(Audit, "GET", "/audit", query={"limit": limit})

@@ -1,12 +1,13 @@
 """What callers of the API send, as JSON: one class per body. A field that a body does not have is refused."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane_api.api.views import MAX_TOKEN_SECONDS, DumpLimits
 
 MAX_NAMED_TABLES = 100_000
+MAX_FLEET_AGENTS = 10_000
 #: of a dump, above and below 0
 MAX_PRIORITY = 1_000
 #: see `menura.naming.is_identity`
@@ -41,6 +42,19 @@ class AgentCommand(Request):
 
 class SourceAssign(Request):
     agent: str = Field(pattern=IDENTITY_PATTERN)
+
+
+class SourceConfigure(Request):
+    agent: str = Field(pattern=IDENTITY_PATTERN)
+    #: as the agent's file has it at sources.NAME; a secret is {"file": NAME} or {"env": NAME} on the agent's host
+    configuration: dict[str, Any]
+    #: what has to be there before: no configuration of it, one, or either
+    before: Literal["none", "some", "any"] = "any"
+
+
+class ConfigurationRemove(Request):
+    #: false: refused while tables of the source are synced
+    stop_tables: bool = False
 
 
 class AcceptRequest(Request):
@@ -78,6 +92,28 @@ class StartRequest(Request):
 
     start: Literal["oldest", "now", "resume", "dump"] | PositionStart = "resume"
     dump: DumpRequest = DumpRequest()
+
+
+class TableOfFleet(NamedTable):
+    #: of a table that was never synced; one that has stopped goes on where it stopped
+    start: Literal["dump", "oldest", "now"] = "dump"
+    dump: DumpRequest = DumpRequest()
+
+
+class SourceOfFleet(Request):
+    configuration: dict[str, Any]
+    #: null: the fleet says nothing of its tables
+    tables: list[TableOfFleet] | None = Field(default=None, max_length=MAX_NAMED_TABLES)
+
+
+class AgentOfFleet(Request):
+    sources: dict[Annotated[str, Field(pattern=IDENTITY_PATTERN)], SourceOfFleet]
+
+
+class FleetRequest(Request):
+    agents: dict[Annotated[str, Field(pattern=IDENTITY_PATTERN)], AgentOfFleet] = Field(max_length=MAX_FLEET_AGENTS)
+    #: remove sources and stop tables that it lacks, of its agents and sources
+    prune: bool = False
 
 
 class StopRequest(Request):

@@ -12,11 +12,12 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
 
 from controlplane_api import lost_state
 from controlplane_api.api import lake_queries
+from controlplane_api.api.configuration_queries import CONFIGURATION, unmet
 from controlplane_api.api.lake_queries import Landed
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.stages import MOVING, UNHINDERED, SourceSeen, Standing, standing
 from controlplane_api.api.views import LakeView, ProblemView, SourceView
-from controlplane_api.documents import position_text
+from controlplane_api.documents import Document, position_text
 from controlplane_api.models import (
     Agent,
     AnyRow,
@@ -26,6 +27,7 @@ from controlplane_api.models import (
     Lease,
     Quarantine,
     Source,
+    SourceConfiguration,
     SourceHealth,
     SourceTable,
     Sync,
@@ -83,7 +85,7 @@ def _situations(connection: Connection, tenant: str, now: int, source: str | Non
             CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
             CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
             CommittedPosition.transactions, CommittedPosition.landing, CommittedPosition.entry,
-            Quarantine.problem.label("quarantine"), _DUMPS.label("dumps"), _LOST.label("lost_tables"),
+            Quarantine.problem.label("quarantine"), *CONFIGURATION, _DUMPS.label("dumps"), _LOST.label("lost_tables"),
         )
         .join_from(Source, Tenant)
         .outerjoin(Agent, Agent.id == Source.agent_id)
@@ -91,6 +93,7 @@ def _situations(connection: Connection, tenant: str, now: int, source: str | Non
         .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
         .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
         .outerjoin(Quarantine, Quarantine.source_id == Source.id)
+        .outerjoin(SourceConfiguration, SourceConfiguration.source_id == Source.id)
         .where(Tenant.name == tenant)
         .order_by(Source.name)
     )  # fmt: skip
@@ -108,7 +111,7 @@ def _landed(row: AnyRow, now: int) -> Landed:
 
 def _situation(row: AnyRow, lakes: list[LakeView], now: int) -> Situation:
     connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
-    problem = row.problem or row.health_problem
+    problem = unmet(row, row.name, connected) or row.problem or row.health_problem
     seen = SourceSeen(row.name, row.agent, connected, row.seen_at_us or 0, problem, row.quarantine)
     return Situation(row, connected, _is_current(row, now), lakes, standing(seen, lakes))
 
@@ -122,6 +125,7 @@ def situation_of(connection: Connection, source_id: int, now: int) -> Situation:
 
 def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> SourceView:
     row = held.row
+    problem = unmet(row, row.name, held.connected) or row.problem or row.health_problem
     return SourceView(
         source=row.name,
         agent=row.agent,
@@ -131,8 +135,8 @@ def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> 
         server_version=row.server_version,
         address=row.address,
         generation=row.generation,
-        problem=row.problem or row.health_problem or _lost(row, now),
-        warnings=[ProblemView(**warning) for warning in row.warnings],
+        problem=_lost(row, now) if problem is None else ProblemView(**problem),
+        warnings=[ProblemView(**warning) for warning in [*row.warnings, *_kept_back(row)]],
         stage=held.standing.stage,
         stage_problem=None if held.standing.problem is None else ProblemView(**held.standing.problem),
         lakes=held.lakes,
@@ -153,6 +157,11 @@ def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> 
         rows_per_second=row.rows_per_second if held.is_current else None,
         read_bytes_per_second=row.read_bytes_per_second if held.is_current else None,
     )
+
+
+def _kept_back(row: AnyRow) -> list[Document]:
+    """Why a former configuration runs in place of the desired one."""
+    return [row.configuration_problem] if row.effective_sha256 and row.configuration_problem else []
 
 
 def _lost(row: AnyRow, now: int) -> ProblemView | None:

@@ -71,7 +71,7 @@ def standing(source: SourceSeen, lakes: Sequence[LakeView]) -> Standing:
     if problem is not None and (problem["terminal"] or source.connected):
         return Standing(State.WAITING, _stage_of(problem), problem)
     if not source.connected:
-        return Standing(State.WAITING, Stage.SOURCE, _agent_away(source))
+        return Standing(State.WAITING, Stage.SOURCE, agent_away(source))
     for lake in lakes:
         if lake.state is LakeState.UNKNOWN:
             return Standing(State.WAITING, Stage.LAKE, None if lake.problem is None else lake.problem.model_dump())
@@ -84,7 +84,7 @@ def _stage_of(problem: Document) -> Stage:
     return Stage.GATEWAY if problem["code"] == LandingFailed.code else Stage.SOURCE
 
 
-def _agent_away(source: SourceSeen) -> Document:
+def agent_away(source: SourceSeen) -> Document:
     if source.agent is None:
         found, at_us = "no agent has announced it", 0
     else:

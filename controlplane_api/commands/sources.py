@@ -1,15 +1,29 @@
-"""`menura sources [accept SOURCE | assign SOURCE | quarantine SOURCE]`: what the API says of sources, and the commands
-to follow another server, to say whose a source is, and to end a quarantine."""
+"""`menura sources [add | change | remove | show | accept | assign | quarantine SOURCE]`: what the API says of sources,
+and the commands to configure one at its agent, to follow another server, to say whose a source is, and to end a
+quarantine."""
 
-from typing import Annotated
+import json
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import OtherServerView, Sources
+from controlplane_api.commands.fleet_file import read_configuration
 from controlplane_api.commands.grid import Grid
-from controlplane_api.commands.options import DEFAULT_API, DEFAULT_TENANT, Api, AsJson, Tenant, count, plain, put
+from controlplane_api.commands.options import (
+    DEFAULT_API,
+    DEFAULT_TENANT,
+    Api,
+    AsJson,
+    Tenant,
+    count,
+    moment,
+    plain,
+    put,
+)
 from controlplane_api.commands.show import show_sources
 from controlplane_api.commands.tables import show_outcomes
 
@@ -35,6 +49,85 @@ def sources(
         typer.echo(Sources(sources=fleet.sources).model_dump_json(indent=2))
     else:
         show_sources(fleet.sources)
+
+
+FileOption = Annotated[
+    Path, typer.Option("--file", "-f", metavar="FILE", help="YAML: what stands at sources.NAME of an agent's file.")
+]
+
+
+@app.command()
+def add(
+    source: str,
+    file: FileOption,
+    agent: Annotated[str, typer.Option("--agent", help="Runs it.")],
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Configure a source at an agent. Secrets are {file: NAME} or {env: NAME} on the agent's host."""
+    with ApiClient(api, tenant) as client:
+        _configure(client, source, agent, file, "none", as_json=as_json)
+
+
+@app.command()
+def change(
+    source: str,
+    file: FileOption,
+    agent: Annotated[str, typer.Option("--agent", help="Runs it from now on; default: the one that does.")] = "",
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Configure a source anew. An agent that can't run it so keeps the former one, and says why."""
+    with ApiClient(api, tenant) as client:
+        _configure(client, source, agent or client.configuration(source).agent or "", file, "some", as_json=as_json)
+
+
+@app.command()
+def remove(
+    source: str,
+    stop_tables: Annotated[bool, typer.Option("--stop-tables", help="Also while tables of it are synced.")] = False,
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Let the source's agent stop it. What has landed, and what lakes have, stays."""
+    with ApiClient(api, tenant) as client:
+        removed = client.remove_configuration(source, stop_tables=stop_tables)
+    typer.echo(removed.model_dump_json(indent=2) if as_json else f"Source {source} is configured no more.")
+
+
+@app.command()
+def show(source: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
+    """How the source shall be configured, and what its agent runs."""
+    with ApiClient(api, tenant) as client:
+        found = client.configuration(source)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    table = Grid("", "DESIRED", "RUNS")
+    runs = found.effective_sha256
+    table.add_row("generation", str(found.generation), str(found.effective_generation) if runs else "none")
+    table.add_row("digest", found.sha256[:12], plain(runs[:12]))
+    table.add_row("since", moment(found.changed_at_us), moment(found.told_at_us))
+    put(table, Text(f"Agent {found.agent}: {found.state}, {plain(found.reason)}. {plain(found.message)}".rstrip()))
+    if found.wanted_tables:
+        put(Text(f"{count(found.wanted_tables)} tables begin as soon as the source shows them."))
+    for refused in found.refused_tables:
+        put(Text(plain(f"{refused.database}.{refused.table}: {refused.problem.message}"), style="red"))
+    typer.echo(json.dumps(found.desired, indent=2, ensure_ascii=False))
+
+
+def _configure(
+    client: ApiClient, source: str, agent: str, file: Path, before: Literal["none", "some"], *, as_json: bool
+) -> None:
+    done = client.configure(source, agent, read_configuration(file), before)
+    if as_json:
+        typer.echo(done.model_dump_json(indent=2))
+        return
+    what = f"Source {source} of agent {agent}: generation {done.generation}" if done.changed else "Nothing was changed"
+    typer.echo(f"{what}. What becomes of it: menura sources show {source}")
 
 
 @app.command()

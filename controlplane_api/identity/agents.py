@@ -11,12 +11,12 @@ from sqlalchemy import Connection, insert, or_, select, update
 
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import AgentExists, AgentUnknown
-from controlplane_api.models import Agent, AnyRow, Source, Tenant
+from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, Tenant
 from controlplane_api.tenants import ensure_tenants
 from gateway.errors import AgentNameTaken
 
 #: of one that no gateway has seen
-_UNSEEN = {"session": "", "version": "", "hostname": "", "connected": False, "connected_at_us": 0, "seen_at_us": 0}
+UNSEEN = {"session": "", "version": "", "hostname": "", "connected": False, "connected_at_us": 0, "seen_at_us": 0}
 
 
 def enrol(connection: Connection, tenant_id: int, agent: str, key_sha256: str, *, anew: bool, now: int) -> int:
@@ -25,7 +25,7 @@ def enrol(connection: Connection, tenant_id: int, agent: str, key_sha256: str, *
     enrolled = {"key_sha256": key_sha256, "enrolled_at_us": now, "revoked_at_us": None, "problem": None}
     made = (
         insert_into(connection, Agent)
-        .values(tenant_id=tenant_id, name=agent, **_UNSEEN, **enrolled)
+        .values(tenant_id=tenant_id, name=agent, **UNSEEN, **enrolled)
         .on_conflict_do_nothing()
         .returning(Agent.id)
     )
@@ -53,7 +53,7 @@ def add(connection: Connection, tenant: str, agent: str) -> None:
     tenant_id = ensure_tenants(connection, {tenant}, now)[tenant]
     row = connection.execute(select(Agent).where(Agent.tenant_id == tenant_id, Agent.name == agent)).first()
     if row is None:
-        connection.execute(insert(Agent).values(tenant_id=tenant_id, name=agent, enrolled_at_us=now, **_UNSEEN))
+        connection.execute(insert(Agent).values(tenant_id=tenant_id, name=agent, enrolled_at_us=now, **UNSEEN))
     elif row.key_sha256 is None:
         connection.execute(update(Agent).where(Agent.id == row.id).values(enrolled_at_us=now, revoked_at_us=None))
     else:
@@ -81,6 +81,15 @@ def take_new_sources(connection: Connection, tenant_id: int, agent_id: int, name
 def assign(connection: Connection, tenant: str, source: str, agent: str) -> None:
     """The source is the agent's from now on, made where it is new. Raises `AgentUnknown`."""
     row = agent_row(connection, tenant, agent)
+    # What of a configuration runs is not known until this agent says so.
+    others = select(Source.id).where(
+        Source.tenant_id == row.tenant_id, Source.name == source, Source.agent_id.is_distinct_from(row.id)
+    )
+    connection.execute(
+        update(SourceConfiguration)
+        .where(SourceConfiguration.source_id.in_(others))
+        .values(effective_generation=0, effective_sha256="", problem=None, told_at_us=None)
+    )
     moved = update(Source).where(Source.tenant_id == row.tenant_id, Source.name == source).values(agent_id=row.id)
     if connection.execute(moved).rowcount == 0:
         connection.execute(insert(Source).values(tenant_id=row.tenant_id, agent_id=row.id, name=source))

@@ -14,7 +14,7 @@ from menura.landing import LogEntry
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from controlplane_api import lost_state
+from controlplane_api import lost_state, wanted_tables
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
@@ -30,13 +30,23 @@ from controlplane_api.models import (
     Sync,
     Tenant,
 )
-from controlplane_api.registry import agent_reports, cartography, cut_log, dump_reports, leases, quarantine
+from controlplane_api.registry import (
+    agent_reports,
+    cartography,
+    configurations,
+    cut_log,
+    dump_reports,
+    leases,
+    quarantine,
+)
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
     AgentName,
     AgentSeen,
     CartographyEnd,
+    ConfigurationDigests,
+    ConfigurationSeen,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
@@ -47,6 +57,7 @@ from gateway.registry import (
     RegistryRefused,
     RegistryUnavailable,
     SourceCommitted,
+    SourceConfigured,
     SourceDesired,
     SourceKey,
     Standing,
@@ -73,6 +84,20 @@ class SqlRegistry:
     def enrolled_elsewhere(self, tenant: str, agent: str, sources: Sequence[str]) -> frozenset[str]:
         with self._read() as connection:
             return standings.enrolled_elsewhere(connection, tenant, agent, sources)
+
+    def configuration_digests(self, names: Sequence[AgentName]) -> dict[AgentName, ConfigurationDigests]:
+        with self._read() as connection:
+            return configurations.digests(connection, names)
+
+    def configurations(self, name: AgentName) -> tuple[SourceConfigured, ...]:
+        with self._read() as connection:
+            return configurations.of_agent(connection, name)
+
+    def record_configurations(
+        self, name: AgentName, seen: Sequence[ConfigurationSeen], reported: str, at_us: int
+    ) -> None:
+        with self._write() as connection:
+            configurations.record(connection, name, seen, reported, at_us)
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         with self._write() as connection:
@@ -111,6 +136,7 @@ class SqlRegistry:
         cartography.mark_gone(self._write, ids)
         with self._write() as connection:
             cartography.end(connection, source_id, told, at_us)
+            wanted_tables.begin_known(connection, source_id)
 
     def record_effective(
         self,

@@ -1,8 +1,9 @@
 """A Control_Config stream: says whole desired states, hears whole effective ones.
 
-Comes in: the agent's Hello with its sources, EffectiveState whenever something changed there. Goes out: DesiredState
-of each source that the agent holds, whenever its generation moves. What is recorded is the registry's; the rest
-begins anew with the next stream.
+Comes in: the agent's Hello with its sources, EffectiveSources and EffectiveState whenever something changed there. Goes
+out: DesiredSources, all that is configured for the agent, whenever that has another digest; DesiredState of each source
+that the agent holds, whenever its generation moves. What is recorded is the registry's; a report that its database has
+lost, being an older copy now, is recorded again. The rest begins anew with the next stream.
 """
 
 import asyncio
@@ -12,18 +13,28 @@ from contextlib import ExitStack
 from menura.bounds import MAX_NAME_CHARS
 from menura.error_message import as_message
 from menura.instants import now_us
-from menura.naming import is_identity
-from menura.v1.config_pb2 import Certificate, DesiredState, EffectiveState, Hello, TableName
+from menura.source_configuration import digest_of, sha256_of
+from menura.v1.config_pb2 import (
+    Certificate,
+    DesiredSources,
+    DesiredState,
+    EffectiveSources,
+    EffectiveState,
+    Hello,
+    SourceConfiguration,
+    TableName,
+)
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.errors import PayloadInvalid, RenewalUnavailable, SourceHeld, SourceNotAssigned
 from gateway.identity import Identity, not_assigned
 from gateway.landing_parts import LandingParts
-from gateway.presence import ERROR_ROWS, AgentSession, Presence
-from gateway.registry import AgentSeen, Problem, SourceKey
+from gateway.presence import ERROR_ROWS, MAX_HELLO_SOURCES, AgentSession, Presence
+from gateway.registry import AgentName, AgentSeen, ConfigurationSeen, Problem, SourceKey, SourceSeen
 from gateway.stream import AgentStream
 from gateway.tasks import ask_registry, run_until_first
 from gateway.wire.translation import (
+    configurations_seen,
     optional_problem,
     other_server,
     problem_from,
@@ -52,40 +63,70 @@ class Control:
         self._identity = identity
         self._version = hello.version[:MAX_NAME_CHARS]
         self._hostname = hello.hostname[:MAX_NAME_CHARS]
-        self._sources = source_seen(hello)
-        for name in self._sources:
-            if not is_identity(name):
-                raise PayloadInvalid("opening a stream", "a source that is no name", remedy="Use a-z, 0-9, '-', '_'")
-        self._agent.flavors |= {name: seen.flavor for name, seen in self._sources.items() if seen.flavor}
         #: generation that was sent last, by the sources that are held; None before the first
         self._sent: dict[str, int | None] = {}
+        self._followed: dict[str, ExitStack] = {}
         self._refused: set[str] = set()
+        #: digest of what is configured, as it was sent last; None before
+        self._configured: str | None = None
+        #: the agent's last report of it, with its digest
+        self._report: tuple[tuple[ConfigurationSeen, ...], str] | None = None
+        self._sources: dict[str, SourceSeen] = {}
+        #: the sources are others than the registry has heard of
+        self._is_anew = True
+        self._run_are(source_seen(hello.sources))
 
     async def serve(self) -> None:
         await run_until_first(self._receive(), self._reconcile())
 
     async def _reconcile(self) -> None:
         """Again and again: take what is its own and free, send what moved."""
-        generations = self._parts.generations
-        elsewhere = await self._enrolled_elsewhere()
+        generations, elsewhere = self._parts.generations, frozenset[str]()
         with ExitStack() as followed:
+            followed.enter_context(self._parts.configurations.following(self._name))
+            followed.callback(self._give_up_all)
             while True:
+                is_anew, self._is_anew = self._is_anew, False
+                if is_anew:
+                    elsewhere = await self._enrolled_elsewhere()
                 own = self._own_sources(elsewhere)
                 for name in self._sent.keys() - own:
                     self._give_up(name)
                 held = self._presence.hold(self._agent, sorted(own))
                 new = [name for name in held if name not in self._sent]
-                if new or not self._agent.recorded.is_set():
+                if new or is_anew:
                     await self._record_agent(held)
                     for name in new:
-                        followed.enter_context(generations.following(self._key(name)))
+                        self._followed[name] = ExitStack()
+                        self._followed[name].enter_context(generations.following(self._key(name)))
                         self._sent[name] = None
                 await self._refuse_others(own)
+                await self._configure()
                 for name, sent in list(self._sent.items()):
                     current = generations.current(self._key(name))
                     if current is not None and current != sent:
                         await self._send_desired(name)
                 await generations.polled()
+
+    async def _configure(self) -> None:
+        """Send what is configured where the agent may have another list; record again what the database has lost."""
+        digests = self._parts.configurations.current(self._name)
+        if digests is None:
+            return
+        if digests.desired != self._configured:
+            found = await ask_registry(self._parts.registry.configurations, self._name)
+            self._configured = digest_of((one.source, one.sha256) for one in found)
+            sources = [
+                SourceConfiguration(
+                    source=one.source, generation=one.generation, sha256=one.sha256, document=one.document
+                )
+                for one in found
+            ]
+            await self._stream.send(
+                StreamRequest(desired_sources=DesiredSources(digest=self._configured, sources=sources))
+            )
+        if self._report is not None and digests.reported != self._report[1]:
+            await self._record_configurations()
 
     async def _record_agent(self, held: list[str]) -> None:
         agent = AgentSeen(
@@ -118,10 +159,17 @@ class Control:
         """It was this agent's; the source's streams see that too."""
         self._presence.drop(self._agent, self._key(name))
         del self._sent[name]
+        self._followed.pop(name).close()
         self._refused.discard(name)
+
+    def _give_up_all(self) -> None:
+        """The stream ends; the agent's other streams keep the sources."""
+        for followed in self._followed.values():
+            followed.close()
 
     async def _refuse_others(self, own: frozenset[str]) -> None:
         """Say once for each source that it is another agent's; the other sources go on."""
+        self._refused &= self._sources.keys()
         for name in self._sources.keys() - self._sent.keys() - self._refused:
             self._refused.add(name)
             try:
@@ -152,6 +200,9 @@ class Control:
             if message.WhichOneof("payload") == "effective_state":
                 await self._record_effective(message.effective_state)
                 continue
+            if message.WhichOneof("payload") == "effective_sources":
+                await self._take_sources(message.effective_sources)
+                continue
             if message.WhichOneof("payload") == "certificate_request":
                 await self._renew(message.certificate_request.request)
                 continue
@@ -161,6 +212,34 @@ class Control:
             if message.error.source in self._sent:
                 key = self._key(message.error.source)
                 await self._record_problem(key, problem)
+
+    def _run_are(self, sources: dict[str, SourceSeen]) -> None:
+        """The agent runs these now; one that has begun again knows no desired state."""
+        for name in self._sent.keys() & sources.keys():
+            former = self._sources.get(name)
+            if former is None or sources[name].started != former.started:
+                self._sent[name] = None
+        self._is_anew = self._is_anew or sources != self._sources
+        self._sources = sources
+        self._agent.flavors |= {name: seen.flavor for name, seen in sources.items() if seen.flavor}
+
+    async def _take_sources(self, state: EffectiveSources) -> None:
+        if max(len(state.running), len(state.sources)) > MAX_HELLO_SOURCES:
+            raise PayloadInvalid("reading which sources run", f"more than {MAX_HELLO_SOURCES} sources")
+        await self._agent.reports.take(1 + len(state.running) + len(state.sources))
+        self._run_are(source_seen(state.running))
+        seen = configurations_seen(state, now_us())
+        # of what it says, not of when
+        said = [(one.source, one.generation, one.sha256, one.problem and one.problem.message) for one in seen]
+        self._report = seen, sha256_of(repr(said))
+        await self._record_configurations()
+
+    async def _record_configurations(self) -> None:
+        assert self._report is not None
+        seen, digest = self._report
+        await self._parts.reports.tell(
+            lambda: self._parts.registry.record_configurations(self._name, seen, digest, now_us())
+        )
 
     async def _renew(self, request: bytes) -> None:
         await self._agent.reports.take(ERROR_ROWS)
@@ -202,6 +281,10 @@ class Control:
     def _log(self, message: str, *values: object, level: int = logging.WARNING) -> None:
         owner = f"{self._agent.tenant}/{self._agent.agent}"
         self._parts.log_lines.write(logger, level, owner, message, *values)
+
+    @property
+    def _name(self) -> AgentName:
+        return self._agent.tenant, self._agent.agent
 
     def _key(self, name: str) -> SourceKey:
         return SourceKey(self._agent.tenant, name)

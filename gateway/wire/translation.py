@@ -11,12 +11,13 @@ from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
 from menura.v1.catalog_pb2 import Cartography, TableCard
 from menura.v1.changes_pb2 import Ahead, CutEnd, Position, Replicate, TableSync
-from menura.v1.config_pb2 import EffectiveState, Heartbeat, Hello, TableName, TableState
+from menura.v1.config_pb2 import EffectiveSources, EffectiveState, Heartbeat, SourceHello, TableName, TableState
 from menura.v1.error_pb2 import Error
 
 from gateway.errors import PayloadInvalid
 from gateway.registry import (
     ColumnSeen,
+    ConfigurationSeen,
     KeySeen,
     OtherServerSeen,
     Problem,
@@ -50,18 +51,36 @@ def warnings_of(state: EffectiveState, at_us: int) -> tuple[Problem, ...]:
     return tuple(problem_from(warning, at_us) for warning in state.warnings[:MOST_WARNINGS])
 
 
-def source_seen(hello: Hello) -> dict[str, SourceSeen]:
-    """Sources of a Hello by name."""
-    return {
+def source_seen(sources: Iterable[SourceHello]) -> dict[str, SourceSeen]:
+    """Sources of a Hello by name; raises `PayloadInvalid` where one has none."""
+    found = {
         source.source: SourceSeen(
             source.source,
             _flavor(source.flavor),
             clean_text(source.server_version, MAX_NAME_CHARS),
             clean_text(source.address, MAX_NAME_CHARS),
             clean_text(source.policy_sha256, MAX_NAME_CHARS),
+            source.started,
         )
-        for source in hello.sources
+        for source in sources
     }
+    for name in found:
+        if not is_identity(name):
+            raise PayloadInvalid("opening a stream", "a source that is no name", remedy="Use a-z, 0-9, '-', '_'")
+    return found
+
+
+def configurations_seen(state: EffectiveSources, at_us: int) -> tuple[ConfigurationSeen, ...]:
+    return tuple(
+        ConfigurationSeen(
+            one.source,
+            clean_int64(one.generation),
+            clean_text(one.sha256, MAX_NAME_CHARS),
+            problem_from(one.error, at_us) if one.HasField("error") else None,
+        )
+        for one in state.sources
+        if is_identity(one.source)
+    )
 
 
 def _flavor(flavor: str) -> str:

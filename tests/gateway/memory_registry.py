@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from menura.landing import LogEntry
+from menura.source_configuration import digest_of
 
 from gateway.registry import (
     AgentName,
     AgentSeen,
     CartographyEnd,
+    ConfigurationDigests,
+    ConfigurationSeen,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
@@ -21,6 +24,7 @@ from gateway.registry import (
     Problem,
     RegistryUnavailable,
     SourceCommitted,
+    SourceConfigured,
     SourceDesired,
     SourceKey,
     Standing,
@@ -56,6 +60,9 @@ class MemoryRegistry:
         self.positions: dict[SourceKey, SourceCommitted] = {}
         self.dump_states: dict[str, DumpSeen] = {}
         self.ledger = MemoryDumps()
+        self.configured: dict[AgentName, tuple[SourceConfigured, ...]] = {}
+        self.configurations_seen: dict[AgentName, tuple[ConfigurationSeen, ...]] = {}
+        self.reported: dict[AgentName, str] = {}
 
     def want(self, tenant: str, source: str, *tables: str, oldest: bool = False) -> int:
         """Set the desired tables; the new generation."""
@@ -92,6 +99,27 @@ class MemoryRegistry:
         self._check()
         others = [known for name, known in self.known.items() if name[0] == tenant and name[1] != agent]
         return frozenset(sources) & {source for known in others if known.is_enrolled for source in known.sources}
+
+    def configuration_digests(self, names: Sequence[AgentName]) -> dict[AgentName, ConfigurationDigests]:
+        self._check()
+        return {
+            name: ConfigurationDigests(
+                digest_of((one.source, one.sha256) for one in self.configured.get(name, ())),
+                self.reported.get(name, ""),
+            )
+            for name in names
+        }
+
+    def configurations(self, name: AgentName) -> tuple[SourceConfigured, ...]:
+        self._check()
+        return self.configured.get(name, ())
+
+    def record_configurations(
+        self, name: AgentName, seen: Sequence[ConfigurationSeen], reported: str, at_us: int
+    ) -> None:
+        self._check()
+        self.configurations_seen[name] = tuple(seen)
+        self.reported[name] = reported
 
     def record_refusal(self, name: AgentName, actor: str, problem: Problem) -> None:
         self._check()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.config_entries import TLS_FILES, Entry, Secret, address_of, password_of, tls_files
+from agent.config_entries import TLS_FILES, Entry, Secret, address_of, host_of, password_of, tls_files
 from agent.settings import SourceConfig
 
 DEFAULT_PORT = 5432
@@ -140,7 +140,7 @@ def _publication(entry: Entry) -> str:
 def _server(entry: Entry, section: str = "client") -> ServerConfig:
     entries = entry.mapping(("host", "port", "user", "password", "password_file", "password_env", "database", "tls"))
     return ServerConfig(
-        host=entry.required(entries, "host").text(),
+        host=host_of(entry.required(entries, "host")),
         user=entry.required(entries, "user").text(),
         database=entry.required(entries, "database").text(),
         port=entries["port"].whole_number(1, 65535) if "port" in entries else DEFAULT_PORT,

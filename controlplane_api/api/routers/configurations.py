@@ -1,0 +1,138 @@
+"""How sources are configured: one by one, and as a fleet that a file describes."""
+
+from fastapi import APIRouter
+from menura.errors import MenuraError
+from menura.instants import now_us
+from sqlalchemy import Connection
+
+from controlplane_api import fleets, source_configurations
+from controlplane_api.api import configuration_queries
+from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
+from controlplane_api.api.requests import ConfigurationRemove, FleetRequest, SourceConfigure, SourceOfFleet
+from controlplane_api.api.routers.outcomes import dump_options
+from controlplane_api.api.views import ConfigurationChanged, ConfigurationView, FleetChange, FleetPlan, RefusalView
+from controlplane_api.errors import ConfigurationRefused
+from controlplane_api.fleets import Change, Fleet, FleetSource, FleetTable
+from controlplane_api.identity import agents, audit
+from controlplane_api.states import Action, StartKind
+from controlplane_api.wanted_tables import Wanted
+
+router = APIRouter(prefix="/v1/tenants/{tenant}")
+
+#: the API knows no callers yet
+ACTOR = "API"
+
+
+@router.get("/sources/{source}/configuration")
+def get_configuration(tenant: TenantName, source: SourceName, database: ControlDatabase) -> ConfigurationView:
+    """What is desired, and beside it what its agent runs."""
+    with database.read() as connection:
+        return configuration_queries.configuration(connection, tenant, source, now_us())
+
+
+@router.post("/sources/{source}/configuration")
+def configure_source(
+    tenant: TenantName, source: SourceName, request: SourceConfigure, database: ControlDatabase
+) -> ConfigurationChanged:
+    """The source is this agent's from now on, configured so; it is made where it is new."""
+    text = source_configurations.checked_text(source, request.configuration)
+    with database.write() as connection:
+        agent = agents.agent_row(connection, tenant, request.agent)
+        done = source_configurations.configure(connection, agent.tenant_id, source, agent.id, text, request.before)
+        if done.change:
+            audit.record(connection, tenant, ACTOR, "configure source", found=f"{source} of agent {request.agent}")
+    return ConfigurationChanged(source=source, changed=bool(done.change), generation=done.generation)
+
+
+@router.post("/sources/{source}/configuration/remove")
+def remove_configuration(
+    tenant: TenantName, source: SourceName, request: ConfigurationRemove, database: ControlDatabase
+) -> ConfigurationChanged:
+    """Its agent stops it; what has landed, and what lakes have, stays."""
+    with database.write() as connection:
+        tenant_id = configuration_queries.tenant_id(connection, tenant, source)
+        source_configurations.remove(connection, tenant_id, source, stops_tables=request.stop_tables)
+        audit.record(connection, tenant, ACTOR, "remove source", found=source)
+    return ConfigurationChanged(source=source, changed=True, generation=0)
+
+
+@router.post("/fleet/plan")
+def plan_fleet(tenant: TenantName, request: FleetRequest, database: ControlDatabase) -> FleetPlan:
+    """What an apply of the same would do now; nothing is changed."""
+    fleet = _fleet(request)
+    with database.write() as connection, connection.begin_nested() as undone:
+        plan = _applied(connection, tenant, fleet, prune=request.prune)
+        undone.rollback()
+    return plan.model_copy(update={"applied": False})
+
+
+@router.post("/fleet/apply")
+def apply_fleet(tenant: TenantName, request: FleetRequest, database: ControlDatabase) -> FleetPlan:
+    """All of it in one transaction, or, where something of it is refused as a whole, nothing."""
+    fleet = _fleet(request)
+    with database.write() as connection:
+        plan = _applied(connection, tenant, fleet, prune=request.prune)
+        for change in plan.changes:
+            if not change.table:  # whose a source is and how it is configured, as the commands have it
+                what = f"{change.source} of agent {change.agent}" if change.source else change.agent
+                kind = "source" if change.source else "agent"
+                audit.record(connection, tenant, ACTOR, f"{change.action} {kind} by a fleet", found=what)
+        return plan
+
+
+def _fleet(request: FleetRequest) -> Fleet:
+    """Raises `ConfigurationRefused`."""
+    sources: dict[str, FleetSource] = {}
+    for agent, of_agent in request.agents.items():
+        for source, one in of_agent.sources.items():
+            if source in sources:
+                raise ConfigurationRefused(
+                    "reading a fleet",
+                    f"agents {sources[source].agent} and {agent} both have it",
+                    data="Nothing was changed.",
+                    remedy="Leave it with one of them: a source belongs to one agent.",
+                    source=source,
+                )
+            text = source_configurations.checked_text(source, one.configuration)
+            sources[source] = FleetSource(source, agent, text, _tables(one))
+    return Fleet(tuple(sorted(request.agents)), tuple(sources.values()))
+
+
+def _tables(source: SourceOfFleet) -> tuple[FleetTable, ...] | None:
+    if source.tables is None:
+        return None
+    return tuple(
+        FleetTable((table.database, table.table), Wanted(StartKind(table.start), dump_options(table.dump)))
+        for table in source.tables
+    )
+
+
+def _applied(connection: Connection, tenant: str, fleet: Fleet, *, prune: bool) -> FleetPlan:
+    done = fleets.apply(connection, tenant, fleet, prune=prune)
+    views = [(change.action, _change(change)) for change in done]
+    return FleetPlan(
+        tenant=tenant,
+        applied=True,
+        changes=[view for action, view in views if action is not Action.KEEP],
+        kept=[view for action, view in views if action is Action.KEEP],
+    )
+
+
+def _change(change: Change) -> FleetChange:
+    database, table = change.table or ("", "")
+    return FleetChange(
+        action=change.action,
+        agent=change.agent,
+        source=change.source,
+        database=database,
+        table=table,
+        detail=change.detail,
+        estimated_rows=change.rows,
+        estimated_bytes=change.bytes,
+        refused=None if change.refused is None else _refusal(change.refused),
+    )
+
+
+def _refusal(error: MenuraError) -> RefusalView:
+    names = ("code", "doing", "found", "data", "remedy")
+    return RefusalView(**{name: getattr(error, name) for name in names})
