@@ -1,6 +1,5 @@
 """Tables that stop in a stream, at the transaction before what they can't go through; the others go on."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ from tests.agent.postgresql.streaming import (
 from tests.postgres import SourceServer
 
 ITEMS = ("public", "items")
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 @pytest.fixture(autouse=True)
