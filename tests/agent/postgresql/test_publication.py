@@ -30,7 +30,7 @@ OWNS = "GRANT postgres TO menura"
 def ensured(config: PostgresqlConfig, *tables: Table) -> dict[Table, TableError]:
     server = config.replication
     with closing(connect(server, SOURCE)) as connection, server_errors("publishing", server, SOURCE):
-        return ensure_published(connection, config, tables)[0]
+        return dict(ensure_published(connection, config, tables).errors)
 
 
 def published(running: SourceServer) -> set[tuple[object, ...]]:
