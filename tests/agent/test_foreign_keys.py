@@ -409,12 +409,20 @@ def test_child_when_the_log_announces_its_parent_alone_and_its_policy_is_to_stop
         assert [stop.error.code for stop in stops(gateway, middle)] == ["TABLE_ROWS_UNLOGGED"]
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("cause", ["DELETE FROM orders WHERE id = 1", "UPDATE orders SET id = 20 WHERE id = 1"])
+@pytest.mark.parametrize(
+    ("cause", "image", "is_killed"),
+    [
+        ("DELETE FROM orders WHERE id = 1", "", False),
+        ("UPDATE orders SET id = 20 WHERE id = 1", "", True),
+        ("UPDATE orders SET id = 20 WHERE id = 1", "MINIMAL", False),
+        ("DELETE FROM orders WHERE id = 1", "NOBLOB", True),
+    ],
+    ids=["delete", "update, killed", "update, MINIMAL", "delete, NOBLOB, killed"],
+)
 def test_child_when_a_key_acts_in_the_middle_of_a_cut_and_its_policy_is_to_stop_then_nothing_from_there_on_comes(
-    unannounced: Server, gateway: GatewayDouble, tmp_path: Path, cause: str, *, is_killed: bool
+    unannounced: Server, gateway: GatewayDouble, tmp_path: Path, cause: str, image: str, *, is_killed: bool
 ) -> None:
-    """The transactions before and behind the cause are of its cut, and one of them is its own."""
+    """Transactions before and behind the cause are of its cut. With an image that is not whole they are compressed."""
     middle, plain = ("shop", "middle"), ("shop", "plain")
     unannounced.run(
         "CREATE TABLE plain (id INT PRIMARY KEY)",
@@ -427,6 +435,8 @@ def test_child_when_a_key_acts_in_the_middle_of_a_cut_and_its_policy_is_to_stop_
     with running_agent(path, tmp_path / "log"):
         gateway.wait(lambda: len(starts(gateway)) == 2)
     gateway.wait_gone("shop")
+    if image:
+        unannounced.run(f"SET GLOBAL binlog_transaction_compression = ON, GLOBAL binlog_row_image = '{image}'")
     unannounced.run(
         "INSERT INTO middle VALUES (3, 3)",
         "BEGIN",
