@@ -35,6 +35,8 @@ from tests.servers import SERVERS, ServerMissing, free_port
 
 URL_VARIABLE = "MENURA_TEST_POSTGRESQL_URL"
 RELEASE_VARIABLE = "MENURA_TEST_POSTGRESQL_RELEASE"
+#: the newest release of those that `tests.postgres_releases` fetches
+NEWEST = "18"
 START_SECONDS = 300
 
 

@@ -162,6 +162,10 @@ _PG_IDENTITY = (
     f"{_PG_PUBLICATION}::"
     "test_table_when_nothing_identifies_its_rows_then_it_is_not_added_and_its_owner_can_still_change_it"
 )
+_PG_IDENTITY_LOST = (
+    "agent/postgresql/test_identity_lost.py::"
+    "test_identity_when_a_published_table_loses_it_then_the_source_warns_and_the_statement_of_the_message_mends_it"
+)
 _PG_UNLOGGED = f"{_PG_PUBLICATION}::test_table_when_unlogged_then_the_statement_of_the_message_has_it_logged"
 _PG_PUBLISHED = (
     f"{_PG_PUBLICATION}::test_publication_when_the_user_may_not_make_it_then_the_statements_of_the_message_do"
@@ -204,7 +208,8 @@ RUN_BY = {
     "agent/sources/postgresql/server/connection.py _connect_error": (_PG_LINE, _PG_DATABASE),
     "agent/sources/postgresql/server/connection.py grant_missing": (_PG_CONNECT,),
     "agent/sources/postgresql/server/publication.py _error": (_PG_PUBLISHED, _PG_PARTITION),
-    "agent/sources/postgresql/server/publication.py _missing": (_PG_IDENTITY, _PG_UNLOGGED),
+    "agent/sources/postgresql/server/publication.py _identity_lack": (_PG_IDENTITY, _PG_IDENTITY_LOST),
+    "agent/sources/postgresql/server/publication.py _missing": (_PG_UNLOGGED,),
     "agent/sources/postgresql/server/slot.py standby_unable": (_PG_STANDBY,),
     "agent/sources/postgresql/server/sockets.py _tls_context": (_PG_TLS,),
     "agent/sources/postgresql/server/sockets.py _tls_failed": (_PG_TLS,),

@@ -1,6 +1,6 @@
 """What the earlier life of a table that begins anew tells of its definition, where statements since hide it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -35,6 +35,14 @@ def database(running: Server) -> Server:
     return running
 
 
+class Ended(Exception):
+    """Nobody waits for the stream any more."""
+
+
+def ended() -> None:
+    raise Ended
+
+
 class Streams:
     """Those of one source, one after the other."""
 
@@ -50,10 +58,10 @@ class Streams:
         with closing(connect(self.at, "shop")) as connection:
             return ServerLog(connection, self.at, "shop", self.facts, self.kind).end()
 
-    def begin(self, position: BinlogPosition) -> Version:
-        """How the table looks where it begins anew."""
+    def begin(self, position: BinlogPosition, check: Callable[[], None] = lambda: None) -> Version:
+        """How the table looks where it begins anew. `check` is called while the log is looked through."""
         replica = identity_of("t", "a", "shop", 0)
-        reader = ServerSchemaReader("shop", self.at, self.facts, self.kind, replica, self.reads, lambda: None)
+        reader = ServerSchemaReader("shop", self.at, self.facts, self.kind, replica, self.reads, check)
         definitions = Definitions("shop", self.reads, self.history, reader)
         definitions.begin(position, {T: position}, [T])
         return definitions.of(T)
@@ -88,3 +96,21 @@ def test_begin_when_the_earlier_life_does_not_lead_to_what_the_server_shows_then
         history.record(start, {T: TableDefinition(known.columns[1:], charset=known.charset)})
         database.run("ALTER TABLE shop.t MODIFY e ENUM('y','x')")
         assert isinstance(streams.begin(start), Unknown)
+
+
+def test_begin_when_it_has_ended_before_it_knew_then_the_next_one_knows_the_earlier_life_too(
+    database: Server, tmp_path: Path
+) -> None:
+    """A stream that ends while it asks the server leaves what a kill leaves: a table that has begun, and nothing known
+    of it."""
+    with closing(SchemaHistory(tmp_path, "shop")) as history:
+        streams = Streams(database, history)
+        streams.begin(streams.end())
+        shown = streams.end()
+        database.run("ALTER TABLE shop.t MODIFY e ENUM('z','y','x')")
+        for _ in range(2):
+            with pytest.raises(Ended):
+                streams.begin(shown, ended)
+    with closing(SchemaHistory(tmp_path, "shop")) as reopened:
+        assert columns(Streams(database, reopened).begin(shown)) == {"id": "int", "e": ("x", "y")}
+        assert columns(Streams(database, reopened).begin(shown)) == {"id": "int", "e": ("x", "y")}

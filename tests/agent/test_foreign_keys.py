@@ -11,6 +11,7 @@ from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import running_agent
 from tests.agent.test_replication import ORDERS, config, stops, wait_equal
 from tests.servers import Server, server
+from tests.stack import wait_for
 
 LINES: Table = ("shop", "lines")
 PLAIN: Table = ("shop", "plain")
@@ -406,3 +407,66 @@ def test_child_when_the_log_announces_its_parent_alone_and_its_policy_is_to_stop
         unannounced.run("DELETE FROM orders WHERE id = 1", database="shop")
         gateway.wait(lambda: stops(gateway, middle))
         assert [stop.error.code for stop in stops(gateway, middle)] == ["TABLE_ROWS_UNLOGGED"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "image", "is_killed"),
+    [
+        ("DELETE FROM orders WHERE id = 1", "", False),
+        ("UPDATE orders SET id = 20 WHERE id = 1", "", True),
+        ("UPDATE orders SET id = 20 WHERE id = 1", "MINIMAL", False),
+        ("DELETE FROM orders WHERE id = 1", "NOBLOB", True),
+    ],
+    ids=["delete", "update, killed", "update, MINIMAL", "delete, NOBLOB, killed"],
+)
+def test_child_when_a_key_acts_in_the_middle_of_a_cut_and_its_policy_is_to_stop_then_nothing_from_there_on_comes(
+    unannounced: Server, gateway: GatewayDouble, tmp_path: Path, cause: str, image: str, *, is_killed: bool
+) -> None:
+    """Transactions before and behind the cause are of its cut. With an image that is not whole they are compressed."""
+    middle, plain = ("shop", "middle"), ("shop", "plain")
+    unannounced.run(
+        "CREATE TABLE plain (id INT PRIMARY KEY)",
+        "ALTER TABLE middle DROP FOREIGN KEY middle_ibfk_1",
+        "ALTER TABLE middle ADD FOREIGN KEY (parent) REFERENCES orders (id) ON DELETE CASCADE ON UPDATE CASCADE",
+        database="shop",
+    )
+    gateway.sync("shop", middle, plain, now=True)
+    path = config(tmp_path, gateway, unannounced, unlogged_changes="stop")
+    with running_agent(path, tmp_path / "log"):
+        gateway.wait(lambda: len(starts(gateway)) == 2)
+    gateway.wait_gone("shop")
+    if image:
+        unannounced.run(f"SET GLOBAL binlog_transaction_compression = ON, GLOBAL binlog_row_image = '{image}'")
+    unannounced.run(
+        "INSERT INTO middle VALUES (3, 3)",
+        "BEGIN",
+        "INSERT INTO middle VALUES (4, 4)",
+        "INSERT INTO plain VALUES (1)",
+        cause,
+        "INSERT INTO middle VALUES (5, 5)",
+        "COMMIT",
+        "INSERT INTO middle VALUES (6, 6)",
+        "INSERT INTO plain VALUES (2)",
+        database="shop",
+    )
+    if is_killed:  # before the cut of the stop is committed
+        gateway.lose_cuts("shop", last_kept_cut=len(gateway.source("shop").committed))
+        with running_agent(path, tmp_path / "killed") as process:
+            wait_for("the stop", lambda: "table stopped" in (tmp_path / "killed").read_text())
+            process.kill()
+        gateway.wait_gone("shop")
+        gateway.lose_cuts("shop", loses=False)
+    with running_agent(path, tmp_path / "log"):
+        wait_equal(gateway, unannounced, plain)
+        gateway.wait(lambda: stops(gateway, middle))
+        (stop,) = stops(gateway, middle)
+        assert stop.error.code == "TABLE_ROWS_UNLOGGED"
+        assert "shop.orders is not synced here" in stop.error.found
+        assert sorted(row["id"] for row in gateway.rows("shop", middle)) == [3]
+        told = [state for one in gateway.source("shop").effective for state in one.tables if state.error.code]
+        assert {(state.table.table, state.error.code) for state in told} == {("middle", "TABLE_ROWS_UNLOGGED")}
+    with running_agent(path, tmp_path / "log"):  # who goes on there without a dump stops there again
+        gateway.sync("shop", middle, position=stop.position)
+        gateway.wait(lambda: len(stops(gateway, middle)) == 2)
+        assert stops(gateway, middle)[1].position == stop.position
+        assert sorted(row["id"] for row in gateway.rows("shop", middle)) == [3]

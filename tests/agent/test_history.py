@@ -104,6 +104,30 @@ def test_begin_when_a_table_begins_anew_then_its_earlier_life_does_not_count(his
     assert history.begin(at(3), {ORDERS: at(3)}, [ORDERS]).versions == {ORDERS: NEVER_SEEN}
 
 
+def test_earlier_when_a_table_has_begun_anew_then_it_is_known_until_the_new_life_is(history: SchemaHistory) -> None:
+    begin(history, 1, orders=1)
+    history.record(at(1), {ORDERS: definition("a")})
+    history.followed(at(2))
+    for _ in range(2):
+        assert history.earlier(ORDERS, at(3)) == (definition("a"), at(2))
+        history.begin(at(3), {ORDERS: at(3)}, [ORDERS])
+    assert history.earlier(ORDERS, at(4)) == (definition("a"), at(2))
+    history.record(at(4), {ORDERS: Unknown("a DDL hides it")})
+    assert history.earlier(ORDERS, at(4)) is None
+    history.begin(at(4), {ORDERS: at(4)}, [ORDERS])
+    assert history.earlier(ORDERS, at(4)) is None
+
+
+def test_earlier_when_the_table_goes_on_then_it_is_forgotten(history: SchemaHistory) -> None:
+    begin(history, 1, orders=1)
+    history.record(at(1), {ORDERS: definition("a")})
+    history.begin(at(3), {ORDERS: at(3)}, [ORDERS])
+    history.begin(at(3), {}, ())
+    assert history.earlier(ORDERS, at(3)) == (definition("a"), at(1))
+    assert history.begin(at(3), {ORDERS: at(3)}, ()).versions == {ORDERS: NEVER_SEEN}
+    assert history.earlier(ORDERS, at(3)) is None
+
+
 def test_compact_when_a_position_is_committed_then_one_version_per_table_is_left_of_what_is_older(
     history: SchemaHistory, tmp_path: Path
 ) -> None:

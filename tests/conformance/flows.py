@@ -43,6 +43,28 @@ class Flow:
 
 
 _THREE = "INSERT INTO {t} VALUES (1, 'one'), (2, 'two'), (3, 'three')"
+_PARENTS = (
+    "CREATE TABLE {t}_p (id INT PRIMARY KEY)",
+    "INSERT INTO {t}_p VALUES (1), (2), (3)",
+    "ALTER TABLE {t} ADD FOREIGN KEY (id) REFERENCES {t}_p (id) ON DELETE CASCADE",
+    _THREE,
+)
+#: with a value that a NOBLOB image leaves out, and rows on both sides of each ALTER
+_KEY_GOES = (
+    "ALTER TABLE {t} ADD COLUMN big TEXT",
+    "INSERT INTO {t} VALUES (1, 'one', 'a'), (2, 'two', 'b'), (3, 'three', 'c')",
+    "UPDATE {t} SET note = 'x' WHERE id = 1",
+    "ALTER TABLE {t} DROP PRIMARY KEY, ADD UNIQUE KEY u (id)",
+    "UPDATE {t} SET note = 'y' WHERE id = 1",
+    "UPDATE {t} SET big = 'd' WHERE id = 2",
+    "UPDATE {t} SET id = 30 WHERE id = 3",
+    "INSERT INTO {t} VALUES (4, 'four', 'e'), (5, 'five', 'f')",
+    "DELETE FROM {t} WHERE id = 4",
+    "ALTER TABLE {t} DROP KEY u, ADD PRIMARY KEY (id)",
+    "UPDATE {t} SET note = 'z' WHERE id IN (1, 5)",
+    "UPDATE {t} SET id = 20 WHERE id = 2",
+    "DELETE FROM {t} WHERE id = 30",
+)
 _CHANGE = (
     "INSERT INTO {t} VALUES (9, REPEAT('n', 40))",
     "UPDATE {t} SET note = REPEAT('x', 30) WHERE id = 1",
@@ -92,6 +114,15 @@ FLOWS = (
     Flow("row image flipped between statements", (_THREE, "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET note = 'minimal' WHERE id = 1", "SET SESSION binlog_row_image = 'NOBLOB'", "UPDATE {t} SET note = 'noblob' WHERE id = 2", "SET SESSION binlog_row_image = 'FULL'", "UPDATE {t} SET note = 'full' WHERE id = 3")),
     Flow("key changed, binlog_row_image=MINIMAL", (_THREE, "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET id = 100 WHERE id = 1")),
     Flow("key changed, binlog_row_image=NOBLOB", ("ALTER TABLE {t} ADD COLUMN b BLOB", "INSERT INTO {t} VALUES (1, 'a', 'b')", "SET SESSION binlog_row_image = 'NOBLOB'", "UPDATE {t} SET id = 100 WHERE id = 1")),
+    *(
+        Flow(
+            f"primary key gives way to a unique NOT NULL one and comes back, binlog_row_image={image}",
+            _KEY_GOES,
+            on=(f"SET GLOBAL binlog_row_image = '{image}'",),
+            off=("SET GLOBAL binlog_row_image = 'FULL'",),
+        )
+        for image in ("MINIMAL", "NOBLOB")
+    ),
     Flow("virtual column that changes, binlog_row_image=MINIMAL", ("ALTER TABLE {t} ADD COLUMN v INT AS (CHAR_LENGTH(note)) VIRTUAL", CATCH_UP, "INSERT INTO {t} (id, note) VALUES (1, 'a'), (2, 'b')", "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET note = 'longer' WHERE id = 1")),
     Flow("metadata and checksum flipped in the stream", (_THREE, "SET GLOBAL binlog_row_metadata = 'MINIMAL'", "UPDATE {t} SET note = 'x' WHERE id = 1", "SET GLOBAL binlog_checksum = 'NONE'", "UPDATE {t} SET note = 'y' WHERE id = 2", "SET GLOBAL binlog_row_metadata = 'FULL'", "UPDATE {t} SET note = 'z' WHERE id = 3", "SET GLOBAL binlog_checksum = 'CRC32'", "DELETE FROM {t} WHERE id = 1")),
     Flow("compression flipped in the stream", (_THREE, "SET SESSION binlog_transaction_compression = ON", "UPDATE {t} SET note = REPEAT('x', 40)", "SET SESSION binlog_transaction_compression = OFF", "DELETE FROM {t} WHERE id = 1"), _MYSQL),
@@ -126,6 +157,19 @@ FLOWS = (
     Flow("instant columns: added, dropped, in another order", (_THREE, "ALTER TABLE {t} ADD COLUMN a INT DEFAULT 7 AFTER id, ALGORITHM=INSTANT", "UPDATE {t} SET note = 'x' WHERE id = 1", "ALTER TABLE {t} DROP COLUMN a, ALGORITHM=INSTANT", "UPDATE {t} SET note = 'y' WHERE id = 2")),
     Flow("partition dropped", ("ALTER TABLE {t} PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (2), PARTITION p1 VALUES LESS THAN MAXVALUE)", _THREE, "ALTER TABLE {t} DROP PARTITION p0", "UPDATE {t} SET note = 'x'")),
     Flow("foreign key with ON DELETE CASCADE", ("CREATE TABLE {t}_p (id INT PRIMARY KEY)", "INSERT INTO {t}_p VALUES (1), (2), (3)", "ALTER TABLE {t} ADD FOREIGN KEY (id) REFERENCES {t}_p (id) ON DELETE CASCADE", _THREE, "DELETE FROM {t}_p WHERE id = 2", "UPDATE {t} SET note = 'x' WHERE id = 1")),
+    *(
+        Flow(
+            f"foreign key with ON DELETE CASCADE in a compressed transaction, binlog_row_image={image}",
+            (*_PARENTS, compressed, f"SET SESSION binlog_row_image = '{image}'", "BEGIN", "DELETE FROM {t}_p WHERE id = 2", "UPDATE {t} SET note = REPEAT('x', 40) WHERE id = 1", "COMMIT", "UPDATE {t} SET note = 'y' WHERE id = 3"),
+            platforms,
+            off=off,
+        )
+        for image in ("MINIMAL", "NOBLOB", "FULL")
+        for compressed, platforms, off in (
+            ("SET SESSION binlog_transaction_compression = ON", _MYSQL, ()),
+            ("SET GLOBAL log_bin_compress_min_len = 10, GLOBAL log_bin_compress = ON", BOTH_MARIADB, ("SET GLOBAL log_bin_compress = OFF",)),
+        )
+    ),
     Flow("1,000 columns, metadata and images MINIMAL", ("SET GLOBAL binlog_row_metadata = 'MINIMAL'", "DROP TABLE {t}", "CREATE TABLE {t} (id INT PRIMARY KEY, {many_columns})", "INSERT INTO {t} (id, c7) VALUES (1, 1), (2, 2)", "SET SESSION binlog_row_image = 'MINIMAL'", "UPDATE {t} SET c990 = 3 WHERE id = 1", "DELETE FROM {t} WHERE id = 2", "SET GLOBAL binlog_row_metadata = 'FULL'")),
     Flow("JSON with a multi-valued index", ("ALTER TABLE {t} ADD COLUMN j JSON, ADD INDEX ((CAST(j->'$.a' AS UNSIGNED ARRAY)))", "INSERT INTO {t} VALUES (1, 'x', '{{\"a\": [1, 2]}}')", "UPDATE {t} SET j = '{{\"a\": [3]}}'"), _MYSQL),
     Flow("index and default of expressions", ("DROP TABLE {t}", "CREATE TABLE {t} (id INT PRIMARY KEY, note VARCHAR(40), u CHAR(36) DEFAULT (UUID()), INDEX ((id + 1)), INDEX ((UPPER(note))))", "INSERT INTO {t} (id, note) VALUES (1, 'x'), (2, 'y')", "UPDATE {t} SET note = 'z' WHERE id = 1"), _MYSQL),

@@ -8,7 +8,7 @@ found again when it is lost. Durable: what `stream.definition_store` says, and t
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 
 from menura.v1 import changes_pb2
@@ -30,8 +30,9 @@ from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.native.decoder import PgoutputDecoder
 from agent.sources.postgresql.positions import WalPosition, WalPositionKind, from_proto
 from agent.sources.postgresql.seen_transactions import SeenTransactions, Snapshot
-from agent.sources.postgresql.server.checks import check_replication
+from agent.sources.postgresql.server.checks import check_replication, identity_lost
 from agent.sources.postgresql.server.connection import Connection, Facts, connect, server_errors
+from agent.sources.postgresql.server.publication import Lack
 from agent.sources.postgresql.server.publication_filter import follow_filter, without_lists
 from agent.sources.postgresql.server.slot import drop_slot
 from agent.sources.postgresql.server.watch import ServerWatch, Sights
@@ -51,6 +52,8 @@ BATCH_ROWS = 32_768
 SILENCE_SECONDS = 60.0
 #: the part whose warning is that of the slot's WAL
 RETENTION = "slot"
+#: the part whose warning is that of tables whose changes the server refuses
+IDENTITY = "identity"
 #: a slot stays for so long after its last table, which may only be about to begin anew
 SLOT_SECONDS = 30.0
 #: between two looks at whether tables can begin, while none is read
@@ -103,6 +106,8 @@ class WalChanges:
         self._looked_lsn = 0
         #: the server keeps little WAL for the slot
         self._is_short = False
+        #: the server refuses changes of tables
+        self._is_refusing = False
         self._pending_stops: dict[Table, Stop[WalPosition]] = {}
 
     def preflight(self) -> str:
@@ -147,6 +152,8 @@ class WalChanges:
             with self._lock:
                 self._facts = begun.facts
                 self._tables = tuple((sync.table.database, sync.table.table) for sync in replicate.tables)
+            if not self._tables:
+                self._refused_are({})
             self._watch.follow(begun.facts)
             task.check()
             begin_dumps(self._coordinator, replicate, begun.starts, WalPositionKind.LSN, _committed(replicate))
@@ -254,13 +261,17 @@ class WalChanges:
     def _look(self, connection: Connection, end: WalPosition) -> None:
         with self._lock:
             facts, tables, reader = self._facts, self._tables, self._reader
+        if not tables:
+            self._refused_are({})
         if facts is None or not tables or end.lsn <= self._looked_lsn:
             return
         look = self._looks.look(connection, facts, tables, reader.oids if reader is not None else ())
         with self._lock:
-            if self._tables == tables:
-                self._newest_look = look
-                self._looked_lsn = look.before_lsn if look.is_whole and not look.unsettled else 0
+            if self._tables != tables:
+                return
+            self._newest_look = look
+            self._looked_lsn = look.before_lsn if look.is_whole and not look.unsettled else 0
+        self._refused_are(look.refused)
 
     def _keep_publication(self, connection: Connection) -> None:
         """A list that keeps others from changing their rows goes soon."""
@@ -278,6 +289,14 @@ class WalChanges:
         elif self._is_short:
             self._state.recovered(RETENTION)
         self._is_short = short is not None
+
+    def _refused_are(self, refused: Mapping[Table, Lack]) -> None:
+        lost = identity_lost(self._config, refused)
+        if lost is not None and self._state.failed(IDENTITY, lost):
+            log.warning("the server refuses changes of tables", extra={"fields": {"error": str(lost)}})
+        elif lost is None and self._is_refusing:
+            self._state.recovered(IDENTITY)
+        self._is_refusing = lost is not None
 
     def _log_is_another(self) -> None:
         self._on_reset()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres import SourceServer, source_server
+from tests.postgres import NEWEST, SourceServer, source_server
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +21,11 @@ def postgres(shared_server: SourceServer) -> Iterator[SourceServer]:
     shared_server.renew_database()
     yield shared_server
     shared_server.drop_slots()
+
+
+@pytest.fixture(scope="module")
+def newest() -> Iterator[SourceServer]:
+    """Of the newest release, with the user `menura`; who leaves things in its database `shop` makes it anew."""
+    with source_server(NEWEST) as running:
+        running.create_replication_user()
+        yield running

@@ -1,7 +1,6 @@
 """What the catalog says of tables, against what their rows hold; the server itself is the oracle."""
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from decimal import Decimal
 
@@ -17,7 +16,7 @@ from spark_sink.landed.default_values import read_literal
 from tests.agent.postgresql.dump_reading import reader_of
 from tests.agent.postgresql.logged import Log
 from tests.agent.postgresql.sources import PASSWORD, USER, config_of, login
-from tests.postgres import SourceServer, source_server
+from tests.postgres import SourceServer
 
 
 def definitions(server: SourceServer, *names: str, oids: list[int] | None = None) -> dict[str, TableDefinition]:
@@ -412,13 +411,6 @@ def test_definitions_when_the_user_may_select_alone_then_they_are_read(postgres:
         postgres.connect("shop", user=USER, password=PASSWORD) as other,
     ):
         other.execute("SELECT * FROM t")
-
-
-@pytest.fixture(scope="module")
-def newest() -> Iterator[SourceServer]:
-    with source_server("18") as server:
-        server.create_replication_user()
-        yield server
 
 
 def test_definitions_when_the_release_knows_more_kinds_of_columns_and_keys_then_they_are_what_they_are(

@@ -1,6 +1,5 @@
 """Changes of tables whose ignored columns the server leaves out: nothing else is missing, whatever becomes of them."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +27,6 @@ HAS_MORE = (
     "SELECT attnum = ANY (prattrs) FROM pg_publication_rel JOIN pg_attribute ON attrelid = prrelid AND attname = 'more'"
     " WHERE prrelid = 'orders'::regclass"
 )
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """A slot, a publication or a server that is not what it was: a gap that is told, or a refusal; never a silent start."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,6 @@ from tests.postgres import SourceServer, source_server, standby_of
 from tests.stack import wait_for
 
 DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'logical'"
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -42,9 +42,9 @@ def ensured(config: PostgresqlConfig, *tables: Table) -> frozenset[Table]:
     """The tables whose publication could not be changed; each is published whole otherwise."""
     server = config.replication
     with closing(connect(server, SOURCE)) as connection, server_errors("publishing", server, SOURCE):
-        errors, later = ensure_published(connection, config, tables or (T,))
-    assert not errors
-    return later
+        found = ensure_published(connection, config, tables or (T,))
+    assert not found.errors
+    return found.later
 
 
 def run(server: SourceServer, *statements: str) -> list[tuple[object, ...]]:

@@ -1,12 +1,14 @@
 """Tables that stop in a stream, at the transaction before what they can't go through; the others go on."""
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from menura.v1 import changes_pb2
 
+from agent.sources.postgresql import changes
 from agent.sources.postgresql.positions import parse_lsn
+from agent.sources.postgresql.server.wire import WalStream
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.postgresql.sources import SOURCE
 from tests.agent.postgresql.streaming import (
@@ -24,13 +26,8 @@ from tests.agent.postgresql.streaming import (
 from tests.postgres import SourceServer
 
 ITEMS = ("public", "items")
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
+#: of a message of an application, before its prefix: kind, flags, LSN
+_MESSAGE_HEADER_BYTES = 10
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +115,48 @@ def test_table_when_it_is_published_no_more_and_may_not_be_then_it_stops(
         run(postgres, "ALTER TABLE orders OWNER TO postgres", "ALTER PUBLICATION menura DROP TABLE orders")
         assert wait_stopped(gateway).error.code == "TABLE_UNPUBLISHED"
         goes_on(gateway, postgres)
+
+
+class UnknownMessages:
+    """A stream in which messages of an application with a certain prefix are of a kind that nobody knows."""
+
+    def __init__(self, stream: WalStream) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def receive_into(self, buffer: memoryview, timeout_seconds: float) -> int:
+        size = self._stream.receive_into(buffer, timeout_seconds)
+        at = bytes(buffer[:size]).find(b"from the future\0")
+        if at >= 0:
+            buffer[at - _MESSAGE_HEADER_BYTES] = ord("Z")
+        return size
+
+
+def test_source_when_a_message_is_of_an_unknown_kind_then_it_stops_by_name_and_an_agent_that_knows_it_lacks_nothing(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(postgres)
+    record = gateway.source(SOURCE)
+    opened = changes.open_wal_stream
+    with monkeypatch.context() as patched:
+        patched.setattr(changes, "open_wal_stream", lambda *given: UnknownMessages(opened(*given)))
+        with streaming(tmp_path, gateway, postgres):
+            begin(gateway, ORDERS)
+            run(
+                postgres,
+                "INSERT INTO orders VALUES (1, 'before', '')",
+                "BEGIN; INSERT INTO orders VALUES (2, 'in it', '');"
+                " SELECT pg_logical_emit_message(true, 'from the future', 'x');"
+                " INSERT INTO orders VALUES (3, 'behind it', ''); COMMIT",
+                "INSERT INTO orders VALUES (4, 'after', '')",
+            )
+            gateway.wait(lambda: record.effective and record.effective[-1].error.code == "EVENT_UNKNOWN")
+            assert "'Z'" in record.effective[-1].error.found
+            gateway.wait(lambda: (1,) in current(gateway, ORDERS))
+            assert [row["id"] for row in gateway.rows(SOURCE, ORDERS)] == [1]
+    with streaming(tmp_path, gateway, postgres):
+        gateway.wait(lambda: (4,) in current(gateway, ORDERS))
+        assert [row["id"] for row in gateway.rows(SOURCE, ORDERS)] == [1, 2, 3, 4]
+        assert not stopped(gateway, ORDERS)

@@ -1,6 +1,5 @@
 """Changes of a real server's tables, as they come to a gateway."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,13 +41,6 @@ INSERT, BEFORE, AFTER, DELETE = (
 )
 
 ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE active"
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 @pytest.fixture(autouse=True)

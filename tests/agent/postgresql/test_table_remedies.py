@@ -4,7 +4,6 @@ The gateway is a double, which does what a command asks of the control plane.
 """
 
 import re
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,6 @@ from tests.remedies import commands
 START = "menura sync start shop public.orders --from dump"
 #: the compiled decoder takes values up to 240 MiB
 TOO_LARGE_BYTES = (240 << 20) + 1
-
-
-@pytest.fixture
-def gateway() -> Iterator[GatewayDouble]:
-    double = GatewayDouble()
-    yield double
-    double.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from agent.sources.postgresql.server.connection import connect
 from agent.sources.postgresql.server.slot import Slot, create_slot, drop_slot, find_slot
 from agent.sources.postgresql.server.wire import WalStream, Wire, open_wal_stream, slot_error, stream_error
 from tests.agent.postgresql.sources import SOURCE, login
-from tests.postgres import SourceServer, source_server, standby_of
+from tests.postgres import NEWEST, SourceServer, source_server, standby_of
 from tests.silent_network import SilentNetwork
 from tests.stack import wait_for
 
@@ -144,9 +144,7 @@ def test_slot_when_the_server_can_not_make_one_then_the_error_says_why() -> None
 
 def test_slot_when_made_on_a_standby_then_its_changes_come() -> None:
     """A standby makes one as soon as its primary has told which transactions run."""
-    with source_server() as primary:
-        if primary.version < 160000:
-            pytest.skip("standbys of before 16 give no changes: set MENURA_TEST_POSTGRESQL_RELEASE")
+    with source_server(NEWEST) as primary:
         primary.create_replication_user()
         publish(primary)
         with standby_of(primary, slot="follows") as standby:

@@ -93,6 +93,8 @@ class FollowedTable:
 
     def take_changes(self) -> tuple[bool, bool]:
         """Whether rows of it were deleted, and updated, since the last call; those of foreign_key_checks=0 left out."""
+    def stop_at(self, deletes: bool, updates: bool) -> None:
+        """Such a change of its rows raises RowsMissing with its table id from here on."""
 
 class UnsupportedColumn(Exception):
     column: str  # its name; '' for the table as a whole

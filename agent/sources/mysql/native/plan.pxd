@@ -53,6 +53,9 @@ cdef class TablePlan(TableRows):
 cdef struct Changes:
     bint deleted
     bint updated
+    # such a change is an error: a table that follows it stops before it
+    bint stops_at_delete
+    bint stops_at_update
 
 
 cdef class FollowedTable:

@@ -162,6 +162,10 @@ cdef class FollowedTable:
         self.changes.deleted = self.changes.updated = False
         return taken
 
+    def stop_at(self, bint deletes, bint updates):
+        self.changes.stops_at_delete = deletes
+        self.changes.stops_at_update = updates
+
 
 cdef class TablePlan:
     """Compiled columns of one table version, and the batch that its rows are collected in."""

@@ -78,6 +78,13 @@ cdef class RowsReader(RowCollector):
             if table.followed != NULL and not le16(body + 6) & NO_FOREIGN_KEY_CHECKS_F:
                 table.followed.deleted = table.followed.deleted or kind == DELETE
                 table.followed.updated = table.followed.updated or kind == UPDATE_PREIMAGE
+                if step != FAILED and (
+                    (kind == DELETE and table.followed.stops_at_delete)
+                    or (kind == UPDATE_PREIMAGE and table.followed.stops_at_update)
+                ):
+                    self.are_rows_missing = True
+                    self.failed_table_id = <int64_t> table_id
+                    return self.fail(b"rows that others follow by foreign keys were changed")
             if kind == DELETE:
                 self.deleted_from = table.key if self.deleted_from in (0, table.key) else <uint64_t> SEVERAL
             elif kind == UPDATE_PREIMAGE:

@@ -9,9 +9,12 @@ committed position has passed the one after it:
 ::
 
     facts     format, source; tracked: the stream has been followed up to here; log_files: `log_files`;
-              renames: `renames`
+              renames: `renames`; earlier [database, name]: how a table looked that has begun anew, until more is known
     tables    database, name; began: its rows were wanted from here on; ended: and no further (null: still wanted)
     versions  database, name; since: position; state: 'known', 'gone' or 'unknown'; definition: JSON, or why not
+
+A table that begins anew is known only when the server has been asked, and a stream may end before. So what was known of
+its earlier life is kept until then, as a fact.
 
 Positions and definitions are as `versions` writes them. Rows are written before the cut that they belong to is
 sent, in the log's order. A kill leaves rows of cuts that were never committed: `begin` drops them, and reading the log
@@ -20,10 +23,11 @@ where the log must be looked through for changes. A lost or broken file costs on
 it held is needed to be right.
 """
 
+import json
 import logging
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +65,7 @@ _TABLES = """
                            state TEXT NOT NULL, definition TEXT NOT NULL);
     CREATE INDEX versions_of_table ON versions (database, name);
 """
+_DROP_FACT = "DELETE FROM facts WHERE name = ?"
 _NAMES = frozenset({"facts", "tables", "versions", "versions_of_table"})
 #: what a file can't be blamed for
 _REFUSALS = frozenset(
@@ -107,29 +112,40 @@ class SchemaHistory:
     def earlier(self, table: Table, position: BinlogPosition) -> tuple[TableDefinition, BinlogPosition] | None:
         """How a table looked where it begins anew, and up to where that is known; None: it is not.
 
-        Before `begin`, which forgets it, and which finds out whether the file is whole.
+        Before `begin`, which finds out whether the file is whole.
         """
         try:
             with self._errors():
-                return self._earlier(table, position)
+                found = self._earlier(table)
+                known = next((one for one in found if position.covers(position_of(one[0]))), None)
+                if known is None:
+                    return None
+                _, state, text, end = known
+                version = decoded(state, text)
+                return (version, position_of(end)) if isinstance(version, TableDefinition) else None
         except (HistoryBroken, RecordUnreadable, PositionsUnordered):
             return None
 
-    def _earlier(self, table: Table, position: BinlogPosition) -> tuple[TableDefinition, BinlogPosition] | None:
+    def _earlier(self, table: Table) -> list[tuple[str, str, str, str]]:
+        """Since when, state, definition, and the life's end: of this life, or of the one before while nothing is known
+        of this; the newest first."""
         lives = self._rows("SELECT began, ended FROM tables WHERE database = ? AND name = ?", table)
         statement = "SELECT since, state, definition FROM versions WHERE database = ? AND name = ? ORDER BY number DESC"
-        for since, state, text in self._rows(statement, table) if lives else ():
-            if position.covers(position_of(since)):
-                version = decoded(state, text)
-                return (version, self._end(*lives[0])) if isinstance(version, TableDefinition) else None
-        return None
+        versions = self._rows(statement, table) if lives else []
+        if versions:
+            end = position_text(self._end(*lives[0]))
+            return [(*version, end) for version in versions]
+        kept = self.fact(_earlier_fact(table))
+        return [_earlier_of(kept)] if kept else []
 
-    def begin(self, start: BinlogPosition, tables: Mapping[Table, BinlogPosition], anew: Iterable[Table]) -> Begun:
+    def begin(self, start: BinlogPosition, tables: Mapping[Table, BinlogPosition], anew: Collection[Table]) -> Begun:
         """A stream begins at `start`, each table at its own position; of those in `anew` nothing older counts."""
         try:
             with self._errors(), self._connection:
                 for table in anew:
-                    self._forget(table)
+                    self._begin_anew(table, tables.get(table))
+                for table in tables.keys() - set(anew):
+                    self._rows(_DROP_FACT, (_earlier_fact(table),))
                 begun = self._begin(start, tables)
                 self._put_fact("tracked", position_text(start))
         except (HistoryBroken, RecordUnreadable, PositionsUnordered) as broken:
@@ -143,6 +159,7 @@ class SchemaHistory:
         rows = [(*table, since, *encoded(version)) for table, version in versions.items()]
         self._write("INSERT INTO versions (database, name, since, state, definition) VALUES (?, ?, ?, ?, ?)", rows)
         self._write("INSERT OR IGNORE INTO tables VALUES (?, ?, ?, NULL)", [row[:3] for row in rows])
+        self._write(_DROP_FACT, [(_earlier_fact(table),) for table in versions])
 
     def followed(self, position: BinlogPosition) -> None:
         """All changes up to `position` are recorded."""
@@ -243,9 +260,16 @@ class SchemaHistory:
                 self._rows("DELETE FROM versions WHERE database = ? AND name = ? AND number < ?", (*table, number))
                 return
 
-    def _forget(self, table: Table) -> None:
+    def _begin_anew(self, table: Table, position: BinlogPosition | None) -> None:
+        """What is known of the table counts no longer; what was, where it begins, is kept for `earlier`."""
+        earlier = self.earlier(table, position) if position is not None else None
         self._rows("DELETE FROM tables WHERE database = ? AND name = ?", table)
         self._rows("DELETE FROM versions WHERE database = ? AND name = ?", table)
+        self._rows(_DROP_FACT, (_earlier_fact(table),))
+        if earlier is not None and position is not None:
+            definition, end = earlier
+            facts = (position_text(position), *encoded(definition), position_text(end))
+            self._put_fact(_earlier_fact(table), json.dumps(facts))
 
     # --- the file
 
@@ -344,3 +368,16 @@ class SchemaHistory:
 def _later(tracked: BinlogPosition | None, began: BinlogPosition) -> BinlogPosition:
     """How far a table was followed: with the stream, or it began beyond it."""
     return tracked if tracked is not None and tracked.covers(began) else began
+
+
+def _earlier_fact(table: Table) -> str:
+    return f"earlier {json.dumps(table)}"
+
+
+def _earlier_of(text: str) -> tuple[str, str, str, str]:
+    """As `_begin_anew` keeps it; raises `RecordUnreadable`."""
+    try:
+        since, state, definition, end = map(str, json.loads(text))
+    except (ValueError, TypeError) as broken:
+        raise RecordUnreadable(f"an earlier definition that can't be read ({type(broken).__name__})") from broken
+    return since, state, definition, end

@@ -23,7 +23,7 @@ from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.native.decoder import FollowedTable, TablePlan
 from agent.sources.mysql.server.collations import comparison
-from agent.sources.mysql.server.foreign_keys import Action, Cascades, ForeignKey, KeyColumn, Keys
+from agent.sources.mysql.server.foreign_keys import Action, Cascades, Follows, ForeignKey, KeyColumn, Keys
 from agent.sources.mysql.stream.context import StreamContext
 from agent.table_positions import Table, name_message
 from agent.unlogged import UnloggedChanges
@@ -87,7 +87,29 @@ class FollowedKeys:
         for child in below:
             if gets_rows(child):
                 self._judge(child, gets_rows, position)
-        return self._followed.setdefault(table, FollowedTable()) if below else None
+        if not below:
+            return None
+        followed = self._followed.setdefault(table, FollowedTable())
+        self._note_stopping(table, followed, gets_rows)
+        return followed
+
+    def stopping_below(self, parent: Table, gets_rows: Callable[[Table], bool]) -> list[tuple[Table, str]]:
+        """The tables that stop, by their policy, where rows of this one that is announced alone are changed; why."""
+        return [(table, self._why_acted(table)) for table, _, _ in self._stopping(parent, gets_rows)]
+
+    def _stopping(self, parent: Table, gets_rows: Callable[[Table], bool]) -> list[Follows]:
+        return [
+            each
+            for each in self._cascades.unannounced_below(parent)
+            if not self._tells(each.table)
+            and gets_rows(each.table)
+            and not self._stale.waits(each.table)
+            and self._is_left(each.table, parent)
+        ]
+
+    def _note_stopping(self, parent: Table, followed: FollowedTable, gets_rows: Callable[[Table], bool]) -> None:
+        stopping = self._stopping(parent, gets_rows)
+        followed.stop_at(any(each.on_delete for each in stopping), any(each.on_update for each in stopping))
 
     def _judge(self, table: Table, gets_rows: Callable[[Table], bool], position: str) -> list[ForeignKey]:
         """Tell the keys that are followed, where they are others than before; the others."""
@@ -179,11 +201,16 @@ class FollowedKeys:
         lacking = [above for above in self._followers_above(table) if self._brings_rows(above)]
         unlogged.changed(lacking, f"{'.'.join(table)} follows rows of it that the lake lacks", position)
         if not self._stale.waits(table):  # it may be among them
-            why = "; ".join(f"{_words(key)}: {why}" for key, why in self._left.get(table, {}).items())
-            unlogged.changed([table], f"a foreign key may have acted: {why}", position)
+            unlogged.changed([table], self._why_acted(table), position)
 
-    def parent_stopped(self, table: Table) -> bool:
+    def _why_acted(self, table: Table) -> str:
+        why = "; ".join(f"{_words(key)}: {why}" for key, why in self._left.get(table, {}).items())
+        return f"a foreign key may have acted: {why}"
+
+    def stopped(self, table: Table, gets_rows: Callable[[Table], bool]) -> bool:
         """Its rows come no more: whether some table followed it, whose next statements count as not followed."""
+        for parent, followed in self._followed.items():
+            self._note_stopping(parent, followed, gets_rows)
         children = [child for child in self._cascades.children_of(table) if self._acts_on(child)]
         for child in children:
             for plan in self._plans.get(child, ()):

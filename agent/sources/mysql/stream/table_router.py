@@ -13,7 +13,7 @@ from menura.v1 import changes_pb2
 from agent.capture.cuts import Cuts
 from agent.errors import TableError
 from agent.sources.mysql.ddl.model import TableDefinition
-from agent.sources.mysql.failures import Place, row_unreadable, rows_missing
+from agent.sources.mysql.failures import Place, row_unreadable, rows_missing, rows_unlogged
 from agent.sources.mysql.log.table_map import table_of
 from agent.sources.mysql.native.decoder import DecodeError, GeneratedMissing, RowsMissing, TablePlan
 from agent.sources.mysql.positions import BinlogPosition
@@ -241,7 +241,7 @@ class TableRouter:
         self._definitions.ended(stop.table, stop.position)
         for plan in self._plans.get(stop.table, ()):
             plan.active = False
-        if self._keys.parent_stopped(stop.table):
+        if self._keys.stopped(stop.table, self._gets_rows):
             self._are_keys_stale = self._decoder.stop_at_transaction_begin = True
         self._cuts.add_stop(stop)
         self._sink.tables_are((stop,))
@@ -249,6 +249,13 @@ class TableRouter:
     def failed(self, broken: DecodeError) -> TableFailed | ColumnsUnlogged | MenuraError | None:
         """What a row that can't be read does to its table; None where the event belongs to no synced table."""
         table = self._tables_by_id.get(broken.table_id)
+        if table is not None and isinstance(broken, RowsMissing):
+            place = self._read.place()
+            stopping = self._keys.stopping_below(table, self._gets_rows)
+            if stopping:
+                return self._failed(
+                    *(Stop(child, place.position, rows_unlogged(place, child, why)) for child, why in stopping)
+                )
         if table is None or not self._table_positions.is_synced(table):
             return None
         place = self._read.place()

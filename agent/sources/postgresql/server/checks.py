@@ -4,7 +4,7 @@ Comes in: a source's configuration. Goes out: the server's `Facts`, or the error
 what else lacks for its tables. Each has the statement that puts it right. Changes nothing on the server.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ from agent.sources.postgresql.server.connection import (
     setting,
     setting_bytes,
 )
-from agent.sources.postgresql.server.publication import MOST_STATEMENTS, joined, lack_of
+from agent.sources.postgresql.server.publication import MOST_STATEMENTS, Lack, joined, lack_of, refused_changes
 from agent.sources.postgresql.server.publication_filter import deviations, ignored_columns, is_kept, why_unlisted
 from agent.sources.postgresql.server.publication_state import PublicationState, look
 from agent.sources.postgresql.server.quoting import quoted, quoted_table
@@ -233,7 +233,7 @@ def _unpublished(state: PublicationState, source: PostgresqlConfig, tables: Coll
         and table in state.relations
         and (lack := lack_of(state, source, state.relations[table])) is not None
     }
-    found: list[MenuraError] = []
+    found: list[MenuraError] = [*filter(None, [identity_lost(source, refused_changes(state, source, tables))])]
     for is_identity, kind in ((True, TablesUnidentified), (False, PublicationLacking)):
         of_kind = {table: lack for table, lack in lacks.items() if lack.is_identity is is_identity}
         if not of_kind:
@@ -250,6 +250,21 @@ def _unpublished(state: PublicationState, source: PostgresqlConfig, tables: Coll
             )
         )
     return found
+
+
+def identity_lost(source: PostgresqlConfig, refused: Mapping[Table, Lack]) -> TablesUnidentified | None:
+    """The warning of published tables whose rows nothing identifies any more: who writes them fails."""
+    if not refused:
+        return None
+    statements = joined(statement for lack in refused.values() for statement in lack.statements)
+    whys = "; ".join(dict.fromkeys(lack.found for lack in refused.values()))
+    return TablesUnidentified(
+        "reading what is published",
+        f"{_listed(refused)}: {whys}; they are published, so it does",
+        data="Nothing is lost: what the server still takes, as INSERT, goes on to the lake",
+        remedy=f"Run on the server, as the owner of the tables and of the publication: {statements}",
+        source=source.name,
+    )
 
 
 def _unfiltered(state: PublicationState, source: PostgresqlConfig) -> list[MenuraError]:

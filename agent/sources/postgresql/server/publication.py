@@ -9,7 +9,7 @@ DELETE on it. From version 18 on it refuses them too where a generated column id
 the publication is made with these columns, and the decoder steps over their values.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from menura.naming import sync_anew, sync_retry
@@ -50,13 +50,22 @@ class Lack:
     in_its_place: Table | None = None
 
 
-def ensure_published(
-    connection: Connection, config: PostgresqlConfig, tables: Collection[Table]
-) -> tuple[dict[Table, TableError], frozenset[Table]]:
-    """Have the tables' changes published where this user may; the errors of those that are not, or not whole.
+@dataclass(frozen=True, slots=True)
+class Ensured:
+    """Of the tables that were asked for and exist."""
 
-    And the tables of which the publication is to be changed and could not be now: columns may be left out until then.
-    Tables that do not exist are left out. On the server whose changes are read; inside `server_errors`.
+    #: of those whose changes are not published, or not whole
+    errors: Mapping[Table, TableError]
+    #: those of which the publication is to be changed and could not be now: columns may be left out until then
+    later: frozenset[Table]
+    #: published ones of which the server refuses UPDATE and DELETE, since nothing identifies their rows any more
+    refused: Mapping[Table, Lack]
+
+
+def ensure_published(connection: Connection, config: PostgresqlConfig, tables: Collection[Table]) -> Ensured:
+    """Have the tables' changes published where this user may.
+
+    On the server whose changes are read; inside `server_errors`.
     """
     state = look(connection, config, tables)
     added = state.addable()
@@ -70,7 +79,9 @@ def ensure_published(
     if deviations(state, config):
         later = apply_filter(connection, config, state)
         state = look(connection, config, tables)
-    return unpublished(_settled(connection, config, tables, state), config, tables), later.intersection(tables)
+    settled = _settled(connection, config, tables, state)
+    errors, refused = unpublished(settled, config, tables), refused_changes(settled, config, tables)
+    return Ensured(errors, later.intersection(tables), refused)
 
 
 def _settled(
@@ -93,6 +104,16 @@ def unpublished(
     """Those of the tables whose changes do not come, or not whole, and why."""
     lacks = ((table, lack_of(state, config, state.relations[table])) for table in tables if table in state.relations)
     return {table: _error(lack, config, table) for table, lack in lacks if lack is not None}
+
+
+def refused_changes(state: PublicationState, config: PostgresqlConfig, tables: Collection[Table]) -> dict[Table, Lack]:
+    """Those of the tables that are published, and of which the server refuses UPDATE and DELETE."""
+    lacks = (
+        (table, _identity_lack(state, config, state.relations[table]))
+        for table in tables
+        if table in state.published and table in state.relations
+    )
+    return {table: lack for table, lack in lacks if lack is not None}
 
 
 def _options(state: PublicationState) -> str:
@@ -143,6 +164,19 @@ def _missing(state: PublicationState, config: PostgresqlConfig, relation: Relati
     if relation.kind == "p" and state.publication is not None and not state.publication.via_root:
         statement = f"ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"
         return Lack(f"the publication {name} has its partitions, and not the partitioned table", (statement,))
+    unidentified = _identity_lack(state, config, relation)
+    if unidentified is not None:
+        return unidentified
+    added = addition(state, config, [relation])
+    if state.publication is None:
+        found = f"there is no publication {name}, and this user may not make it"
+        return Lack(found, (f"CREATE PUBLICATION {name} {_options(state)}", added))
+    return Lack(f"the publication {name} lacks the table, and this user may not add it", (added,))
+
+
+def _identity_lack(state: PublicationState, config: PostgresqlConfig, relation: Relation) -> Lack | None:
+    """Why the server refuses UPDATE and DELETE of the table while it is published; None: it does not."""
+    name = quoted(config.publication)
     if relation.unidentified:
         parts = "" if relation.unidentified == (relation.table,) else f" of {len(relation.unidentified)} partitions"
         return Lack(
@@ -165,11 +199,7 @@ def _missing(state: PublicationState, config: PostgresqlConfig, relation: Relati
             (f"ALTER PUBLICATION {name} SET (publish_generated_columns = stored)",),
             is_identity=True,
         )
-    added = addition(state, config, [relation])
-    if state.publication is None:
-        found = f"there is no publication {name}, and this user may not make it"
-        return Lack(found, (f"CREATE PUBLICATION {name} {_options(state)}", added))
-    return Lack(f"the publication {name} lacks the table, and this user may not add it", (added,))
+    return None
 
 
 def joined(statements: Iterable[str]) -> str:

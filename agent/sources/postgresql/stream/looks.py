@@ -22,7 +22,7 @@ from agent.sources.postgresql.positions import parse_lsn
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, Snapshot
 from agent.sources.postgresql.server.connection import Connection, Facts, rows
 from agent.sources.postgresql.server.definitions import TableDefinition, read_definitions
-from agent.sources.postgresql.server.publication import ensure_published
+from agent.sources.postgresql.server.publication import Lack, ensure_published
 from agent.table_positions import Table
 
 #: of a page of the log, before its first record: where nothing ends
@@ -93,6 +93,8 @@ class Look:
     unsettled: frozenset[Table] = frozenset()
     #: partitions that were made as such, so that all rows that they ever had came by the stream
     born: frozenset[int] = frozenset()
+    #: published tables of which the server refuses UPDATE and DELETE
+    refused: Mapping[Table, Lack] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ class Looks:
             before = read_ends(connection)
             is_whole = not _snapshot(connection).pending
             allowed = [table for table in tables if self._config.filter.verdict(*table).allowed]
-            errors, changing = ensure_published(connection, self._config, allowed)
+            ensured = ensure_published(connection, self._config, allowed)
             definitions = read_definitions(connection, tables=allowed)
             by_oid = {one.oid: one for one in definitions.values()}
             others = [oid for oid in oids if oid not in by_oid]
@@ -143,9 +145,10 @@ class Looks:
             definitions,
             by_oid,
             by_table,
-            errors,
-            changing.union(unsettled),
+            ensured.errors,
+            ensured.later.union(unsettled),
             born,
+            ensured.refused,
         )
 
     def _settle(self, connection: Connection, published: Mapping[Table, tuple[int, str]]) -> list[Table]:
