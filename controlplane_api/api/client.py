@@ -28,6 +28,7 @@ from controlplane_api.api.views import (
     TableView,
     TokenCreated,
     Tokens,
+    TokenView,
     View,
 )
 from controlplane_api.errors import ApiFailed, ApiUnreachable
@@ -43,7 +44,7 @@ class ApiClient:
 
     def __init__(self, api: str, tenant: str) -> None:
         self._api = api
-        self._base = f"/v1/tenants/{quote(tenant, safe='')}"
+        self._base = f"/api/v1/tenants/{quote(tenant, safe='')}"
         try:
             self._http = httpx.Client(base_url=api, timeout=30, follow_redirects=False)
         except (httpx.InvalidURL, ValueError) as broken:
@@ -81,10 +82,10 @@ class ApiClient:
         return self._ask(TokenCreated, "POST", "/tokens", body={"agent": agent or None, "ttl_seconds": ttl_seconds})
 
     def tokens(self) -> Tokens:
-        return self._ask(Tokens, "GET", "/tokens")
+        return self._ask(Tokens, "GET", "/tokens", query={"limit": PAGE_TABLES})
 
-    def revoke_token(self, token: str) -> Tokens:
-        return self._ask(Tokens, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
+    def revoke_token(self, token: str) -> TokenView:
+        return self._ask(TokenView, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
 
     def add_agent(self, agent: str) -> AgentChanged:
         return self._ask(AgentChanged, "POST", "/agents", body={"agent": agent})
@@ -139,10 +140,10 @@ class ApiClient:
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/resync", body=body)
 
     def lakes(self) -> Lakes:
-        return self._ask(Lakes, "GET", "/v1/lakes", of_tenant=False)
+        return self._ask(Lakes, "GET", "/api/v1/lakes", query={"limit": PAGE_TABLES}, of_tenant=False)
 
     def forget_lake(self, lake: str) -> LakeForgotten:
-        path = f"/v1/lakes/{quote(lake, safe='')}/forget"
+        path = f"/api/v1/lakes/{quote(lake, safe='')}/forget"
         return self._ask(LakeForgotten, "POST", path, body={}, of_tenant=False)
 
     def start_dumps(self, source: str, tables: Sequence[TableName] | None, options: Mapping[str, object]) -> Outcomes:

@@ -1,20 +1,27 @@
 """What callers of the API send, as JSON: one class per body. A field that a body does not have is refused."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from menura.bounds import MAX_NAME_CHARS
 from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane_api.api.views import MAX_TOKEN_SECONDS, DumpLimits
 
 MAX_NAMED_TABLES = 100_000
+#: of a text; see `syncs.check_start`
+MAX_POSITION_CHARS = 65_536
 #: of a dump, above and below 0
 MAX_PRIORITY = 1_000
 #: see `menura.naming.is_identity`
 IDENTITY_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+#: of a database, a table: all that a server permits
+NAME_PATTERN = r"^[^\x00]+$"
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
 
 
 class Request(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class LakeForget(Request):
@@ -44,7 +51,7 @@ class SourceAssign(Request):
 
 
 class AcceptRequest(Request):
-    identity: str = Field(min_length=1, max_length=256)
+    identity: Name
 
 
 class QuarantineCommand(Request):
@@ -52,13 +59,14 @@ class QuarantineCommand(Request):
 
 
 class NamedTable(Request):
-    database: str = Field(min_length=1, max_length=256)
-    table: str = Field(min_length=1, max_length=256)
+    database: Name
+    table: Name
 
 
 class PositionStart(Request):
     #: a place in the source's log, as its server writes it
-    position: str
+    # `syncs.check_start` checks it, and says more.
+    position: str = Field(json_schema_extra={"minLength": 1, "maxLength": MAX_POSITION_CHARS})
 
 
 class DumpRequest(Request):

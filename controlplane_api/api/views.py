@@ -24,6 +24,55 @@ class ProblemView(View):
     at_us: int
 
 
+class ProblemType(View):
+    """What a problem's `type` is the address of."""
+
+    type: str
+    code: str
+    title: str
+    status: int
+    cause: str
+    fix: str
+
+
+class ProblemTypes(View):
+    problems: list[ProblemType]
+
+
+class InvalidView(View):
+    """What is wrong with a request: in its body, or in a parameter."""
+
+    detail: str
+    #: a JSON pointer into the body, as a fragment
+    pointer: str | None = None
+    parameter: str | None = None
+    #: path, query or header
+    within: str | None = Field(default=None, alias="in")
+
+
+class ProblemDocument(View):
+    """An answer that is no success: RFC 9457."""
+
+    #: an address of this API, with a page that says cause and fix
+    type: str
+    title: str
+    status: int
+    #: all of the below in one sentence
+    detail: str
+    code: str
+    doing: str
+    found: str
+    #: what became of the data
+    data: str | None = None
+    #: what to do next, in this case
+    remedy: str | None = None
+    source: str | None = None
+    database: str | None = None
+    table: str | None = None
+    position: str | None = None
+    errors: list[InvalidView] | None = None
+
+
 class AgentView(View):
     agent: str
     connected: bool
@@ -74,6 +123,8 @@ class TokenView(View):
 
 class Tokens(View):
     tokens: list[TokenView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class AuditView(View):
@@ -87,6 +138,8 @@ class AuditView(View):
 
 class Audit(View):
     entries: list[AuditView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class SinkView(View):
@@ -106,6 +159,8 @@ class SinkView(View):
 
 class Lakes(View):
     lakes: list[SinkView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class LakeForgotten(View):
@@ -234,7 +289,7 @@ class QuarantineView(View):
 class DumpLimits(View):
     """0: no limit of the user's."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     workers: int = Field(default=0, ge=0, le=MAX_WORKERS)
     rows_per_second: int = Field(default=0, ge=0, le=MAX_PER_SECOND)
@@ -308,7 +363,7 @@ class Dumps(View):
     #: the newest first
     dumps: list[DumpView]
     #: for the next page; null on the last
-    next_cursor: int | None
+    next_cursor: str | None
 
 
 class DumpChanged(DumpView):
@@ -427,10 +482,14 @@ class TableEvents(View):
 
 class Agents(View):
     agents: list[AgentView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class Sources(View):
     sources: list[SourceView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class Tables(View):
@@ -456,6 +515,8 @@ class TenantView(View):
 
 class Tenants(View):
     tenants: list[TenantView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class RefusalView(View):

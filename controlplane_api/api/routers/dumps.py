@@ -8,37 +8,47 @@ from sqlalchemy import Connection
 
 from controlplane_api import dumps, rereads
 from controlplane_api.api import dump_queries, queries
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, DumpName, SourceName, TableName, TenantName
 from controlplane_api.api.requests import DumpCommand, DumpManyRequest, DumpPriority, DumpRequest
 from controlplane_api.api.routers.outcomes import dump_options, named_tables, outcomes_view
 from controlplane_api.api.views import DumpChanged, DumpDetail, DumpLimits, Dumps, DumpView, Outcomes
 from controlplane_api.database import Database
+from controlplane_api.errors import (
+    DumpNotResumable,
+    DumpOver,
+    DumpRunning,
+    DumpUnknown,
+    SourceUnknown,
+    SyncNotRunning,
+    TableDenied,
+    TableUnknown,
+)
 
-router = APIRouter(prefix="/v1/tenants/{tenant}")
+router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["dumps"])
 
-MAX_PAGE_DUMPS = 1_000
+OF_DUMP = refusals(SourceUnknown, DumpUnknown)
 
 Running = Annotated[bool, Query(description="Only those that are not over.")]
-Cursor = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_DUMPS)]
 
 
 @router.get("/dumps")
 def get_dumps(
-    tenant: TenantName, database: ControlDatabase, running: Running = False, cursor: Cursor = None, limit: Limit = 100
+    tenant: TenantName, database: ControlDatabase, running: Running = False, cursor: Cursor = "", limit: Limit = 100
 ) -> Dumps:
     """Of all sources of the tenant, the newest first."""
     with database.read() as connection:
         return dump_queries.dumps(connection, tenant, running=running, cursor=cursor, limit=limit)
 
 
-@router.get("/sources/{source}/dumps")
+@router.get("/sources/{source}/dumps", responses=refusals(SourceUnknown))
 def get_source_dumps(
     tenant: TenantName,
     source: SourceName,
     database: ControlDatabase,
     running: Running = False,
-    cursor: Cursor = None,
+    cursor: Cursor = "",
     limit: Limit = 100,
 ) -> Dumps:
     with database.read() as connection:
@@ -46,13 +56,13 @@ def get_source_dumps(
         return dump_queries.dumps(connection, tenant, source, running=running, cursor=cursor, limit=limit)
 
 
-@router.get("/sources/{source}/dumps/{dump}")
+@router.get("/sources/{source}/dumps/{dump}", responses=OF_DUMP)
 def get_dump(tenant: TenantName, source: SourceName, dump: DumpName, database: ControlDatabase) -> DumpDetail:
     with database.read() as connection:
         return dump_queries.dump(connection, queries.source_row(connection, tenant, source).id, dump)
 
 
-@router.post("/sources/{source}/dumps")
+@router.post("/sources/{source}/dumps", responses=refusals(SourceUnknown))
 def start_dumps(
     tenant: TenantName, source: SourceName, request: DumpManyRequest, database: ControlDatabase
 ) -> Outcomes:
@@ -63,7 +73,10 @@ def start_dumps(
         return outcomes_view(connection, tenant, source, outcomes)
 
 
-@router.post("/sources/{source}/tables/{database}/{table}/dump")
+@router.post(
+    "/sources/{source}/tables/{database}/{table}/dump",
+    responses=refusals(SourceUnknown, TableUnknown, DumpRunning, SyncNotRunning, TableDenied),
+)
 def start_dump(
     tenant: TenantName, source: SourceName, table: TableName, request: DumpRequest, control: ControlDatabase
 ) -> DumpView:
@@ -76,14 +89,16 @@ def start_dump(
         return dump_queries.dump(connection, row.id, outcome.dump)
 
 
-@router.post("/sources/{source}/dumps/{dump}/pause")
+@router.post("/sources/{source}/dumps/{dump}/pause", responses=OF_DUMP | refusals(DumpOver, DumpNotResumable))
 def pause_dump(
     tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, database: ControlDatabase
 ) -> DumpChanged:
     return _command(database, tenant, source, dump, dumps.pause)
 
 
-@router.post("/sources/{source}/dumps/{dump}/resume")
+@router.post(
+    "/sources/{source}/dumps/{dump}/resume", responses=OF_DUMP | refusals(DumpOver, DumpNotResumable, DumpRunning)
+)
 def resume_dump(
     tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, database: ControlDatabase
 ) -> DumpChanged:
@@ -91,7 +106,7 @@ def resume_dump(
     return _command(database, tenant, source, dump, dumps.resume)
 
 
-@router.post("/sources/{source}/dumps/{dump}/cancel")
+@router.post("/sources/{source}/dumps/{dump}/cancel", responses=OF_DUMP | refusals(DumpOver))
 def cancel_dump(
     tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, database: ControlDatabase
 ) -> DumpChanged:
@@ -99,7 +114,7 @@ def cancel_dump(
     return _command(database, tenant, source, dump, rereads.cancel)
 
 
-@router.post("/sources/{source}/dumps/{dump}/priority")
+@router.post("/sources/{source}/dumps/{dump}/priority", responses=OF_DUMP | refusals(DumpOver))
 def set_dump_priority(
     tenant: TenantName, source: SourceName, dump: DumpName, request: DumpPriority, database: ControlDatabase
 ) -> DumpChanged:
@@ -109,7 +124,7 @@ def set_dump_priority(
     return _command(database, tenant, source, dump, command)
 
 
-@router.post("/sources/{source}/dumps/{dump}/limits")
+@router.post("/sources/{source}/dumps/{dump}/limits", responses=OF_DUMP | refusals(DumpOver))
 def set_dump_limits(
     tenant: TenantName, source: SourceName, dump: DumpName, request: DumpLimits, database: ControlDatabase
 ) -> DumpChanged:

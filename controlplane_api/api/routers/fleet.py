@@ -6,6 +6,8 @@ from sqlalchemy import Connection
 
 from controlplane_api import acceptance, quarantines
 from controlplane_api.api import queries, source_queries
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
 from controlplane_api.api.requests import AcceptRequest, QuarantineCommand
 from controlplane_api.api.routers.outcomes import outcomes_view
@@ -21,15 +23,18 @@ from controlplane_api.api.views import (
     SourceView,
     Tenants,
 )
+from controlplane_api.errors import OtherServerChanged, OtherServerMissing, SourceNotQuarantined, SourceUnknown
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/api/v1", tags=["fleet"])
+
+OF_SOURCE = refusals(SourceUnknown)
 
 
 @router.get("/fleet")
-def get_tenants(database: ControlDatabase) -> Tenants:
+def get_tenants(database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Tenants:
     """The tenants that the caller may see: all, until identities come."""
     with database.read() as connection:
-        return Tenants(tenants=queries.tenants(connection))
+        return queries.tenants(connection, cursor=cursor, limit=limit)
 
 
 @router.get("/tenants/{tenant}/fleet")
@@ -39,32 +44,35 @@ def get_fleet(tenant: TenantName, database: ControlDatabase) -> Fleet:
         return Fleet(
             tenant=tenant,
             at_us=now_us(),
-            agents=queries.agents(connection, tenant),
-            sources=source_queries.sources(connection, tenant),
+            agents=queries.agents(connection, tenant).agents,
+            sources=source_queries.sources(connection, tenant).sources,
         )
 
 
 @router.get("/tenants/{tenant}/agents")
-def get_agents(tenant: TenantName, database: ControlDatabase) -> Agents:
+def get_agents(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Agents:
     with database.read() as connection:
-        return Agents(agents=queries.agents(connection, tenant))
+        return queries.agents(connection, tenant, cursor=cursor, limit=limit)
 
 
 @router.get("/tenants/{tenant}/sources")
-def get_sources(tenant: TenantName, database: ControlDatabase) -> Sources:
+def get_sources(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Sources:
     with database.read() as connection:
-        return Sources(sources=source_queries.sources(connection, tenant))
+        return source_queries.sources(connection, tenant, cursor=cursor, limit=limit)
 
 
-@router.get("/tenants/{tenant}/sources/{source}")
+@router.get("/tenants/{tenant}/sources/{source}", responses=OF_SOURCE)
 def get_source(tenant: TenantName, source: SourceName, database: ControlDatabase) -> SourceView:
     """A source's status: lag, positions, rows, freshness, problem."""
     with database.read() as connection:
         queries.source_row(connection, tenant, source)
-        return source_queries.sources(connection, tenant, source)[0]
+        return source_queries.sources(connection, tenant, source).sources[0]
 
 
-@router.get("/tenants/{tenant}/sources/{source}/other-server")
+@router.get(
+    "/tenants/{tenant}/sources/{source}/other-server",
+    responses=refusals(SourceUnknown, OtherServerMissing),
+)
 def get_other_server(tenant: TenantName, source: SourceName, database: ControlDatabase) -> OtherServerView:
     """The server that is there in place of the one that was read, and what following it would change."""
     with database.read() as connection:
@@ -74,7 +82,10 @@ def get_other_server(tenant: TenantName, source: SourceName, database: ControlDa
         return OtherServerView(**offered, tables_to_read_again=tables)
 
 
-@router.post("/tenants/{tenant}/sources/{source}/other-server/accept")
+@router.post(
+    "/tenants/{tenant}/sources/{source}/other-server/accept",
+    responses=refusals(SourceUnknown, OtherServerMissing, OtherServerChanged),
+)
 def accept_other_server(
     tenant: TenantName, source: SourceName, request: AcceptRequest, database: ControlDatabase
 ) -> Accepted:
@@ -84,14 +95,20 @@ def accept_other_server(
         return Accepted(changed=acceptance.accept(connection, row.id, source, request.identity))
 
 
-@router.get("/tenants/{tenant}/sources/{source}/quarantine")
+@router.get(
+    "/tenants/{tenant}/sources/{source}/quarantine",
+    responses=refusals(SourceUnknown, SourceNotQuarantined),
+)
 def get_quarantine(tenant: TenantName, source: SourceName, database: ControlDatabase) -> QuarantineView:
     """What of the source is committed and can't be applied."""
     with database.read() as connection:
         return _quarantine(connection, queries.source_row(connection, tenant, source).id, source)
 
 
-@router.post("/tenants/{tenant}/sources/{source}/quarantine/retry")
+@router.post(
+    "/tenants/{tenant}/sources/{source}/quarantine/retry",
+    responses=refusals(SourceUnknown, SourceNotQuarantined),
+)
 def retry_quarantine(
     tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
 ) -> QuarantineView:
@@ -102,7 +119,10 @@ def retry_quarantine(
         return _quarantine(connection, row.id, source)
 
 
-@router.post("/tenants/{tenant}/sources/{source}/quarantine/skip")
+@router.post(
+    "/tenants/{tenant}/sources/{source}/quarantine/skip",
+    responses=refusals(SourceUnknown, SourceNotQuarantined),
+)
 def skip_quarantine(
     tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
 ) -> Outcomes:

@@ -1,23 +1,25 @@
 """Who agents are: tokens that enrol them, their end, whose a source is, and what was done and refused."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from menura.instants import now_us
 from sqlalchemy import Connection
 
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit, page_of, read_cursor
 from controlplane_api.api.paths import AgentName, ControlDatabase, SourceName, TenantName, TokenName
 from controlplane_api.api.requests import AgentCommand, AgentCreate, SourceAssign, TokenCommand, TokenCreate
 from controlplane_api.api.views import AgentChanged, Audit, AuditView, SourceAssigned, TokenCreated, Tokens, TokenView
+from controlplane_api.errors import AgentExists, AgentUnknown, CaMissing, TokensTooMany, TokenUnknown
 from controlplane_api.identity import agents, audit, tokens
+from controlplane_api.models import AnyRow
 
-router = APIRouter(prefix="/v1/tenants/{tenant}")
+router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["identities"])
 
 #: the API knows no callers yet
 ACTOR = "API"
 
 
-@router.post("/tokens")
+@router.post("/tokens", responses=refusals(CaMissing, TokensTooMany))
 def create_token(tenant: TenantName, request: TokenCreate, database: ControlDatabase) -> TokenCreated:
     """A token that enrols one agent, once. Its secret is in this answer and nowhere else."""
     now = now_us()
@@ -31,22 +33,22 @@ def create_token(tenant: TenantName, request: TokenCreate, database: ControlData
 
 
 @router.get("/tokens")
-def get_tokens(tenant: TenantName, database: ControlDatabase) -> Tokens:
+def get_tokens(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Tokens:
     """The newest first, without their secrets; those that are over are kept for 30 days."""
     with database.read() as connection:
-        return Tokens(tokens=_token_views(connection, tenant))
+        return _tokens(connection, tenant, cursor, limit)
 
 
-@router.post("/tokens/{token}/revoke")
-def revoke_token(tenant: TenantName, token: TokenName, _request: TokenCommand, database: ControlDatabase) -> Tokens:
+@router.post("/tokens/{token}/revoke", responses=refusals(TokenUnknown))
+def revoke_token(tenant: TenantName, token: TokenName, _request: TokenCommand, database: ControlDatabase) -> TokenView:
     """It enrols nobody from now on; an agent that it has enrolled stays."""
     with database.write() as connection:
         tokens.revoke(connection, tenant, token, now_us())
         audit.record(connection, tenant, ACTOR, "revoke token", found=token)
-        return Tokens(tokens=_token_views(connection, tenant))
+        return _token_view(tokens.row(connection, tenant, token))
 
 
-@router.post("/agents")
+@router.post("/agents", responses=refusals(AgentExists))
 def add_agent(tenant: TenantName, request: AgentCreate, database: ControlDatabase) -> AgentChanged:
     """One whose certificates your own CA makes; others come by enrolment."""
     with database.write() as connection:
@@ -55,7 +57,7 @@ def add_agent(tenant: TenantName, request: AgentCreate, database: ControlDatabas
     return AgentChanged(agent=request.agent, changed=True)
 
 
-@router.post("/agents/{agent}/revoke")
+@router.post("/agents/{agent}/revoke", responses=refusals(AgentUnknown))
 def revoke_agent(
     tenant: TenantName, agent: AgentName, _request: AgentCommand, database: ControlDatabase
 ) -> AgentChanged:
@@ -66,7 +68,7 @@ def revoke_agent(
     return AgentChanged(agent=agent, changed=changed)
 
 
-@router.post("/sources/{source}/assign")
+@router.post("/sources/{source}/assign", responses=refusals(AgentUnknown))
 def assign_source(
     tenant: TenantName, source: SourceName, request: SourceAssign, database: ControlDatabase
 ) -> SourceAssigned:
@@ -78,19 +80,24 @@ def assign_source(
 
 
 @router.get("/audit")
-def get_audit(
-    tenant: TenantName, database: ControlDatabase, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
-) -> Audit:
+def get_audit(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Audit:
     """What was done and refused about who is who, the newest first."""
+    after = read_cursor(cursor, int)
     with database.read() as connection:
-        rows = audit.newest(connection, tenant, limit)
+        found = audit.newest(connection, tenant, limit + 1, None if after is None else int(after[0]))
+    rows, following = page_of(found, limit, lambda row: (row.id,))
     fields = ("at_us", "actor", "action", "refused", "found")
-    return Audit(entries=[AuditView(**{name: getattr(row, name) for name in fields}) for row in rows])
+    entries = [AuditView(**{name: getattr(row, name) for name in fields}) for row in rows]
+    return Audit(entries=entries, next_cursor=following)
 
 
-def _token_views(connection: Connection, tenant: str) -> list[TokenView]:
+def _tokens(connection: Connection, tenant: str, cursor: str, limit: int) -> Tokens:
+    after = read_cursor(cursor, int)
+    found = tokens.listed(connection, tenant, limit + 1, None if after is None else int(after[0]))
+    rows, following = page_of(found, limit, lambda row: (row.id,))
+    return Tokens(tokens=[_token_view(row) for row in rows], next_cursor=following)
+
+
+def _token_view(row: AnyRow) -> TokenView:
     fields = ("agent", "created_at_us", "expires_at_us", "used_at_us", "used_by", "revoked_at_us")
-    return [
-        TokenView(id=row.token, **{name: getattr(row, name) for name in fields})
-        for row in tokens.listed(connection, tenant)
-    ]
+    return TokenView(id=row.token, **{name: getattr(row, name) for name in fields})

@@ -9,6 +9,8 @@ from sqlalchemy import Connection
 
 from controlplane_api import recovery, syncs
 from controlplane_api.api import queries
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
 from controlplane_api.api.requests import (
     PositionStart,
@@ -23,11 +25,14 @@ from controlplane_api.api.requests import (
 )
 from controlplane_api.api.routers.outcomes import dump_options, named_tables, outcomes_view
 from controlplane_api.api.views import Outcomes, StartedTable, TableDetail, TableEvents, Tables, TableView
+from controlplane_api.errors import SourceUnknown, SyncNotRunning, SyncRunning, TableDenied, TableUnknown
 from controlplane_api.states import StartKind, State
 
-router = APIRouter(prefix="/v1/tenants/{tenant}/sources/{source}")
+router = APIRouter(
+    prefix="/api/v1/tenants/{tenant}/sources/{source}", tags=["tables"], responses=refusals(SourceUnknown)
+)
 
-MAX_PAGE_TABLES = 1_000
+OF_TABLE = refusals(SourceUnknown, TableUnknown)
 
 
 @router.get("/tables")
@@ -35,11 +40,11 @@ def get_tables(
     tenant: TenantName,
     source: SourceName,
     database: ControlDatabase,
-    text: Annotated[str, Query(max_length=512)] = "",
+    text: Annotated[str, Query(max_length=512, pattern="^[^\\x00]*$")] = "",
     state: Annotated[list[State] | None, Query()] = None,
     synced: bool = False,
-    cursor: str = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE_TABLES)] = 100,
+    cursor: Cursor = "",
+    limit: Limit = 100,
 ) -> Tables:
     """One page in order of name: `text` is part of DATABASE.TABLE, `state` may be given several times."""
     with database.read() as connection:
@@ -47,7 +52,7 @@ def get_tables(
         page = queries.tables(
             connection,
             row.id,
-            text=text.replace("\x00", ""),
+            text=text,
             states=state or (),
             synced=synced,
             cursor=cursor,
@@ -56,14 +61,14 @@ def get_tables(
     return Tables(tables=page.tables, total=page.total, next_cursor=page.next_cursor)
 
 
-@router.get("/tables/{database}/{table}")
+@router.get("/tables/{database}/{table}", responses=OF_TABLE)
 def get_table(tenant: TenantName, source: SourceName, table: TableName, control: ControlDatabase) -> TableDetail:
     with control.read() as connection:
         row = queries.source_row(connection, tenant, source)
         return queries.table(connection, row.id, *table)
 
 
-@router.get("/tables/{database}/{table}/events")
+@router.get("/tables/{database}/{table}/events", responses=OF_TABLE)
 def get_table_events(tenant: TenantName, source: SourceName, table: TableName, control: ControlDatabase) -> TableEvents:
     """The last changes of the table's definition and its truncates; the lake has all of them."""
     with control.read() as connection:
@@ -71,7 +76,7 @@ def get_table_events(tenant: TenantName, source: SourceName, table: TableName, c
         return TableEvents(events=queries.table_events(connection, queries.table_id(connection, row.id, *table)))
 
 
-@router.post("/tables/{database}/{table}/start")
+@router.post("/tables/{database}/{table}/start", responses=OF_TABLE | refusals(SyncRunning, TableDenied))
 def start_table(
     tenant: TenantName, source: SourceName, table: TableName, request: StartRequest, control: ControlDatabase
 ) -> StartedTable:
@@ -81,7 +86,7 @@ def start_table(
         return _single(connection, row.id, outcome)
 
 
-@router.post("/tables/{database}/{table}/stop")
+@router.post("/tables/{database}/{table}/stop", responses=OF_TABLE)
 def stop_table(
     tenant: TenantName, source: SourceName, table: TableName, request: StopRequest, control: ControlDatabase
 ) -> StartedTable:
@@ -112,7 +117,7 @@ def stop_tables(tenant: TenantName, source: SourceName, request: StopManyRequest
         return outcomes_view(connection, tenant, source, outcomes)
 
 
-@router.post("/tables/{database}/{table}/retry")
+@router.post("/tables/{database}/{table}/retry", responses=OF_TABLE | refusals(SyncNotRunning, TableDenied))
 def retry_table(
     tenant: TenantName, source: SourceName, table: TableName, request: RetryRequest, control: ControlDatabase
 ) -> StartedTable:
@@ -121,7 +126,7 @@ def retry_table(
         return _single(connection, row.id, recovery.retry_tables(connection, row.id, [table])[0])
 
 
-@router.post("/tables/{database}/{table}/resync")
+@router.post("/tables/{database}/{table}/resync", responses=OF_TABLE | refusals(TableDenied))
 def resync_table(
     tenant: TenantName, source: SourceName, table: TableName, request: ResyncRequest, control: ControlDatabase
 ) -> StartedTable:
