@@ -99,6 +99,48 @@ class ProblemUnknown(RequestError):
     fix = "The list of problems has all types."
 
 
+class PreconditionFailed(RequestError):
+    """What is there is no longer what the caller has seen: its ETag is another one than If-Match says."""
+
+    status = 412
+    fix = "Read it again, and decide anew."
+
+
+class IdempotencyKeyReused(RequestError):
+    """Another request came with this Idempotency-Key before."""
+
+    status = 422
+    fix = "Make a new key for each request, and send it again only with the same one."
+
+
+class AnswerNotKept(RequestError):
+    """The request with this Idempotency-Key was carried out before, and its answer was too large to be kept."""
+
+    status = 409
+    fix = "Read what it has changed; nothing was done a second time."
+
+
+class RuleUnknown(RequestError):
+    """The source has no standing rule of this name."""
+
+    status = 404
+    fix = "The list of the source's rules has all names."
+
+
+class RulesTooMany(RequestError):
+    """The source has as many standing rules as it may."""
+
+    status = 409
+    fix = "Remove one, or take a wider pattern."
+
+
+class OperationUnknown(RequestError):
+    """The source has no operation of this name; the oldest ones are forgotten."""
+
+    status = 404
+    fix = "The list of the source's operations has all names."
+
+
 class SyncRunning(RequestError):
     """A sync that runs can't begin at another place."""
 

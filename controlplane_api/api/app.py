@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from controlplane_api.api import openapi, problems
 from controlplane_api.api.guard import Guard, only_json
-from controlplane_api.api.routers import dumps, fleet, identities, lakes, service, tables
+from controlplane_api.api.routers import dumps, fleet, identities, lakes, rules, service, tables
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 
@@ -39,8 +39,8 @@ def create_app(database: Database) -> ASGIApp:
     app.state.database = database
     problems.install(app)
     openapi.describe(app)
-    for router in (fleet.router, identities.router, tables.router, dumps.router, lakes.router, service.router):
-        app.include_router(router)
+    for module in (fleet, identities, tables, rules, dumps, lakes, service):
+        app.include_router(module.router)
     for path, name, media_type in DASHBOARD:
         _serve(app, path, (files("controlplane_api.api") / "dashboard" / name).read_bytes(), media_type)
     return Guard(app)  # outside of everything, so that an answer to a defect has its headers too

@@ -54,6 +54,14 @@ def named_problem(name: Name) -> str:
     return _name("problem", name)
 
 
+def named_rule(rule: Name) -> str:
+    return _name("rule", rule)
+
+
+def named_operation(operation: Name) -> str:
+    return _name("operation", operation)
+
+
 def current_database(request: Request) -> Database:
     database = request.app.state.database
     if not isinstance(database, Database):
@@ -69,6 +77,8 @@ LakeName = Annotated[str, Depends(named_lake)]
 TableName = Annotated[tuple[str, str], Depends(named_table)]
 DumpName = Annotated[str, Depends(named_dump)]
 ProblemName = Annotated[str, Depends(named_problem)]
+RuleName = Annotated[str, Depends(named_rule)]
+OperationName = Annotated[str, Depends(named_operation)]
 ControlDatabase = Annotated[Database, Depends(current_database)]
 
 

@@ -63,6 +63,21 @@ class NamedTable(Request):
     table: Name
 
 
+class TablePattern(Request):
+    """Tables by globs of both names, which match as a whole; case counts."""
+
+    database: Name = "*"
+    table: Name = "*"
+
+
+class FuturePattern(TablePattern):
+    #: also those that come later: a standing rule
+    future: bool = False
+
+
+NamedTables = Annotated[list[NamedTable], Field(max_length=MAX_NAMED_TABLES)]
+
+
 class PositionStart(Request):
     #: a place in the source's log, as its server writes it
     # `syncs.check_start` checks it, and says more.
@@ -94,11 +109,15 @@ class StopRequest(Request):
 
 class StartManyRequest(StartRequest):
     #: "lost": those whose desired state is gone with the control plane's database
-    tables: list[NamedTable] | Literal["all", "lost"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | FuturePattern | Literal["all", "lost"]
+
+
+class RuleCommand(Request):
+    """An empty object."""
 
 
 class StopManyRequest(StopRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class RetryRequest(Request):
@@ -106,7 +125,7 @@ class RetryRequest(Request):
 
 
 class RetryManyRequest(RetryRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class ResyncRequest(Request):
@@ -116,11 +135,11 @@ class ResyncRequest(Request):
 
 
 class ResyncManyRequest(ResyncRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class DumpManyRequest(DumpRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class DumpCommand(Request):

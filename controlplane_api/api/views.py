@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.states import Desired, DumpState, LakeState, Stage, StartKind, State
+from controlplane_api.states import Desired, DumpState, LakeState, Progress, Stage, StartKind, State
 
 #: of a dump: what the columns take, menura.v1.DumpLimits, and an SQL integer
 MAX_WORKERS = 64
@@ -542,9 +542,57 @@ class OutcomeView(View):
 class Outcomes(View):
     source: str
     generation: int
+    #: says how far each table is; empty: there is none
+    operation: str = ""
     tables: list[OutcomeView]
 
 
 class StartedTable(TableView):
     changed: bool
     notice: str
+
+
+class RuleView(View):
+    """Tables whose names match both globs are started as soon as they are there."""
+
+    rule: str
+    database: str
+    table: str
+    start: StartKind
+    created_at_us: int
+
+
+class Rules(View):
+    rules: list[RuleView]
+
+
+class OperationView(View):
+    operation: str
+    #: start, stop, retry, resync or dump
+    kind: str
+    at_us: int
+    #: no table waits or runs
+    done: bool
+    tables: dict[Progress, int]
+
+
+class Operations(View):
+    operations: list[OperationView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
+
+
+class OperationTableView(View):
+    database: str
+    table: str
+    progress: Progress
+    #: the code of the error; empty: it was not
+    refused: str
+    #: that it began; empty for none
+    dump: str
+
+
+class OperationDetail(OperationView):
+    of_tables: list[OperationTableView]
+    #: for the next page of tables; null on the last
+    next_cursor: str | None = None

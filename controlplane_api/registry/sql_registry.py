@@ -15,7 +15,7 @@ from menura.landing import LogEntry
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from controlplane_api import lost_state
+from controlplane_api import lost_state, rules
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
@@ -105,9 +105,9 @@ class SqlRegistry:
     ) -> None:
         with self._read() as connection:
             source_id = connection.execute(_id_of(key)).scalar()
-            found = None if source_id is None else cartography.differences(connection, source_id, tables)
-        if found is None:
-            return
+            if source_id is None:
+                return
+            found = cartography.differences(connection, source_id, tables)
         cartography.store(self._write, found)
         with self._write() as connection:
             connection.execute(
@@ -120,6 +120,7 @@ class SqlRegistry:
                     cartography_at_us=at_us,
                 )
             )
+            rules.apply(connection, source_id)
 
     def record_effective(
         self,

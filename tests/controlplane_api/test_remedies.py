@@ -113,7 +113,8 @@ def test_dump_when_the_log_is_not_kept_long_enough_then_both_commands_of_the_mes
     warning = "It may take 1 h; the server keeps its log for 60 s, and for longer with: SET LOG = 604800"
     registry.record_dump_plan(KEY, client.dump(), DumpPlanned((), (), 10, 10, 60, 3_600, warning), T0)
     (message,) = [
-        each["problem"]["message"] for each in client.http.get("/api/v1/tenants/acme/sources/shop/dumps").json()["dumps"]
+        each["problem"]["message"]
+        for each in client.http.get("/api/v1/tenants/acme/sources/shop/dumps").json()["dumps"]
     ]
     assert f"{warning}. " in message
     plain, forced = _COMMAND.findall(message)

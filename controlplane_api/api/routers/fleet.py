@@ -3,14 +3,15 @@
 from fastapi import APIRouter
 from menura.instants import now_us
 from sqlalchemy import Connection
+from starlette.responses import Response
 
 from controlplane_api import acceptance, quarantines
-from controlplane_api.api import queries, source_queries
+from controlplane_api.api import queries, source_queries, versions
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
 from controlplane_api.api.requests import AcceptRequest, QuarantineCommand
-from controlplane_api.api.routers.outcomes import outcomes_view
+from controlplane_api.api.routers.outcomes import ACCEPTED, command_tables
 from controlplane_api.api.views import (
     Accepted,
     Agents,
@@ -23,7 +24,13 @@ from controlplane_api.api.views import (
     SourceView,
     Tenants,
 )
-from controlplane_api.errors import OtherServerChanged, OtherServerMissing, SourceNotQuarantined, SourceUnknown
+from controlplane_api.api.writing import GUARDED, TAGGED, WriteIf
+from controlplane_api.errors import (
+    OtherServerChanged,
+    OtherServerMissing,
+    SourceNotQuarantined,
+    SourceUnknown,
+)
 
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
 
@@ -61,11 +68,12 @@ def get_sources(tenant: TenantName, database: ControlDatabase, cursor: Cursor = 
         return source_queries.sources(connection, tenant, cursor=cursor, limit=limit)
 
 
-@router.get("/tenants/{tenant}/sources/{source}", responses=OF_SOURCE)
-def get_source(tenant: TenantName, source: SourceName, database: ControlDatabase) -> SourceView:
+@router.get("/tenants/{tenant}/sources/{source}", responses=OF_SOURCE | TAGGED)
+def get_source(tenant: TenantName, source: SourceName, database: ControlDatabase, response: Response) -> SourceView:
     """A source's status: lag, positions, rows, freshness, problem."""
     with database.read() as connection:
-        queries.source_row(connection, tenant, source)
+        source_id = queries.source_row(connection, tenant, source).id
+        response.headers["etag"] = versions.source_tag(connection, source_id)
         return source_queries.sources(connection, tenant, source).sources[0]
 
 
@@ -84,15 +92,16 @@ def get_other_server(tenant: TenantName, source: SourceName, database: ControlDa
 
 @router.post(
     "/tenants/{tenant}/sources/{source}/other-server/accept",
-    responses=refusals(SourceUnknown, OtherServerMissing, OtherServerChanged),
+    responses=refusals(SourceUnknown, OtherServerMissing, OtherServerChanged, *GUARDED) | TAGGED,
 )
-def accept_other_server(
-    tenant: TenantName, source: SourceName, request: AcceptRequest, database: ControlDatabase
-) -> Accepted:
+def accept_other_server(tenant: TenantName, source: SourceName, request: AcceptRequest, write: WriteIf) -> Accepted:
     """Follow the server with the identity that was shown; no other one."""
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        return Accepted(changed=acceptance.accept(connection, row.id, source, request.identity))
+
+    def act(connection: Connection) -> Accepted:
+        source_id = queries.source_row(connection, tenant, source).id
+        return Accepted(changed=acceptance.accept(connection, source_id, source, request.identity))
+
+    return write.run(Accepted, act, versions.of_source(tenant, source))
 
 
 @router.get(
@@ -107,30 +116,31 @@ def get_quarantine(tenant: TenantName, source: SourceName, database: ControlData
 
 @router.post(
     "/tenants/{tenant}/sources/{source}/quarantine/retry",
-    responses=refusals(SourceUnknown, SourceNotQuarantined),
+    responses=refusals(SourceUnknown, SourceNotQuarantined, *GUARDED) | TAGGED,
 )
 def retry_quarantine(
-    tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
+    tenant: TenantName, source: SourceName, _request: QuarantineCommand, write: WriteIf
 ) -> QuarantineView:
     """Let the gateway apply it again."""
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        quarantines.retry(connection, row.id, source)
-        return _quarantine(connection, row.id, source)
+
+    def act(connection: Connection) -> QuarantineView:
+        source_id = queries.source_row(connection, tenant, source).id
+        quarantines.retry(connection, source_id, source)
+        return _quarantine(connection, source_id, source)
+
+    return write.run(QuarantineView, act, versions.of_source(tenant, source))
 
 
 @router.post(
     "/tenants/{tenant}/sources/{source}/quarantine/skip",
-    responses=refusals(SourceUnknown, SourceNotQuarantined),
+    status_code=202,
+    responses=refusals(SourceUnknown, SourceNotQuarantined, *GUARDED) | ACCEPTED,
 )
-def skip_quarantine(
-    tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
-) -> Outcomes:
+def skip_quarantine(tenant: TenantName, source: SourceName, _request: QuarantineCommand, write: WriteIf) -> Outcomes:
     """Go on behind it; the tables that it names begin anew, each with a dump."""
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        outcomes = quarantines.skip(connection, row.id, source)
-        return outcomes_view(connection, tenant, source, outcomes)
+    return command_tables(
+        write, tenant, source, "resync", lambda connection, id_: quarantines.skip(connection, id_, source)
+    )
 
 
 def _quarantine(connection: Connection, source_id: int, source: str) -> QuarantineView:

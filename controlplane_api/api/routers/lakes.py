@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from menura.instants import now_us
 from menura.lake_report import LakeReportError, decode_report, encode_reply
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from controlplane_api import lakes
@@ -14,6 +15,7 @@ from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, LakeName
 from controlplane_api.api.requests import LakeForget
 from controlplane_api.api.views import LakeForgotten, Lakes
+from controlplane_api.api.writing import KEYED, Write
 from controlplane_api.errors import LakeUnknown, RequestInvalid
 
 router = APIRouter(prefix="/api/v1/lakes", tags=["lakes"])
@@ -47,9 +49,12 @@ def put_report(lake: LakeName, document: Annotated[bytes, Depends(_document)], d
     return Response(encode_reply(reply), media_type="application/json")
 
 
-@router.post("/{lake}/forget", responses=refusals(LakeUnknown))
-def forget_lake(lake: LakeName, _request: LakeForget, database: ControlDatabase) -> LakeForgotten:
+@router.post("/{lake}/forget", responses=refusals(LakeUnknown, *KEYED))
+def forget_lake(lake: LakeName, _request: LakeForget, write: Write) -> LakeForgotten:
     """Of a lake whose sink is no more: its tables don't wait for it any longer."""
-    with database.write() as connection:
+
+    def act(connection: Connection) -> LakeForgotten:
         lakes.forget_lake(connection, lake)
-    return LakeForgotten(lake=lake)
+        return LakeForgotten(lake=lake)
+
+    return write.run(LakeForgotten, act)
