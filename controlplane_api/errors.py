@@ -141,6 +141,14 @@ class OperationUnknown(RequestError):
     fix = "The list of the source's operations has all names."
 
 
+class StreamsTooMany(RequestError):
+    """As many streams of events are open at this API as it holds."""
+
+    status = 429
+    terminal = False
+    fix = "Close one, or open it later; the table's own page has its last events too."
+
+
 class SyncRunning(RequestError):
     """A sync that runs can't begin at another place."""
 

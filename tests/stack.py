@@ -276,7 +276,8 @@ class Stack:
         return "\n".join((*map(str, views), *logs))
 
     def table_path(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
-        return f"/api/v1/tenants/{tenant or self.tenant}/sources/{source}/tables/{quote(database, '')}/{quote(table, '')}"
+        of_source = f"/api/v1/tenants/{tenant or self.tenant}/sources/{source}"
+        return f"{of_source}/tables/{quote(database, '')}/{quote(table, '')}"
 
     def wait_for_table(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
         """Until the cartography has the table; its path in the API."""

@@ -8,8 +8,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from controlplane_api.api import openapi, problems
+from controlplane_api.api.event_stream import EventStreams
 from controlplane_api.api.guard import Guard, only_json
-from controlplane_api.api.routers import dumps, fleet, identities, lakes, rules, service, tables
+from controlplane_api.api.routers import dumps, events, fleet, identities, lakes, rules, service, tables
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 
@@ -37,9 +38,10 @@ def create_app(database: Database) -> ASGIApp:
         generate_unique_id_function=openapi.operation_name,
     )
     app.state.database = database
+    app.state.streams = EventStreams()
     problems.install(app)
     openapi.describe(app)
-    for module in (fleet, identities, tables, rules, dumps, lakes, service):
+    for module in (fleet, identities, tables, events, rules, dumps, lakes, service):
         app.include_router(module.router)
     for path, name, media_type in DASHBOARD:
         _serve(app, path, (files("controlplane_api.api") / "dashboard" / name).read_bytes(), media_type)

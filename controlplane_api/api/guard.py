@@ -21,6 +21,8 @@ from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, Request
 MAX_BODY_BYTES = 16 << 20
 HOST = re.compile(r"(?P<name>[a-z0-9.]+|\[[0-9a-f:.]+\])(:\d{1,5})?", re.IGNORECASE)
 READS = ("GET", "HEAD")
+#: of a request's scope: whether only the headers of the answer are wanted
+HEAD = "menura.head"
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -56,8 +58,10 @@ class Guard:
             await problem_response(refused)(scope, receive, send_guarded)
             return
         raw_path: bytes = scope["raw_path"]
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        await self._app({**scope, "method": method, "path": raw_path.decode("ascii", "replace")}, receive, send_guarded)
+        head = scope["method"] == "HEAD"
+        method = "GET" if head else scope["method"]
+        path = raw_path.decode("ascii", "replace")
+        await self._app({**scope, "method": method, "path": path, HEAD: head}, receive, send_guarded)
 
 
 async def only_json(request: Request) -> None:

@@ -475,6 +475,11 @@ class TableEventView(View):
     unlogged_changes: str
 
 
+class SourceEventView(TableEventView):
+    database: str
+    table: str
+
+
 class TableEvents(View):
     #: the last one first
     events: list[TableEventView]

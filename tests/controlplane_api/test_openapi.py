@@ -23,6 +23,8 @@ from tests.controlplane_api.test_dump_api import stream_orders
 from tests.stack import http_client
 
 DOCUMENT = "/api/v1/openapi.json"
+#: an answer without an end; test_event_stream.py has it
+STREAM = "/api/v1/tenants/{tenant}/sources/{source}/events"
 JSON = {"content-type": "application/json"}
 #: A cursor is a text of ours, which no schema describes; a position is the server's.
 LEFT_OUT = "positive_data_acceptance"
@@ -54,7 +56,7 @@ def test_document_when_requests_are_made_from_it_then_no_answer_deviates_and_non
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{client.base_url}".rstrip("/") + DOCUMENT]
     options = ["--seed=1", "--phases=examples,coverage,fuzzing", "--max-examples=3", "--checks=all", "--workers=1"]
     done = subprocess.run(
-        [*command, *options, f"--exclude-checks={LEFT_OUT}", "--no-color"],
+        [*command, *options, f"--exclude-checks={LEFT_OUT}", "--no-color", f"--exclude-path={STREAM}"],
         cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
