@@ -37,7 +37,10 @@ def client(database: Database) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("known", [False, True], ids=["any-names", "names-that-are-there"])
+@pytest.mark.parametrize(
+    ("kind", "known"),
+    [("sqlite", False), ("sqlite", True), pytest.param("postgresql", True, marks=pytest.mark.needs_setup)],
+)
 def test_document_when_requests_are_made_from_it_then_no_answer_deviates_and_none_is_a_failure(
     client: httpx.Client, registry: SqlRegistry, known: bool, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ LastEventId = Annotated[
 
 @router.get(
     "/events",
+    status_code=200,
     response_class=EventStream,
     responses=refusals(SourceUnknown, StreamsTooMany)
     | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
