@@ -308,6 +308,10 @@ class OperationTable(Base):
     dump: Mapped[str]
 
 
+#: of a table
+KEPT_EVENTS = 100
+
+
 class TableEvent(Base):
     """One of a table's last events; follows the cut log."""
 

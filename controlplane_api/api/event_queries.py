@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from controlplane_api.api.views import SourceEventView, TableEventView
-from controlplane_api.models import CommittedPosition, SourceTable, TableEvent
-from controlplane_api.registry.table_events import KEPT_EVENTS
+from controlplane_api.models import KEPT_EVENTS, CommittedPosition, SourceTable, TableEvent
 
 AT_ONCE = 200
 

@@ -57,7 +57,7 @@ def test_document_when_requests_are_made_from_it_then_no_answer_deviates_and_non
     lines = ["[parameters]", *(f'{name} = "{value}"' for name, value in names.items())] if known else []
     (tmp_path / "schemathesis.toml").write_text("\n".join(lines))
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{client.base_url}".rstrip("/") + DOCUMENT]
-    options = ["--seed=1", "--phases=examples,coverage,fuzzing", "--max-examples=3", "--checks=all", "--workers=1"]
+    options = ["--seed=1", "--phases=examples,coverage,fuzzing", "--max-examples=2", "--checks=all", "--workers=1"]
     done = subprocess.run(
         [*command, *options, f"--exclude-checks={LEFT_OUT}", "--no-color", f"--exclude-path={STREAM}"],
         cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
