@@ -1,6 +1,7 @@
 """Failures of the control plane that an operator or a caller of the API can see.
 
-`status` is what the API answers with, `exit_code` what a command ends with.
+`status` is what the API answers with, `exit_code` what a command ends with. A class's docstring and `fix` are the page
+that the API has of its problem type (`api.problem_types`): the cause, and what mends it, for any case of it.
 """
 
 from typing import ClassVar
@@ -10,6 +11,7 @@ from menura.errors import MenuraError
 
 class ControlPlaneError(MenuraError):
     status: ClassVar[int] = 500
+    fix: ClassVar[str] = ""
     exit_code: ClassVar[int] = 1
 
 
@@ -18,18 +20,20 @@ class DatabaseError(ControlPlaneError):
 
 
 class DatabaseUnavailable(DatabaseError):
-    """It can't be reached, or refused."""
+    """The control plane's database can't be reached, or refused."""
 
     status = 503
     exit_code = 20
     terminal = False
+    fix = "Repeat the request later; the operator finds the reason in the API's log."
 
 
 class DatabaseRefused(DatabaseError):
-    """It refuses these values, and will whenever they come."""
+    """The control plane's database refuses these values, and will whenever they come."""
 
     status = 422
     exit_code = 27
+    fix = "Check the names and numbers of the request; if they are right, report it."
 
 
 class DatabaseUnsupported(DatabaseError):
@@ -53,88 +57,187 @@ class RequestError(ControlPlaneError):
 
 
 class RequestInvalid(RequestError):
+    """The request is not one that the document describes."""
+
     status = 422
     exit_code = 2
+    fix = "`errors` says what is wrong, and where: a pointer into the body, or a parameter."
 
 
 class SourceUnknown(RequestError):
+    """The tenant has no source of this name."""
+
     status = 404
+    fix = "Check the spelling, and that its agent runs and has reached the gateway."
 
 
 class TableUnknown(RequestError):
+    """The source's cartography does not have the table."""
+
     status = 404
+    fix = "Check the spelling: names are case-sensitive. A connected agent sees new tables within half a minute."
 
 
 class PathUnknown(RequestError):
+    """No resource has this path."""
+
     status = 404
+    fix = "The OpenAPI document has all paths."
+
+
+class MethodUnknown(RequestError):
+    """The resource does not have this method."""
+
+    status = 405
+    fix = "The header Allow has those that it has."
+
+
+class ProblemUnknown(RequestError):
+    """No type of problem has this name."""
+
+    status = 404
+    fix = "The list of problems has all types."
+
+
+class PreconditionFailed(RequestError):
+    """What is there is no longer what the caller has seen: its ETag is another one than If-Match says."""
+
+    status = 412
+    fix = "Read it again, and decide anew."
+
+
+class IdempotencyKeyReused(RequestError):
+    """Another request came with this Idempotency-Key before."""
+
+    status = 422
+    fix = "Make a new key for each request, and send it again only with the same one."
+
+
+class AnswerNotKept(RequestError):
+    """The request with this Idempotency-Key was carried out before, and its answer was too large to be kept."""
+
+    status = 409
+    fix = "Read what it has changed; nothing was done a second time."
+
+
+class RuleUnknown(RequestError):
+    """The source has no standing rule of this name."""
+
+    status = 404
+    fix = "The list of the source's rules has all names."
+
+
+class RulesTooMany(RequestError):
+    """The source has as many standing rules as it may."""
+
+    status = 409
+    fix = "Remove one, or take a wider pattern."
+
+
+class OperationUnknown(RequestError):
+    """The source has no operation of this name; the oldest ones are forgotten."""
+
+    status = 404
+    fix = "The list of the source's operations has all names."
+
+
+class StreamsTooMany(RequestError):
+    """As many streams of events are open at this API as it holds."""
+
+    status = 429
+    terminal = False
+    fix = "Close one, or open it later; the table's own page has its last events too."
 
 
 class SyncRunning(RequestError):
     """A sync that runs can't begin at another place."""
 
     status = 409
+    fix = "Let it go on, or stop the table first."
 
 
 class SyncNotRunning(RequestError):
-    """A dump needs the table's stream beside it."""
+    """The table is not synced, and this needs its stream."""
 
     status = 409
+    fix = "Start the table's sync."
 
 
 class DumpUnknown(RequestError):
+    """The source has no dump of this name."""
+
     status = 404
+    fix = "The list of dumps has all names."
 
 
 class DumpRunning(RequestError):
     """A table has one dump at a time."""
 
     status = 409
+    fix = "Wait for the end of the one that runs, or cancel it."
 
 
 class DumpOver(RequestError):
+    """The dump is over."""
+
     status = 409
+    fix = "Begin a new one if the table needs it."
 
 
 class DumpNotResumable(RequestError):
-    """It is read in one snapshot, or its sync began anew."""
+    """The dump is read in one snapshot, or its sync began anew."""
 
     status = 409
+    fix = "Let it run, or begin a new one."
 
 
 class TableDenied(RequestError):
-    """The agent's local policy refuses it."""
+    """The agent's local policy refuses the table, and the control plane can't widen it."""
 
     status = 409
+    fix = "Change the filter in the agent's configuration."
 
 
 class SourceNotQuarantined(RequestError):
     """Every committed cut of the source is applied."""
 
     status = 404
+    fix = "Nothing needs to be done."
 
 
 class OtherServerMissing(RequestError):
     """The source waits for no acceptance."""
 
     status = 404
+    fix = "Nothing needs to be done."
 
 
 class OtherServerChanged(RequestError):
     """Another server is there than the one that was shown."""
 
     status = 409
+    fix = "Read which server is there, and decide again."
 
 
 class LakeUnknown(RequestError):
+    """No sink of this name has reported."""
+
     status = 404
+    fix = "The list of lakes has all names."
 
 
 class AgentUnknown(RequestError):
+    """The tenant has no agent of this name."""
+
     status = 404
+    fix = "Check the spelling, or enrol it."
 
 
 class AgentExists(RequestError):
+    """The tenant has an agent of this name."""
+
     status = 409
+    fix = "Use it, or another name."
 
 
 class ConfigurationRefused(RequestError):
@@ -174,17 +277,24 @@ class SourceSyncing(RequestError):
 
 
 class TokenUnknown(RequestError):
+    """The tenant has no enrolment token of this name."""
+
     status = 404
+    fix = "The list of tokens has all names."
 
 
 class TokensTooMany(RequestError):
+    """The tenant has as many unused enrolment tokens as it may."""
+
     status = 409
+    fix = "Revoke those that nobody needs."
 
 
 class CaMissing(RequestError):
     """No gateway has a CA, so nobody could enrol."""
 
     status = 409
+    fix = "Start a gateway with a CA."
 
 
 class StageSilent(ControlPlaneError):
@@ -210,9 +320,10 @@ class LakeUntold(StageSilent):
 
 
 class CrossSiteRefused(RequestError):
-    """Not this dashboard's page, or not JSON."""
+    """The request may come from another site's page: its Host, its Origin or its Content-Type says so."""
 
     status = 403
+    fix = "Use a loopback address, and send JSON with Content-Type: application/json."
 
 
 class ListenRefused(ControlPlaneError):

@@ -128,6 +128,22 @@ class AuditEntry(Base):
     found: Mapped[str]
 
 
+class KeptAnswer(Base):
+    """What the API has answered to a command with an Idempotency-Key; see `api.writing`."""
+
+    __tablename__ = "kept_answer"
+    __table_args__ = (Index(None, "tenant", "at_us"),)
+
+    #: of the path; empty where it names none
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    at_us: Mapped[int]
+    #: of method, path, query and body
+    request_sha256: Mapped[str]
+    #: as JSON; none: too large
+    answer: Mapped[str | None]
+
+
 class Source(Base):
     __tablename__ = "source"
     __table_args__ = (UniqueConstraint("tenant_id", "name"), Index(None, "agent_id"))
@@ -278,6 +294,63 @@ POSITION_OF_SYNC = (
     .scalar_subquery()
     .label("position")
 )
+
+
+class SyncRule(Base):
+    """Which tables of a source shall be synced as soon as they are there; see `rules`."""
+
+    __tablename__ = "sync_rule"
+    __table_args__ = (UniqueConstraint("source_id", "database", "name"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    uuid: Mapped[str]
+    source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
+    #: globs
+    database: Mapped[str]
+    name: Mapped[str]
+    start: Mapped[str]
+    #: `dump_lives.DumpOptions`
+    options: Mapped[dict[str, Any]]
+    created_at_us: Mapped[int]
+
+
+class Operation(Base):
+    """A command about several tables; see `operations`."""
+
+    __tablename__ = "operation"
+    __table_args__ = (UniqueConstraint("source_id", "uuid"),)
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    uuid: Mapped[str]
+    source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
+    #: start, stop, retry, resync or dump
+    kind: Mapped[str]
+    at_us: Mapped[int]
+    #: of the source, after it
+    generation: Mapped[int]
+    tables: Mapped[int]
+
+
+class OperationTable(Base):
+    """A table that an operation named, in the order of its answer."""
+
+    __tablename__ = "operation_table"
+
+    operation_id: Mapped[int] = mapped_column(Id, ForeignKey("operation.id"), primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    #: none: the cartography had no such table
+    table_id: Mapped[int | None] = mapped_column(Id)
+    database: Mapped[str]
+    name: Mapped[str]
+    changed: Mapped[bool]
+    #: the code of the error; empty: it was not
+    refused: Mapped[str]
+    #: that it began; empty for none
+    dump: Mapped[str]
+
+
+#: of a table
+KEPT_EVENTS = 100
 
 
 class TableEvent(Base):

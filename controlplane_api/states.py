@@ -119,3 +119,15 @@ class DumpState(StrEnum):
     REFUSED = DumpEnd.REFUSED.value
     CANCELLED = DumpEnd.CANCELLED.value
     LOST = DumpEnd.LOST.value
+
+
+class Progress(StrEnum):
+    """How far a table is with what an operation has asked for."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
+    #: a later command has the table
+    SUPERSEDED = "superseded"

@@ -186,7 +186,7 @@ class Reporter:
     def _send(self, report: LakeReport) -> LakeReply:
         try:
             with closing(_connect(self._address)) as connection:
-                path = f"{self._address.path.rstrip('/')}/v1/lakes/{quote(self._lake.name, safe='')}"
+                path = f"{self._address.path.rstrip('/')}/api/v1/lakes/{quote(self._lake.name, safe='')}"
                 connection.request("PUT", path, encode_report(report), {"Content-Type": "application/json"})
                 return _read_reply(connection.getresponse())
         except (OSError, HTTPException) as failure:

@@ -262,7 +262,7 @@ class Stack:
 
     def source(self, source: str, tenant: str | None = None) -> dict[str, Any]:
         """The source as the API shows it."""
-        view: dict[str, Any] = self.get(f"/v1/tenants/{tenant or self.tenant}/sources/{source}")
+        view: dict[str, Any] = self.get(f"/api/v1/tenants/{tenant or self.tenant}/sources/{source}")
         return view
 
     def table(self, source: str, database: str, table: str) -> dict[str, Any]:
@@ -276,7 +276,8 @@ class Stack:
         return "\n".join((*map(str, views), *logs))
 
     def table_path(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
-        return f"/v1/tenants/{tenant or self.tenant}/sources/{source}/tables/{quote(database, '')}/{quote(table, '')}"
+        of_source = f"/api/v1/tenants/{tenant or self.tenant}/sources/{source}"
+        return f"{of_source}/tables/{quote(database, '')}/{quote(table, '')}"
 
     def wait_for_table(self, source: str, database: str, table: str, tenant: str | None = None) -> str:
         """Until the cartography has the table; its path in the API."""

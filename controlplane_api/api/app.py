@@ -1,15 +1,16 @@
-"""The API as an ASGI application: REST under /v1, the dashboard at /, all behind the guard."""
+"""The API as an ASGI application: REST under /api/v1, the dashboard at /, all behind the guard."""
 
 from importlib.resources import files
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from menura.addresses import is_loopback
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from controlplane_api.api import problems
-from controlplane_api.api.guard import Guard
-from controlplane_api.api.routers import configurations, dumps, fleet, identities, lakes, service, tables
+from controlplane_api.api import openapi, problems
+from controlplane_api.api.event_stream import EventStreams
+from controlplane_api.api.guard import Guard, only_json
+from controlplane_api.api.routers import configurations, dumps, events, fleet, identities, lakes, rules, service, tables
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 
@@ -25,10 +26,22 @@ DASHBOARD = (
 def create_app(database: Database) -> ASGIApp:
     """The application over an open database, which the caller closes."""
     # FastAPI's own documentation pages load scripts from elsewhere.
-    app = FastAPI(title="Menura", version="1", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Menura",
+        version="1",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(only_json)],
+        responses=openapi.EVERYWHERE,
+        generate_unique_id_function=openapi.operation_name,
+    )
     app.state.database = database
+    app.state.streams = EventStreams()
     problems.install(app)
-    for module in (fleet, configurations, identities, tables, dumps, lakes, service):
+    openapi.describe(app)
+    for module in (fleet, configurations, identities, tables, events, rules, dumps, lakes, service):
         app.include_router(module.router)
     for path, name, media_type in DASHBOARD:
         _serve(app, path, (files("controlplane_api.api") / "dashboard" / name).read_bytes(), media_type)

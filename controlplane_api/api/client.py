@@ -22,15 +22,19 @@ from controlplane_api.api.views import (
     FleetPlan,
     LakeForgotten,
     Lakes,
+    OperationDetail,
+    Operations,
     OtherServerView,
     Outcomes,
     QuarantineView,
+    Rules,
     SourceAssigned,
     TableEvents,
     Tables,
     TableView,
     TokenCreated,
     Tokens,
+    TokenView,
     View,
 )
 from controlplane_api.errors import ApiFailed, ApiUnreachable
@@ -38,6 +42,8 @@ from controlplane_api.errors import ApiFailed, ApiUnreachable
 PAGE_TABLES = 1_000
 PAGE_DUMPS = 1_000
 
+#: tables by name, by globs of their names, those whose desired state is lost, or None for all
+Which = Sequence[TableName] | Mapping[str, object] | Literal["lost"] | None
 V = TypeVar("V", bound=View)
 
 
@@ -46,7 +52,7 @@ class ApiClient:
 
     def __init__(self, api: str, tenant: str) -> None:
         self._api = api
-        self._base = f"/v1/tenants/{quote(tenant, safe='')}"
+        self._base = f"/api/v1/tenants/{quote(tenant, safe='')}"
         try:
             self._http = httpx.Client(base_url=api, timeout=30, follow_redirects=False)
         except (httpx.InvalidURL, ValueError) as broken:
@@ -84,10 +90,10 @@ class ApiClient:
         return self._ask(TokenCreated, "POST", "/tokens", body={"agent": agent or None, "ttl_seconds": ttl_seconds})
 
     def tokens(self) -> Tokens:
-        return self._ask(Tokens, "GET", "/tokens")
+        return self._ask(Tokens, "GET", "/tokens", query={"limit": PAGE_TABLES})
 
-    def revoke_token(self, token: str) -> Tokens:
-        return self._ask(Tokens, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
+    def revoke_token(self, token: str) -> TokenView:
+        return self._ask(TokenView, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
 
     def add_agent(self, agent: str) -> AgentChanged:
         return self._ask(AgentChanged, "POST", "/agents", body={"agent": agent})
@@ -138,32 +144,58 @@ class ApiClient:
     def start(
         self,
         source: str,
-        tables: Sequence[TableName] | Literal["lost"] | None,
+        tables: Which,
         start: str | dict[str, str],
         dump: Mapping[str, object] | None = None,
+        *,
+        dry_run: bool = False,
     ) -> Outcomes:
         """`dump`: how the dump shall run that a start from "dump" makes."""
-        named = tables if tables == "lost" else _names(tables)
-        body = {"tables": named, "start": start, "dump": dump or {}}
-        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/start", body=body)
+        return self._command(source, "start", tables, {"start": start, "dump": dump or {}}, dry_run=dry_run)
 
-    def stop(self, source: str, tables: Sequence[TableName] | None) -> Outcomes:
-        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/stop", body={"tables": _names(tables)})
+    def stop(self, source: str, tables: Which, *, dry_run: bool = False) -> Outcomes:
+        return self._command(source, "stop", tables, {}, dry_run=dry_run)
 
-    def retry(self, source: str, tables: Sequence[TableName] | None) -> Outcomes:
-        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/retry", body={"tables": _names(tables)})
+    def retry(self, source: str, tables: Which, *, dry_run: bool = False) -> Outcomes:
+        return self._command(source, "retry", tables, {}, dry_run=dry_run)
 
     def resync(
-        self, source: str, tables: Sequence[TableName] | None, dump: Mapping[str, object] | None = None
+        self, source: str, tables: Which, dump: Mapping[str, object] | None = None, *, dry_run: bool = False
     ) -> Outcomes:
-        body = {"tables": _names(tables), "dump": dump or {}}
-        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/resync", body=body)
+        return self._command(source, "resync", tables, {"dump": dump or {}}, dry_run=dry_run)
+
+    def rules(self, source: str) -> Rules:
+        return self._ask(Rules, "GET", f"/sources/{quote(source, safe='')}/rules")
+
+    def remove_rule(self, source: str, rule: str) -> Rules:
+        path = f"/sources/{quote(source, safe='')}/rules/{quote(rule, safe='')}/remove"
+        return self._ask(Rules, "POST", path, body={})
+
+    def operations(self, source: str) -> Operations:
+        return self._ask(Operations, "GET", f"/sources/{quote(source, safe='')}/operations")
+
+    def operation(self, source: str, operation: str) -> OperationDetail:
+        """With all of its tables, over as many pages as it takes."""
+        path = f"/sources/{quote(source, safe='')}/operations/{quote(operation, safe='')}"
+        page = self._ask(OperationDetail, "GET", path, query={"limit": PAGE_TABLES})
+        tables = list(page.of_tables)
+        while page.next_cursor is not None:
+            page = self._ask(OperationDetail, "GET", path, query={"limit": PAGE_TABLES, "cursor": page.next_cursor})
+            tables += page.of_tables
+        return page.model_copy(update={"of_tables": tables})
+
+    def _command(
+        self, source: str, word: str, tables: Which, options: Mapping[str, object], *, dry_run: bool
+    ) -> Outcomes:
+        path = f"/sources/{quote(source, safe='')}/{word}"
+        body = {"tables": _names(tables), **options}
+        return self._ask(Outcomes, "POST", path, query={"dry_run": dry_run}, body=body)
 
     def lakes(self) -> Lakes:
-        return self._ask(Lakes, "GET", "/v1/lakes", of_tenant=False)
+        return self._ask(Lakes, "GET", "/api/v1/lakes", query={"limit": PAGE_TABLES}, of_tenant=False)
 
     def forget_lake(self, lake: str) -> LakeForgotten:
-        path = f"/v1/lakes/{quote(lake, safe='')}/forget"
+        path = f"/api/v1/lakes/{quote(lake, safe='')}/forget"
         return self._ask(LakeForgotten, "POST", path, body={}, of_tenant=False)
 
     def start_dumps(self, source: str, tables: Sequence[TableName] | None, options: Mapping[str, object]) -> Outcomes:
@@ -223,8 +255,12 @@ def _dump_path(source: str, dump: str) -> str:
     return f"/sources/{quote(source, safe='')}/dumps/{quote(dump, safe='')}"
 
 
-def _names(tables: Sequence[TableName] | None) -> object:
-    return "all" if tables is None else [{"database": database, "table": table} for database, table in tables]
+def _names(tables: Which) -> object:
+    if tables is None:
+        return "all"
+    if isinstance(tables, str | Mapping):
+        return tables
+    return [{"database": database, "table": table} for database, table in tables]
 
 
 def _failed(api: str, answer: httpx.Response) -> ApiFailed:

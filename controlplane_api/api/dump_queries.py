@@ -8,6 +8,7 @@ from menura.instants import now_us
 from sqlalchemy import ColumnElement, Connection, Select, select
 
 from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows, percent, seconds_left
+from controlplane_api.api.pages import page_of, read_cursor
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
 from controlplane_api.errors import DumpUnknown
@@ -31,7 +32,7 @@ def dumps(
     source: str | None = None,
     *,
     running: bool = False,
-    cursor: int | None = None,
+    cursor: str = "",
     limit: int = 100,
 ) -> Dumps:
     """One page of a tenant's dumps, or of one of its sources, the newest first."""
@@ -40,12 +41,12 @@ def dumps(
         matching.append(Source.name == source)
     if running:
         matching.append(Dump.state == DumpEnd.RUNNING)
-    if cursor is not None:
-        matching.append(Dump.id < cursor)
+    after = read_cursor(cursor, int)
+    if after is not None:
+        matching.append(Dump.id < after[0])
     statement = _select(matching).order_by(Dump.id.desc()).limit(limit + 1)
-    found = connection.execute(statement).all()
-    shown = found[:limit]
-    return Dumps(dumps=_views(connection, shown), next_cursor=shown[-1].id if len(found) > limit else None)
+    shown, following = page_of(connection.execute(statement).all(), limit, lambda row: (row.id,))
+    return Dumps(dumps=_views(connection, shown), next_cursor=following)
 
 
 def dump(connection: Connection, source_id: int, uuid: str) -> DumpDetail:

@@ -1,14 +1,17 @@
 """The gate before every request: who may ask from where, and which headers every answer carries.
 
 Until identities come the API trusts whoever reaches it, so it listens on loopback only, and this gate keeps
-out what a browser could be tricked into: another site's page (origin check, JSON only) and a foreign name
-that resolves to loopback (host check). It also hands the undecoded path on, so that a '/' inside a
-database's or a table's name (%2F) does not end a path segment.
+out what a browser could be tricked into: another site's page (origin check here, JSON only by `only_json`, which the
+application asks of each route that writes) and a foreign name that resolves to loopback (host check). It also hands the
+undecoded path on, so that a '/' inside a database's or a table's name (%2F) does not end a path segment, and takes HEAD
+for the GET whose headers it is; the server sends no body with it.
 """
 
 import re
 from urllib.parse import urlsplit
 
+from fastapi import Request
+from menura.addresses import is_loopback
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,7 +19,10 @@ from controlplane_api.api.problems import problem_response
 from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid
 
 MAX_BODY_BYTES = 16 << 20
-LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+HOST = re.compile(r"(?P<name>[a-z0-9.]+|\[[0-9a-f:.]+\])(:\d{1,5})?", re.IGNORECASE)
+READS = ("GET", "HEAD")
+#: of a request's scope: whether only the headers of the answer are wanted
+HEAD = "menura.head"
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -52,31 +58,41 @@ class Guard:
             await problem_response(refused)(scope, receive, send_guarded)
             return
         raw_path: bytes = scope["raw_path"]
-        await self._app({**scope, "path": raw_path.decode("ascii", "replace")}, receive, send_guarded)
+        head = scope["method"] == "HEAD"
+        method = "GET" if head else scope["method"]
+        path = raw_path.decode("ascii", "replace")
+        await self._app({**scope, "method": method, "path": path, HEAD: head}, receive, send_guarded)
 
 
-def _refusal(method: str, headers: Headers) -> ControlPlaneError | None:
-    host = headers.get("host", "")
-    if LOOPBACK_HOST.fullmatch(host) is None:
-        return CrossSiteRefused(
-            "answering a request",
-            "its Host is not a loopback address",
-            remedy="Use http://127.0.0.1:PORT or http://localhost:PORT.",
-        )
-    if method in ("GET", "HEAD"):
-        return None
-    origin = headers.get("origin")
-    same_origin = origin is None or urlsplit(origin).netloc == host
-    if not same_origin or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        return CrossSiteRefused("answering a request", "it comes from another site's page", data="Nothing was changed.")
-    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return CrossSiteRefused(
+async def only_json(request: Request) -> None:
+    """Of routes that write: what a form of another site's page sends is refused."""
+    if request.method in READS:
+        return
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise CrossSiteRefused(
             "answering a request",
             "its Content-Type is not application/json",
             data="Nothing was changed.",
             remedy="Send a JSON body, {} at the least, with Content-Type: application/json.",
         )
-    length = headers.get("content-length", "")
+
+
+def _refusal(method: str, headers: Headers) -> ControlPlaneError | None:
+    host = headers.get("host", "")
+    named = HOST.fullmatch(host)
+    if named is None or not is_loopback(named["name"].lower()):
+        return CrossSiteRefused(
+            "answering a request",
+            "its Host is not a loopback address",
+            remedy="Use http://127.0.0.1:PORT or http://localhost:PORT.",
+        )
+    if method in READS:
+        return None
+    origin = headers.get("origin")
+    same_origin = origin is None or urlsplit(origin).netloc == host
+    if not same_origin or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return CrossSiteRefused("answering a request", "it comes from another site's page", data="Nothing was changed.")
+    length = headers.get("content-length", "" if "transfer-encoding" in headers else "0")
     if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
         return RequestInvalid(
             "reading a request",

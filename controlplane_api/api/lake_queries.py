@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from menura.naming import TableName
 from sqlalchemy import Connection, func, select, tuple_
 
+from controlplane_api.api.pages import page_of, read_cursor
 from controlplane_api.api.presence import is_heard
 from controlplane_api.api.stages import lake_silent, lake_untold
-from controlplane_api.api.views import LakeTableView, LakeView, ProblemView, SinkView
+from controlplane_api.api.views import Lakes, LakeTableView, LakeView, ProblemView, SinkView
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop, Landing
 from controlplane_api.states import LakeState
@@ -36,11 +37,16 @@ class Landed:
     lag_us: int | None
 
 
-def sinks(connection: Connection, now: int) -> list[SinkView]:
-    """All lakes that are known."""
+def sinks(connection: Connection, now: int, *, cursor: str = "", limit: int) -> Lakes:
+    """One page of the lakes that are known, in order of name."""
+    statement = select(Lake).order_by(Lake.name).limit(limit + 1)
+    after = read_cursor(cursor, str)
+    if after is not None:
+        statement = statement.where(Lake.name > after[0])
+    lakes, following = page_of(connection.execute(statement).all(), limit, lambda lake: (lake.name,))
     stops = select(LakeStop.lake_id, func.count().label("tables")).group_by(LakeStop.lake_id)
     stopped = {row.lake_id: row.tables for row in connection.execute(stops)}
-    return [
+    found = [
         SinkView(
             lake=lake.name,
             url=lake.url,
@@ -50,8 +56,9 @@ def sinks(connection: Connection, now: int) -> list[SinkView]:
             stopped_tables=stopped.get(lake.id, 0),
             received_at_us=lake.received_at_us or None,
         )
-        for lake in connection.execute(select(Lake).order_by(Lake.name))
+        for lake in lakes
     ]
+    return Lakes(lakes=found, next_cursor=following)
 
 
 def of_sources(connection: Connection, tenant: str, landed: Sequence[Landed], now: int) -> dict[str, list[LakeView]]:

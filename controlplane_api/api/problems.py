@@ -1,7 +1,11 @@
-"""Errors as HTTP answers: RFC 9457 problem details, with the fields that every error of Menura has."""
+"""Errors as HTTP answers: RFC 9457 problem details, with the fields that every error of Menura has.
+
+`type` is the address of a page of this API (`problem_types`), and never changes. `remedy` is the fix in this one case.
+`errors` has, of a request that is invalid, what is wrong and where: a JSON pointer into the body, or a parameter.
+"""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,13 +13,16 @@ from fastapi.exceptions import RequestValidationError
 from menura.errors import MenuraError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
-from controlplane_api.errors import ControlPlaneError, PathUnknown, RequestInvalid
+from controlplane_api.api.problem_types import type_of
+from controlplane_api.errors import ControlPlaneError, MethodUnknown, PathUnknown, RequestInvalid
 
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 MAX_COMPLAINTS = 5
+_SEE = "See /api/v1/openapi.json for what it takes."
 
 
 def problem_facts(error: MenuraError) -> dict[str, Any]:
@@ -25,16 +32,20 @@ def problem_facts(error: MenuraError) -> dict[str, Any]:
 
 
 def problem_response(
-    error: MenuraError, status: int | None = None, headers: Mapping[str, str] | None = None
+    error: MenuraError,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    errors: Sequence[Mapping[str, str]] = (),
 ) -> Response:
     if status is None:
         status = error.status if isinstance(error, ControlPlaneError) else 500
     body = {
-        "type": f"urn:menura:problem:{error.code.lower().replace('_', '-')}",
+        "type": type_of(error.code),
         "title": error.code.replace("_", " ").capitalize(),
         "status": status,
         "detail": str(error),
         **problem_facts(error),
+        **({"errors": list(errors)} if errors else {}),
     }
     return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
 
@@ -59,26 +70,65 @@ async def _invalid(_request: Request, error: Exception) -> Response:
     if not isinstance(error, RequestValidationError):
         raise error
     # Where and what, never the input itself.
-    complaints = [
-        f"{'.'.join(str(part) for part in complaint['loc'])}: {complaint['msg']}"
-        for complaint in error.errors()[:MAX_COMPLAINTS]
-    ]
-    return problem_response(
-        RequestInvalid(
-            "reading a request",
-            "; ".join(complaints),
-            data="Nothing was changed.",
-            remedy="See /v1/openapi.json for what it takes.",
-        )
-    )
+    found = error.errors()[:MAX_COMPLAINTS]
+    words = "; ".join(f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in found)
+    invalid = RequestInvalid("reading a request", words, data="Nothing was changed.", remedy=_SEE)
+    return problem_response(invalid, errors=[_complaint(each, error.body) for each in found])
+
+
+def _complaint(found: Mapping[str, Any], body: object) -> dict[str, str]:
+    place, *path = found["loc"]
+    if place == "body":
+        return {"detail": found["msg"], "pointer": pointer(path, body, missing=found["type"] == "missing")}
+    return {"detail": found["msg"], "parameter": str(path[0]) if path else "", "in": str(place)}
+
+
+def pointer(path: Sequence[str | int], body: object, *, missing: bool = False) -> str:
+    """A JSON pointer, as a fragment. The path has names of alternatives too, which the body does not have.
+
+    >>> pointer(["tables", "list[NamedTable]", 1, "a/b"], {"tables": [{}, {"a/b": 1}]})
+    '#/tables/1/a~1b'
+    >>> pointer(["start", "PositionStart", "position"], {"start": {}}, missing=True)
+    '#/start/position'
+    """
+    shown: list[str | int] = []
+    here = body
+    for number, part in enumerate(path):
+        if isinstance(here, dict) and part in here:
+            here = here[part]
+        elif isinstance(here, list) and part in range(len(here)):
+            here = here[int(part)]
+        elif not (missing and number == len(path) - 1):
+            continue
+        shown.append(part)
+    return "#" + "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in shown)
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself: paths, methods, and bodies that are no JSON at all."""
     if not isinstance(error, HTTPException):
         raise error
-    found = "no such path" if error.status_code == 404 else f"{request.method} does not apply here"
-    unknown = PathUnknown("answering a request", found, remedy="See /v1/openapi.json for what there is.")
-    return problem_response(unknown, error.status_code, error.headers)
+    doing = "answering a request"
+    match error.status_code:
+        case 404:
+            refused: ControlPlaneError = PathUnknown(doing, "no such path", remedy="See /api/v1/openapi.json.")
+        case 405:
+            refused = MethodUnknown(doing, f"{request.method} does not apply here", remedy="See /api/v1/openapi.json.")
+            return problem_response(refused, headers={"allow": ", ".join(_methods(request))})
+        case _:
+            refused = RequestInvalid(
+                "reading a request", "body: it can't be read as JSON", data="Nothing was changed.", remedy=_SEE
+            )
+            return problem_response(refused, errors=[{"detail": refused.found, "pointer": "#"}])
+    return problem_response(refused)
+
+
+def _methods(request: Request) -> list[str]:
+    """Those of all routes of the path: the framework knows the first one's alone."""
+    routes = request.app.routes
+    asked = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
+    found = [name for name, scope in asked.items() if any(each.matches(scope)[0] is Match.FULL for each in routes)]
+    return sorted([*found, "HEAD"] if "GET" in found else found)
 
 
 async def _defect(_request: Request, _error: Exception) -> Response:

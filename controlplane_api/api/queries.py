@@ -1,7 +1,5 @@
 """What the API shows, read from the database: one or two statements per answer, always within one tenant."""
 
-import base64
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +11,12 @@ from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
 from controlplane_api import positions
 from controlplane_api.api import dump_queries, lake_queries
+from controlplane_api.api.pages import ALL, page_of, read_cursor
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
 from controlplane_api.api.stages import MOVING, Standing
 from controlplane_api.api.views import (
+    Agents,
     AgentView,
     DumpView,
     LakeTableView,
@@ -24,10 +24,11 @@ from controlplane_api.api.views import (
     TableDetail,
     TableEventView,
     TableView,
+    Tenants,
     TenantView,
 )
 from controlplane_api.documents import position_text
-from controlplane_api.errors import RequestInvalid, SourceUnknown, TableUnknown
+from controlplane_api.errors import SourceUnknown, TableUnknown
 from controlplane_api.models import Agent, AnyRow, CommittedPosition, Source, SourceTable, Sync, TableEvent, Tenant
 from controlplane_api.states import LakeState, Stage, State
 from controlplane_api.syncs import is_syncing
@@ -45,23 +46,31 @@ class TablePage:
     next_cursor: str | None
 
 
-def tenants(connection: Connection) -> list[TenantView]:
+def tenants(connection: Connection, *, cursor: str = "", limit: int) -> Tenants:
     agents = select(func.count()).where(Agent.tenant_id == Tenant.id).correlate(Tenant).scalar_subquery()
     sources = select(func.count()).where(Source.tenant_id == Tenant.id).correlate(Tenant).scalar_subquery()
-    rows = connection.execute(
-        select(Tenant.name, agents.label("agents"), sources.label("sources")).order_by(Tenant.name)
-    )
-    return [TenantView(tenant=row.name, agents=row.agents, sources=row.sources) for row in rows]
+    statement = select(Tenant.name, agents.label("agents"), sources.label("sources")).order_by(Tenant.name)
+    after = read_cursor(cursor, str)
+    if after is not None:
+        statement = statement.where(Tenant.name > after[0])
+    shown, following = page_of(connection.execute(statement.limit(limit + 1)).all(), limit, lambda row: (row.name,))
+    found = [TenantView(tenant=row.name, agents=row.agents, sources=row.sources) for row in shown]
+    return Tenants(tenants=found, next_cursor=following)
 
 
-def agents(connection: Connection, tenant: str) -> list[AgentView]:
+def agents(connection: Connection, tenant: str, *, cursor: str = "", limit: int = ALL) -> Agents:
+    """One page of a tenant's agents in order of name, or all."""
+    statement = select(Agent).join(Tenant).where(Tenant.name == tenant).order_by(Agent.name)
+    after = read_cursor(cursor, str)
+    if after is not None:
+        statement = statement.where(Agent.name > after[0])
+    rows, following = page_of(connection.execute(statement.limit(limit + 1)).all(), limit, lambda row: (row.name,))
     names: dict[int, list[str]] = defaultdict(list)
     of_tenant = select(Source.agent_id, Source.name).join(Tenant).where(Tenant.name == tenant).order_by(Source.name)
     for row in connection.execute(of_tenant):
         names[row.agent_id].append(row.name)
-    rows = connection.execute(select(Agent).join(Tenant).where(Tenant.name == tenant).order_by(Agent.name))
     now = now_us()
-    return [
+    found = [
         AgentView(
             agent=row.name,
             connected=is_present(row.connected, row.seen_at_us, now),
@@ -78,6 +87,7 @@ def agents(connection: Connection, tenant: str) -> list[AgentView]:
         )
         for row in rows
     ]
+    return Agents(agents=found, next_cursor=following)
 
 
 def _lately(problem: dict[str, Any] | None, now: int) -> ProblemView | None:
@@ -125,8 +135,9 @@ def tables(
     if synced:
         matching.append(Sync.table_id.is_not(None))
     page = list(matching)
-    if cursor:
-        database, name = _read_cursor(cursor)
+    after = read_cursor(cursor, str, str)
+    if after is not None:
+        database, name = after
         page.append(
             or_(
                 SourceTable.database > database,
@@ -134,7 +145,7 @@ def tables(
             )
         )
     found = connection.execute(_table_select().where(*page).limit(limit + 1)).all()
-    shown = found[:limit]
+    shown, following = page_of(found, limit, lambda row: (row.database, row.name))
     total = connection.execute(
         select(func.count()).select_from(SourceTable).outerjoin(Sync, Sync.table_id == SourceTable.id).where(*matching)
     ).scalar_one()
@@ -147,7 +158,7 @@ def tables(
             for row in shown
         ],
         total=total,
-        next_cursor=_write_cursor(shown[-1].database, shown[-1].name) if len(found) > limit else None,
+        next_cursor=following,
     )
 
 
@@ -311,17 +322,3 @@ def _places(connection: Connection, source_id: int, rows: Sequence[AnyRow], most
         for database, name in part["tables"]
     }
     return _Places(text(committed.position), ahead, kept)
-
-
-def _write_cursor(database: str, name: str) -> str:
-    return base64.urlsafe_b64encode(json.dumps([database, name]).encode()).decode()
-
-
-def _read_cursor(cursor: str) -> tuple[str, str]:
-    try:
-        database, name = json.loads(base64.urlsafe_b64decode(cursor))
-        if isinstance(database, str) and isinstance(name, str) and "\x00" not in database + name:
-            return database, name
-    except (ValueError, TypeError):
-        pass
-    raise RequestInvalid("reading a page of tables", "the cursor is not one of ours", remedy="Begin without a cursor.")

@@ -2,20 +2,27 @@
 
 from typing import Annotated, Any, Literal
 
+from menura.bounds import MAX_NAME_CHARS
 from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane_api.api.views import MAX_TOKEN_SECONDS, DumpLimits
 
 MAX_NAMED_TABLES = 100_000
 MAX_FLEET_AGENTS = 10_000
+#: of a text; see `syncs.check_start`
+MAX_POSITION_CHARS = 65_536
 #: of a dump, above and below 0
 MAX_PRIORITY = 1_000
 #: see `menura.naming.is_identity`
 IDENTITY_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+#: of a database, a table: all that a server permits
+NAME_PATTERN = r"^[^\x00]+$"
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
 
 
 class Request(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class LakeForget(Request):
@@ -58,7 +65,7 @@ class ConfigurationRemove(Request):
 
 
 class AcceptRequest(Request):
-    identity: str = Field(min_length=1, max_length=256)
+    identity: Name
 
 
 class QuarantineCommand(Request):
@@ -66,13 +73,29 @@ class QuarantineCommand(Request):
 
 
 class NamedTable(Request):
-    database: str = Field(min_length=1, max_length=256)
-    table: str = Field(min_length=1, max_length=256)
+    database: Name
+    table: Name
+
+
+class TablePattern(Request):
+    """Tables by globs of both names, which match as a whole; case counts."""
+
+    database: Name = "*"
+    table: Name = "*"
+
+
+class FuturePattern(TablePattern):
+    #: also those that come later: a standing rule
+    future: bool = False
+
+
+NamedTables = Annotated[list[NamedTable], Field(max_length=MAX_NAMED_TABLES)]
 
 
 class PositionStart(Request):
     #: a place in the source's log, as its server writes it
-    position: str
+    # `syncs.check_start` checks it, and says more.
+    position: str = Field(json_schema_extra={"minLength": 1, "maxLength": MAX_POSITION_CHARS})
 
 
 class DumpRequest(Request):
@@ -122,11 +145,15 @@ class StopRequest(Request):
 
 class StartManyRequest(StartRequest):
     #: "lost": those whose desired state is gone with the control plane's database
-    tables: list[NamedTable] | Literal["all", "lost"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | FuturePattern | Literal["all", "lost"]
+
+
+class RuleCommand(Request):
+    """An empty object."""
 
 
 class StopManyRequest(StopRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class RetryRequest(Request):
@@ -134,7 +161,7 @@ class RetryRequest(Request):
 
 
 class RetryManyRequest(RetryRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class ResyncRequest(Request):
@@ -144,11 +171,11 @@ class ResyncRequest(Request):
 
 
 class ResyncManyRequest(ResyncRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class DumpManyRequest(DumpRequest):
-    tables: list[NamedTable] | Literal["all"] = Field(max_length=MAX_NAMED_TABLES)
+    tables: NamedTables | TablePattern | Literal["all"]
 
 
 class DumpCommand(Request):

@@ -14,9 +14,10 @@ from controlplane_api import lost_state
 from controlplane_api.api import lake_queries
 from controlplane_api.api.configuration_queries import CONFIGURATION, unmet
 from controlplane_api.api.lake_queries import Landed
+from controlplane_api.api.pages import ALL, Key, page_of, read_cursor
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.stages import MOVING, UNHINDERED, SourceSeen, Standing, standing
-from controlplane_api.api.views import LakeView, ProblemView, SourceView
+from controlplane_api.api.views import LakeView, ProblemView, Sources, SourceView
 from controlplane_api.documents import Document, position_text
 from controlplane_api.models import (
     Agent,
@@ -51,8 +52,13 @@ class Situation:
     standing: Standing
 
 
-def sources(connection: Connection, tenant: str, source: str | None = None) -> list[SourceView]:
-    """All sources of a tenant, or the one of that name."""
+def sources(
+    connection: Connection, tenant: str, source: str | None = None, *, cursor: str = "", limit: int = ALL
+) -> Sources:
+    """One page of a tenant's sources in order of name, or all, or the one of that name."""
+    now = now_us()
+    found = _situations(connection, tenant, now, source, read_cursor(cursor, str), limit)
+    situations, following = page_of(found, limit, lambda each: (each.row.name,))
     counts = (
         select(SourceTable.source_id, STATE.label("state"), func.count().label("tables"))
         .select_from(SourceTable)
@@ -62,18 +68,24 @@ def sources(connection: Connection, tenant: str, source: str | None = None) -> l
         .where(Tenant.name == tenant, SHOWN)
         .group_by(SourceTable.source_id, STATE)
     )
-    if source is not None:
-        counts = counts.where(Source.name == source)
-    now = now_us()
-    situations = _situations(connection, tenant, now, source)
+    if source is not None or cursor or following:
+        counts = counts.where(Source.id.in_([each.row.id for each in situations]))
     standings = {each.row.id: each.standing for each in situations}
     tables: dict[int, Counter[State]] = defaultdict(Counter)
     for row in connection.execute(counts):
         tables[row.source_id][standings.get(row.source_id, UNHINDERED).of(State(row.state))] += row.tables
-    return [_source_view(each, tables[each.row.id], now) for each in situations]
+    return Sources(sources=[_source_view(each, tables[each.row.id], now) for each in situations], next_cursor=following)
 
 
-def _situations(connection: Connection, tenant: str, now: int, source: str | None = None) -> list[Situation]:
+def _situations(
+    connection: Connection,
+    tenant: str,
+    now: int,
+    source: str | None = None,
+    after: tuple[Key, ...] | None = None,
+    limit: int = ALL,
+) -> list[Situation]:
+    """`limit` and one more."""
     health_problem = SourceHealth.problem.label("health_problem")
     statement = (
         select(
@@ -96,7 +108,10 @@ def _situations(connection: Connection, tenant: str, now: int, source: str | Non
         .outerjoin(SourceConfiguration, SourceConfiguration.source_id == Source.id)
         .where(Tenant.name == tenant)
         .order_by(Source.name)
+        .limit(limit + 1)
     )  # fmt: skip
+    if after is not None:
+        statement = statement.where(Source.name > after[0])
     if source is not None:
         statement = statement.where(Source.name == source)
     rows = connection.execute(statement).all()

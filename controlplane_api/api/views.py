@@ -4,7 +4,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.states import Action, ConfigurationState, Desired, DumpState, LakeState, Stage, StartKind, State
+from controlplane_api.states import (
+    Action,
+    ConfigurationState,
+    Desired,
+    DumpState,
+    LakeState,
+    Progress,
+    Stage,
+    StartKind,
+    State,
+)
 
 #: of a dump: what the columns take, menura.v1.DumpLimits, and an SQL integer
 MAX_WORKERS = 64
@@ -24,6 +34,55 @@ class ProblemView(View):
     message: str
     terminal: bool
     at_us: int
+
+
+class ProblemType(View):
+    """What a problem's `type` is the address of."""
+
+    type: str
+    code: str
+    title: str
+    status: int
+    cause: str
+    fix: str
+
+
+class ProblemTypes(View):
+    problems: list[ProblemType]
+
+
+class InvalidView(View):
+    """What is wrong with a request: in its body, or in a parameter."""
+
+    detail: str
+    #: a JSON pointer into the body, as a fragment
+    pointer: str | None = None
+    parameter: str | None = None
+    #: path, query or header
+    within: str | None = Field(default=None, alias="in")
+
+
+class ProblemDocument(View):
+    """An answer that is no success: RFC 9457."""
+
+    #: an address of this API, with a page that says cause and fix
+    type: str
+    title: str
+    status: int
+    #: all of the below in one sentence
+    detail: str
+    code: str
+    doing: str
+    found: str
+    #: what became of the data
+    data: str | None = None
+    #: what to do next, in this case
+    remedy: str | None = None
+    source: str | None = None
+    database: str | None = None
+    table: str | None = None
+    position: str | None = None
+    errors: list[InvalidView] | None = None
 
 
 class AgentView(View):
@@ -141,6 +200,8 @@ class TokenView(View):
 
 class Tokens(View):
     tokens: list[TokenView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class AuditView(View):
@@ -154,6 +215,8 @@ class AuditView(View):
 
 class Audit(View):
     entries: list[AuditView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class SinkView(View):
@@ -173,6 +236,8 @@ class SinkView(View):
 
 class Lakes(View):
     lakes: list[SinkView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class LakeForgotten(View):
@@ -301,7 +366,7 @@ class QuarantineView(View):
 class DumpLimits(View):
     """0: no limit of the user's."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     workers: int = Field(default=0, ge=0, le=MAX_WORKERS)
     rows_per_second: int = Field(default=0, ge=0, le=MAX_PER_SECOND)
@@ -375,7 +440,7 @@ class Dumps(View):
     #: the newest first
     dumps: list[DumpView]
     #: for the next page; null on the last
-    next_cursor: int | None
+    next_cursor: str | None
 
 
 class DumpChanged(DumpView):
@@ -487,6 +552,11 @@ class TableEventView(View):
     unlogged_changes: str
 
 
+class SourceEventView(TableEventView):
+    database: str
+    table: str
+
+
 class TableEvents(View):
     #: the last one first
     events: list[TableEventView]
@@ -494,10 +564,14 @@ class TableEvents(View):
 
 class Agents(View):
     agents: list[AgentView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class Sources(View):
     sources: list[SourceView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class Tables(View):
@@ -523,6 +597,8 @@ class TenantView(View):
 
 class Tenants(View):
     tenants: list[TenantView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
 
 
 class RefusalView(View):
@@ -548,9 +624,57 @@ class OutcomeView(View):
 class Outcomes(View):
     source: str
     generation: int
+    #: says how far each table is; empty: there is none
+    operation: str = ""
     tables: list[OutcomeView]
 
 
 class StartedTable(TableView):
     changed: bool
     notice: str
+
+
+class RuleView(View):
+    """Tables whose names match both globs are started as soon as they are there."""
+
+    rule: str
+    database: str
+    table: str
+    start: StartKind
+    created_at_us: int
+
+
+class Rules(View):
+    rules: list[RuleView]
+
+
+class OperationView(View):
+    operation: str
+    #: start, stop, retry, resync or dump
+    kind: str
+    at_us: int
+    #: no table waits or runs
+    done: bool
+    tables: dict[Progress, int]
+
+
+class Operations(View):
+    operations: list[OperationView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
+
+
+class OperationTableView(View):
+    database: str
+    table: str
+    progress: Progress
+    #: the code of the error; empty: it was not
+    refused: str
+    #: that it began; empty for none
+    dump: str
+
+
+class OperationDetail(OperationView):
+    of_tables: list[OperationTableView]
+    #: for the next page of tables; null on the last
+    next_cursor: str | None = None

@@ -4,17 +4,14 @@ import socket
 from typing import Annotated
 
 import typer
-import uvicorn
 
 from controlplane_api.api.app import create_app, parse_listen
+from controlplane_api.api.server import server_of
 from controlplane_api.commands.options import DATABASE_HELP, forced_group
 from controlplane_api.database import open_database
 from controlplane_api.errors import ListenRefused
 
 app = forced_group("The control plane's REST interface and dashboard.")
-
-#: requests still running when it is asked to stop
-STOP_SECONDS = 3
 
 
 @app.command()
@@ -29,14 +26,7 @@ def run(
         with _listener(host, port) as listener:
             shown = f"[{host}]" if ":" in host else host
             typer.echo(f"API and dashboard on http://{shown}:{listener.getsockname()[1]}")
-            config = uvicorn.Config(
-                create_app(opened),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=STOP_SECONDS,
-            )
-            uvicorn.Server(config).run(sockets=[listener])
+            server_of(create_app(opened)).run(sockets=[listener])
     finally:
         opened.close()
 

@@ -7,6 +7,7 @@ from menura.naming import TableName
 from rich.console import Console
 from rich.text import Text
 
+from controlplane_api.api.client import Which
 from controlplane_api.api.views import Outcomes
 from controlplane_api.commands.options import plain
 from controlplane_api.errors import ApiFailed, RequestInvalid
@@ -14,6 +15,11 @@ from controlplane_api.errors import ApiFailed, RequestInvalid
 TablesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="TABLE...", help="DATABASE.TABLE; `a.b`.`c` where a name has a dot.")
 ]
+
+MatchOption = Annotated[
+    str, typer.Option("--match", metavar="DATABASE.TABLE", help="Globs of both names, e.g. 'shop.*' or '*.order_?'.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
 
 
 def parse_table(word: str) -> TableName:
@@ -55,7 +61,21 @@ def named_tables(tables: list[str] | None, *, every: bool) -> list[TableName] | 
     return None if every else [parse_table(word) for word in tables or []]
 
 
-def show_outcomes(outcomes: Outcomes, done: str, unchanged: str, *, as_json: bool) -> None:
+def chosen_tables(tables: list[str] | None, *, every: bool, match: str, future: bool = False) -> Which:
+    """Of a command that takes tables, --all, or --match with globs for both names."""
+    if not match:
+        if future:
+            raise RequestInvalid("reading the command", "--future needs --match", data="Nothing was changed.")
+        return named_tables(tables, every=every)
+    if tables or every:
+        raise RequestInvalid("reading the command", "it takes tables, --all, or --match", data="Nothing was changed.")
+    database, table = parse_table(match)
+    return {"database": database, "table": table, **({"future": True} if future else {})}
+
+
+def show_outcomes(outcomes: Outcomes, done: str, unchanged: str, *, as_json: bool, dry_run: bool = False) -> None:
+    if dry_run:
+        done = f"would be changed: {done}"
     refused = [outcome.refused.code for outcome in outcomes.tables if outcome.refused is not None]
     if as_json:
         typer.echo(outcomes.model_dump_json(indent=2))

@@ -58,7 +58,7 @@ def list_(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJs
 def revoke(token: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """End a token, by its name in the list."""
     with ApiClient(api, tenant) as client:
-        _put(client.revoke_token(token), as_json=as_json)
+        _put(Tokens(tokens=[client.revoke_token(token)]), as_json=as_json)
 
 
 def _seconds(ttl: str) -> int:

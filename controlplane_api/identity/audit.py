@@ -32,8 +32,9 @@ def record(connection: Connection, tenant: str, actor: str, action: str, *, refu
         connection.execute(delete(AuditEntry).where(*refusals, AuditEntry.id <= newest_over.scalar_subquery()))
 
 
-def newest(connection: Connection, tenant: str, limit: int) -> Sequence[AnyRow]:
-    """The newest first."""
-    return connection.execute(
-        select(AuditEntry).where(AuditEntry.tenant == tenant).order_by(AuditEntry.id.desc()).limit(limit)
-    ).all()
+def newest(connection: Connection, tenant: str, limit: int, before: int | None = None) -> Sequence[AnyRow]:
+    """The newest first, of those before this entry where one is named."""
+    statement = select(AuditEntry).where(AuditEntry.tenant == tenant)
+    if before is not None:
+        statement = statement.where(AuditEntry.id < before)
+    return connection.execute(statement.order_by(AuditEntry.id.desc()).limit(limit)).all()

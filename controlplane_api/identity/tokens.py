@@ -8,13 +8,14 @@ when it is revoked; its row stays for `KEPT_SECONDS` after that.
 import hmac
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from menura.identity import EnrolmentToken as Token
 from menura.identity import fingerprint, secret_sha256
 from menura.instants import instant_text
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
 from controlplane_api.errors import CaMissing, TokensTooMany, TokenUnknown
 from controlplane_api.models import AnyRow, CertificateAuthority, EnrolmentToken, Tenant
@@ -70,11 +71,22 @@ def create(connection: Connection, tenant: str, agent: str, ttl_seconds: int, no
     return token
 
 
-def listed(connection: Connection, tenant: str) -> Sequence[AnyRow]:
-    """The newest first, without digests."""
+def listed(connection: Connection, tenant: str, limit: int, before: int | None = None) -> Sequence[AnyRow]:
+    """The newest first, without digests, of those before this row where one is named."""
+    statement = _of_tenant(tenant)
+    if before is not None:
+        statement = statement.where(EnrolmentToken.id < before)
+    return connection.execute(statement.order_by(EnrolmentToken.id.desc()).limit(limit)).all()
+
+
+def row(connection: Connection, tenant: str, token: str) -> AnyRow:
+    """One that is there, without its digest."""
+    return connection.execute(_of_tenant(tenant).where(EnrolmentToken.token == token)).one()
+
+
+def _of_tenant(tenant: str) -> Select[*tuple[Any, ...]]:
     shown = [column for column in EnrolmentToken.__table__.columns if column.name != "secret_sha256"]
-    of_tenant = select(*shown).join_from(EnrolmentToken, Tenant).where(Tenant.name == tenant)
-    return connection.execute(of_tenant.order_by(EnrolmentToken.id.desc()).limit(MAX_LIVE_TOKENS)).all()
+    return select(*shown).join_from(EnrolmentToken, Tenant).where(Tenant.name == tenant)
 
 
 def tenant_of(connection: Connection, token: str) -> str:

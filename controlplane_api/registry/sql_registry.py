@@ -14,7 +14,7 @@ from menura.landing import LogEntry
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from controlplane_api import lost_state, wanted_tables
+from controlplane_api import lost_state, rules, wanted_tables
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
@@ -137,6 +137,7 @@ class SqlRegistry:
         with self._write() as connection:
             cartography.end(connection, source_id, told, at_us)
             wanted_tables.begin_known(connection, source_id)
+            rules.apply(connection, source_id)
 
     def record_effective(
         self,

@@ -10,9 +10,7 @@ from typing import Any
 from menura.landing import LandedEvent
 from sqlalchemy import Connection, delete, insert, select
 
-from controlplane_api.models import TableEvent
-
-KEPT_EVENTS = 100
+from controlplane_api.models import KEPT_EVENTS, TableEvent
 
 
 def record(connection: Connection, events: Iterable[tuple[int, LandedEvent]]) -> None:

@@ -1,7 +1,7 @@
 """What a sink tells the control plane of its lake, and what it hears back: JSON documents of bounded size.
 
-A sink sends `LakeReport`s one after the other to PUT /v1/lakes/LAKE; each answer is a `LakeReply`. The control plane
-keeps what it was told; a report holds only what changed since. Reports of one process (`run`) are numbered: a report
+A sink sends `LakeReport`s one after the other to PUT /api/v1/lakes/LAKE; each answer is a `LakeReply`. The control
+plane keeps what it was told; a report holds only what changed since. Reports of one process (`run`) are numbered: one
 with `base` N applies where number N was the last one that was applied, and any other is answered with `resend`. A
 report with base 0 applies always: it begins the whole state anew, in as many further reports as it takes, all but the
 last with `more`. So a database that was lost, put back or behind is noticed with the next report. A report that

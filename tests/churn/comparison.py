@@ -70,7 +70,7 @@ class Lake:
         found: Counter[str] = Counter()
         parameters = {"limit": 1000}
         while True:
-            page = self.running.get(f"/v1/tenants/{self.running.tenant}/dumps", **parameters)
+            page = self.running.get(f"/api/v1/tenants/{self.running.tenant}/dumps", **parameters)
             found.update(f"{dump['cause'] or 'asked for'} {dump['state']}" for dump in page["dumps"])
             if page["next_cursor"] is None:
                 return dict(found)

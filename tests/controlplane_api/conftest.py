@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import uvicorn
 
 from controlplane_api.api.app import create_app
+from controlplane_api.api.server import server_of
 from controlplane_api.database import Database, open_database
 from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.postgres import PostgreSQL, postgresql
@@ -84,7 +84,7 @@ def registry(database: Database) -> SqlRegistry:
 @contextmanager
 def serving(database: Database, port: int = 0) -> Iterator[str]:
     """The API over this database on this port, else a free one; its URL."""
-    server = uvicorn.Server(uvicorn.Config(create_app(database), port=port, log_level="warning"))
+    server = server_of(create_app(database), port)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

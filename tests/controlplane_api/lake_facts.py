@@ -64,7 +64,7 @@ class HttpSink(Sink):
 
     def put(self, **changed: Any) -> LakeReply:
         answer = self.client.put(
-            f"/v1/lakes/{self.lake}",
+            f"/api/v1/lakes/{self.lake}",
             content=encode_report(self.report(**changed)),
             headers={"content-type": "application/json"},
         )

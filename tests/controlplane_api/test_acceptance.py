@@ -26,7 +26,7 @@ OTHER = OtherServerSeen(
     lacking_transactions=5,
 )
 DIVERGED = Problem("SOURCE_DIVERGED", "the lake has more", terminal=True, at_us=T0)
-PATH = "/v1/tenants/acme/sources/shop"
+PATH = "/api/v1/tenants/acme/sources/shop"
 
 
 def report(registry: SqlRegistry, other: OtherServerSeen | None) -> None:
@@ -99,5 +99,5 @@ def test_acceptance_when_the_source_waits_for_none_then_is_refused(
 
 
 def test_other_server_when_it_is_another_tenants_then_is_not_shown(waiting: httpx.Client) -> None:
-    answer = waiting.get("/v1/tenants/other/sources/shop/other-server")
+    answer = waiting.get("/api/v1/tenants/other/sources/shop/other-server")
     assert (answer.status_code, answer.json()["code"]) == (404, "SOURCE_UNKNOWN")

@@ -19,7 +19,7 @@ from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, file, started, stopped
 from tests.stack import http_client
 
-SHOP = "/v1/tenants/acme/sources/shop"
+SHOP = "/api/v1/tenants/acme/sources/shop"
 HOSTILE = [
     "a/b", "../../etc/passwd", "%2F", "x%00y", "a b", "a?b#c", "ä☃", "<img src=x onerror=alert(1)>",
     "'; DROP TABLE sync; --", '"', "\\", "a+b", "a%b_c", "...", "`", "\u202e", "a\tb",
@@ -53,10 +53,10 @@ def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
 
 
 def test_fleet_when_empty_then_says_so(client: httpx.Client):
-    fleet = client.get("/v1/tenants/default/fleet").json()
+    fleet = client.get("/api/v1/tenants/default/fleet").json()
     assert (fleet["agents"], fleet["sources"]) == ([], [])
-    assert client.get("/v1/fleet").json() == {"tenants": []}
-    problem(client.get("/v1/tenants/default/sources/shop"), 404, "SOURCE_UNKNOWN")
+    assert client.get("/api/v1/fleet").json() == {"tenants": [], "next_cursor": None}
+    problem(client.get("/api/v1/tenants/default/sources/shop"), 404, "SOURCE_UNKNOWN")
 
 
 def test_status_when_table_streams_then_has_lag_positions_rows_and_freshness(
@@ -93,7 +93,7 @@ def test_lag_when_agent_is_gone_then_unknown(
     assert client.get(SHOP).json()["lag_us"] == 0
     registry.record_agent_gone("acme", "agent-1", "run-1", T0)
     assert client.get(SHOP).json()["lag_us"] is None
-    assert client.get("/v1/tenants/acme/agents").json()["agents"][0]["connected"] is False
+    assert client.get("/api/v1/tenants/acme/agents").json()["agents"][0]["connected"] is False
     facts.record_heartbeat(
         registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], T0
     )  # long ago: its gateway died
@@ -224,14 +224,14 @@ def test_path_when_names_are_hostile_then_means_that_table(client: httpx.Client,
 @pytest.mark.parametrize(
     ("path", "status", "code"),
     [
-        ("/v1/tenants/ACME/fleet", 422, "REQUEST_INVALID"),
-        ("/v1/tenants/%2e%2e/fleet", 422, "REQUEST_INVALID"),
-        ("/v1/tenants/acme%2Ffleet", 404, "PATH_UNKNOWN"),
+        ("/api/v1/tenants/ACME/fleet", 422, "REQUEST_INVALID"),
+        ("/api/v1/tenants/%2e%2e/fleet", 422, "REQUEST_INVALID"),
+        ("/api/v1/tenants/acme%2Ffleet", 404, "PATH_UNKNOWN"),
         (f"{SHOP}/tables/%FF/x", 422, "REQUEST_INVALID"),
         (f"{SHOP}/tables/x/y%00", 422, "REQUEST_INVALID"),
         (f"{SHOP}/tables/x", 404, "PATH_UNKNOWN"),
         (f"{SHOP}/tables/shop/nowhere", 404, "TABLE_UNKNOWN"),
-        (f"{SHOP}/start", 405, "PATH_UNKNOWN"),
+        (f"{SHOP}/start", 405, "METHOD_UNKNOWN"),
         ("/nowhere", 404, "PATH_UNKNOWN"),
     ],
 )
@@ -249,14 +249,14 @@ def test_tenants_when_they_have_a_source_of_one_name_then_cannot_see_each_other(
     facts.record_shop(registry, "orders")
     facts.record_shop(registry, "plans", key=other)
     post(client, path_of("shop", "orders", "/start"))
-    theirs = "/v1/tenants/globex/sources/shop"
+    theirs = "/api/v1/tenants/globex/sources/shop"
     assert [table["table"] for table in client.get(f"{theirs}/tables").json()["tables"]] == ["plans"]
     problem(client.get(f"{theirs}/tables/shop/orders"), 404, "TABLE_UNKNOWN")
     problem(client.post(f"{theirs}/tables/shop/orders/stop", json={}), 404, "TABLE_UNKNOWN")
     assert post(client, f"{theirs}/stop", {"tables": "all"})["tables"] == []
-    assert [agent["agent"] for agent in client.get("/v1/tenants/globex/agents").json()["agents"]] == ["agent-1"]
-    assert len(client.get("/v1/tenants/globex/sources").json()["sources"]) == 1
-    problem(client.get("/v1/tenants/initech/sources/shop"), 404, "SOURCE_UNKNOWN")
+    assert [agent["agent"] for agent in client.get("/api/v1/tenants/globex/agents").json()["agents"]] == ["agent-1"]
+    assert len(client.get("/api/v1/tenants/globex/sources").json()["sources"]) == 1
+    problem(client.get("/api/v1/tenants/initech/sources/shop"), 404, "SOURCE_UNKNOWN")
     assert len(registry.desired(KEY).tables) == 1
     assert registry.desired(other).tables == ()
 
@@ -350,7 +350,7 @@ def test_dashboard_when_served_then_policy_allows_only_our_own_files(client: htt
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert "'unsafe" not in page.headers["content-security-policy"]
-    for path in ("/dashboard.css", "/dashboard.js", "/mark.svg", "/v1/openapi.json"):
+    for path in ("/dashboard.css", "/dashboard.js", "/mark.svg", "/api/v1/openapi.json"):
         assert client.get(path).is_success
 
 

@@ -64,7 +64,30 @@ def test_clients_when_tables_start_and_stop_then_show_it(api: str, registry: Sql
     assert [table["state"] for table in listed["tables"]] == ["failed", "not_synced", "pending"]
     assert menura("sync", "stop", "shop", "--all", **here).returncode == 0
     assert registry.desired(KEY).tables == ()
-    assert json.loads(menura("sources", "--json", "--api", api, "--tenant", "globex").stdout) == {"sources": []}
+    assert json.loads(menura("sources", "--json", "--api", api, "--tenant", "globex").stdout)["sources"] == []
+
+
+def test_sync_when_by_a_pattern_then_plans_starts_now_and_later_and_shows_rules_and_progress(
+    api: str, registry: SqlRegistry
+):
+    facts.record_shop(registry)
+    here = {"MENURA_API": api, "MENURA_TENANT": "acme"}
+    pattern = ("sync", "start", "shop", "--match", "shop.*s", "--future", "--from", "now")
+    plan = menura(*pattern, "--dry-run", **here)
+    assert "shop.orders: would be changed: started." in plan.stdout
+    assert registry.desired(KEY).tables == ()
+    assert "shop.orders: started." in menura(*pattern, **here).stdout
+    facts.record_shop(registry, "orders", "items", "notes", "returns")
+    assert [each.table for each in registry.desired(KEY).tables] == ["items", "notes", "orders", "returns"]
+    progress = menura("sync", "progress", "shop", **here).stdout
+    assert "start " in progress and "3 waiting" in progress and "shop.orders" in progress
+    rules = menura("sync", "rules", "shop", **here).stdout
+    (line,) = [line for line in rules.splitlines() if "shop.*s" in line]
+    assert "shop.*s" not in menura("sync", "rules", "shop", "--remove", line.split()[0], **here).stdout
+    assert menura("sync", "stop", "shop", "--match", "*.o*", **here).stdout == "shop.orders: stopped.\n"
+    for wrong in (("--match", "shop.*", "--all"), ("shop.orders", "--future"), ()):
+        assert menura("sync", "start", "shop", *wrong, **here).returncode == 2
+    assert menura("sync", "progress", "shop", "none", **here).returncode == 1
 
 
 def test_clients_when_a_stage_stands_still_then_status_tables_and_lakes_say_so_and_commands_bring_back(
@@ -105,7 +128,7 @@ def test_clients_when_a_stage_stands_still_then_status_tables_and_lakes_say_so_a
     assert shown.count("its agent agent-1 is not connected") == 1
     assert "waiting" in shown and "streaming" not in shown
     forgotten = menura("lakes", "--forget", "main", "--json", **here)
-    assert json.loads(forgotten.stdout) == {"lakes": []}
+    assert json.loads(forgotten.stdout)["lakes"] == []
     assert menura("lakes", "--forget", "main", **here).returncode == 25
 
 

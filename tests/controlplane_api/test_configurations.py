@@ -24,7 +24,7 @@ from tests.remedies import commands
 from tests.servers import ROOT
 from tests.stack import http_client
 
-SHOP = "/v1/tenants/acme/sources/shop/configuration"
+SHOP = "/api/v1/tenants/acme/sources/shop/configuration"
 AGENT = ("acme", "agent-1")
 GOOD = {"kind": "memory", "client": {"password": {"file": "shop"}, "host": "db1"}}
 
@@ -88,7 +88,7 @@ def test_configuration_when_it_has_a_secret_or_is_no_document_then_it_is_refused
     answer = configure(client, configuration)
     assert (answer.status_code, answer.json()["code"]) == (422, "CONFIGURATION_REFUSED"), answer.text
     assert answer.json()["found"].startswith(f"{path} ") and "hunter2" not in answer.text
-    assert client.post("/v1/tenants/acme/fleet/apply", json=fleet(configuration=configuration)).status_code == 422
+    assert client.post("/api/v1/tenants/acme/fleet/apply", json=fleet(configuration=configuration)).status_code == 422
     assert client.get(SHOP).json()["code"] == "SOURCE_NOT_CONFIGURED"
 
 
@@ -126,21 +126,21 @@ def test_configuration_when_its_agent_answers_then_both_are_shown_with_one_state
     refused = Problem("CONFIG_INVALID", "dump.workers", terminal=True, at_us=facts.T0)
     registry.record_configurations(AGENT, [ConfigurationSeen("shop", 1, sent.sha256, refused)], "second", facts.T0)
     assert shown() == ("refused", "CONFIG_INVALID", 2, 1)
-    source = client.get("/v1/tenants/acme/sources/shop").json()
+    source = client.get("/api/v1/tenants/acme/sources/shop").json()
     assert (source["problem"], [one["code"] for one in source["warnings"]]) == (None, ["CONFIG_INVALID"])
     # a source of which nothing runs is not read, whatever its tables said last
     registry.record_configurations(AGENT, [ConfigurationSeen("shop", 0, "", refused)], "third", facts.T0)
-    source = client.get("/v1/tenants/acme/sources/shop").json()
+    source = client.get("/api/v1/tenants/acme/sources/shop").json()
     assert (source["problem"]["code"], source["stage"], source["warnings"]) == ("CONFIG_INVALID", "source", [])
     registry.record_configurations(AGENT, [ConfigurationSeen("shop", 1, sent.sha256, refused)], "second", facts.T0)
     # what another agent says of it is nobody's
     registry.record_agent(facts.agent_seen("other", ["shop"]))
     registry.record_configurations(("other", "agent-1"), [ConfigurationSeen("shop", 9, "x", None)], "x", facts.T0)
     assert shown() == ("refused", "CONFIG_INVALID", 2, 1)
-    client.post("/v1/tenants/acme/agents", json={"agent": "agent-2"})
-    client.post("/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-2"})
+    client.post("/api/v1/tenants/acme/agents", json={"agent": "agent-2"})
+    client.post("/api/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-2"})
     assert shown() == ("unknown", "AGENT_AWAY", 2, 0)
-    client.post("/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-1"})
+    client.post("/api/v1/tenants/acme/sources/shop/assign", json={"agent": "agent-1"})
     assert shown() == ("pending", "CONFIGURATION_PENDING", 2, 0)
     registry.record_agent_gone(*AGENT, "run-1", facts.T0)
     assert shown() == ("unknown", "AGENT_AWAY", 2, 0)
@@ -154,12 +154,12 @@ def test_commands_when_a_source_is_added_changed_and_removed_then_each_says_what
     assert configure(client, GOOD, agent="nobody").json()["code"] == "AGENT_UNKNOWN"
     assert configure(client, GOOD, before="none").json()["changed"] is True
     assert configure(client, GOOD, before="none").json()["code"] == "SOURCE_CONFIGURED"
-    client.post("/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
+    client.post("/api/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
     assert client.post(f"{SHOP}/remove", json={}).json()["code"] == "SOURCE_SYNCING"
     assert client.post(f"{SHOP}/remove", json={"stop_tables": True}).json()["changed"] is True
-    assert client.get("/v1/tenants/acme/sources/shop/tables/shop/orders").json()["state"] == "stopped"
+    assert client.get("/api/v1/tenants/acme/sources/shop/tables/shop/orders").json()["state"] == "stopped"
     assert client.get(SHOP).json()["code"] == "SOURCE_NOT_CONFIGURED"
-    assert client.post("/v1/tenants/other/sources/shop/configuration/remove", json={}).status_code == 404
+    assert client.post("/api/v1/tenants/other/sources/shop/configuration/remove", json={}).status_code == 404
     assert registry.configurations(AGENT) == ()
     with database.read() as connection:
         actions = connection.execute(select(AuditEntry.action).order_by(AuditEntry.id)).scalars().all()
@@ -187,12 +187,12 @@ def test_commands_when_they_are_refused_then_what_the_messages_say_is_taken(
     file.write_text("kind: other")
     take_remedy(run("sources", "add", "shop", "--agent", "agent-1", "-f", "FILE"), 5)
     assert client.get(SHOP).json()["generation"] == 2
-    client.post("/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
+    client.post("/api/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
     refused = run("sources", "remove", "shop")
     assert "with --stop-tables." in refused.stderr
     take_remedy(refused, 4)
     assert run("sources", "remove", "shop").returncode == 0
-    client.post("/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
+    client.post("/api/v1/tenants/acme/sources/shop/start", json={"tables": [table("orders")]})
     assert configure(client, GOOD).json()["changed"] is True
     assert run("sources", "remove", "shop", "--stop-tables").stdout == "Source shop is configured no more.\n"
 
@@ -202,57 +202,59 @@ def test_fleet_when_it_is_planned_then_nothing_is_changed_and_apply_does_the_sam
 ) -> None:
     wanted = fleet([table("orders"), table("later", start="now", dump={"priority": 3})])
     every = [("create", "agent-1"), ("create", "shop"), ("start", "later"), ("start", "orders")]
-    assert changes(client.post("/v1/tenants/acme/fleet/plan", json=wanted)) == every
+    assert changes(client.post("/api/v1/tenants/acme/fleet/plan", json=wanted)) == every
     with database.read() as connection:
         for model in (Tenant, Source, AuditEntry):
             assert connection.execute(select(func.count()).select_from(model)).scalar_one() == 0
-    assert changes(client.post("/v1/tenants/acme/fleet/apply", json=wanted)) == every
+    assert changes(client.post("/api/v1/tenants/acme/fleet/apply", json=wanted)) == every
     assert client.get(SHOP).json()["wanted_tables"] == 2
     facts.record_shop(registry)  # a cartography with one of them
     assert client.get(SHOP).json()["wanted_tables"] == 1
-    orders = client.get("/v1/tenants/acme/sources/shop/tables/shop/orders").json()
+    orders = client.get("/api/v1/tenants/acme/sources/shop/tables/shop/orders").json()
     assert (orders["desired"], orders["start"]) == ("syncing", "dump")
     for word in ("plan", "apply"):
-        assert changes(client.post(f"/v1/tenants/acme/fleet/{word}", json=wanted)) == []
+        assert changes(client.post(f"/api/v1/tenants/acme/fleet/{word}", json=wanted)) == []
     known = ("orders", "items", "notes", "later")
     facts.record_cartography(
         registry, KEY, "mysql", "9.7.0", facts.UUID, [facts.table_seen(name) for name in known], facts.T0
     )
     assert client.get(SHOP).json()["wanted_tables"] == 0
-    assert client.get("/v1/tenants/acme/sources/shop/tables/shop/later").json()["start"] == "now"
-    assert changes(client.post("/v1/tenants/acme/fleet/apply", json=wanted)) == []
+    assert client.get("/api/v1/tenants/acme/sources/shop/tables/shop/later").json()["start"] == "now"
+    assert changes(client.post("/api/v1/tenants/acme/fleet/apply", json=wanted)) == []
 
 
 def test_fleet_when_it_lacks_what_is_there_then_that_stays_unless_it_is_pruned(
     client: httpx.Client, registry: SqlRegistry, database: Database
 ) -> None:
     facts.record_shop(registry)
-    first = client.post("/v1/tenants/acme/fleet/apply", json=fleet([table("orders"), table("items"), table("later")]))
+    first = client.post(
+        "/api/v1/tenants/acme/fleet/apply", json=fleet([table("orders"), table("items"), table("later")])
+    )
     dumped = [change for change in first.json()["changes"] if change["table"] in ("orders", "items")]
     assert [(one["estimated_rows"], one["estimated_bytes"]) for one in dumped] == [(1_000, 65_536)] * 2
     less = fleet([table("orders")], GOOD | {"filter_policy": "drop"})
-    answer = client.post("/v1/tenants/acme/fleet/apply", json=less)
+    answer = client.post("/api/v1/tenants/acme/fleet/apply", json=less)
     assert changes(answer) == [("change", "shop")]
     assert "resync" in answer.json()["changes"][0]["detail"]
     assert changes(answer, "kept") == [("keep", "items"), ("keep", "later")]
-    pruned = client.post("/v1/tenants/acme/fleet/apply", json=less | {"prune": True})
+    pruned = client.post("/api/v1/tenants/acme/fleet/apply", json=less | {"prune": True})
     assert (changes(pruned), changes(pruned, "kept")) == ([("stop", "items"), ("stop", "later")], [])
     assert client.get(SHOP).json()["wanted_tables"] == 0
     # one that has stopped goes on where it stopped; without `tables` nothing is said of any
-    again = client.post("/v1/tenants/acme/fleet/apply", json=fleet([table("orders"), table("items")]))
+    again = client.post("/api/v1/tenants/acme/fleet/apply", json=fleet([table("orders"), table("items")]))
     assert changes(again) == [("change", "shop"), ("resume", "items")]
-    assert changes(client.post("/v1/tenants/acme/fleet/apply", json=fleet(prune=True))) == []
+    assert changes(client.post("/api/v1/tenants/acme/fleet/apply", json=fleet(prune=True))) == []
     # another agent's sources are not the file's
     registry.record_agent(facts.agent_seen("acme", ["shop"]))
     other = {"agents": {"agent-2": {"sources": {}}}, "prune": True}
-    assert changes(client.post("/v1/tenants/acme/fleet/apply", json=other)) == [("create", "agent-2")]
+    assert changes(client.post("/api/v1/tenants/acme/fleet/apply", json=other)) == [("create", "agent-2")]
     moved = {"agents": {"agent-2": {"sources": {"shop": {"configuration": GOOD}}}}}
-    assert changes(client.post("/v1/tenants/acme/fleet/apply", json=moved)) == [("move", "shop")]
+    assert changes(client.post("/api/v1/tenants/acme/fleet/apply", json=moved)) == [("move", "shop")]
     assert registry.configurations(AGENT) == ()
     both = moved["agents"] | fleet()["agents"]
-    assert client.post("/v1/tenants/acme/fleet/apply", json={"agents": both}).status_code == 422
+    assert client.post("/api/v1/tenants/acme/fleet/apply", json={"agents": both}).status_code == 422
     nothing = {"agents": {"agent-2": {"sources": {}}}, "prune": True}
-    gone = client.post("/v1/tenants/acme/fleet/apply", json=nothing)
+    gone = client.post("/api/v1/tenants/acme/fleet/apply", json=nothing)
     assert changes(gone) == [("stop", "items"), ("stop", "orders"), ("remove", "shop")]
     with database.read() as connection:
         assert set(connection.execute(select(Sync.desired)).scalars()) == {"stopped"}
@@ -262,17 +264,17 @@ def test_fleet_when_an_agent_denies_a_table_then_the_rest_is_done_and_the_refusa
     client: httpx.Client, registry: SqlRegistry
 ) -> None:
     early = fleet([table("orders"), table("hidden")])
-    client.post("/v1/tenants/acme/fleet/apply", json=early)
+    client.post("/api/v1/tenants/acme/fleet/apply", json=early)
     facts.record_shop(registry, "orders")
     seen = [facts.table_seen("orders"), facts.table_seen("hidden", denied=True)]
     facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, seen, facts.T0)
     view = client.get(SHOP).json()
     assert view["wanted_tables"] == 1
     assert [(one["table"], one["problem"]["code"]) for one in view["refused_tables"]] == [("hidden", "TABLE_DENIED")]
-    answer = client.post("/v1/tenants/acme/fleet/apply", json=fleet([table("orders"), table("hidden")])).json()
+    answer = client.post("/api/v1/tenants/acme/fleet/apply", json=fleet([table("orders"), table("hidden")])).json()
     refused = {change["table"]: change["refused"] and change["refused"]["code"] for change in answer["changes"]}
     assert refused == {"hidden": "TABLE_DENIED"}
-    assert client.get("/v1/tenants/acme/sources/shop/tables/shop/orders").json()["desired"] == "syncing"
+    assert client.get("/api/v1/tenants/acme/sources/shop/tables/shop/orders").json()["desired"] == "syncing"
 
 
 FILE = """\

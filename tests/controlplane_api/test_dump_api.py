@@ -16,7 +16,7 @@ from tests.controlplane_api.facts import KEY, LANDING, T0, chunk, cut, dump_even
 from tests.controlplane_api.test_api import SHOP, path_of, post, problem
 from tests.stack import http_client
 
-ACME = "/v1/tenants/acme"
+ACME = "/api/v1/tenants/acme"
 RANGES = tuple(KeyRange(number, f'["{number}"]' if number else "", f'["{number + 1}"]') for number in range(4))
 
 
@@ -183,7 +183,7 @@ def test_start_when_from_a_dump_then_the_dump_is_made_with_its_options(client: h
 def test_dumps_when_listed_then_paged_newest_first_and_only_the_tenants(client: httpx.Client, shop: SqlRegistry):
     other = SourceKey("globex", "shop")
     facts.record_shop(shop, "plans", key=other)
-    theirs = "/v1/tenants/globex/sources/shop"
+    theirs = "/api/v1/tenants/globex/sources/shop"
     post(client, f"{theirs}/tables/shop/plans/start", {"start": "dump"})
     ours = [post(client, path_of("shop", "orders", "/dump"))["dump"]]
     for _ in range(2):
@@ -199,13 +199,13 @@ def test_dumps_when_listed_then_paged_newest_first_and_only_the_tenants(client: 
     assert pages == [ours[:2], ours[2:]]
     running = client.get(f"{SHOP}/dumps", params={"running": True}).json()["dumps"]
     assert [each["dump"] for each in running] == ours[:1]
-    (plans,) = client.get("/v1/tenants/globex/dumps").json()["dumps"]
+    (plans,) = client.get("/api/v1/tenants/globex/dumps").json()["dumps"]
     assert (plans["table"], plans["source"]) == ("plans", "shop")
     problem(client.get(f"{SHOP}/dumps/{plans['dump']}"), 404, "DUMP_UNKNOWN")
     for word, body in (("cancel", {}), ("pause", {}), ("limits", {}), ("priority", {"priority": 1})):
         problem(client.post(f"{SHOP}/dumps/{plans['dump']}/{word}", json=body), 404, "DUMP_UNKNOWN")
-    problem(client.get("/v1/tenants/initech/sources/shop/dumps"), 404, "SOURCE_UNKNOWN")
-    assert client.get("/v1/tenants/initech/dumps").json()["dumps"] == []
+    problem(client.get("/api/v1/tenants/initech/sources/shop/dumps"), 404, "SOURCE_UNKNOWN")
+    assert client.get("/api/v1/tenants/initech/dumps").json()["dumps"] == []
     assert len(shop.dumps(other).dumps) == 1
 
 

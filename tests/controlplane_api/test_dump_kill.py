@@ -22,7 +22,7 @@ from tests.stack import Process, http_client, wait_for
 
 KILLS = 4
 TABLES = ("items", "notes", "orders")
-DUMPS = "/v1/tenants/acme/sources/shop/dumps"
+DUMPS = "/api/v1/tenants/acme/sources/shop/dumps"
 CANCELLED = "the dump that should have brought them was cancelled"
 
 

@@ -16,7 +16,7 @@ from tests.stack import Process, Stack, stack, wait_for
 
 __all__ = ["database"]
 
-SHOP = "/v1/tenants/acme/sources/shop"
+SHOP = "/api/v1/tenants/acme/sources/shop"
 ROWS = 20_000
 
 

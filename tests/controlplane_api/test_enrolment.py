@@ -336,7 +336,7 @@ def test_secrets_when_everything_is_said_and_logged_then_they_are_nowhere(tmp_pa
         with database.read() as connection:
             for table in ("enrolment_token", "audit", "agent", "certificate_authority"):
                 said += [repr(tuple(row)) for row in connection.execute(text(f"SELECT * FROM {table}"))]
-            said += [repr(tuple(row)) for row in tokens.listed(connection, "acme")]
+            said += [repr(tuple(row)) for row in tokens.listed(connection, "acme", 100)]
         secret = token.secret
         private = identity.key.private_numbers().private_value.to_bytes(32, "big")
         pems = [file.path.read_text(), (here.folder / "ca" / "ca.key").read_text()]
@@ -356,7 +356,7 @@ def test_api_when_it_shows_tokens_then_their_secrets_are_in_the_answer_that_made
     tmp_path: Path, database: Database
 ) -> None:
     SqlAuthority(database, tmp_path / "ca", timedelta(hours=1))
-    with serving(database) as url, httpx.Client(base_url=f"{url}/v1/tenants/acme", timeout=300) as client:
+    with serving(database) as url, httpx.Client(base_url=f"{url}/api/v1/tenants/acme", timeout=300) as client:
         made = client.post("/tokens", json={"agent": "db-1"}).json()
         token = EnrolmentToken.parse(made["token"])
         shown = [client.get(path).text for path in ("/tokens", "/audit", "/agents", "/fleet")]
@@ -369,7 +369,7 @@ def test_api_when_it_shows_tokens_then_their_secrets_are_in_the_answer_that_made
         assert [text for text in shown if any(form in text for form in forms)] == []
         problem = client.post("/tokens/0123456789abcdef/revoke", json={})
         assert (problem.status_code, problem.json()["code"]) == (404, "TOKEN_UNKNOWN")
-        other = client.post(f"{url}/v1/tenants/globex/tokens/{token.id}/revoke", json={})
+        other = client.post(f"{url}/api/v1/tenants/globex/tokens/{token.id}/revoke", json={})
         assert (other.status_code, other.json()["code"]) == (404, "TOKEN_UNKNOWN")
 
 

@@ -142,7 +142,7 @@ def test_enrolment_when_it_is_refused_then_what_the_messages_say_is_taken(tmp_pa
 
 def good_tokens(operator: Operator) -> list[str]:
     with operator.database.read() as connection:
-        found = tokens.listed(connection, "acme")
+        found = tokens.listed(connection, "acme", 100)
     return [row.token for row in found if row.used_at_us is None and row.revoked_at_us is None]
 
 

@@ -11,7 +11,7 @@ from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, cut, entry, file, record_shop, started
 from tests.stack import http_client
 
-PATH = "/v1/tenants/acme/sources/shop"
+PATH = "/api/v1/tenants/acme/sources/shop"
 
 
 @pytest.fixture

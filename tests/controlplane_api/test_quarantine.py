@@ -132,7 +132,7 @@ def test_gateway_when_a_poisonous_entry_is_in_its_log_then_it_serves_the_others_
     async def scenario(url: str) -> None:
         http, here = http_client(url), {"MENURA_API": url, "MENURA_TENANT": "acme"}
         run_command = lambda *words: asyncio.to_thread(menura, *words, **here)  # noqa: E731
-        shop = "/v1/tenants/acme/sources/shop"
+        shop = "/api/v1/tenants/acme/sources/shop"
         async with (
             running_gateway(tmp_path, SqlRegistry(database)) as address,
             scripted_agent(address, "shop", tenant="globex") as honest,

@@ -59,7 +59,7 @@ class Client:
 
     def dump(self) -> str:
         """UUID of the newest one."""
-        dumps = self.http.get("/v1/tenants/acme/sources/shop/dumps").json()["dumps"]
+        dumps = self.http.get("/api/v1/tenants/acme/sources/shop/dumps").json()["dumps"]
         return str(max(dumps, key=lambda each: each["created_at_us"])["dump"])
 
 
@@ -90,9 +90,9 @@ def test_dump_when_a_command_is_refused_then_what_it_says_instead_is_taken(
     client.obeys(client.refused("dump", "start", *ORDERS), f"dump cancel {first}")
     client.obeys(client.refused("dump", "pause", first), "dump start shop shop.orders")
     client.obeys(client.refused("dump", "pause", "ffffffff"), "dump list --all")
-    unknown = client.http.post("/v1/tenants/acme/sources/shop/dumps/nowhere/pause", json={}).json()
+    unknown = client.http.post("/api/v1/tenants/acme/sources/shop/dumps/nowhere/pause", json={}).json()
     client.obeys(unknown["remedy"], "dump list --all")
-    shown = client.http.get("/v1/tenants/acme/sources/shop/dumps/nowhere").json()
+    shown = client.http.get("/api/v1/tenants/acme/sources/shop/dumps/nowhere").json()
     client.obeys(shown["remedy"], "dump list --all")
     second = client.dump()
     registry.record_dump_plan(KEY, second, DumpPlanned((), (), 10, 10, None, None, ""), T0)
@@ -113,7 +113,8 @@ def test_dump_when_the_log_is_not_kept_long_enough_then_both_commands_of_the_mes
     warning = "It may take 1 h; the server keeps its log for 60 s, and for longer with: SET LOG = 604800"
     registry.record_dump_plan(KEY, client.dump(), DumpPlanned((), (), 10, 10, 60, 3_600, warning), T0)
     (message,) = [
-        each["problem"]["message"] for each in client.http.get("/v1/tenants/acme/sources/shop/dumps").json()["dumps"]
+        each["problem"]["message"]
+        for each in client.http.get("/api/v1/tenants/acme/sources/shop/dumps").json()["dumps"]
     ]
     assert f"{warning}. " in message
     plain, forced = _COMMAND.findall(message)
@@ -128,7 +129,7 @@ def test_lakes_when_one_is_unknown_or_silent_then_what_the_message_says_is_taken
 ) -> None:
     client.obeys(client.refused("lakes", "--forget", "nowhere"), "lakes")
     Sink().tell(client.database, 0, T0, entry=1)
-    (problem,) = [each["problem"] for each in client.http.get("/v1/lakes").json()["lakes"]]
+    (problem,) = [each["problem"] for each in client.http.get("/api/v1/lakes").json()["lakes"]]
     assert problem["code"] == "LAKE_SILENT"
     client.obeys(problem["message"], "lakes --forget main")
     monkeypatch.setattr("controlplane_api.lakes.MAX_LAKES", 1)
@@ -149,7 +150,7 @@ def test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken(
         OtherServerSeen(identity, "db2", "db1", "1-9", "1-1", "1-5", "1-5", "", None),
     )  # fmt: skip
     offer("first")
-    path = "/v1/tenants/acme/sources/shop/other-server"
+    path = "/api/v1/tenants/acme/sources/shop/other-server"
     shown = client.http.get(path).json()["identity"]
     offer("second")
     changed = client.http.post(f"{path}/accept", json={"identity": shown}).json()
@@ -163,7 +164,7 @@ def test_quarantine_when_it_begins_or_is_over_then_what_the_messages_say_is_take
     poison = facts.event("orders", 2**63)
     registry.apply_entry(LANDING, entry(2, cut(2, events=[poison])))
     client.obeys(str(quarantined(KEY, "cut 2")), "sources quarantine shop")
-    shown = client.http.get("/v1/tenants/acme/sources/shop/quarantine").json()["problem"]["message"]
+    shown = client.http.get("/api/v1/tenants/acme/sources/shop/quarantine").json()["problem"]["message"]
     client.obeys(shown, "sources quarantine shop --retry", "sources quarantine shop --skip")
     client.obeys(client.refused("sources", "quarantine", "shop"), "sources")
 

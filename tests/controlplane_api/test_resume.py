@@ -12,7 +12,7 @@ from tests.stack import Stack, stack, wait_for
 
 __all__ = ["source"]
 
-TABLE = "/v1/tenants/acme/sources/shop/tables/shop/orders"
+TABLE = "/api/v1/tenants/acme/sources/shop/tables/shop/orders"
 
 
 def landed_rows(running: Stack) -> int:

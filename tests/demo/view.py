@@ -41,7 +41,7 @@ class Follower:
         self.connection = self.database.connect()
 
     def look(self) -> list[TableLook]:
-        source = f"/v1/tenants/{self.stack.tenant}/sources/{self.source}"
+        source = f"/api/v1/tenants/{self.stack.tenant}/sources/{self.source}"
         tables = {table["table"]: table for table in self.stack.get(f"{source}/tables")["tables"]}
         lag_us = self.stack.get(source)["lag_us"]
         with self.connection.cursor() as cursor:

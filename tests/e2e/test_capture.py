@@ -42,7 +42,7 @@ def test_two_tenants_when_sources_have_one_name_then_api_landing_and_lake_stay_a
             running.start_sync("shop", "same", "t", "oldest", tenant=tenant)
             wait_until_equal(running.lake, tenant, "shop", servers[flavor], "same", ["t"])
         for tenant, flavor in (("red", "mysql"), ("blue", "mariadb")):
-            sources = running.get(f"/v1/tenants/{tenant}/sources")
+            sources = running.get(f"/api/v1/tenants/{tenant}/sources")
             assert [source["source"] for source in sources["sources"]] == ["shop"]
             assert [source["flavor"] for source in sources["sources"]] == [flavor]
             landed = list((running.landing / "data" / tenant).rglob("*.parquet"))

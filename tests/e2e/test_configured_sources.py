@@ -91,7 +91,7 @@ def test_fleet_when_messages_and_the_database_are_lost_then_the_agent_converges_
         assert changes(running.command("plan", "-f", file, "--json")) == [
             ("create", ""), ("create", "shop"), ("start", "shop")
         ]  # fmt: skip
-        assert running.get("/v1/tenants/acme/fleet")["agents"] == []  # a plan alone
+        assert running.get("/api/v1/tenants/acme/fleet")["agents"] == []  # a plan alone
         running.command("apply", "-f", file)
         assert (shown(running)["state"], shown(running)["reason"]) == ("unknown", "AGENT_AWAY")
         with agent_inside(config_without_sources(tmp_path, running)):
@@ -110,7 +110,9 @@ def test_fleet_when_messages_and_the_database_are_lost_then_the_agent_converges_
             wait_until(running, "other", "applied", "CONFIGURATION_APPLIED")
             wait_until(running, "shop", "applied", "CONFIGURATION_APPLIED")
             assert shown(running)["generation"] == shown(running)["effective_generation"] == 2
-            wait_for("the new source's tables", lambda: running.get("/v1/tenants/acme/sources/other/tables")["total"])
+            wait_for(
+                "the new source's tables", lambda: running.get("/api/v1/tenants/acme/sources/other/tables")["total"]
+            )
             with restored(running, older):
                 database.commit(Change(ORDERS, None, order(1000, "meanwhile")))
             wait_until(running, "shop", "applied", "CONFIGURATION_APPLIED")

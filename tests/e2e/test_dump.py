@@ -31,7 +31,7 @@ UNFINISHED = ("failed", "refused", "cancelled", "lost")
 
 def path_of(running: Stack, source: str) -> str:
     """Of the source's dumps, in the API."""
-    return f"/v1/tenants/{running.tenant}/sources/{source}/dumps"
+    return f"/api/v1/tenants/{running.tenant}/sources/{source}/dumps"
 
 
 def dumps(running: Stack, source: str) -> dict[str, dict[str, Any]]:

@@ -51,7 +51,7 @@ def agent_of(stack: Stack, source: Server, name: str = "db1") -> Process:
 
 def shown(stack: Stack, name: str = "db1") -> dict[str, Any]:
     """The agent as the API shows it."""
-    found = [agent for agent in stack.get(f"/v1/tenants/{stack.tenant}/agents")["agents"] if agent["agent"] == name]
+    found = [agent for agent in stack.get(f"/api/v1/tenants/{stack.tenant}/agents")["agents"] if agent["agent"] == name]
     view: dict[str, Any] = found[0]
     return view
 

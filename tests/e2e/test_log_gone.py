@@ -111,7 +111,7 @@ def waiting_source(running: Stack, source: str) -> str:
     for table in TABLES:
         wait_for(f"{table} to say so", lambda table=table: says_so(table))
     # the stream says why at once; which server is there comes with the agent's effective state
-    offered = f"/v1/tenants/{running.tenant}/sources/{source}/other-server"
+    offered = f"/api/v1/tenants/{running.tenant}/sources/{source}/other-server"
     wait_for("the server that waits for acceptance", lambda: running.client.get(offered).is_success)
     wait_for("an unknown lag", lambda: running.source(source)["lag_us"] is None)
     assert message in running.command("sources")

@@ -42,9 +42,9 @@ def test_dump_when_its_source_has_no_snapshots_then_the_commands_of_its_remedy_b
         with agent_inside(config(tmp_path, f"127.0.0.1:{running.gateway_port}", snapshots="none")):
             running.start_sync("shop", *KEYED, "now")
             (dump,) = running.post(
-                "/v1/tenants/acme/sources/shop/dumps", {"tables": [{"database": "shop", "table": "keyed"}]}
+                "/api/v1/tenants/acme/sources/shop/dumps", {"tables": [{"database": "shop", "table": "keyed"}]}
             )["tables"]
-            path = f"/v1/tenants/acme/sources/shop/dumps/{dump['dump']}"
+            path = f"/api/v1/tenants/acme/sources/shop/dumps/{dump['dump']}"
             wait_for("its failure", lambda: running.get(path)["state"] == "failed")
             for command in commands(running.get(path)["problem"]["message"]):
                 running.command(*command)

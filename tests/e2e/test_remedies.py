@@ -169,7 +169,7 @@ def dump_failed(running: Stack, source: str, table: str, code: str) -> str:
     """What the newest dump of the table says when it has ended."""
 
     def look() -> dict[str, Any] | None:
-        dumps = running.get(f"/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
+        dumps = running.get(f"/api/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
         newest = next((each for each in dumps if each["table"] == table), None)
         problem: dict[str, Any] | None = newest["problem"] if newest is not None else None
         return problem if problem is not None and problem["code"] == code else None
@@ -298,7 +298,7 @@ def test_desired_state_when_the_control_database_is_lost_then_its_remedy_goes_on
         wait_for("the API to answer", lambda: running.api_answers() or None)
 
         def look() -> dict[str, Any] | None:
-            answer = running.client.get(f"/v1/tenants/{running.tenant}/sources/{source}")
+            answer = running.client.get(f"/api/v1/tenants/{running.tenant}/sources/{source}")
             problem: dict[str, Any] | None = answer.json()["problem"] if answer.is_success else None
             return problem if problem is not None and problem["code"] == "DESIRED_STATE_LOST" else None
 

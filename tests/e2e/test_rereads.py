@@ -57,7 +57,7 @@ def test_tables_when_their_rows_change_unlogged_are_re_read_beside_their_streams
         events = running.get(f"{running.table_path(source, database, 'truncated')}/events")["events"]
         assert [event["kind"] for event in events][:3] == ["DUMPED", "DUMP_STARTED", "ALTERED"]
         assert "took rows away" in events[2]["unlogged_changes"]
-        dumps = running.get(f"/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
+        dumps = running.get(f"/api/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
         assert {dump["table"] for dump in dumps if dump["state"] == "done"} == set(UNLOGGED)
         assert sum(dump["table"] == "left" for dump in dumps) == 1, "nothing happened to it"
         for table in UNLOGGED:

@@ -20,7 +20,7 @@ TABLES, GENERATED = ("dumped", "oldest"), ("size", "shown")
 
 
 def dumps(running: Stack, source: str) -> set[str]:
-    return {dump["dump"] for dump in running.get(f"/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]}
+    return {dump["dump"] for dump in running.get(f"/api/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]}
 
 
 def test_tables_when_updates_lack_generated_columns_then_the_lake_is_equal_without_them(

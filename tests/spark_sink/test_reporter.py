@@ -79,7 +79,7 @@ def cut(number: int, source: str = "shop", commit_us: int = 5) -> CutSeen:
 
 
 def lakes(url: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.get(f"{url}/v1/lakes", timeout=300).json()["lakes"]
+    found: list[dict[str, Any]] = httpx.get(f"{url}/api/v1/lakes", timeout=300).json()["lakes"]
     return found
 
 

@@ -64,7 +64,7 @@ async function ask(path, body) {
   return facts;
 }
 
-const tenantPath = () => `/v1/tenants/${encodeURIComponent(view.tenant)}`;
+const tenantPath = () => `/api/v1/tenants/${encodeURIComponent(view.tenant)}`;
 const sourcePath = () => `${tenantPath()}/sources/${encodeURIComponent(view.source)}`;
 
 function showTenants(tenants) {
@@ -359,7 +359,7 @@ function showTables(page) {
 async function refresh() {
   const round = ++view.round; // an answer that was overtaken is not shown
   try {
-    showTenants((await ask("/v1/fleet")).tenants);
+    showTenants((await ask("/api/v1/fleet?limit=1000")).tenants);
     const fleet = await ask(`${tenantPath()}/fleet`);
     if (round !== view.round) return;
     showOverview(fleet);

@@ -17,7 +17,7 @@ from controlplane_api.identity import agents, audit
 from controlplane_api.states import Action, StartKind
 from controlplane_api.wanted_tables import Wanted
 
-router = APIRouter(prefix="/v1/tenants/{tenant}")
+router = APIRouter(prefix="/api/v1/tenants/{tenant}")
 
 #: the API knows no callers yet
 ACTOR = "API"

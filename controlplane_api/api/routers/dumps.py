@@ -5,40 +5,53 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
+from starlette.responses import Response
 
 from controlplane_api import dumps, rereads
-from controlplane_api.api import dump_queries, queries
+from controlplane_api.api import dump_queries, queries, versions
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, DumpName, SourceName, TableName, TenantName
 from controlplane_api.api.requests import DumpCommand, DumpManyRequest, DumpPriority, DumpRequest
-from controlplane_api.api.routers.outcomes import dump_options, named_tables, outcomes_view
+from controlplane_api.api.routers.outcomes import ACCEPTED, command_tables, dump_options, named_tables
 from controlplane_api.api.views import DumpChanged, DumpDetail, DumpLimits, Dumps, DumpView, Outcomes
-from controlplane_api.database import Database
+from controlplane_api.api.writing import GUARDED, TAGGED, WriteIf, Writing
+from controlplane_api.errors import (
+    DumpNotResumable,
+    DumpOver,
+    DumpRunning,
+    DumpUnknown,
+    SourceUnknown,
+    SyncNotRunning,
+    TableDenied,
+    TableUnknown,
+)
+from controlplane_api.syncs import Outcome
 
-router = APIRouter(prefix="/v1/tenants/{tenant}")
+router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["dumps"])
 
-MAX_PAGE_DUMPS = 1_000
+OF_DUMP = refusals(SourceUnknown, DumpUnknown) | TAGGED
+WRITES_DUMP = OF_DUMP | refusals(DumpOver, DumpNotResumable, DumpRunning, *GUARDED)
 
 Running = Annotated[bool, Query(description="Only those that are not over.")]
-Cursor = Annotated[int | None, Query(ge=0, le=2**63 - 1)]
-Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_DUMPS)]
 
 
 @router.get("/dumps")
 def get_dumps(
-    tenant: TenantName, database: ControlDatabase, running: Running = False, cursor: Cursor = None, limit: Limit = 100
+    tenant: TenantName, database: ControlDatabase, running: Running = False, cursor: Cursor = "", limit: Limit = 100
 ) -> Dumps:
     """Of all sources of the tenant, the newest first."""
     with database.read() as connection:
         return dump_queries.dumps(connection, tenant, running=running, cursor=cursor, limit=limit)
 
 
-@router.get("/sources/{source}/dumps")
+@router.get("/sources/{source}/dumps", responses=refusals(SourceUnknown))
 def get_source_dumps(
     tenant: TenantName,
     source: SourceName,
     database: ControlDatabase,
     running: Running = False,
-    cursor: Cursor = None,
+    cursor: Cursor = "",
     limit: Limit = 100,
 ) -> Dumps:
     with database.read() as connection:
@@ -46,87 +59,106 @@ def get_source_dumps(
         return dump_queries.dumps(connection, tenant, source, running=running, cursor=cursor, limit=limit)
 
 
-@router.get("/sources/{source}/dumps/{dump}")
-def get_dump(tenant: TenantName, source: SourceName, dump: DumpName, database: ControlDatabase) -> DumpDetail:
+@router.get("/sources/{source}/dumps/{dump}", responses=OF_DUMP)
+def get_dump(
+    tenant: TenantName, source: SourceName, dump: DumpName, database: ControlDatabase, response: Response
+) -> DumpDetail:
     with database.read() as connection:
-        return dump_queries.dump(connection, queries.source_row(connection, tenant, source).id, dump)
+        source_id = queries.source_row(connection, tenant, source).id
+        response.headers["etag"] = versions.dump_tag(connection, source_id, dump)
+        return dump_queries.dump(connection, source_id, dump)
 
 
-@router.post("/sources/{source}/dumps")
-def start_dumps(
-    tenant: TenantName, source: SourceName, request: DumpManyRequest, database: ControlDatabase
-) -> Outcomes:
+@router.post(
+    "/sources/{source}/dumps",
+    status_code=202,
+    responses=ACCEPTED | refusals(SourceUnknown, *GUARDED),
+)
+def start_dumps(tenant: TenantName, source: SourceName, request: DumpManyRequest, write: WriteIf) -> Outcomes:
     """Dump several tables that are synced, or all of them; refusals are told table by table."""
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        outcomes = dumps.start_dumps(connection, row.id, named_tables(request.tables), dump_options(request))
-        return outcomes_view(connection, tenant, source, outcomes)
+
+    def command(connection: Connection, source_id: int) -> list[Outcome]:
+        names = named_tables(connection, source_id, request.tables)
+        return dumps.start_dumps(connection, source_id, names, dump_options(request))
+
+    return command_tables(write, tenant, source, "dump", command)
 
 
-@router.post("/sources/{source}/tables/{database}/{table}/dump")
+@router.post(
+    "/sources/{source}/tables/{database}/{table}/dump",
+    responses=TAGGED | refusals(SourceUnknown, TableUnknown, DumpRunning, SyncNotRunning, TableDenied, *GUARDED),
+)
 def start_dump(
-    tenant: TenantName, source: SourceName, table: TableName, request: DumpRequest, control: ControlDatabase
+    tenant: TenantName, source: SourceName, table: TableName, request: DumpRequest, write: WriteIf
 ) -> DumpView:
     """Dump a table that is synced: beside its stream; or, where it has no unique key, its sync begins anew."""
-    with control.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        outcome = dumps.start_dumps(connection, row.id, [table], dump_options(request))[0]
+
+    def act(connection: Connection) -> DumpView:
+        source_id = queries.source_row(connection, tenant, source).id
+        outcome = dumps.start_dumps(connection, source_id, [table], dump_options(request))[0]
         if outcome.refused is not None:
             raise outcome.refused
-        return dump_queries.dump(connection, row.id, outcome.dump)
+        return _shown(connection, source_id, outcome.dump)
+
+    return write.run(DumpView, act, versions.of_table(tenant, source, table))
 
 
-@router.post("/sources/{source}/dumps/{dump}/pause")
+@router.post("/sources/{source}/dumps/{dump}/pause", responses=WRITES_DUMP)
 def pause_dump(
-    tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, database: ControlDatabase
+    tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, write: WriteIf
 ) -> DumpChanged:
-    return _command(database, tenant, source, dump, dumps.pause)
+    return _command(write, tenant, source, dump, dumps.pause)
 
 
-@router.post("/sources/{source}/dumps/{dump}/resume")
+@router.post("/sources/{source}/dumps/{dump}/resume", responses=WRITES_DUMP)
 def resume_dump(
-    tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, database: ControlDatabase
+    tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, write: WriteIf
 ) -> DumpChanged:
     """Also of one that failed: it goes on where its ranges are."""
-    return _command(database, tenant, source, dump, dumps.resume)
+    return _command(write, tenant, source, dump, dumps.resume)
 
 
-@router.post("/sources/{source}/dumps/{dump}/cancel")
+@router.post("/sources/{source}/dumps/{dump}/cancel", responses=WRITES_DUMP)
 def cancel_dump(
-    tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, database: ControlDatabase
+    tenant: TenantName, source: SourceName, dump: DumpName, _request: DumpCommand, write: WriteIf
 ) -> DumpChanged:
     """What it brought stays; its table goes on to be synced."""
-    return _command(database, tenant, source, dump, rereads.cancel)
+    return _command(write, tenant, source, dump, rereads.cancel)
 
 
-@router.post("/sources/{source}/dumps/{dump}/priority")
+@router.post("/sources/{source}/dumps/{dump}/priority", responses=WRITES_DUMP)
 def set_dump_priority(
-    tenant: TenantName, source: SourceName, dump: DumpName, request: DumpPriority, database: ControlDatabase
+    tenant: TenantName, source: SourceName, dump: DumpName, request: DumpPriority, write: WriteIf
 ) -> DumpChanged:
     def command(connection: Connection, source_id: int, uuid: str) -> bool:
         return dumps.set_priority(connection, source_id, uuid, request.priority)
 
-    return _command(database, tenant, source, dump, command)
+    return _command(write, tenant, source, dump, command)
 
 
-@router.post("/sources/{source}/dumps/{dump}/limits")
+@router.post("/sources/{source}/dumps/{dump}/limits", responses=WRITES_DUMP)
 def set_dump_limits(
-    tenant: TenantName, source: SourceName, dump: DumpName, request: DumpLimits, database: ControlDatabase
+    tenant: TenantName, source: SourceName, dump: DumpName, request: DumpLimits, write: WriteIf
 ) -> DumpChanged:
     """All three at once; they only narrow what the agent's own configuration allows."""
 
     def command(connection: Connection, source_id: int, uuid: str) -> bool:
         return dumps.set_limits(connection, source_id, uuid, **request.model_dump())
 
-    return _command(database, tenant, source, dump, command)
+    return _command(write, tenant, source, dump, command)
 
 
 def _command(
-    database: Database, tenant: str, source: str, dump: str, command: Callable[[Connection, int, str], bool]
+    write: Writing, tenant: str, source: str, dump: str, command: Callable[[Connection, int, str], bool]
 ) -> DumpChanged:
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        changed = command(connection, row.id, dump)
-        detail = dump_queries.dump(connection, row.id, dump)
-    fields = {name: getattr(detail, name) for name in DumpView.model_fields}
-    return DumpChanged(**fields, changed=changed)
+    def act(connection: Connection) -> DumpChanged:
+        source_id = queries.source_row(connection, tenant, source).id
+        changed = command(connection, source_id, dump)
+        return DumpChanged(**_shown(connection, source_id, dump).model_dump(), changed=changed)
+
+    return write.run(DumpChanged, act, versions.of_dump(tenant, source, dump))
+
+
+def _shown(connection: Connection, source_id: int, dump: str) -> DumpView:
+    detail = dump_queries.dump(connection, source_id, dump)
+    return DumpView(**{name: getattr(detail, name) for name in DumpView.model_fields})

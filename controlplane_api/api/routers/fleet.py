@@ -3,12 +3,15 @@
 from fastapi import APIRouter
 from menura.instants import now_us
 from sqlalchemy import Connection
+from starlette.responses import Response
 
 from controlplane_api import acceptance, quarantines
-from controlplane_api.api import queries, source_queries
+from controlplane_api.api import queries, source_queries, versions
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
 from controlplane_api.api.requests import AcceptRequest, QuarantineCommand
-from controlplane_api.api.routers.outcomes import outcomes_view
+from controlplane_api.api.routers.outcomes import ACCEPTED, command_tables
 from controlplane_api.api.views import (
     Accepted,
     Agents,
@@ -21,15 +24,24 @@ from controlplane_api.api.views import (
     SourceView,
     Tenants,
 )
+from controlplane_api.api.writing import GUARDED, TAGGED, WriteIf
+from controlplane_api.errors import (
+    OtherServerChanged,
+    OtherServerMissing,
+    SourceNotQuarantined,
+    SourceUnknown,
+)
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/api/v1", tags=["fleet"])
+
+OF_SOURCE = refusals(SourceUnknown)
 
 
 @router.get("/fleet")
-def get_tenants(database: ControlDatabase) -> Tenants:
+def get_tenants(database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Tenants:
     """The tenants that the caller may see: all, until identities come."""
     with database.read() as connection:
-        return Tenants(tenants=queries.tenants(connection))
+        return queries.tenants(connection, cursor=cursor, limit=limit)
 
 
 @router.get("/tenants/{tenant}/fleet")
@@ -39,32 +51,36 @@ def get_fleet(tenant: TenantName, database: ControlDatabase) -> Fleet:
         return Fleet(
             tenant=tenant,
             at_us=now_us(),
-            agents=queries.agents(connection, tenant),
-            sources=source_queries.sources(connection, tenant),
+            agents=queries.agents(connection, tenant).agents,
+            sources=source_queries.sources(connection, tenant).sources,
         )
 
 
 @router.get("/tenants/{tenant}/agents")
-def get_agents(tenant: TenantName, database: ControlDatabase) -> Agents:
+def get_agents(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Agents:
     with database.read() as connection:
-        return Agents(agents=queries.agents(connection, tenant))
+        return queries.agents(connection, tenant, cursor=cursor, limit=limit)
 
 
 @router.get("/tenants/{tenant}/sources")
-def get_sources(tenant: TenantName, database: ControlDatabase) -> Sources:
+def get_sources(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Sources:
     with database.read() as connection:
-        return Sources(sources=source_queries.sources(connection, tenant))
+        return source_queries.sources(connection, tenant, cursor=cursor, limit=limit)
 
 
-@router.get("/tenants/{tenant}/sources/{source}")
-def get_source(tenant: TenantName, source: SourceName, database: ControlDatabase) -> SourceView:
+@router.get("/tenants/{tenant}/sources/{source}", responses=OF_SOURCE | TAGGED)
+def get_source(tenant: TenantName, source: SourceName, database: ControlDatabase, response: Response) -> SourceView:
     """A source's status: lag, positions, rows, freshness, problem."""
     with database.read() as connection:
-        queries.source_row(connection, tenant, source)
-        return source_queries.sources(connection, tenant, source)[0]
+        source_id = queries.source_row(connection, tenant, source).id
+        response.headers["etag"] = versions.source_tag(connection, source_id)
+        return source_queries.sources(connection, tenant, source).sources[0]
 
 
-@router.get("/tenants/{tenant}/sources/{source}/other-server")
+@router.get(
+    "/tenants/{tenant}/sources/{source}/other-server",
+    responses=refusals(SourceUnknown, OtherServerMissing),
+)
 def get_other_server(tenant: TenantName, source: SourceName, database: ControlDatabase) -> OtherServerView:
     """The server that is there in place of the one that was read, and what following it would change."""
     with database.read() as connection:
@@ -74,43 +90,57 @@ def get_other_server(tenant: TenantName, source: SourceName, database: ControlDa
         return OtherServerView(**offered, tables_to_read_again=tables)
 
 
-@router.post("/tenants/{tenant}/sources/{source}/other-server/accept")
-def accept_other_server(
-    tenant: TenantName, source: SourceName, request: AcceptRequest, database: ControlDatabase
-) -> Accepted:
+@router.post(
+    "/tenants/{tenant}/sources/{source}/other-server/accept",
+    responses=refusals(SourceUnknown, OtherServerMissing, OtherServerChanged, *GUARDED) | TAGGED,
+)
+def accept_other_server(tenant: TenantName, source: SourceName, request: AcceptRequest, write: WriteIf) -> Accepted:
     """Follow the server with the identity that was shown; no other one."""
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        return Accepted(changed=acceptance.accept(connection, row.id, source, request.identity))
+
+    def act(connection: Connection) -> Accepted:
+        source_id = queries.source_row(connection, tenant, source).id
+        return Accepted(changed=acceptance.accept(connection, source_id, source, request.identity))
+
+    return write.run(Accepted, act, versions.of_source(tenant, source))
 
 
-@router.get("/tenants/{tenant}/sources/{source}/quarantine")
+@router.get(
+    "/tenants/{tenant}/sources/{source}/quarantine",
+    responses=refusals(SourceUnknown, SourceNotQuarantined),
+)
 def get_quarantine(tenant: TenantName, source: SourceName, database: ControlDatabase) -> QuarantineView:
     """What of the source is committed and can't be applied."""
     with database.read() as connection:
         return _quarantine(connection, queries.source_row(connection, tenant, source).id, source)
 
 
-@router.post("/tenants/{tenant}/sources/{source}/quarantine/retry")
+@router.post(
+    "/tenants/{tenant}/sources/{source}/quarantine/retry",
+    responses=refusals(SourceUnknown, SourceNotQuarantined, *GUARDED) | TAGGED,
+)
 def retry_quarantine(
-    tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
+    tenant: TenantName, source: SourceName, _request: QuarantineCommand, write: WriteIf
 ) -> QuarantineView:
     """Let the gateway apply it again."""
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        quarantines.retry(connection, row.id, source)
-        return _quarantine(connection, row.id, source)
+
+    def act(connection: Connection) -> QuarantineView:
+        source_id = queries.source_row(connection, tenant, source).id
+        quarantines.retry(connection, source_id, source)
+        return _quarantine(connection, source_id, source)
+
+    return write.run(QuarantineView, act, versions.of_source(tenant, source))
 
 
-@router.post("/tenants/{tenant}/sources/{source}/quarantine/skip")
-def skip_quarantine(
-    tenant: TenantName, source: SourceName, _request: QuarantineCommand, database: ControlDatabase
-) -> Outcomes:
+@router.post(
+    "/tenants/{tenant}/sources/{source}/quarantine/skip",
+    status_code=202,
+    responses=refusals(SourceUnknown, SourceNotQuarantined, *GUARDED) | ACCEPTED,
+)
+def skip_quarantine(tenant: TenantName, source: SourceName, _request: QuarantineCommand, write: WriteIf) -> Outcomes:
     """Go on behind it; the tables that it names begin anew, each with a dump."""
-    with database.write() as connection:
-        row = queries.source_row(connection, tenant, source)
-        outcomes = quarantines.skip(connection, row.id, source)
-        return outcomes_view(connection, tenant, source, outcomes)
+    return command_tables(
+        write, tenant, source, "resync", lambda connection, id_: quarantines.skip(connection, id_, source)
+    )
 
 
 def _quarantine(connection: Connection, source_id: int, source: str) -> QuarantineView:

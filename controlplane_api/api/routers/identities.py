@@ -1,96 +1,115 @@
 """Who agents are: tokens that enrol them, their end, whose a source is, and what was done and refused."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from menura.instants import now_us
 from sqlalchemy import Connection
 
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit, page_of, read_cursor
 from controlplane_api.api.paths import AgentName, ControlDatabase, SourceName, TenantName, TokenName
 from controlplane_api.api.requests import AgentCommand, AgentCreate, SourceAssign, TokenCommand, TokenCreate
 from controlplane_api.api.views import AgentChanged, Audit, AuditView, SourceAssigned, TokenCreated, Tokens, TokenView
+from controlplane_api.api.writing import KEYED, Write, WriteSecret
+from controlplane_api.errors import AgentExists, AgentUnknown, CaMissing, TokensTooMany, TokenUnknown
 from controlplane_api.identity import agents, audit, tokens
+from controlplane_api.models import AnyRow
 
-router = APIRouter(prefix="/v1/tenants/{tenant}")
+router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["identities"])
 
 #: the API knows no callers yet
 ACTOR = "API"
 
 
-@router.post("/tokens")
-def create_token(tenant: TenantName, request: TokenCreate, database: ControlDatabase) -> TokenCreated:
+@router.post("/tokens", responses=refusals(CaMissing, TokensTooMany))
+def create_token(tenant: TenantName, request: TokenCreate, write: WriteSecret) -> TokenCreated:
     """A token that enrols one agent, once. Its secret is in this answer and nowhere else."""
     now = now_us()
-    with database.write() as connection:
+
+    def act(connection: Connection) -> TokenCreated:
         token = tokens.create(connection, tenant, request.agent or "", request.ttl_seconds, now)
         found = f"{token.id} for {f'agent {request.agent}' if request.agent else 'a new agent'}"
         audit.record(connection, tenant, ACTOR, "create token", found=found)
-    return TokenCreated(
-        token=token.reveal(), id=token.id, agent=request.agent, expires_at_us=now + request.ttl_seconds * 1_000_000
-    )
+        shown = "" if write.dry_run else token.reveal()
+        ends = now + request.ttl_seconds * 1_000_000
+        return TokenCreated(token=shown, id=token.id, agent=request.agent, expires_at_us=ends)
+
+    return write.run(TokenCreated, act)
 
 
 @router.get("/tokens")
-def get_tokens(tenant: TenantName, database: ControlDatabase) -> Tokens:
+def get_tokens(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Tokens:
     """The newest first, without their secrets; those that are over are kept for 30 days."""
     with database.read() as connection:
-        return Tokens(tokens=_token_views(connection, tenant))
+        return _tokens(connection, tenant, cursor, limit)
 
 
-@router.post("/tokens/{token}/revoke")
-def revoke_token(tenant: TenantName, token: TokenName, _request: TokenCommand, database: ControlDatabase) -> Tokens:
+@router.post("/tokens/{token}/revoke", responses=refusals(TokenUnknown, *KEYED))
+def revoke_token(tenant: TenantName, token: TokenName, _request: TokenCommand, write: Write) -> TokenView:
     """It enrols nobody from now on; an agent that it has enrolled stays."""
-    with database.write() as connection:
+
+    def act(connection: Connection) -> TokenView:
         tokens.revoke(connection, tenant, token, now_us())
         audit.record(connection, tenant, ACTOR, "revoke token", found=token)
-        return Tokens(tokens=_token_views(connection, tenant))
+        return _token_view(tokens.row(connection, tenant, token))
+
+    return write.run(TokenView, act)
 
 
-@router.post("/agents")
-def add_agent(tenant: TenantName, request: AgentCreate, database: ControlDatabase) -> AgentChanged:
+@router.post("/agents", responses=refusals(AgentExists, *KEYED))
+def add_agent(tenant: TenantName, request: AgentCreate, write: Write) -> AgentChanged:
     """One whose certificates your own CA makes; others come by enrolment."""
-    with database.write() as connection:
+
+    def act(connection: Connection) -> AgentChanged:
         agents.add(connection, tenant, request.agent)
         audit.record(connection, tenant, ACTOR, "add agent", found=request.agent)
-    return AgentChanged(agent=request.agent, changed=True)
+        return AgentChanged(agent=request.agent, changed=True)
+
+    return write.run(AgentChanged, act)
 
 
-@router.post("/agents/{agent}/revoke")
-def revoke_agent(
-    tenant: TenantName, agent: AgentName, _request: AgentCommand, database: ControlDatabase
-) -> AgentChanged:
+@router.post("/agents/{agent}/revoke", responses=refusals(AgentUnknown, *KEYED))
+def revoke_agent(tenant: TenantName, agent: AgentName, _request: AgentCommand, write: Write) -> AgentChanged:
     """Its streams end, and it is refused, until a token that names it enrols another key."""
-    with database.write() as connection:
+
+    def act(connection: Connection) -> AgentChanged:
         changed = agents.revoke(connection, tenant, agent, now_us())
         audit.record(connection, tenant, ACTOR, "revoke agent", found=agent)
-    return AgentChanged(agent=agent, changed=changed)
+        return AgentChanged(agent=agent, changed=changed)
+
+    return write.run(AgentChanged, act)
 
 
-@router.post("/sources/{source}/assign")
-def assign_source(
-    tenant: TenantName, source: SourceName, request: SourceAssign, database: ControlDatabase
-) -> SourceAssigned:
+@router.post("/sources/{source}/assign", responses=refusals(AgentUnknown, *KEYED))
+def assign_source(tenant: TenantName, source: SourceName, request: SourceAssign, write: Write) -> SourceAssigned:
     """The source is this agent's from now on, and no other one's; it is made where it is new."""
-    with database.write() as connection:
+
+    def act(connection: Connection) -> SourceAssigned:
         agents.assign(connection, tenant, source, request.agent)
         audit.record(connection, tenant, ACTOR, "assign source", found=f"{source} to agent {request.agent}")
-    return SourceAssigned(source=source, agent=request.agent)
+        return SourceAssigned(source=source, agent=request.agent)
+
+    return write.run(SourceAssigned, act)
 
 
 @router.get("/audit")
-def get_audit(
-    tenant: TenantName, database: ControlDatabase, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
-) -> Audit:
+def get_audit(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Audit:
     """What was done and refused about who is who, the newest first."""
+    after = read_cursor(cursor, int)
     with database.read() as connection:
-        rows = audit.newest(connection, tenant, limit)
+        found = audit.newest(connection, tenant, limit + 1, None if after is None else int(after[0]))
+    rows, following = page_of(found, limit, lambda row: (row.id,))
     fields = ("at_us", "actor", "action", "refused", "found")
-    return Audit(entries=[AuditView(**{name: getattr(row, name) for name in fields}) for row in rows])
+    entries = [AuditView(**{name: getattr(row, name) for name in fields}) for row in rows]
+    return Audit(entries=entries, next_cursor=following)
 
 
-def _token_views(connection: Connection, tenant: str) -> list[TokenView]:
+def _tokens(connection: Connection, tenant: str, cursor: str, limit: int) -> Tokens:
+    after = read_cursor(cursor, int)
+    found = tokens.listed(connection, tenant, limit + 1, None if after is None else int(after[0]))
+    rows, following = page_of(found, limit, lambda row: (row.id,))
+    return Tokens(tokens=[_token_view(row) for row in rows], next_cursor=following)
+
+
+def _token_view(row: AnyRow) -> TokenView:
     fields = ("agent", "created_at_us", "expires_at_us", "used_at_us", "used_by", "revoked_at_us")
-    return [
-        TokenView(id=row.token, **{name: getattr(row, name) for name in fields})
-        for row in tokens.listed(connection, tenant)
-    ]
+    return TokenView(id=row.token, **{name: getattr(row, name) for name in fields})

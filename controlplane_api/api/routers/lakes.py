@@ -5,16 +5,22 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from menura.instants import now_us
 from menura.lake_report import LakeReportError, decode_report, encode_reply
+from sqlalchemy import Connection
 from starlette.responses import Response
 
 from controlplane_api import lakes
 from controlplane_api.api import lake_queries
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, LakeName
 from controlplane_api.api.requests import LakeForget
 from controlplane_api.api.views import LakeForgotten, Lakes
-from controlplane_api.errors import RequestInvalid
+from controlplane_api.api.writing import KEYED, Write
+from controlplane_api.errors import LakeUnknown, RequestInvalid
 
-router = APIRouter(prefix="/v1/lakes")
+router = APIRouter(prefix="/api/v1/lakes", tags=["lakes"])
+
+REPORT = {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
 
 
 async def _document(request: Request) -> bytes:
@@ -23,12 +29,12 @@ async def _document(request: Request) -> bytes:
 
 
 @router.get("")
-def get_lakes(database: ControlDatabase) -> Lakes:
+def get_lakes(database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Lakes:
     with database.read() as connection:
-        return Lakes(lakes=lake_queries.sinks(connection, now_us()))
+        return lake_queries.sinks(connection, now_us(), cursor=cursor, limit=limit)
 
 
-@router.put("/{lake}")
+@router.put("/{lake}", openapi_extra={"requestBody": REPORT})
 def put_report(lake: LakeName, document: Annotated[bytes, Depends(_document)], database: ControlDatabase) -> Response:
     """A sink's `menura.lake_report.LakeReport`; the answer is a `LakeReply`."""
     doing = "taking a lake's report"
@@ -43,9 +49,12 @@ def put_report(lake: LakeName, document: Annotated[bytes, Depends(_document)], d
     return Response(encode_reply(reply), media_type="application/json")
 
 
-@router.post("/{lake}/forget")
-def forget_lake(lake: LakeName, _request: LakeForget, database: ControlDatabase) -> LakeForgotten:
+@router.post("/{lake}/forget", responses=refusals(LakeUnknown, *KEYED))
+def forget_lake(lake: LakeName, _request: LakeForget, write: Write) -> LakeForgotten:
     """Of a lake whose sink is no more: its tables don't wait for it any longer."""
-    with database.write() as connection:
+
+    def act(connection: Connection) -> LakeForgotten:
         lakes.forget_lake(connection, lake)
-    return LakeForgotten(lake=lake)
+        return LakeForgotten(lake=lake)
+
+    return write.run(LakeForgotten, act)

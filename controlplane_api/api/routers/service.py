@@ -1,19 +1,26 @@
 """The service itself: is it well, and its figures for Prometheus."""
 
 from collections.abc import Iterator
+from html import escape
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from controlplane_api.api import queries, source_queries
-from controlplane_api.api.paths import ControlDatabase
+from controlplane_api.api.openapi import refusals
+from controlplane_api.api.pages import ALL
+from controlplane_api.api.paths import ControlDatabase, ProblemName
+from controlplane_api.api.problem_types import PATH, problem_type, problem_types
+from controlplane_api.api.views import ProblemType, ProblemTypes
 from controlplane_api.database import Database
+from controlplane_api.errors import ProblemUnknown
 from controlplane_api.states import State
 
-router = APIRouter()
+router = APIRouter(tags=["service"])
 
 _OF_SOURCE = ("tenant", "source")
 
@@ -30,6 +37,30 @@ def get_health(database: ControlDatabase) -> dict[str, str]:
 def get_metrics(database: ControlDatabase) -> Response:
     """Labels hold identities and states only; what is not known is absent."""
     return Response(generate_latest(_Shown(database)), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get(PATH)
+def get_problem_types() -> ProblemTypes:
+    """What the `type` of a problem is the address of."""
+    return ProblemTypes(problems=problem_types())
+
+
+@router.get(
+    PATH + "/{name}",
+    response_model=ProblemType,
+    responses=refusals(ProblemUnknown) | {200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+)
+def get_problem_type(name: ProblemName, accept: Annotated[str, Header()] = "") -> ProblemType | Response:
+    """A page for a browser, JSON for others."""
+    found = problem_type(name)
+    if not accept.startswith("text/html"):
+        return found
+    words = (found.title, f"{found.status} {found.code}", found.cause, found.fix)
+    title, code, cause, fix = map(escape, words)
+    page = (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><h1>{title}</h1><p><code>{code}</code>"
+    )
+    return HTMLResponse(f"{page}<h2>Cause</h2><p>{cause}</p><h2>Fix</h2><p>{fix}</p></html>")
 
 
 class _Shown(Collector):
@@ -51,10 +82,10 @@ class _Shown(Collector):
         rows = CounterMetricFamily("menura_landing_rows", "Change events landed.", labels=_OF_SOURCE)
         size = CounterMetricFamily("menura_landing_bytes", "Bytes landed.", labels=_OF_SOURCE)
         with self._database.read() as connection:
-            for view in queries.tenants(connection):
-                connected = sum(agent.connected for agent in queries.agents(connection, view.tenant))
+            for view in queries.tenants(connection, limit=ALL).tenants:
+                connected = sum(agent.connected for agent in queries.agents(connection, view.tenant).agents)
                 agents.add_metric((view.tenant,), connected)
-                for source in source_queries.sources(connection, view.tenant):
+                for source in source_queries.sources(connection, view.tenant).sources:
                     of_source = (view.tenant, source.source)
                     for state in State:
                         tables.add_metric((*of_source, state), source.tables.get(state, 0))

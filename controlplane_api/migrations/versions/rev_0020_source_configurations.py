@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0020"
-down_revision = "0015"
+down_revision = "0019"
 
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 DOCUMENT = sa.JSON(none_as_null=True)

@@ -187,7 +187,7 @@ def _lists(installed: Installation, fleet: Sequence[SimulatedAgent]) -> Figures:
             "page_of_1000_s": page(f"{usual}?limit=1000"),
             "page_of_the_largest_s": page(f"{large}?limit=100"),
             "text_in_the_largest_s": page(f"{large}?limit=100&text=49"),
-            "fleet_of_a_tenant_s": page(f"/v1/tenants/{fleet[0].tenant}/fleet"),
+            "fleet_of_a_tenant_s": page(f"/api/v1/tenants/{fleet[0].tenant}/fleet"),
             "synced_s": page(f"{usual}?limit=100&synced=true"),
         }
 
@@ -267,7 +267,7 @@ class Used:
 
 
 def _path(agent: SimulatedAgent, word: str) -> str:
-    return f"/v1/tenants/{agent.tenant}/sources/{agent.name}/{word}"
+    return f"/api/v1/tenants/{agent.tenant}/sources/{agent.name}/{word}"
 
 
 def _median_s(call: Callable[[], None]) -> float:

@@ -1,0 +1,68 @@
+"""The server under the API: uvicorn, and a time within which a request must have come.
+
+uvicorn closes a connection that says nothing, but lets one go on that sends a byte now and then. Here a request has
+`REQUEST_SECONDS` to come whole, from its connection's beginning or the end of the answer before; then the connection is
+closed. An answer may take as long as it does.
+"""
+
+import asyncio
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+REQUEST_SECONDS = 30
+#: for requests that still run when it is asked to stop
+STOP_SECONDS = 3
+
+
+class PromptProtocol(H11Protocol):
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Time runs while the caller has not sent all of its request."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._forget()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self._end)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _end(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+def server_of(app: ASGIApp, port: int = 0) -> uvicorn.Server:
+    """A server for `app`, which is run on sockets that are there, or listens on loopback."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            port=port,
+            http=PromptProtocol,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
