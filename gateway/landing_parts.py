@@ -17,6 +17,7 @@ from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.gathered import Gathered
 from gateway.landing.storage import Storage
+from gateway.lease import GatewayLease
 from gateway.log_lines import LogLines
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
@@ -62,6 +63,7 @@ class LandingParts:
     audit: Audit
     storage: Storage
     committer: Committer
+    lease: GatewayLease
     #: of desired tables, and of desired dumps
     generations: Generations
     dump_generations: Generations

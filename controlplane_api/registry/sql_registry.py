@@ -31,15 +31,18 @@ from controlplane_api.models import (
     Sync,
     Tenant,
 )
-from controlplane_api.registry import agent_reports, cartography, cut_log, dump_reports, leases, quarantine
+from controlplane_api.registry import agent_reports, cartography, cut_log, dump_reports, landings, leases, quarantine
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
     AgentName,
     AgentSeen,
+    Assignment,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    Followed,
+    GatewayRun,
     Held,
     OtherServerSeen,
     Problem,
@@ -180,17 +183,33 @@ class SqlRegistry:
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
         return self._generations(tenants_sources, Source.generation)
 
-    def acquire_lease(self, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
+    def claim_landing(self, url: str, identity: str) -> str:
         with self._write() as connection:
-            return leases.acquire(connection, key, gateway, ttl_seconds)
+            return landings.claim(connection, url, identity)
 
-    def renew_lease(self, key: SourceKey, gateway: str, epoch: int, ttl_seconds: float) -> None:
+    def begin_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> None:
         with self._write() as connection:
-            leases.renew(connection, key, gateway, epoch, ttl_seconds)
+            leases.begin(connection, gateway, ttl_seconds)
 
-    def release_lease(self, key: SourceKey, gateway: str, epoch: int) -> None:
+    def renew_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
+        with self._write() as connection:
+            return leases.renew(connection, gateway, ttl_seconds)
+
+    def end_gateway(self, gateway: GatewayRun) -> None:
+        with self._write() as connection:
+            leases.end(connection, gateway)
+
+    def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
+        with self._write() as connection:
+            return leases.assign(connection, key, gateway, session)
+
+    def release_source(self, key: SourceKey, gateway: GatewayRun, epoch: int) -> None:
         with self._write() as connection:
             leases.release(connection, key, gateway, epoch)
+
+    def followed(self, landing: str, keys: Sequence[SourceKey]) -> Followed:
+        with self._read() as connection:
+            return landings.followed(connection, landing, keys)
 
     def applied_entry(self, landing: str) -> int:
         with self._read() as connection:
