@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from gateway.changes import Changes
 from gateway.metrics import GatewayMetrics
 from gateway.registry import RegistryUnavailable, SourceKey
 
@@ -18,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 class Generations:
     def __init__(
-        self, ask: Callable[[Sequence[SourceKey]], dict[SourceKey, int]], poll_seconds: float, metrics: GatewayMetrics
+        self, ask: Callable[[Sequence[SourceKey]], dict[SourceKey, int]], changes: Changes, metrics: GatewayMetrics
     ) -> None:
         self._ask = ask
-        self._poll_seconds = poll_seconds
+        self._changes = changes
         self._metrics = metrics
         self._followers: Counter[SourceKey] = Counter()
         self._current: dict[SourceKey, int] = {}
@@ -32,6 +33,8 @@ class Generations:
     def following(self, key: SourceKey) -> Iterator[None]:
         """While inside, the source's generation is asked for."""
         self._followers[key] += 1
+        if key not in self._current:
+            self._changes.note()
         try:
             yield
         finally:
@@ -56,12 +59,13 @@ class Generations:
 
     async def run(self) -> None:
         """Poll until cancelled."""
+        seen = 0
         while True:
             if self._followers:
                 await self._poll(list(self._followers))
             self._polled.set()
             self._polled = asyncio.Event()
-            await asyncio.sleep(self._poll_seconds)
+            seen = await self._changes.next(seen)
 
     async def _poll(self, keys: list[SourceKey]) -> None:
         try:

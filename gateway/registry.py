@@ -12,7 +12,8 @@ alone is quarantined. Its later cuts are held back too, until somebody has them 
 moves the source past them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -330,7 +331,14 @@ class Held:
     last_entry: int
 
 
+#: waits so many seconds; whether something may be new. Raises `RegistryUnavailable`
+WaitForChange = Callable[[float], bool]
+
+
 class Registry(Protocol):
+    def changes(self) -> AbstractContextManager[WaitForChange] | None:
+        """Tells as soon as somebody has changed what is asked of agents, or who they are; None: it can't."""
+
     def record_agent(self, agent: AgentSeen) -> None:
         """An agent's Control_Config stream opened.
 

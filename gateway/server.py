@@ -23,6 +23,7 @@ from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.admission import MAX_STREAMS_OF_AGENT, Admission
 from gateway.audit import Audit
+from gateway.changes import Changes
 from gateway.config import GatewayConfig
 from gateway.enrolment import EnrolmentPort, listening
 from gateway.errors import (
@@ -108,9 +109,10 @@ async def serve(
     if log is None:
         return
     tls = _tls(config, authority)
-    standings = Standings(registry.standings, config.poll_seconds, metrics)
-    generations = Generations(registry.generations, config.poll_seconds, metrics)
-    dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
+    changes = Changes(registry, config.poll_seconds)
+    standings = Standings(registry.standings, changes, metrics)
+    generations = Generations(registry.generations, changes, metrics)
+    dump_generations = Generations(registry.dump_generations, changes, metrics)
     with (
         ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads,
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
@@ -163,6 +165,7 @@ async def serve(
             await run_until_first(
                 committer.run(),
                 parts.lease.run(),
+                changes.run(),
                 generations.run(),
                 dump_generations.run(),
                 standings.run(),

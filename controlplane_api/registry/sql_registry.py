@@ -8,7 +8,7 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from menura.bounds import clean_text
 from menura.landing import LogEntry
@@ -31,7 +31,16 @@ from controlplane_api.models import (
     Sync,
     Tenant,
 )
-from controlplane_api.registry import agent_reports, cartography, cut_log, dump_reports, landings, leases, quarantine
+from controlplane_api.registry import (
+    agent_reports,
+    cartography,
+    changes,
+    cut_log,
+    dump_reports,
+    landings,
+    leases,
+    quarantine,
+)
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
 from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
@@ -55,6 +64,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    WaitForChange,
 )
 from gateway.registry import SourceHealth as SourceHealthSeen
 
@@ -182,6 +192,10 @@ class SqlRegistry:
 
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
         return self._generations(tenants_sources, Source.generation)
+
+    def changes(self) -> AbstractContextManager[WaitForChange] | None:
+        engine = self._database.engine
+        return changes.listening(engine) if engine.dialect.name == "postgresql" else None
 
     def claim_landing(self, url: str, identity: str) -> str:
         with self._write() as connection:

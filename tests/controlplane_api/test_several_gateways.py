@@ -12,8 +12,10 @@ import pytest
 from menura.landing import IDENTITY_PATH, LandedCut, LandedPosition, LogEntry, encode_entry, entry_path
 from menura.v1.changes_pb2 import Replicate
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from sqlalchemy import select, update
 
 from controlplane_api.database import Database, open_database
+from controlplane_api.models import Source, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import server
 from gateway.config import GatewayConfig
@@ -284,3 +286,44 @@ def test_gateway_when_another_process_takes_its_name_then_it_ends_and_says_so(tm
 
     with pytest.raises(GatewayNameTaken, match="another process is gateway gateway-a"):
         asyncio.run(server.serve(config, registry, asyncio.Event(), taken))
+
+
+@pytest.mark.parametrize("kind", [pytest.param("postgresql", marks=pytest.mark.needs_setup)])
+def test_change_when_it_is_made_in_the_database_then_the_agent_of_any_gateway_hears_it_without_a_look_by_the_clock(
+    pair: Pair, database: Database
+) -> None:
+    async def scenario() -> None:
+        async with (
+            pair.running("a", poll_seconds=3600) as a,
+            pair.running("b", poll_seconds=3600) as b,
+            scripted_agent(a, "shop") as first,
+            scripted_agent(b, "crm", agent="agent-2") as second,
+        ):
+            streams = [await agent.open("Control_Config") for agent in (first, second)]
+            for stream in streams:
+                assert (await stream.expect("desired_state")).generation == 1
+            for turn in (2, 3, 4):
+                if turn == 4:  # what nobody could hear is found by whoever listens again
+                    cut_listeners_off(database)
+                for stream, key in zip(streams, (SHOP, CRM), strict=True):
+                    start_again(database, key)
+                    assert (await stream.expect("desired_state")).generation == turn
+
+    asyncio.run(scenario())
+
+
+def cut_listeners_off(database: Database) -> None:
+    with database.read() as connection:
+        ended = connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE 'LISTEN %%'"
+        )
+        assert len(ended.all()) == 2
+
+
+def start_again(database: Database, key: SourceKey) -> None:
+    """As a command does that changes what is desired."""
+    with database.write() as connection:
+        tenant = select(Tenant.id).where(Tenant.name == key.tenant).scalar_subquery()
+        this = (Source.tenant_id == tenant, Source.name == key.source)
+        connection.execute(update(Source).where(*this).values(generation=Source.generation + 1))

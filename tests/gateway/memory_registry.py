@@ -160,6 +160,9 @@ class MemoryRegistry:
         self._check()
         return {key: self.wanted[key].generation for key in tenants_sources if key in self.wanted}
 
+    def changes(self) -> None:
+        return None
+
     def claim_landing(self, url: str, identity: str) -> str:
         self._check()
         with self.lock:
