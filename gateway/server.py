@@ -1,7 +1,9 @@
 """The gateway process: one gRPC port, one cut log, the sessions of many agents.
 
 `serve` is the entry: it heals what a kill left (`CutLog.recover`), opens the port, and serves until it is asked to
-stop. Then streams end with GATEWAY_STOPPING, what is being committed is awaited, leases are given back.
+stop. Then streams end with GATEWAY_STOPPING, what is being committed is awaited, and sources are given back before
+their agents hear of it: another gateway over the same database takes them at once, and behind a kill when the lease has
+run out, or when the agent itself comes there.
 """
 
 import asyncio

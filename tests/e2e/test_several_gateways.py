@@ -26,7 +26,7 @@ from tests.stack import Process, wait_for
 pytestmark = pytest.mark.kill
 
 #: of each gateway, by kill -9 and by SIGTERM in turn
-MOVES = 6
+MOVES = 4
 
 
 def test_agent_when_its_gateways_are_killed_and_drained_then_the_landing_holds_each_row_once(
@@ -65,7 +65,7 @@ def test_agent_when_its_gateways_are_killed_and_drained_then_the_landing_holds_e
     assert [epoch for _, epoch in cuts] == sorted(epoch for _, epoch in cuts)
     assert len([fence for entry in read_log(landing) for fence in entry.fences]) >= MOVES
     told = [record for record in caplog.records if record.levelno > logging.INFO and record.name == "menura.session"]
-    assert {record.getMessage() for record in told} <= {"gateway not reached, trying again"}
+    assert not [vars(record)["fields"] for record in told if record.getMessage() != "gateway not reached, trying again"]
 
 
 def gateway(folder: Path, database: str, landing: Path, name: str, port: int) -> Process:
