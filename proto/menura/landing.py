@@ -60,6 +60,7 @@ gateway that takes a source over puts a fence before its first cut. From there o
 A reader MUST refuse a `format` above its own.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -282,9 +283,18 @@ def entry_path(entry: int) -> str:
 
 
 def data_path(tenant: str, source: str, database: str, table: str, epoch: int, cut: int, schema_id: str) -> str:
-    """Path of a cut's Parquet file of one table and schema version, relative to LANDING."""
-    folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}"
-    return f"{folder}/{epoch:010d}-{cut:020d}-{schema_id}.parquet"
+    """Path of a cut's Parquet file of one table and schema version, relative to LANDING.
+
+    A name with capitals gives the file one more word: a storage that takes capitals for small letters has one folder
+    for `Orders` and `orders`.
+
+    >>> orders, other = (data_path("acme", "shop", "shop", name, 1, 1, "00ff") for name in ("orders", "Orders"))
+    >>> orders == other.lower()
+    False
+    """
+    names = f"{path_segment(database)}/{path_segment(table)}"
+    word = f"-{hashlib.sha256(names.encode()).hexdigest()[:8]}" if names != names.lower() else ""
+    return f"{DATA_FOLDER}/{tenant}/{source}/{names}/{epoch:010d}-{cut:020d}-{schema_id}{word}.parquet"
 
 
 def chunk_path(
