@@ -528,6 +528,17 @@ class SourceHealth(Base):
     problem: Mapped[dict[str, Any] | None]
 
 
+class Gateway(Base):
+    """A process of a gateway: until when it lives, as far as others know. Its sources are those of `Lease`."""
+
+    __tablename__ = "gateway"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    #: the process that has the name
+    run: Mapped[str]
+    expires_at_us: Mapped[int]
+
+
 class Lease(Base):
     """Which gateway owns a source; stays when released, so that the epoch never falls."""
 
@@ -535,10 +546,17 @@ class Lease(Base):
 
     tenant: Mapped[str] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(primary_key=True)
-    #: empty when released
+    #: the last owner and its process; empty where only the cut log knows the source
     gateway: Mapped[str]
+    run: Mapped[str] = mapped_column(default="", server_default="")
+    #: of the agent for which it owns the source
+    session: Mapped[str] = mapped_column(default="", server_default="")
+    released: Mapped[bool] = mapped_column(default=False, server_default=false())
     epoch: Mapped[int]
-    expires_at_us: Mapped[int]
+    #: the owner's first; 0: nobody was before it
+    taken_epoch: Mapped[int] = mapped_column(default=0, server_default="0")
+    #: the highest that the cut log shows
+    logged_epoch: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 class Landing(Base):
@@ -546,7 +564,10 @@ class Landing(Base):
 
     __tablename__ = "landing"
 
+    #: the address by which its first gateway knew it
     url: Mapped[str] = mapped_column(primary_key=True)
+    #: of its landing.json; none: of a former version
+    identity: Mapped[str | None]
     applied_entry: Mapped[int]
 
 

@@ -20,9 +20,9 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    #: folder, or any fsspec URL, of this gateway's cut log and data files
+    #: folder, or any fsspec URL, of the cut log and data files: the same for all gateways of a database
     landing: str
-    #: holder of leases and author of log entries; no two live gateways may share it
+    #: owner of sources and author of log entries; no two live gateways may share it
     name: str = "gateway"
     #: HOST:PORT, port 0 for any free one
     listen: str = "127.0.0.1:7070"
@@ -39,9 +39,9 @@ class GatewayConfig:
     #: shortest time between two entries of the cut log; cuts that end meanwhile share the next one
     commit_spacing_ms: int = 100
     heartbeat_interval_ms: int = 1000
-    #: a source's lease, renewed three times as often
+    #: the gateway's lease, renewed three times as often: then others may take its sources over
     lease_seconds: float = 15
-    #: how often the desired generations are asked for
+    #: how often the desired generations are asked for; ten times as long where the database tells of changes
     poll_seconds: float = 0.5
     cartography_seconds: float = 600
     #: open at a time; further ones are refused before anything is read from them

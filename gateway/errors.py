@@ -33,6 +33,18 @@ class LogBehindRegistry(GatewayError):
     exit_code = 6
 
 
+class LandingTaken(GatewayError):
+    """The database follows another landing's log."""
+
+    exit_code = 4
+
+
+class GatewayNameTaken(GatewayError):
+    """Another process runs under this gateway's name."""
+
+    exit_code = 3
+
+
 class RegistryFault(GatewayError):
     """The database broke its promise."""
 
@@ -144,10 +156,6 @@ class LandingFailed(Unsettled):
 
 class LogUnsettled(LandingFailed):
     """The entry may still appear, so its files stay."""
-
-
-class LogEntryTaken(Unsettled):
-    pass
 
 
 class SourceQuarantined(GatewayError):

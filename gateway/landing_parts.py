@@ -18,6 +18,7 @@ from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.gathered import Gathered
 from gateway.landing.storage import Storage
+from gateway.lease import GatewayLease
 from gateway.log_lines import LogLines
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
@@ -63,6 +64,7 @@ class LandingParts:
     audit: Audit
     storage: Storage
     committer: Committer
+    lease: GatewayLease
     #: of desired tables, and of desired dumps
     generations: Generations[SourceKey, int]
     dump_generations: Generations[SourceKey, int]

@@ -1,68 +1,111 @@
-"""The lease on a source: only its holder lands the source's cuts.
+"""The lease of a gateway's process, and the sources that it owns while it lives.
 
-Every run of a source, from a Replicate to the next, takes an epoch of its own. So what an abandoned run, or a
-killed gateway of the same name, left behind can't share a file's name with a later one, and its cuts and
-batches are told apart. Calls block; the gateway makes them in worker threads.
+One lease a gateway: renewed in one statement however many sources it has, whose answer says which of them are still its
+own. A source's owner changes only in the database, and each run of a source, from a Replicate to the next, takes an
+epoch of its own there: what an abandoned run left behind can't share a file's name with a later one.
+
+The lease says when others may take over, no more. Whose cuts count the cut log says (`gateway.landing.committer`), so a
+lease that ran out unnoticed, or a clock that went wrong, lets nothing wrong pass. A kill leaves the lease to run out;
+an agent that comes to another gateway itself takes its sources along before that.
 """
 
-import time
+import asyncio
+import logging
+import secrets
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from gateway.errors import LeaseLost, RegistryFault
-from gateway.registry import LeaseHeld, Registry, SourceKey
+from gateway.errors import GatewayNameTaken, LeaseLost, RegistryFault
+from gateway.registry import (
+    Assignment,
+    GatewayReplaced,
+    GatewayRun,
+    Registry,
+    RegistryRefused,
+    RegistryUnavailable,
+    SourceKey,
+    SourceOwned,
+)
+from gateway.tasks import ask_registry
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Lease:
+class GatewayLease:
     registry: Registry
-    key: SourceKey
-    gateway: str
+    gateway: GatewayRun
     ttl_seconds: float
-    clock: Callable[[], float] = time.monotonic
-    epoch: int = 0
-    _valid_until: float = field(default=0.0)
+    #: of commits and of what runs begin with alone
+    threads: Executor
+    #: epochs of what is taken
+    _owned: dict[SourceKey, int] = field(default_factory=dict)
+    #: set when another gateway owns it
+    _lost: dict[SourceKey, asyncio.Event] = field(default_factory=dict)
 
-    def acquire_fresh(self) -> int:
-        """An epoch that nobody had before. Raises `LeaseLost` while another gateway holds the source."""
-        asked = self.clock()
+    async def run(self) -> None:
+        """Renew until cancelled. Raises `GatewayNameTaken`, which ends the gateway."""
+        while True:
+            await asyncio.sleep(self.ttl_seconds / 3)
+            before = set(self._owned)
+            try:
+                owned = await self._in_thread(lambda: self.registry.renew_gateway(self.gateway, self.ttl_seconds))
+            except (RegistryRefused, RegistryUnavailable) as unavailable:
+                logger.warning("the gateway's lease is not renewed: %s", unavailable)
+            except GatewayReplaced as replaced:
+                raise GatewayNameTaken(
+                    "renewing the gateway's lease",
+                    f"another process is gateway {self.gateway.name}",
+                    data="The other process goes on",
+                    remedy="Give each gateway a name of its own: --name",
+                ) from replaced
+            else:
+                for key in before & self._lost.keys() - owned.keys():
+                    self._lost[key].set()
+
+    async def take(self, key: SourceKey, session: str) -> Assignment:
+        """Own a source, under an epoch that nobody had before. Raises `LeaseLost` while another gateway owns it."""
         try:
-            # The registry lets a gateway of the same name keep its epoch; giving it back first makes a new one.
-            held = self.registry.acquire_lease(self.key, self.gateway, self.ttl_seconds)
-            self.registry.release_lease(self.key, self.gateway, held)
-            epoch = self.registry.acquire_lease(self.key, self.gateway, self.ttl_seconds)
-        except LeaseHeld as other:
-            raise self._lost("taking the lease on a source", other) from other
-        if epoch <= max(self.epoch, held):
-            raise RegistryFault(
-                "taking the lease on a source", f"epoch {epoch} after {max(self.epoch, held)}", source=str(self.key)
-            )
-        self.epoch = epoch
-        self._valid_until = asked + self.ttl_seconds
-        return epoch
+            found = await ask_registry(self.registry.assign_source, key, self.gateway, session, threads=self.threads)
+        except SourceOwned as other:
+            raise LeaseLost(
+                "taking a source over",
+                str(other),
+                data="Its owner goes on",
+                remedy="Let the agent dial that gateway, or wait until its lease ends",
+                source=str(key),
+            ) from other
+        former = self._owned.get(key, 0)
+        if found.epoch <= former:
+            raise RegistryFault("taking a source over", f"epoch {found.epoch} after {former}", source=str(key))
+        self._owned[key] = found.epoch
+        return found
 
-    def renew(self) -> None:
-        """Raises `LeaseLost` when somebody else has it; then it is not valid any more either."""
-        asked = self.clock()
-        try:
-            self.registry.renew_lease(self.key, self.gateway, self.epoch, self.ttl_seconds)
-        except LeaseHeld as other:
-            self._valid_until = 0.0
-            raise self._lost("renewing the lease on a source", other) from other
-        self._valid_until = asked + self.ttl_seconds
-
-    def release(self) -> None:
-        self._valid_until = 0.0
-        self.registry.release_lease(self.key, self.gateway, self.epoch)
-
-    def is_valid(self) -> bool:
-        return self.clock() < self._valid_until
-
-    def _lost(self, doing: str, other: LeaseHeld) -> LeaseLost:
-        return LeaseLost(
-            doing,
-            str(other),
-            data="Its holder goes on",
-            remedy="Let the agent dial that gateway, or wait until its lease ends",
-            source=str(self.key),
+    async def lost(self, key: SourceKey) -> None:
+        """Wait until a source that was taken is another gateway's; raises `LeaseLost` then."""
+        await self._lost.setdefault(key, asyncio.Event()).wait()
+        raise LeaseLost(
+            "owning a source",
+            "another gateway has taken it over",
+            data="That gateway goes on",
+            remedy="Give each source to one agent",
+            source=str(key),
         )
+
+    async def release(self, key: SourceKey) -> None:
+        """Nothing of the source is under way here any more."""
+        self._lost.pop(key, None)
+        epoch = self._owned.pop(key, 0)
+        if epoch:
+            await self._in_thread(lambda: self.registry.release_source(key, self.gateway, epoch))
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+
+
+def new_run(name: str) -> GatewayRun:
+    return GatewayRun(name, secrets.token_hex(16))

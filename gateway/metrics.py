@@ -44,6 +44,7 @@ class GatewayMetrics:
     )
     menura_dump_unknown_chunks_total: int = _counter("Chunks that a cut named and that were not there.")
     menura_log_entries_total: int = _counter("Entries of the cut log written.")
+    menura_log_conflicts_total: int = _counter("Times that another gateway had written the log's next entry.")
     menura_log_commit_us_total: int = _counter("Microseconds spent committing entries of the cut log.")
     menura_registry_failures_total: int = _counter("Times that the database was away.")
 

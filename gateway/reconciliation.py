@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from gateway.changes import Changes
 from gateway.metrics import GatewayMetrics
 from gateway.registry import RegistryUnavailable
 
@@ -24,10 +25,10 @@ Generation = TypeVar("Generation")
 
 class Generations(Generic[Key, Generation]):
     def __init__(
-        self, ask: Callable[[Sequence[Key]], dict[Key, Generation]], poll_seconds: float, metrics: GatewayMetrics
+        self, ask: Callable[[Sequence[Key]], dict[Key, Generation]], changes: Changes, metrics: GatewayMetrics
     ) -> None:
         self._ask = ask
-        self._poll_seconds = poll_seconds
+        self._changes = changes
         self._metrics = metrics
         self._followers: Counter[Key] = Counter()
         self._current: dict[Key, Generation] = {}
@@ -38,6 +39,8 @@ class Generations(Generic[Key, Generation]):
     def following(self, key: Key) -> Iterator[None]:
         """While inside, its generation is asked for."""
         self._followers[key] += 1
+        if key not in self._current:
+            self._changes.note()
         try:
             yield
         finally:
@@ -62,12 +65,13 @@ class Generations(Generic[Key, Generation]):
 
     async def run(self) -> None:
         """Poll until cancelled."""
+        seen = 0
         while True:
             if self._followers:
                 await self._poll(list(self._followers))
             self._polled.set()
             self._polled = asyncio.Event()
-            await asyncio.sleep(self._poll_seconds)
+            seen = await self._changes.next(seen)
 
     async def _poll(self, keys: list[Key]) -> None:
         try:

@@ -12,7 +12,8 @@ alone is quarantined. Its later cuts are held back too, until somebody has them 
 moves the source past them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Protocol
@@ -28,8 +29,16 @@ class RegistryRefused(Exception):
     """The database takes these values neither now nor later."""
 
 
-class LeaseHeld(Exception):
-    """Another live gateway holds the lease on this source; says which and until when."""
+class SourceOwned(Exception):
+    """Another live gateway owns this source; says which and until when."""
+
+
+class GatewayReplaced(Exception):
+    """Another process has this gateway's name now."""
+
+
+class LandingOther(Exception):
+    """The database follows another landing's log; says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,44 @@ class SourceKey:
 
     def __str__(self) -> str:
         return f"{self.tenant}/{self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRun:
+    """One process of a gateway."""
+
+    name: str
+    #: no other process has this word
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A source that a gateway owns from now on."""
+
+    #: above every earlier one
+    epoch: int
+    #: whether the cut log does not show this owner yet, so that the former one may still write
+    needs_fence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What the cut log says of a source, up to an entry; the zero values: nothing."""
+
+    #: the highest of its cuts and fences
+    epoch: int = 0
+    cut: int = 0
+    last_gsn: int = 0
+    is_quarantined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How far the database has followed a cut log, and what it says of some sources there."""
+
+    applied_entry: int
+    sources: dict[SourceKey, Logged]
 
 
 #: tenant and agent
@@ -345,7 +392,14 @@ class Held:
     last_entry: int
 
 
+#: waits so many seconds; whether something may be new. Raises `RegistryUnavailable`
+WaitForChange = Callable[[float], bool]
+
+
 class Registry(Protocol):
+    def changes(self) -> AbstractContextManager[WaitForChange] | None:
+        """Tells as soon as somebody has changed what is asked of agents, or who they are; None: it can't."""
+
     def record_agent(self, agent: AgentSeen) -> None:
         """An agent's Control_Config stream opened.
 
@@ -417,13 +471,33 @@ class Registry(Protocol):
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
         """Current generation of each; the gateway polls it to notice what the API changed."""
 
-    def acquire_lease(self, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
-        """The fencing epoch, one above every earlier holder's; the holder keeps its own. Raises `LeaseHeld`."""
+    def claim_landing(self, url: str, identity: str) -> str:
+        """The database's name for this landing, which is the only one that it follows. Raises `LandingOther`.
 
-    def renew_lease(self, key: SourceKey, gateway: str, epoch: int, ttl_seconds: float) -> None:
-        """Raises `LeaseHeld` when it was lost."""
+        The first gateway's `url` becomes the name; whoever reaches the same landing by another address gets it too.
+        """
 
-    def release_lease(self, key: SourceKey, gateway: str, epoch: int) -> None: ...
+    def renew_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
+        """This process lives, and owns these sources, by their epochs. Raises `GatewayReplaced`."""
+
+    def begin_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> None:
+        """A process has started; another one of its name has to end."""
+
+    def end_gateway(self, gateway: GatewayRun) -> None:
+        """It stops: what it owns is free at once."""
+
+    def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
+        """Make this gateway the source's owner, under an epoch of its own.
+
+        Raises `SourceOwned` while another gateway lives that owns it for another run of an agent: an agent that comes
+        here itself takes its sources along.
+        """
+
+    def release_source(self, key: SourceKey, gateway: GatewayRun, epoch: int) -> None:
+        """Free for others at once; ignored where it has another owner."""
+
+    def followed(self, landing: str, keys: Sequence[SourceKey]) -> Followed:
+        """At one moment."""
 
     def applied_entry(self, landing: str) -> int:
         """Number of the last cut log entry of this landing that the database holds; 0 for none."""

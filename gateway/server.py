@@ -1,7 +1,9 @@
 """The gateway process: one gRPC port, one cut log, the sessions of many agents.
 
 `serve` is the entry: it heals what a kill left (`CutLog.recover`), opens the port, and serves until it is asked to
-stop. Then streams end with GATEWAY_STOPPING, what is being committed is awaited, leases are given back.
+stop. Then streams end with GATEWAY_STOPPING, what is being committed is awaited, and sources are given back before
+their agents hear of it: another gateway over the same database takes them at once, and behind a kill when the lease has
+run out, or when the agent itself comes there.
 """
 
 import asyncio
@@ -23,6 +25,7 @@ from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.admission import MAX_STREAMS_OF_AGENT, Admission
 from gateway.audit import Audit
+from gateway.changes import Changes
 from gateway.config import GatewayConfig
 from gateway.enrolment import EnrolmentPort, listening
 from gateway.errors import (
@@ -32,6 +35,7 @@ from gateway.errors import (
     GatewayStopping,
     IdentityMismatch,
     IdentityRefused,
+    LandingTaken,
     ListenRefused,
     LogUnreadable,
 )
@@ -39,13 +43,14 @@ from gateway.heartbeats import Heartbeats
 from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
-from gateway.landing.cut_log import CutLog
-from gateway.landing.storage import open_storage
+from gateway.landing.cut_log import CutLog, landing_identity
+from gateway.landing.storage import Storage, open_storage
 from gateway.landing_parts import LandingParts
+from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
 from gateway.presence import Presence
 from gateway.reconciliation import Generations
-from gateway.registry import Registry, RegistryUnavailable
+from gateway.registry import GatewayRun, LandingOther, Registry, RegistryRefused, RegistryUnavailable
 from gateway.session import Session
 from gateway.standings import Standings
 from gateway.stream import AgentStream
@@ -102,15 +107,16 @@ async def serve(
     or its log can't be used.
     """
     metrics = metrics or GatewayMetrics()
-    storage, landing = open_storage(config.landing), landing_name(config.landing)
-    log = CutLog(storage, landing, config.name)
-    if not await _recover(log, registry, stop):
+    storage = open_storage(config.landing)
+    log = await _begin(config, storage, registry, gateway := new_run(config.name), stop)
+    if log is None:
         return
     tls = _tls(config, authority)
-    standings = Standings(registry.standings, config.poll_seconds, metrics)
-    generations = Generations(registry.generations, config.poll_seconds, metrics)
-    dump_generations = Generations(registry.dump_generations, config.poll_seconds, metrics)
-    configurations = Generations(registry.configuration_digests, config.poll_seconds, metrics)
+    changes = Changes(registry, config.poll_seconds)
+    standings = Standings(registry.standings, changes, metrics)
+    generations = Generations(registry.generations, changes, metrics)
+    dump_generations = Generations(registry.dump_generations, changes, metrics)
+    configurations = Generations(registry.configuration_digests, changes, metrics)
     with (
         ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads,
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
@@ -118,13 +124,14 @@ async def serve(
     ):
         reports = Reports(metrics, reporting)
         heartbeats = Heartbeats(reports, registry.record_heartbeats, config.heartbeat_interval_ms / 1000)
-        committer = Committer(log, registry, landing, config.commit_spacing_ms / 1000, metrics, commits)
+        committer = Committer(log, registry, log.landing, config.commit_spacing_ms / 1000, metrics, commits)
         parts = LandingParts(
             config=config,
             registry=registry,
             authority=authority,
             storage=storage,
             committer=committer,
+            lease=GatewayLease(registry, gateway, config.lease_seconds, commits),
             standings=standings,
             audit=Audit(registry, reports),
             generations=generations,
@@ -146,7 +153,7 @@ async def serve(
         logger.info(
             "gateway serves: address=%s landing=%s next_entry=%d; it takes agents %s",
             address,
-            landing,
+            log.landing,
             log.next_entry,
             words,
         )
@@ -164,6 +171,8 @@ async def serve(
         try:
             await run_until_first(
                 committer.run(),
+                parts.lease.run(),
+                changes.run(),
                 generations.run(),
                 dump_generations.run(),
                 configurations.run(),
@@ -177,24 +186,52 @@ async def serve(
             stop.set()
             await server.stop(0)
             await streams.ended()
+            await _end(registry, gateway)
     logger.info("gateway has stopped: address=%s", address)
 
 
-async def _recover(log: CutLog, registry: Registry, stop: asyncio.Event) -> bool:
-    """Bring the registry to the log's end, waiting for it where it is away; False when asked to stop meanwhile."""
+async def _begin(
+    config: GatewayConfig, storage: Storage, registry: Registry, gateway: GatewayRun, stop: asyncio.Event
+) -> CutLog | None:
+    """The log, when the registry has come to its end; waits where the registry is away. None when asked to stop."""
     while True:
         try:
+            log = await asyncio.to_thread(_open_log, config, storage, registry)
             applied = await asyncio.to_thread(log.recover, registry)
             # This may be a newer version than the one that could not apply them.
             await _reapply(log, registry, asked=False, told=set())
+            await asyncio.to_thread(registry.begin_gateway, gateway, config.lease_seconds)
         except RegistryUnavailable as unavailable:
             logger.warning("registry is away, the gateway waits: %s", unavailable)
         else:
             logger.info("cut log read: entries_applied=%d next_entry=%d", applied, log.next_entry)
-            return True
+            return log
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), REGISTRY_RETRY_SECONDS)
-            return False
+            return None
+
+
+def _open_log(config: GatewayConfig, storage: Storage, registry: Registry) -> CutLog:
+    """Under the database's name for this landing: all its gateways write one log."""
+    try:
+        landing = registry.claim_landing(landing_name(config.landing), landing_identity(storage))
+    except LandingOther as other:
+        raise LandingTaken(
+            f"opening the landing {landing_name(config.landing)}",
+            str(other),
+            data="Nothing was changed",
+            remedy="Give all gateways of a database the same landing: one that was moved has its landing.json with it."
+            " Or give this gateway a database of its own: --database",
+        ) from other
+    return CutLog(storage, landing, config.name)
+
+
+async def _end(registry: Registry, gateway: GatewayRun) -> None:
+    """What the gateway owns is free at once; else when its lease has run out."""
+    try:
+        await asyncio.to_thread(registry.end_gateway, gateway)
+    except (RegistryRefused, RegistryUnavailable) as unavailable:
+        logger.warning("the gateway's lease is not given back: %s", unavailable)
 
 
 async def _follow_quarantines(log: CutLog, registry: Registry, seconds: float) -> None:

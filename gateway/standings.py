@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from gateway.changes import Changes
 from gateway.identity import Identity, check_standing, check_without_certificate
 from gateway.metrics import GatewayMetrics
 from gateway.registry import AgentName, RegistryUnavailable, Standing
@@ -22,9 +23,9 @@ Ask = Callable[[Sequence[AgentName]], dict[AgentName, Standing]]
 
 
 class Standings:
-    def __init__(self, ask: Ask, poll_seconds: float, metrics: GatewayMetrics) -> None:
+    def __init__(self, ask: Ask, changes: Changes, metrics: GatewayMetrics) -> None:
         self._ask = ask
-        self._poll_seconds = poll_seconds
+        self._looks = changes
         self._metrics = metrics
         self._followers: Counter[AgentName] = Counter()
         self._current: dict[AgentName, Standing | None] = {}
@@ -66,8 +67,9 @@ class Standings:
 
     async def run(self) -> None:
         """Poll until cancelled."""
+        seen = 0
         while True:
-            await asyncio.sleep(self._poll_seconds)
+            seen = await self._looks.next(seen)
             if self._followers:
                 await self._poll(list(self._followers))
 

@@ -28,6 +28,7 @@ from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamRequest
 from gateway.admission import Admission
 from gateway.backlog import Backlog, PartsRoom, cost_bytes
 from gateway.errors import (
+    GatewayStopping,
     HeaderInvalid,
     HelloMissing,
     MessageStalled,
@@ -196,6 +197,11 @@ class AgentStream:
 
     async def fail(self, error: MenuraError) -> None:
         """Tell the agent why its stream ends, if it is still there."""
+        if self.key is None and isinstance(error, GatewayStopping):
+            # It came while the gateway stops: without its Hello there is no header by which it would know an answer.
+            self._context.set_code(grpc.StatusCode.UNAVAILABLE)
+            self._context.set_details(error.found)
+            return
         self._context.set_code(grpc.StatusCode.FAILED_PRECONDITION if error.terminal else grpc.StatusCode.ABORTED)
         self._context.set_details(error.code)
         try:

@@ -27,7 +27,11 @@ MEANT: dict[str, tuple[str, ...]] = {
     "controlplane_api/documents.py": ("postgresql",),
     "controlplane_api/errors.py": ("PostgreSQL",),
     "controlplane_api/migrations/env.py": ("postgresql", "PostgreSQL"),
+    "controlplane_api/migrations/versions/rev_0017_changes.py": ("postgresql", "PostgreSQL", "plpgsql", "pg_notify"),
+    "controlplane_api/registry/changes.py": ("PostgreSQL",),
+    "controlplane_api/registry/landings.py": ("postgresql",),
     "controlplane_api/registry/leases.py": ("postgresql", "PostgreSQL"),
+    "controlplane_api/registry/sql_registry.py": ("postgresql",),
     "proto/menura/bounds.py": ("which PostgreSQL does not store",),
     # a column's name since its first migration
     "controlplane_api/migrations/versions/rev_0001_first.py": ('"server_uuid"',),

@@ -24,6 +24,7 @@ from controlplane_api.models import (
     AnyRow,
     CommittedPosition,
     Dump,
+    Gateway,
     LakeStop,
     Lease,
     Quarantine,
@@ -90,7 +91,7 @@ def _situations(
     statement = (
         select(
             Source, Tenant.name.label("tenant"), Agent.name.label("agent"), Agent.connected, Agent.connected_at_us,
-            Agent.seen_at_us, Lease.gateway, Lease.expires_at_us,
+            Agent.seen_at_us, Lease.gateway, Gateway.expires_at_us,
             SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
             SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
             health_problem,
@@ -101,7 +102,10 @@ def _situations(
         )
         .join_from(Source, Tenant)
         .outerjoin(Agent, Agent.id == Source.agent_id)
-        .outerjoin(Lease, and_(Lease.tenant == Tenant.name, Lease.source == Source.name))
+        .outerjoin(
+            Lease, and_(Lease.tenant == Tenant.name, Lease.source == Source.name, Lease.released.is_(False))
+        )
+        .outerjoin(Gateway, and_(Gateway.name == Lease.gateway, Gateway.run == Lease.run))
         .outerjoin(SourceHealth, SourceHealth.source_id == Source.id)
         .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
         .outerjoin(Quarantine, Quarantine.source_id == Source.id)
@@ -145,7 +149,7 @@ def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> 
         source=row.name,
         agent=row.agent,
         connected=held.connected,
-        gateway=row.gateway if row.gateway and row.expires_at_us > now else None,
+        gateway=row.gateway if (row.expires_at_us or 0) > now else None,
         flavor=row.flavor,
         server_version=row.server_version,
         address=row.address,

@@ -31,7 +31,7 @@ app = forced_group("Take agents' changes in and land them.")
 @app.command()
 def run(
     database: Annotated[str, typer.Option(envvar="MENURA_DATABASE", help=DATABASE_HELP)],
-    landing: Annotated[str, typer.Option(help="Folder or URL of this gateway's cut log and data files.")],
+    landing: Annotated[str, typer.Option(help="Folder or URL of the log and data files, one for all gateways.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT; beyond loopback only with TLS.")] = "127.0.0.1:7070",
     name: Annotated[str, typer.Option(help="Unique among live gateways; default: from host and landing.")] = "",
     ca: Annotated[Path | None, typer.Option(help=CA_HELP)] = None,

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from menura.bounds import clean_int64
 from menura.landing import LandedCut, LogEntry
 from sqlalchemy import Connection, select, update
 
@@ -22,7 +23,7 @@ from controlplane_api import positions, rereads
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Landing
-from controlplane_api.registry import quarantine, table_events
+from controlplane_api.registry import leases, quarantine, table_events
 from controlplane_api.registry.cut_effects import FOREIGN_KEYS, apply_cut
 from controlplane_api.registry.dump_ledger import Ledger, Mention
 from controlplane_api.registry.quarantine import HeldCuts
@@ -40,7 +41,8 @@ def applied_entry(connection: Connection, landing: str) -> int:
 def apply_entry(connection: Connection, landing: str, entry: LogEntry) -> None:
     """Apply one entry once; raises `EntryOutOfOrder` when those before it are missing."""
     if _is_next(connection, landing, entry):
-        _apply_cuts(connection, landing, entry)
+        if entry.cuts:
+            _apply_cuts(connection, landing, entry)
         _applied(connection, landing, entry)
 
 
@@ -112,6 +114,10 @@ def _is_next(connection: Connection, landing: str, entry: LogEntry) -> bool:
 
 
 def _applied(connection: Connection, landing: str, entry: LogEntry) -> None:
+    """With its fences: they count for later entries."""
+    leases.raise_epoch(
+        connection, {SourceKey(fence.tenant, fence.source): clean_int64(fence.epoch) for fence in entry.fences}
+    )
     connection.execute(update(Landing).where(Landing.url == landing).values(applied_entry=entry.entry))
 
 
@@ -125,7 +131,8 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_h
         source = sources[SourceKey(cut.tenant, cut.source)]
         if source.is_quarantined and not with_held:
             continue
-        if cut.cut > source.cut:  # one at or below came from a gateway that had lost its lease
+        # What others may have written behind its fence does not count; what is held was looked at when it came.
+        if cut.cut > source.cut and (with_held or cut.epoch >= source.logged_epoch):
             source.cut = cut.cut
             cuts.append((source, cut))
     syncs, known = load_syncs(connection, _tables_of(cuts))

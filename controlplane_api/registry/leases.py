@@ -1,78 +1,137 @@
-"""Leases: a source belongs to one gateway at a time, under a fencing epoch that never falls.
+"""Leases of gateways, and which gateway owns a source, under a fencing epoch that never falls.
 
-Each step is one statement, so that gateways racing for a source are put in order by the database. On
-PostgreSQL the time is the database's, whatever the gateways' clocks say; an SQLite file has one machine.
+Comes in: what gateways ask, each in a transaction of its own. Goes out: a row for each gateway with the end of its
+lease, a row for each source with its owner and epochs. Each change is one statement, so that gateways racing for a
+source are put in order by the database. On PostgreSQL the time is the database's, whatever the gateways' clocks say; an
+SQLite file has one machine. What the cut log shows of epochs comes with its entries (`raise_epoch`).
 """
 
 import time
 
 from menura.instants import now_us
-from sqlalchemy import BigInteger, ColumnElement, Connection, and_, case, cast, func, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    and_,
+    case,
+    cast,
+    delete,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from controlplane_api.documents import insert_into
-from controlplane_api.models import Lease
-from gateway.registry import LeaseHeld, SourceKey
+from controlplane_api.models import Gateway, Lease
+from gateway.registry import Assignment, GatewayReplaced, GatewayRun, SourceKey, SourceOwned
 
-RELEASED = ""
+#: a gateway's row goes so long after its lease
+KEPT_US = 24 * 3_600 * 1_000_000
 
 
-def acquire(connection: Connection, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
-    """The epoch: the holder's own, or one above every earlier holder's. Raises `LeaseHeld`."""
+def begin(connection: Connection, gateway: GatewayRun, ttl_seconds: float) -> None:
+    """A process has started: whatever had its name has to end."""
     now = _now_us(connection)
-    expires = now + _us(ttl_seconds)
-    held = and_(Lease.gateway == gateway, Lease.gateway != RELEASED)
-    statement = (
+    values = {"run": gateway.run, "expires_at_us": now + _us(ttl_seconds)}
+    connection.execute(
+        insert_into(connection, Gateway)
+        .values(name=gateway.name, **values)
+        .on_conflict_do_update(index_elements=[Gateway.name], set_=values)
+    )
+    connection.execute(delete(Gateway).where(Gateway.expires_at_us < now - KEPT_US))
+
+
+def renew(connection: Connection, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
+    """What it owns, with epochs. Raises `GatewayReplaced`."""
+    renewed = connection.execute(
+        update(Gateway).where(_is(gateway)).values(expires_at_us=_now_us(connection) + _us(ttl_seconds))
+    )
+    if renewed.rowcount == 0:
+        raise GatewayReplaced(gateway.name)
+    owned = select(Lease.tenant, Lease.source, Lease.epoch).where(_owner_is(gateway), Lease.released.is_(False))
+    return {SourceKey(row.tenant, row.source): row.epoch for row in connection.execute(owned)}
+
+
+def end(connection: Connection, gateway: GatewayRun) -> None:
+    connection.execute(update(Lease).where(_owner_is(gateway)).values(released=True))
+    connection.execute(delete(Gateway).where(_is(gateway)))
+
+
+def assign(connection: Connection, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
+    """One epoch above every earlier one. Raises `SourceOwned`.
+
+    The owner is another one from epoch `taken_epoch` on. As long as the log shows nothing of it, a fence is missing.
+    """
+    own = _owner_is(gateway)
+    lives = select(Gateway.name).where(
+        Gateway.name == Lease.gateway, Gateway.run == Lease.run, Gateway.expires_at_us > _now_us(connection)
+    )
+    lives = lives.correlate(Lease)
+    same_agent = and_(Lease.session == session, Lease.session != "")
+    free = or_(own, Lease.released, Lease.gateway == gateway.name, same_agent, ~lives.exists())
+    values = {"gateway": gateway.name, "run": gateway.run, "session": session, "released": False}
+    row = connection.execute(
         insert_into(connection, Lease)
-        .values(tenant=key.tenant, source=key.source, gateway=gateway, epoch=1, expires_at_us=expires)
+        .values(tenant=key.tenant, source=key.source, epoch=1, taken_epoch=0, logged_epoch=0, **values)
         .on_conflict_do_update(
             index_elements=[Lease.tenant, Lease.source],
             set_={
-                "gateway": gateway,
-                "epoch": case((held, Lease.epoch), else_=Lease.epoch + 1),
-                "expires_at_us": expires,
+                **values,
+                "epoch": Lease.epoch + 1,
+                "taken_epoch": case((own, Lease.taken_epoch), else_=Lease.epoch + 1),
             },
-            where=or_(held, Lease.expires_at_us <= now),
+            where=free,
         )
-        .returning(Lease.epoch)
-    )
-    epoch = connection.execute(statement).scalar()
-    if epoch is None:
-        raise _held(connection, key)
-    return int(epoch)
+        .returning(Lease.epoch, Lease.taken_epoch, Lease.logged_epoch)
+    ).first()
+    if row is None:
+        raise _owned(connection, key)
+    return Assignment(row.epoch, needs_fence=row.logged_epoch < row.taken_epoch)
 
 
-def renew(connection: Connection, key: SourceKey, gateway: str, epoch: int, ttl_seconds: float) -> None:
-    """Raises `LeaseHeld` when another holder came between; one that merely expired is renewed."""
-    renewed = connection.execute(
-        update(Lease).where(_owned(key, gateway, epoch)).values(expires_at_us=_now_us(connection) + _us(ttl_seconds))
-    )
-    if renewed.rowcount == 0:
-        raise _held(connection, key)
-
-
-def release(connection: Connection, key: SourceKey, gateway: str, epoch: int) -> None:
-    """Free for others at once; a lease that is no longer ours is left alone."""
-    connection.execute(update(Lease).where(_owned(key, gateway, epoch)).values(gateway=RELEASED, expires_at_us=0))
+def release(connection: Connection, key: SourceKey, gateway: GatewayRun, epoch: int) -> None:
+    """Free for others at once; one that is no longer ours is left alone."""
+    this = and_(Lease.tenant == key.tenant, Lease.source == key.source, _owner_is(gateway), Lease.epoch == epoch)
+    connection.execute(update(Lease).where(this).values(released=True))
 
 
 def raise_epoch(connection: Connection, epochs: dict[SourceKey, int]) -> None:
-    """No later holder gets an epoch at or below these, which the cut log shows."""
+    """The cut log shows these: no later owner gets an epoch at or below them."""
+    if not epochs:
+        return
     statement = insert_into(connection, Lease)
+    shown = statement.excluded.logged_epoch
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=[Lease.tenant, Lease.source],
-            set_={"epoch": statement.excluded.epoch},
-            where=Lease.epoch < statement.excluded.epoch,
+            set_={"epoch": case((Lease.epoch < shown, shown), else_=Lease.epoch), "logged_epoch": shown},
+            where=Lease.logged_epoch < shown,
         ),
         [
-            {"tenant": key.tenant, "source": key.source, "gateway": RELEASED, "epoch": epoch, "expires_at_us": 0}
-            for key, epoch in epochs.items()
+            {
+                "tenant": key.tenant,
+                "source": key.source,
+                "gateway": "",
+                "run": "",
+                "session": "",
+                "released": True,
+                "epoch": epoch,
+                "taken_epoch": 0,
+                "logged_epoch": epoch,
+            }
+            for key, epoch in sorted(epochs.items(), key=lambda each: str(each[0]))
         ],
     )
 
 
-def _owned(key: SourceKey, gateway: str, epoch: int) -> ColumnElement[bool]:
-    return and_(Lease.tenant == key.tenant, Lease.source == key.source, Lease.gateway == gateway, Lease.epoch == epoch)
+def _is(gateway: GatewayRun) -> ColumnElement[bool]:
+    return and_(Gateway.name == gateway.name, Gateway.run == gateway.run)
+
+
+def _owner_is(gateway: GatewayRun) -> ColumnElement[bool]:
+    return and_(Lease.gateway == gateway.name, Lease.run == gateway.run)
 
 
 def _now_us(connection: Connection) -> ColumnElement[int]:
@@ -85,14 +144,13 @@ def _us(seconds: float) -> int:
     return int(seconds * 1_000_000)
 
 
-def _held(connection: Connection, key: SourceKey) -> LeaseHeld:
-    holder = connection.execute(
-        select(Lease.gateway, Lease.epoch, Lease.expires_at_us).where(
-            Lease.tenant == key.tenant, Lease.source == key.source
-        )
+def _owned(connection: Connection, key: SourceKey) -> SourceOwned:
+    owner = connection.execute(
+        select(Lease.gateway, Lease.epoch, Gateway.expires_at_us)
+        .join_from(Lease, Gateway, and_(Gateway.name == Lease.gateway, Gateway.run == Lease.run))
+        .where(Lease.tenant == key.tenant, Lease.source == key.source)
     ).first()
-    if holder is None or holder.gateway == RELEASED:
-        return LeaseHeld(f"the lease on source {key} is not ours any more")
-    seconds = holder.expires_at_us / 1_000_000
-    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
-    return LeaseHeld(f"gateway {holder.gateway} holds the lease on source {key}, epoch {holder.epoch}, until {until}")
+    if owner is None:
+        return SourceOwned(f"source {key} has just changed its owner")
+    until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(owner.expires_at_us / 1_000_000))
+    return SourceOwned(f"gateway {owner.gateway} owns source {key}, epoch {owner.epoch}, and lives until {until}")

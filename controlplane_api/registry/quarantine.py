@@ -94,6 +94,8 @@ def applied(connection: Connection, source_id: int, entry: int) -> None:
 
 def among(connection: Connection, keys: Collection[SourceKey]) -> frozenset[SourceKey]:
     """Those of the sources that are in quarantine."""
+    if not keys:
+        return frozenset()
     rows = connection.execute(
         select(Tenant.name.label("tenant"), Source.name).join_from(Quarantine, Source).join(Tenant).where(_are(keys))
     )

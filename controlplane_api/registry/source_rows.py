@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from menura.landing import LandedCut, LogEntry
-from sqlalchemy import Connection, bindparam, select, tuple_, update
+from sqlalchemy import Connection, and_, bindparam, select, tuple_, update
 
 from controlplane_api.documents import Document, ahead_document, insert_into, position_document
-from controlplane_api.models import CommittedPosition, Quarantine, Source, Tenant
+from controlplane_api.models import CommittedPosition, Lease, Quarantine, Source, Tenant
 from controlplane_api.registry import leases
 from controlplane_api.tenants import ensure_tenants
 from gateway.registry import SourceKey
@@ -25,6 +25,8 @@ class SourceRow:
     last: LandedCut | None = None
     stored_generation: int = 0
     is_quarantined: bool = False
+    #: the highest that earlier entries of the log show, of cuts and fences
+    logged_epoch: int = 0
 
 
 def lock_sources(connection: Connection, keys: set[SourceKey], entry: LogEntry) -> dict[SourceKey, SourceRow]:
@@ -48,10 +50,11 @@ def select_sources(connection: Connection, keys: set[SourceKey]) -> dict[SourceK
             Tenant.name.label("tenant"), Source.name, Source.id, Source.generation,
             CommittedPosition.epoch, CommittedPosition.cut, CommittedPosition.rows, CommittedPosition.bytes,
             CommittedPosition.transactions, CommittedPosition.last_commit_timestamp_us,
-            Quarantine.source_id.label("quarantined"),
+            Quarantine.source_id.label("quarantined"), Lease.logged_epoch,
         )
         .join_from(Source, Tenant)
         .outerjoin(CommittedPosition, CommittedPosition.source_id == Source.id)
+        .outerjoin(Lease, and_(Lease.tenant == Tenant.name, Lease.source == Source.name))
         .outerjoin(Quarantine, Quarantine.source_id == Source.id)
         .where(tuple_(Tenant.name, Source.name).in_([(key.tenant, key.source) for key in keys]))
         .order_by(Source.id)
@@ -69,6 +72,7 @@ def select_sources(connection: Connection, keys: set[SourceKey]) -> dict[SourceK
             transactions=row.transactions or 0,
             last_commit_timestamp_us=row.last_commit_timestamp_us,
             is_quarantined=row.quarantined is not None,
+            logged_epoch=row.logged_epoch or 0,
         )
         for row in rows
     }

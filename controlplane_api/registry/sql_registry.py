@@ -8,7 +8,7 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from menura.landing import LogEntry
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
@@ -33,9 +33,11 @@ from controlplane_api.models import (
 from controlplane_api.registry import (
     agent_reports,
     cartography,
+    changes,
     configurations,
     cut_log,
     dump_reports,
+    landings,
     leases,
     quarantine,
 )
@@ -44,12 +46,15 @@ from controlplane_api.states import DumpEnd, StartKind
 from gateway.registry import (
     AgentName,
     AgentSeen,
+    Assignment,
     CartographyEnd,
     ConfigurationDigests,
     ConfigurationSeen,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    Followed,
+    GatewayRun,
     HeartbeatSeen,
     Held,
     OtherServerSeen,
@@ -64,6 +69,7 @@ from gateway.registry import (
     TableDesired,
     TableEffective,
     TableSeen,
+    WaitForChange,
 )
 
 
@@ -198,17 +204,37 @@ class SqlRegistry:
     def generations(self, tenants_sources: Sequence[SourceKey]) -> dict[SourceKey, int]:
         return self._generations(tenants_sources, Source.generation)
 
-    def acquire_lease(self, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
-        with self._write() as connection:
-            return leases.acquire(connection, key, gateway, ttl_seconds)
+    def changes(self) -> AbstractContextManager[WaitForChange] | None:
+        engine = self._database.engine
+        return changes.listening(engine) if engine.dialect.name == "postgresql" else None
 
-    def renew_lease(self, key: SourceKey, gateway: str, epoch: int, ttl_seconds: float) -> None:
+    def claim_landing(self, url: str, identity: str) -> str:
         with self._write() as connection:
-            leases.renew(connection, key, gateway, epoch, ttl_seconds)
+            return landings.claim(connection, url, identity)
 
-    def release_lease(self, key: SourceKey, gateway: str, epoch: int) -> None:
+    def begin_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> None:
+        with self._write() as connection:
+            leases.begin(connection, gateway, ttl_seconds)
+
+    def renew_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
+        with self._write() as connection:
+            return leases.renew(connection, gateway, ttl_seconds)
+
+    def end_gateway(self, gateway: GatewayRun) -> None:
+        with self._write() as connection:
+            leases.end(connection, gateway)
+
+    def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
+        with self._write() as connection:
+            return leases.assign(connection, key, gateway, session)
+
+    def release_source(self, key: SourceKey, gateway: GatewayRun, epoch: int) -> None:
         with self._write() as connection:
             leases.release(connection, key, gateway, epoch)
+
+    def followed(self, landing: str, keys: Sequence[SourceKey]) -> Followed:
+        with self._read() as connection:
+            return landings.followed(connection, landing, keys)
 
     def applied_entry(self, landing: str) -> int:
         with self._read() as connection:

@@ -1,17 +1,20 @@
 """Group commit: one task puts the complete cuts of all sources into the cut log.
 
-Comes in: complete cuts, whose data files are durable. Goes out: for each its log entry's number, or why it failed.
+Comes in: complete cuts, whose data files are durable, and fences of sources that this gateway takes over. Goes out: for
+each its log entry's number, or why it failed.
 
 While one commit runs, the next cuts gather; so the rate of entries follows the storage and not the number of
 sources. The order within a commit is: log entry, registry, acknowledgement. The registry is tried until it
 answers, so the log is never more than one entry ahead of it, and a stream that opens reads the newest position
 there; while it is away, commits wait, credits run out and agents stop reading: nothing is lost, nothing is
-acknowledged that a restart could not find. A kill between log entry and registry is healed by `CutLog.recover`.
-What the registry refuses for good is not tried again: the cut is in the log, its source is quarantined, and its stream
-ends with SOURCE_QUARANTINED, while the other cuts of the entry are acknowledged.
+acknowledged that a restart could not find. A kill between log entry and registry is healed by `CutLog.recover`, or by
+another gateway that catches up. What the registry refuses for good is not tried again: the cut is in the log, its
+source is quarantined, and its stream ends with SOURCE_QUARANTINED, while the other cuts of the entry are acknowledged.
 
-The committer is also the last fence: it lets a cut pass only if it is the next of its source, under the newest
-epoch that began here, and while the lease is valid.
+The committer is also the fence between gateways. A cut passes only if it is the next of its source and the log shows no
+higher epoch than its own. Where another gateway has written the next entry, the committer catches up with the log and
+looks at its cuts again: those of sources that are still its own go into a later entry, and their streams see nothing
+of it. So what the log says decides, and no clock: a put that comes late collides with what was written meanwhile.
 """
 
 import asyncio
@@ -25,21 +28,21 @@ from typing import TypeVar
 
 from menura.errors import MenuraError
 from menura.instants import now_us
-from menura.landing import LandedCut, LogEntry
+from menura.landing import LandedCut, LandedFence, LogEntry
 from menura.naming import quarantine_of
 
 from gateway.errors import (
     NOTHING_LOST,
     GatewayError,
+    LandingFailed,
     LeaseLost,
-    LogEntryTaken,
     LogUnsettled,
     SourceQuarantined,
     StreamSuperseded,
 )
 from gateway.landing.cut_log import CutLog, EntryTaken
 from gateway.metrics import GatewayMetrics
-from gateway.registry import Registry, RegistryUnavailable, SourceKey
+from gateway.registry import Logged, Registry, RegistryUnavailable, SourceKey
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +61,6 @@ class CompleteCut:
     landed: LandedCut
     #: what its table events and chunks take of the entry
     events_bytes: int
-    lease_is_valid: Callable[[], bool]
     outcome: asyncio.Future[int]
 
     def is_committed(self) -> bool:
@@ -74,11 +76,22 @@ class CompleteCut:
         return isinstance(failure, MenuraError) and not isinstance(failure, LogUnsettled | SourceQuarantined)
 
 
+@dataclass(slots=True, eq=False)
+class _Fence:
+    landed: LandedFence
+    outcome: asyncio.Future[int]
+
+
 @dataclass(slots=True)
 class _Expected:
-    epoch: int
-    cut: int
-    gsn: int
+    """Of a source that has a stream here."""
+
+    #: of the run whose cuts pass; 0: none does
+    epoch: int = 0
+    cut: int = 0
+    gsn: int = 0
+    #: the highest that the log has shown since the stream was opened
+    logged_epoch: int = 0
 
 
 @dataclass(slots=True)
@@ -88,16 +101,31 @@ class Committer:
     landing: str
     spacing_seconds: float
     metrics: GatewayMetrics
-    #: of commits and leases alone: reports, however slow, take none of them
+    #: of commits and of what runs begin with alone: reports, however slow, take none of them
     threads: Executor
     _gathered: list[CompleteCut] = field(default_factory=list)
     _committing: list[CompleteCut] = field(default_factory=list)
+    _fences: list[_Fence] = field(default_factory=list)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _expected: dict[SourceKey, _Expected] = field(default_factory=dict)
 
+    def watch(self, key: SourceKey) -> None:
+        """Before a source is assigned to this gateway, until it is withdrawn: what the log says of it is noticed."""
+        self._expected[key] = _Expected()
+
+    async def fence(self, key: SourceKey, epoch: int) -> None:
+        """Put a fence into the log; after it the source has no cut of a lower epoch. Raises what a commit raises."""
+        fence = _Fence(LandedFence(key.tenant, key.source, epoch), asyncio.get_running_loop().create_future())
+        self._fences.append(fence)
+        self._wake.set()
+        await fence.outcome
+
     def begin(self, key: SourceKey, epoch: int, last_cut: int, last_gsn: int) -> None:
-        """From now on the source's cuts come under this epoch and follow this cut."""
-        self._expected[key] = _Expected(epoch, last_cut + 1, last_gsn)
+        """From now on the source's cuts come under this epoch and follow this cut. Raises `LeaseLost`."""
+        expected = self._expected[key]
+        if expected.logged_epoch > epoch:
+            raise taken_over(key, expected.logged_epoch)
+        expected.epoch, expected.cut, expected.gsn = epoch, last_cut + 1, last_gsn
 
     def submit(self, cut: CompleteCut) -> None:
         self._gathered.append(cut)
@@ -111,25 +139,27 @@ class Committer:
         for cut in [cut for cut in self._gathered if cut.key == key]:
             self._gathered.remove(cut)
             cut.outcome.cancel()
-        under_way = [cut.outcome for cut in self._committing if cut.key == key]
+        under_way = [cut.outcome for cut in self._committing if cut.key == key and not cut.outcome.done()]
         if under_way:
             await asyncio.wait(under_way)
         self._expected.pop(key, None)
 
     async def run(self) -> None:
         """Commit until cancelled. Ends only by a failure that no retry can heal, which ends the gateway."""
+        fences: list[_Fence] = []
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                self._committing = [cut for cut in self._take() if self._admit(cut)]
-                if self._committing:
-                    await self._commit(self._committing)
-                    self._committing = []
-                    await asyncio.sleep(self.spacing_seconds)
+                self._committing = self._take()
+                fences, self._fences = self._fences, []
+                await self._commit(fences)
+                self._committing, fences = [], []
+                await asyncio.sleep(self.spacing_seconds)
         finally:
-            for cut in (*self._committing, *self._gathered):
-                cut.outcome.cancel()
+            cuts = (*self._committing, *self._gathered)
+            for outcome in [each.outcome for each in cuts] + [each.outcome for each in (*fences, *self._fences)]:
+                outcome.cancel()
 
     def _take(self) -> list[CompleteCut]:
         """What one entry can hold of what has gathered."""
@@ -144,88 +174,146 @@ class Committer:
         del self._gathered[:taken]
         return cuts
 
-    def _admit(self, cut: CompleteCut) -> bool:
-        landed = cut.landed
-        expected = self._expected[cut.key]
-        if landed.epoch != expected.epoch or landed.cut != expected.cut or landed.last_gsn < expected.gsn:
-            cut.outcome.set_exception(
-                StreamSuperseded(
-                    "committing a cut",
-                    f"cut {landed.cut} of epoch {landed.epoch}; cut {expected.cut} of epoch {expected.epoch} is next",
-                    data=NOTHING_LOST,
-                    source=str(cut.key),
-                )
-            )
-            return False
-        if not cut.lease_is_valid():
-            cut.outcome.set_exception(
-                LeaseLost(
-                    "committing a cut",
-                    "the lease ran out before it was renewed",
-                    data=NOTHING_LOST,
-                    source=str(cut.key),
-                )
-            )
-            return False
-        self._follow(cut.key, landed)
-        return True
+    def _admitted(self, cuts: list[CompleteCut]) -> list[CompleteCut]:
+        """Those that may stand in the next entry, as far as the log is read; the others fail."""
+        after: dict[SourceKey, LandedCut] = {}
+        admitted = []
+        for cut in cuts:
+            landed, last, expected = cut.landed, after.get(cut.key), self._expected[cut.key]
+            number, gsn = (last.cut + 1, last.last_gsn) if last is not None else (expected.cut, expected.gsn)
+            if expected.epoch and expected.logged_epoch > landed.epoch:
+                refused: GatewayError = taken_over(cut.key, expected.logged_epoch)
+            elif landed.epoch != expected.epoch or landed.cut != number or landed.last_gsn < gsn:
+                found = f"cut {landed.cut} of epoch {landed.epoch}; cut {number} of epoch {expected.epoch} is next"
+                refused = StreamSuperseded("committing a cut", found, data=NOTHING_LOST, source=str(cut.key))
+            else:
+                after[cut.key] = landed
+                admitted.append(cut)
+                continue
+            expected.epoch = 0
+            cut.outcome.set_exception(refused)
+        return admitted
 
-    def _follow(self, key: SourceKey, landed: LandedCut) -> None:
-        if key in self._expected:
-            self._expected[key].cut = landed.cut + 1
-            self._expected[key].gsn = landed.last_gsn
+    def _admitted_fences(self, fences: list[_Fence]) -> list[_Fence]:
+        """Those above what the log shows; the others fail."""
+        admitted = []
+        for fence in fences:
+            landed = fence.landed
+            key = SourceKey(landed.tenant, landed.source)
+            expected = self._expected.get(key)
+            if fence.outcome.done():
+                continue
+            if expected is None or expected.logged_epoch >= landed.epoch:
+                fence.outcome.set_exception(taken_over(key, expected.logged_epoch if expected else landed.epoch))
+                continue
+            admitted.append(fence)
+        return admitted
 
-    async def _commit(self, cuts: list[CompleteCut]) -> None:
+    def _follow(self, entry: LogEntry) -> None:
+        """Every entry passes here once, in order, whoever wrote it, but for those that `_skip` replaces."""
+        for fence in entry.fences:
+            self._follow_source(SourceKey(fence.tenant, fence.source), Logged(fence.epoch))
+        for cut in entry.cuts:
+            self._follow_source(SourceKey(cut.tenant, cut.source), Logged(cut.epoch, cut.cut, cut.last_gsn))
+
+    def _follow_source(self, key: SourceKey, logged: Logged) -> None:
+        expected = self._expected.get(key)
+        if expected is None:
+            return
+        expected.logged_epoch = max(expected.logged_epoch, logged.epoch)
+        if logged.cut >= expected.cut:
+            expected.cut, expected.gsn = logged.cut + 1, logged.last_gsn
+        if logged.is_quarantined:
+            expected.epoch = 0
+
+    async def _commit(self, fences: list[_Fence]) -> None:
         started = time.monotonic_ns()
-        try:
-            append = partial(self.log.append, [cut.landed for cut in cuts], committed_at_us=now_us())
-            entry = await self._in_thread(append)
-        except EntryTaken as taken:
-            logger.warning("cut log entry %d is another writer's, %s", taken.entry.entry, taken.entry.gateway)
-            await self._apply(taken.entry)
-            failure = LogEntryTaken(
-                "writing the cut log",
-                f"entry {taken.entry.entry} was written by {taken.entry.gateway} meanwhile",
-                data=NOTHING_LOST,
-                remedy="Give each gateway a landing of its own",
-            )
-            self._fail(cuts, failure)
-            for landed in taken.entry.cuts:
-                self._follow(SourceKey(landed.tenant, landed.source), landed)
-            return
-        except GatewayError as failed:
-            self._fail(cuts, failed)
-            return
+        cuts = self._committing
+        while True:
+            cuts, fences = self._admitted(cuts), self._admitted_fences(fences)
+            if not cuts and not fences:
+                return
+            landed, fenced = [cut.landed for cut in cuts], [fence.landed for fence in fences]
+            try:
+                entry = await self._in_thread(partial(self.log.append, landed, now_us(), fenced))
+                break
+            except EntryTaken:
+                self.metrics.menura_log_conflicts_total += 1
+                failed = await self._catch_up()
+            except LandingFailed as refused:
+                failed = refused
+            if failed is not None:
+                self._fail(cuts, fences, failed)
+                return
+        self._follow(entry)
         held = await self._apply(entry)
         self.metrics.menura_log_entries_total += 1
         self.metrics.menura_log_commit_us_total += (time.monotonic_ns() - started) // 1000
+        for fence in fences:
+            if not fence.outcome.done():
+                fence.outcome.set_result(entry.entry)
         for cut in cuts:
-            if cut.key in held:
-                self._expected[cut.key].epoch = 0
-                cut.outcome.set_exception(quarantined(cut.key, f"cut {cut.landed.cut}, entry {entry.entry}"))
-                continue
-            self.metrics.menura_landing_cuts_total += 1
-            self.metrics.menura_landing_files_total += len(cut.landed.files)
-            self.metrics.menura_landing_committed_rows_total += sum(file.rows for file in cut.landed.files)
-            self.metrics.menura_landing_file_bytes_total += sum(file.bytes for file in cut.landed.files)
-            cut.outcome.set_result(entry.entry)
+            self._committed(cut, entry, is_held=cut.key in held)
 
-    def _fail(self, cuts: list[CompleteCut], failure: GatewayError) -> None:
+    def _committed(self, cut: CompleteCut, entry: LogEntry, *, is_held: bool) -> None:
+        if is_held:
+            self._expected[cut.key].epoch = 0
+            cut.outcome.set_exception(quarantined(cut.key, f"cut {cut.landed.cut}, entry {entry.entry}"))
+            return
+        self.metrics.menura_landing_cuts_total += 1
+        self.metrics.menura_landing_files_total += len(cut.landed.files)
+        self.metrics.menura_landing_committed_rows_total += sum(file.rows for file in cut.landed.files)
+        self.metrics.menura_landing_file_bytes_total += sum(file.bytes for file in cut.landed.files)
+        cut.outcome.set_result(entry.entry)
+
+    async def _catch_up(self) -> LandingFailed | None:
+        """Come to the log's end: over what the registry has followed already at once, then entry by entry.
+
+        Returns why it was not reached.
+        """
+        before = self.log.next_entry
+        await self._skip()
+        try:
+            while (entry := await self._in_thread(self.log.read_next)) is not None:
+                self._follow(entry)
+                await self._apply(entry)
+        except LandingFailed as failed:
+            return failed
+        logger.debug("cut log has entries of others: next_entry=%d before=%d", self.log.next_entry, before)
+        return None
+
+    async def _skip(self) -> None:
+        asked: list[SourceKey] | None = None
+        while asked is None or not self._expected.keys() <= set(asked):  # a stream that has opened meanwhile counts too
+            asked = list(self._expected)
+            followed = await self._until_answered(partial(self.registry.followed, self.landing, asked))
+        if followed.applied_entry >= self.log.next_entry:
+            self.log.skip_to(followed.applied_entry + 1)
+            for key, logged in followed.sources.items():
+                self._follow_source(key, logged)
+
+    def _fail(self, cuts: list[CompleteCut], fences: list[_Fence], failure: GatewayError) -> None:
         logger.warning("commit of %d cuts failed: %s", len(cuts), failure)
         self.metrics.menura_landing_failures_total += 1
         for cut in cuts:
             self._expected[cut.key].epoch = 0  # nothing passes before the source begins again
             cut.outcome.set_exception(failure)
+        for fence in fences:
+            if not fence.outcome.done():
+                fence.outcome.set_exception(failure)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
     async def _apply(self, entry: LogEntry) -> frozenset[SourceKey]:
         """Sources whose cuts are held back."""
+        return await self._until_answered(partial(self.registry.apply_entry, self.landing, entry))
+
+    async def _until_answered(self, ask: Callable[[], T]) -> T:
         away = False
         while True:
             try:
-                held = await self._in_thread(partial(self.registry.apply_entry, self.landing, entry))
+                answer = await self._in_thread(ask)
             except RegistryUnavailable as unavailable:
                 self.metrics.menura_registry_failures_total += 1
                 if not away:
@@ -235,7 +323,17 @@ class Committer:
             else:
                 if away:
                     logger.warning("registry is back")
-                return held
+                return answer
+
+
+def taken_over(key: SourceKey, epoch: int) -> LeaseLost:
+    return LeaseLost(
+        "landing a source",
+        f"another gateway has taken it over, under epoch {epoch}",
+        data=NOTHING_LOST,
+        remedy="The agent opens its streams again; two agents must not have one source",
+        source=str(key),
+    )
 
 
 def quarantined(key: SourceKey, found: str) -> SourceQuarantined:

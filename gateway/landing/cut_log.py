@@ -1,7 +1,9 @@
 """The cut log: numbered entries without gaps, each written once; what makes landed rows count.
 
-Comes in: the complete cuts of one group commit, whose files are durable. Goes out: the entry that holds them.
-Runs in one worker thread at a time.
+Comes in: the complete cuts of one group commit, whose files are durable, and fences. Goes out: the entry that holds
+them. Runs in one worker thread at a time. Several gateways may write one log: who finds the next number taken reads
+what others have written (`read_next`) before it writes again, so an entry is always written by one who knows all
+entries before it.
 
 Durable: an entry for which `append` returned. The log is the truth; the registry follows it. A kill before
 the put leaves files that no entry names; a kill after it leaves the registry one entry behind, and `recover`
@@ -13,12 +15,31 @@ the entry appear later, the next append finds it taken, the registry gets it, an
 begins again from there: so it counts once.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from menura.landing import LandedCut, LandingFormatError, LogEntry, decode_entry, encode_entry, entry_path
+from menura.landing import (
+    IDENTITY_PATH,
+    LandedCut,
+    LandedFence,
+    LandingFormatError,
+    LogEntry,
+    decode_entry,
+    decode_identity,
+    encode_entry,
+    encode_identity,
+    entry_path,
+)
 
-from gateway.errors import NOTHING_LOST, LandingFailed, LogBehindRegistry, LogUnreadable, LogUnsettled
+from gateway.errors import (
+    NOTHING_LOST,
+    LandingFailed,
+    LandingUnusable,
+    LogBehindRegistry,
+    LogUnreadable,
+    LogUnsettled,
+)
 from gateway.landing.storage import OutcomeUnknown, Storage
 from gateway.registry import Held, Registry
 
@@ -27,11 +48,25 @@ SETTLE_SECONDS = 0.1
 
 
 class EntryTaken(Exception):
-    """The next number holds an entry of another writer; `entry` is that one, and the log now stands behind it."""
+    """The next number holds an entry of another writer, which is to be read first."""
 
-    def __init__(self, entry: LogEntry) -> None:
-        super().__init__(f"entry {entry.entry} is there already")
-        self.entry = entry
+
+def landing_identity(storage: Storage) -> str:
+    """Which landing it is, wherever it lies and however it is addressed: made at its first use, then kept."""
+    try:
+        document = storage.read(IDENTITY_PATH)
+        if document is None:
+            storage.put_if_absent(IDENTITY_PATH, encode_identity(secrets.token_hex(16)))
+            document = storage.read(IDENTITY_PATH)
+        return decode_identity(document or b"")
+    except (OSError, LandingFormatError) as unusable:
+        reason = unusable.strerror or type(unusable).__name__ if isinstance(unusable, OSError) else str(unusable)
+        raise LandingUnusable(
+            f"reading {IDENTITY_PATH} of the landing",
+            reason,
+            data="Nothing was changed",
+            remedy="Check that the landing can be reached and written; restore the file if it was changed",
+        ) from unusable
 
 
 class CutLog:
@@ -80,39 +115,34 @@ class CutLog:
                 return False
         return True
 
-    def append(self, cuts: Sequence[LandedCut], committed_at_us: int) -> LogEntry:
+    def append(self, cuts: Sequence[LandedCut], committed_at_us: int, fences: Sequence[LandedFence] = ()) -> LogEntry:
         """Write the next entry.
 
         Raises `LandingFailed` when it is not written, `LogUnsettled` when that can't be told, `EntryTaken` when
         another writer was first.
         """
-        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts))
+        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts), tuple(fences))
         document = encode_entry(entry)
+        reason: OSError | None = None
         for attempt in range(SETTLE_ATTEMPTS):
             if attempt:
                 self._sleep(SETTLE_SECONDS * 2**attempt)
             try:
                 written = self._storage.put_if_absent(entry_path(entry.entry), document)
-                if written or self._storage.read(entry_path(entry.entry)) == document:
-                    self._next += 1
-                    return entry
-                taken = self._read(entry.entry)
+                found = document if written else self._storage.read(entry_path(entry.entry))
             except OutcomeUnknown as unknown:
-                reason: OSError = unknown
+                reason = unknown
                 continue
             except OSError as failed:
                 if attempt:  # an earlier put of this document is not settled yet
                     reason = failed
                     continue
-                raise LandingFailed(
-                    f"writing entry {entry.entry} of the cut log",
-                    f"{type(failed).__name__} {failed.strerror or ''}".strip(),
-                    data=NOTHING_LOST,
-                    remedy="Check the landing's free space and permissions; it is tried again by itself",
-                ) from failed
-            if taken is not None:
+                raise _failed(f"writing entry {entry.entry} of the cut log", failed) from failed
+            if found == document:
                 self._next += 1
-                raise EntryTaken(taken)
+                return entry
+            if found is not None:
+                raise EntryTaken(f"entry {entry.entry} is there already")
             reason = OSError("it is there and can't be read")
         raise LogUnsettled(
             f"writing entry {entry.entry} of the cut log",
@@ -120,6 +150,20 @@ class CutLog:
             data=NOTHING_LOST,
             remedy="Check that the landing can be reached; it is tried again by itself",
         ) from reason
+
+    def read_next(self) -> LogEntry | None:
+        """The next entry, and the log stands behind it; None where nobody has written it. Raises `LandingFailed`."""
+        try:
+            entry = self._read(self._next)
+        except OSError as failed:
+            raise _failed(f"reading entry {self._next} of the cut log", failed) from failed
+        if entry is not None:
+            self._next += 1
+        return entry
+
+    def skip_to(self, number: int) -> None:
+        """Go on at this entry: what those before it say is known."""
+        self._next = max(self._next, number)
 
     def _read(self, number: int) -> LogEntry | None:
         document = self._storage.read(entry_path(number))
@@ -140,3 +184,12 @@ class CutLog:
             data="Nothing is committed before this is settled",
             remedy="Start the version that wrote it, or restore the file",
         )
+
+
+def _failed(doing: str, failed: OSError) -> LandingFailed:
+    return LandingFailed(
+        doing,
+        f"{type(failed).__name__} {failed.strerror or ''}".strip(),
+        data=NOTHING_LOST,
+        remedy="Check the landing's free space and permissions; it is tried again by itself",
+    )

@@ -140,8 +140,8 @@ def _fsync(path: Path) -> None:
 class FsspecStorage:
     """An object store: a file appears whole when it is closed, and is durable then.
 
-    `put_if_absent` asks the store for a conditional put. A store whose fsspec driver has none is asked first
-    whether the entry exists; the source's lease and the reading back of `CutLog` guard what remains.
+    `put_if_absent` asks the store for a conditional put, which is what keeps several gateways apart. A store whose
+    fsspec driver has none is asked first whether the entry exists: that is enough for one gateway alone.
     """
 
     def __init__(self, file_system: fsspec.AbstractFileSystem, root: str) -> None:

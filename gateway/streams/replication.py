@@ -45,7 +45,6 @@ from gateway.landing.chunk_files import discard_files
 from gateway.landing.committer import CompleteCut
 from gateway.landing.parquet import CutFiles
 from gateway.landing_parts import LandingJobs, LandingParts
-from gateway.lease import Lease
 from gateway.rate import Rate
 from gateway.registry import RegistryRefused, RegistryUnavailable, SourceCommitted, SourceKey
 from gateway.stream import AgentStream
@@ -104,34 +103,31 @@ class Replication:
     flavor: Callable[[], str]
     parts: LandingParts
     superseded: asyncio.Event = field(default_factory=asyncio.Event)
-    _lease: Lease = field(init=False)
     _jobs: LandingJobs = field(init=False)
     _run: _Run | None = None
     _queue: StreamQueue = field(init=False)
     _uncommitted: "deque[_Submitted]" = field(default_factory=deque)
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
-    _leasing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _heard_at: float = field(default_factory=time.monotonic)
     #: that the agent may report: each is written to the database
     _errors: Rate = field(default_factory=lambda: Rate(per_second=20, burst=500))
 
     def __post_init__(self) -> None:
-        config = self.parts.config
         self._queue = StreamQueue(self.parts.backlog, self.key, "receiving a change batch")
-        self._lease = Lease(self.parts.registry, self.key, config.name, config.lease_seconds)
         self._jobs = LandingJobs(self.parts.threads, self.parts.metrics, self.key, "writing a cut's files")
 
     async def serve(self) -> None:
         """Land until the agent leaves, a newer stream comes, or something fails."""
         await self.parts.fence.enter(self.key, self)
+        self.parts.committer.watch(self.key)
         try:
             with self.parts.generations.following(self.key):
                 await run_until_first(
                     self._receive(),
                     self._land(),
                     self._acknowledge(),
-                    self._keep_lease(),
+                    self.parts.lease.lost(self.key),
                     self._follow_desired(),
                     self._leave_when_superseded(),
                     self._leave_when_stalled(),
@@ -189,13 +185,15 @@ class Replication:
         if self._run is not None:
             await self._grant(await self._jobs.run(self._run.files.discard))
             self._run = None
-        config, registry, threads = self.parts.config, self.parts.registry, self.parts.committer.threads
-        async with self._leasing:
-            epoch = await ask_registry(self._lease.acquire_fresh, threads=threads)
+        config, registry, committer = self.parts.config, self.parts.registry, self.parts.committer
+        assigned = await self.parts.lease.take(self.key, self.session)
+        epoch, threads = assigned.epoch, committer.threads
+        if assigned.needs_fence:
+            await committer.fence(self.key, epoch)
         desired = await ask_registry(registry.desired, self.key, threads=threads)
         committed = await ask_registry(registry.committed, self.key, threads=threads)
         self._check_goes_on(committed)
-        self.parts.committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
+        committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
         tables = frozenset((table.database, table.table) for table in desired.tables)
         self._run = _Run(
             generation=desired.generation,
@@ -294,7 +292,6 @@ class Replication:
                     chunks=chunks.landed,
                 ),
                 size_bytes + FILE_ENTRY_BYTES * len(files) + chunks.entry_bytes(),
-                self._lease.is_valid,
                 asyncio.get_running_loop().create_future(),
             )
             self._uncommitted.append(_Submitted(cut, run.files, chunks))
@@ -351,21 +348,6 @@ class Replication:
         async with self._moved:
             await self._moved.wait_for(lambda: len(self._uncommitted) <= at_most)
 
-    async def _keep_lease(self) -> None:
-        while True:
-            await asyncio.sleep(self.parts.config.lease_seconds / 3)
-            async with self._leasing:
-                if not self._lease.epoch:
-                    continue
-                try:
-                    await self._with_lease(self._lease.renew)
-                except RegistryUnavailable as unavailable:
-                    # The committer asks whether the lease is valid; until it ends there is nothing to decide.
-                    logger.warning("lease not renewed: source=%s: %s", self.key, unavailable)
-
-    async def _with_lease(self, call: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self.parts.committer.threads, call)
-
     async def _follow_desired(self) -> None:
         known: int | None = None
         while True:
@@ -418,8 +400,7 @@ class Replication:
                     ]
             for discard in dropped:
                 await asyncio.get_running_loop().run_in_executor(self.parts.threads, discard)
-            if self._lease.epoch:
-                await self._with_lease(self._lease.release)
+            await self.parts.lease.release(self.key)
         except (OSError, RegistryRefused, RegistryUnavailable) as failed:
             # Orphans are harmless and the lease ends by itself.
             logger.warning("source not left tidily: source=%s: %s", self.key, type(failed).__name__)

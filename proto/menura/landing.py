@@ -2,6 +2,7 @@
 
 ::
 
+    LANDING/landing.json                                         which landing it is, wherever it lies
     LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA-WORD.parquet
@@ -11,9 +12,10 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 7 (times in microseconds since the epoch, UTC)::
+An entry, format 8 (times in microseconds since the epoch, UTC)::
 
-    {"format": 7, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+    {"format": 8, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000,
+     "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"kind": "mysql", "text": "3E11...:1-77", "token": "{...}"},
@@ -45,16 +47,20 @@ the other columns before and after them hold is the same for all its rows and st
 (also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
 are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
 over them, wherever in the log those stand.
+Format 7 has no `fences`.
 Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
 Format 5 has values in the text of MySQL and MariaDB: `earlier_rows` "text", and TEXT_DEFAULT in the files' metadata.
 Format 4 has positions of MySQL and MariaDB: {"gtid_set", "server_uuid", "file", "offset"}; see `position_from`.
 Format 3 is format 4 without what an event has from `unlogged_changes` on. Format 2 is format 3 without dumps.
 Format 1 is format 2 without `events`; its files have no `_absent`.
 
-Within a source cuts are numbered from 1 without gaps; `epoch` is that of the gateway's lease and never falls.
+Within a source cuts are numbered from 1 without gaps, and their epochs never fall. Several gateways write one log: a
+gateway that takes a source over puts a fence before its first cut. From there on the source has no cut of a lower
+`epoch`: an entry is written once, so a former owner's late put collides, and what it reads there refuses its cuts.
 A reader MUST refuse a `format` above its own.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -65,8 +71,10 @@ from urllib.parse import urlsplit
 from menura.naming import TableName, path_segment
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 7
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
+FORMAT = 8
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8)
+IDENTITY_FORMAT = 1
+IDENTITY_PATH = "landing.json"
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -236,11 +244,21 @@ class LandedCut:
 
 
 @dataclass(frozen=True, slots=True)
+class LandedFence:
+    """From this entry on the source has no cut of a lower epoch."""
+
+    tenant: str
+    source: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogEntry:
     entry: int
     gateway: str
     committed_at_us: int
     cuts: tuple[LandedCut, ...]
+    fences: tuple[LandedFence, ...] = ()
 
 
 def landing_name(url: str) -> str:
@@ -265,9 +283,18 @@ def entry_path(entry: int) -> str:
 
 
 def data_path(tenant: str, source: str, database: str, table: str, epoch: int, cut: int, schema_id: str) -> str:
-    """Path of a cut's Parquet file of one table and schema version, relative to LANDING."""
-    folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}"
-    return f"{folder}/{epoch:010d}-{cut:020d}-{schema_id}.parquet"
+    """Path of a cut's Parquet file of one table and schema version, relative to LANDING.
+
+    A name with capitals gives the file one more word: a storage that takes capitals for small letters has one folder
+    for `Orders` and `orders`.
+
+    >>> orders, other = (data_path("acme", "shop", "shop", name, 1, 1, "00ff") for name in ("orders", "Orders"))
+    >>> orders == other.lower()
+    False
+    """
+    names = f"{path_segment(database)}/{path_segment(table)}"
+    word = f"-{hashlib.sha256(names.encode()).hexdigest()[:8]}" if names != names.lower() else ""
+    return f"{DATA_FOLDER}/{tenant}/{source}/{names}/{epoch:010d}-{cut:020d}-{schema_id}{word}.parquet"
 
 
 def chunk_path(
@@ -279,6 +306,28 @@ def chunk_path(
     """
     folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}/dump-{dump}"
     return f"{folder}/{chunk:012d}-{schema_id}-{word}.parquet"
+
+
+def encode_identity(landing: str) -> bytes:
+    """The document at `IDENTITY_PATH`, with a word that no other landing has."""
+    return json.dumps({"format": IDENTITY_FORMAT, "landing": landing}).encode()
+
+
+def decode_identity(document: bytes) -> str:
+    """Read it back; raises `LandingFormatError`.
+
+    >>> decode_identity(encode_identity("0f8e"))
+    '0f8e'
+    """
+    try:
+        facts = json.loads(document)
+        if facts["format"] != IDENTITY_FORMAT or not isinstance(facts["landing"], str) or not facts["landing"]:
+            raise LandingFormatError(f"{IDENTITY_PATH} has format {facts['format']}, expected {IDENTITY_FORMAT}")
+    except (KeyError, TypeError, ValueError) as broken:
+        if isinstance(broken, LandingFormatError):
+            raise
+        raise LandingFormatError(f"{IDENTITY_PATH} does not say which landing it is: {broken!r}") from broken
+    return str(facts["landing"])
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -297,6 +346,7 @@ def decode_entry(document: bytes) -> LogEntry:
             gateway=str(facts["gateway"]),
             committed_at_us=int(facts["committed_at_us"]),
             cuts=tuple(_decode_cut(cut) for cut in facts["cuts"]),
+            fences=tuple(LandedFence(**fence) for fence in facts.get("fences", ())),
         )
     except (KeyError, TypeError, ValueError) as broken:
         if isinstance(broken, LandingFormatError):

@@ -112,7 +112,7 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_entry: int | None = None
         #: entries between `latestOffset` and `partitions`
         self._read: dict[int, LogEntry] = {}
-        #: epoch and number of each source's last cut, as far as this reader has come
+        #: of each source the highest epoch and the last cut's number, as far as this reader has come
         self._last_cuts: dict[tuple[str, str], tuple[int, int]] = {}
         self._checked_entry = 0
         self._events_folder = events_folder
@@ -195,6 +195,10 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if entry.entry <= self._checked_entry:
             return ""
         last = dict(self._last_cuts)
+        for fence in entry.fences:
+            if (fence.tenant, fence.source) in last:
+                epoch, number = last[fence.tenant, fence.source]
+                last[fence.tenant, fence.source] = (max(epoch, fence.epoch), number)
         for cut in entry.cuts:
             epoch, number = last.get((cut.tenant, cut.source), (cut.epoch, cut.cut - 1))
             if cut.cut != number + 1 or cut.epoch < epoch:

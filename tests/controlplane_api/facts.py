@@ -8,6 +8,7 @@ from menura.landing import (
     LandedChunk,
     LandedCut,
     LandedEvent,
+    LandedFence,
     LandedFile,
     LandedPosition,
     LandedStart,
@@ -171,5 +172,9 @@ def cut(
     )  # fmt: skip
 
 
-def entry(number: int, *cuts: LandedCut) -> LogEntry:
-    return LogEntry(number, "gw-1", T0 + number * 1_000_000 + 500_000, cuts)
+def fence(epoch: int, key: SourceKey = KEY) -> LandedFence:
+    return LandedFence(key.tenant, key.source, epoch)
+
+
+def entry(number: int, *cuts: LandedCut, fences: Sequence[LandedFence] = ()) -> LogEntry:
+    return LogEntry(number, "gw-1", T0 + number * 1_000_000 + 500_000, cuts, tuple(fences))

@@ -18,7 +18,7 @@ from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
 from gateway.landing.cut_log import CutLog
 from gateway.landing.storage import LocalStorage
-from gateway.registry import Held, RegistryRefused, RegistryUnavailable, SourceKey
+from gateway.registry import GatewayRun, Held, RegistryRefused, RegistryUnavailable, SourceKey
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
@@ -114,11 +114,11 @@ def test_statement_when_it_fails_then_what_repeating_does_not_help_is_told_apart
 ) -> None:
     facts.record_shop(registry)
     with pytest.raises(RegistryRefused):
-        registry.acquire_lease(KEY, "gw-1", 1e30)  # beyond SQL's integers
+        registry.begin_gateway(GatewayRun("gw-1", "run"), 1e30)  # beyond SQL's integers
     with database.write() as connection:
         connection.exec_driver_sql("DROP TABLE lease")
     with pytest.raises(RegistryUnavailable):
-        registry.acquire_lease(KEY, "gw-1", 1)
+        registry.assign_source(KEY, GatewayRun("gw-1", "run"), "session")
 
 
 def test_gateway_when_a_poisonous_entry_is_in_its_log_then_it_serves_the_others_and_operators_see_and_end_it(

@@ -11,15 +11,20 @@ from menura.source_configuration import digest_of
 from gateway.registry import (
     AgentName,
     AgentSeen,
+    Assignment,
     CartographyEnd,
     ConfigurationDigests,
     ConfigurationSeen,
     DumpPlanned,
     DumpsDesired,
     DumpSeen,
+    Followed,
+    GatewayReplaced,
+    GatewayRun,
     HeartbeatSeen,
     Held,
-    LeaseHeld,
+    LandingOther,
+    Logged,
     OtherServerSeen,
     Problem,
     RegistryUnavailable,
@@ -27,6 +32,7 @@ from gateway.registry import (
     SourceConfigured,
     SourceDesired,
     SourceKey,
+    SourceOwned,
     Standing,
     TableDesired,
     TableEffective,
@@ -53,8 +59,14 @@ class MemoryRegistry:
         self.problems: dict[SourceKey, Problem | None] = {}
         self.other_servers: dict[SourceKey, OtherServerSeen | None] = {}
         self.wanted: dict[SourceKey, SourceDesired] = {}
-        self.leases: dict[SourceKey, tuple[str, int]] = {}
+        self.landing: tuple[str, str] | None = None
+        self.gateways: dict[str, GatewayRun] = {}
+        self.owners: dict[SourceKey, GatewayRun] = {}
+        self.last_owners: dict[SourceKey, GatewayRun] = {}
+        self.sessions: dict[SourceKey, str] = {}
         self.epochs: dict[SourceKey, int] = defaultdict(int)
+        self.taken: dict[SourceKey, int] = defaultdict(int)
+        self.logged: dict[SourceKey, int] = defaultdict(int)
         self.applied: dict[str, int] = defaultdict(int)
         self.entries: list[LogEntry] = []
         self.positions: dict[SourceKey, SourceCommitted] = {}
@@ -184,27 +196,60 @@ class MemoryRegistry:
         self._check()
         return {key: self.wanted[key].generation for key in tenants_sources if key in self.wanted}
 
-    def acquire_lease(self, key: SourceKey, gateway: str, ttl_seconds: float) -> int:
+    def changes(self) -> None:
+        return None
+
+    def claim_landing(self, url: str, identity: str) -> str:
         self._check()
         with self.lock:
-            if key in self.leases:
-                holder, epoch = self.leases[key]
-                if holder != gateway:
-                    raise LeaseHeld(f"gateway {holder} holds it")
-                return epoch
+            if self.landing is None:
+                self.landing = url, identity
+            if identity != self.landing[1]:
+                raise LandingOther(f"the database follows the log of {self.landing[0]}")
+            return self.landing[0]
+
+    def begin_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> None:
+        self._check()
+        self.gateways[gateway.name] = gateway
+
+    def renew_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
+        self._check()
+        if self.gateways.get(gateway.name) != gateway:
+            raise GatewayReplaced(gateway.name)
+        with self.lock:
+            return {key: self.epochs[key] for key, owner in self.owners.items() if owner == gateway}
+
+    def end_gateway(self, gateway: GatewayRun) -> None:
+        self._check()
+        with self.lock:
+            self.gateways.pop(gateway.name, None)
+            self.owners = {key: owner for key, owner in self.owners.items() if owner != gateway}
+
+    def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
+        self._check()
+        with self.lock:
+            owner = self.owners.get(key, gateway)
+            if owner != gateway and self.gateways.get(owner.name) == owner and self.sessions.get(key) != session:
+                raise SourceOwned(f"gateway {owner.name} owns it")
             self.epochs[key] += 1
-            self.leases[key] = gateway, self.epochs[key]
-            return self.epochs[key]
+            if self.last_owners.setdefault(key, gateway) != gateway:
+                self.last_owners[key], self.taken[key] = gateway, self.epochs[key]
+            self.owners[key], self.sessions[key] = gateway, session
+            return Assignment(self.epochs[key], needs_fence=self.logged[key] < self.taken[key])
 
-    def renew_lease(self, key: SourceKey, gateway: str, epoch: int, ttl_seconds: float) -> None:
+    def release_source(self, key: SourceKey, gateway: GatewayRun, epoch: int) -> None:
         self._check()
-        if self.leases.get(key) != (gateway, epoch):
-            raise LeaseHeld("another one has it")
+        with self.lock:
+            if self.owners.get(key) == gateway and self.epochs[key] == epoch:
+                del self.owners[key]
 
-    def release_lease(self, key: SourceKey, gateway: str, epoch: int) -> None:
+    def followed(self, landing: str, keys: Sequence[SourceKey]) -> Followed:
         self._check()
-        if self.leases.get(key) == (gateway, epoch):
-            del self.leases[key]
+        found = {}
+        for key in keys:
+            at = self.positions.get(key, SourceCommitted())
+            found[key] = Logged(self.logged[key], at.cut, at.last_gsn)
+        return Followed(self.applied[landing], found)
 
     def applied_entry(self, landing: str) -> int:
         self._check()
@@ -227,7 +272,7 @@ class MemoryRegistry:
         for cut in entry.cuts:
             key = SourceKey(cut.tenant, cut.source)
             assert cut.cut == self.positions.get(key, SourceCommitted()).cut + 1
-            self.epochs[key] = max(self.epochs[key], cut.epoch)
+            self._show(key, cut.epoch)
             self.positions[key] = SourceCommitted(
                 cut.epoch, cut.cut, cut.last_gsn, cut.last_transaction_id, cut.position, cut.ahead
             )
@@ -238,9 +283,16 @@ class MemoryRegistry:
                 wanted = self.wanted[key]
                 left = tuple(table for table in wanted.tables if (table.database, table.table) not in stopped)
                 self.wanted[key] = replace(wanted, generation=wanted.generation + 1, tables=left)
+        for fence in entry.fences:
+            self._show(SourceKey(fence.tenant, fence.source), fence.epoch)
         self.applied[landing] = entry.entry
         self.entries.append(entry)
         return frozenset()
+
+    def _show(self, key: SourceKey, epoch: int) -> None:
+        if key not in self.last_owners:
+            self.last_owners[key] = GatewayRun("", "")
+        self.epochs[key], self.logged[key] = max(self.epochs[key], epoch), max(self.logged[key], epoch)
 
     def committed(self, key: SourceKey) -> SourceCommitted:
         self._check()

@@ -348,11 +348,12 @@ class ScriptedAgent:
 
 @asynccontextmanager
 async def scripted_agent(
-    address: str, *sources: str, tenant: str = "acme", agent: str = "agent-1"
+    address: str, *sources: str, tenant: str = "acme", agent: str = "agent-1", session: str = ""
 ) -> AsyncIterator[ScriptedAgent]:
-    """An agent whose Control_Config stream is open."""
+    """An agent whose Control_Config stream is open; `session`: that of one which comes here from another gateway."""
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         running = ScriptedAgent(channel, tenant, agent, sources)
+        running.session = session or running.session
         control = await running.open("Control_Config")
         await control.expect("hello_ack")
         try:

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from controlplane_api.database import Database, open_database
 from controlplane_api.dump_lives import DumpOptions
 from controlplane_api.dumps import start_dumps
+from controlplane_api.models import Source, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
@@ -40,9 +41,5 @@ def want_dump(database: Database, key: SourceKey, table: str) -> str:
 
 
 def _source_id(connection: Connection, key: SourceKey) -> int:
-    source_id: int = connection.exec_driver_sql(
-        "SELECT source.id FROM source JOIN tenant ON tenant.id = source.tenant_id "
-        "WHERE tenant.name = ? AND source.name = ?",
-        (key.tenant, key.source),
-    ).scalar_one()
-    return source_id
+    statement = select(Source.id).join_from(Source, Tenant).where(Tenant.name == key.tenant, Source.name == key.source)
+    return connection.execute(statement).scalar_one()

@@ -3,10 +3,8 @@
 import asyncio
 import resource
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,9 +22,7 @@ from gateway.errors import (
 )
 from gateway.landing.cut_log import CutLog, EntryTaken
 from gateway.landing.storage import LocalStorage, OutcomeUnknown, open_storage
-from gateway.lease import Lease
-from gateway.registry import SourceKey
-from gateway.streams import replication
+from gateway.registry import GatewayRun, SourceKey
 from tests.gateway.harness import data_files, landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -166,7 +162,7 @@ def test_a_gateway_when_it_starts_applies_the_entries_that_the_registry_lacks(tm
     fresh.want("acme", "shop", "orders")
     registry = fresh
     asyncio.run(land(3))
-    assert [entry.entry for entry in fresh.entries] == [1, 2, 3]
+    assert [[cut.cut for cut in entry.cuts] for entry in fresh.entries] == [[1], [], [2], [], [3]]  # with two fences
     assert landed_gsns(tmp_path) == list(range(1, 31))
 
 
@@ -240,33 +236,13 @@ def test_a_put_that_stays_unknown_when_it_appears_later_is_found_as_taken(tmp_pa
         log.append([cut(1)], 7)
     late = LogEntry(1, "gw", 7, (cut(1),))
     LocalStorage(tmp_path).put_if_absent(entry_path(1), encode_entry(late))
-    with pytest.raises(EntryTaken) as taken:
+    with pytest.raises(EntryTaken):
         log.append([cut(1)], 8)
-    assert taken.value.entry == late
+    assert (log.read_next(), log.read_next()) == (late, None)
     assert log.append([cut(2)], 9).entry == 2
 
 
-def test_an_entry_of_another_writer_when_it_is_found_sends_the_sources_back_to_it(tmp_path: Path) -> None:
-    registry = MemoryRegistry()
-    registry.want("acme", "shop", "orders")
-
-    async def scenario() -> None:
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            stream, run = await agent.open_binlog("shop")
-            foreign = LogEntry(1, "other", 7, (cut(1),))
-            LocalStorage(tmp_path).put_if_absent(entry_path(1), encode_entry(foreign))
-            await stream.send_batch(change_batch(run, 1, "orders", rows_batch(range(1, 21))))
-            await stream.send(cut_end=cut_end(run, 1, 20))
-            assert (await stream.expect_error()).code == "LOG_ENTRY_TAKEN"
-            stream, run = await agent.open_binlog("shop")
-            assert (run.next_cut, run.next_gsn) == (2, 11)
-            await commit_cut(stream, run, 2, range(11, 21))
-
-    asyncio.run(scenario())
-    assert [[landed.cut for landed in entry.cuts] for entry in read_log(tmp_path)] == [[1], [2]]
-
-
-def test_a_lease_that_another_gateway_took_when_it_is_renewed_ends_the_stream(tmp_path: Path) -> None:
+def test_a_source_that_another_gateway_took_when_the_lease_is_renewed_ends_its_stream(tmp_path: Path) -> None:
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")
 
@@ -276,34 +252,14 @@ def test_a_lease_that_another_gateway_took_when_it_is_renewed_ends_the_stream(tm
             scripted_agent(address, "shop") as agent,
         ):
             stream, _ = await agent.open_binlog("shop")
-            registry.leases[SourceKey("acme", "shop")] = ("other", 99)
+            registry.gateways["other"] = GatewayRun("other", "run")
+            registry.owners[SourceKey("acme", "shop")] = registry.gateways["other"]
+            registry.sessions[SourceKey("acme", "shop")] = "another agent's"
             assert (await stream.expect_error()).code == "LEASE_LOST"
             late = await agent.open("MySQLBinlog", "shop")
             assert (await late.expect_error()).code == "LEASE_LOST"
 
     asyncio.run(scenario())
-
-
-def test_a_lease_that_ran_out_when_a_cut_ends_lets_nothing_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry = MemoryRegistry()
-    registry.want("acme", "shop", "orders")
-    passed_seconds = 0.0
-    monkeypatch.setattr(replication, "Lease", partial(Lease, clock=lambda: time.monotonic() + passed_seconds))
-
-    async def scenario() -> None:
-        nonlocal passed_seconds
-        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
-            stream, run = await agent.open_binlog("shop")
-            registry.away = True
-            passed_seconds = GatewayConfig("unused").lease_seconds
-            await stream.send(cut_end=cut_end(run, 1, 0))
-            assert (await stream.expect_error()).code == "LEASE_LOST"
-            registry.away = False
-
-    asyncio.run(scenario())
-    assert read_log(tmp_path) == []
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7070", "10.0.0.1:7070", "gateway.example:7070", "[::]:7070"])

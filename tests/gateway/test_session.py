@@ -235,7 +235,7 @@ def test_a_gateway_when_it_is_asked_to_stop_commits_what_is_complete_and_frees_i
                 await serving
 
     asyncio.run(scenario())
-    assert registry.leases == {}
+    assert registry.owners == {}
     assert registry.gone
     assert [cut.cut for entry in read_log(tmp_path) for cut in entry.cuts] == [1]
 
@@ -252,7 +252,7 @@ def test_an_agent_whose_connection_breaks_when_a_cut_is_open_leaves_nothing_behi
                     await stream.send_batch(change_batch(run, 1, "orders", rows_batch(range(first, first + 100_000))))
                 await eventually("the open file", lambda: data_files(tmp_path))
             await eventually("its file to go", lambda: not data_files(tmp_path))
-            await eventually("its lease to be free", lambda: not registry.leases)
+            await eventually("its lease to be free", lambda: not registry.owners)
             await eventually("it to be gone", lambda: registry.gone)
 
     asyncio.run(scenario())

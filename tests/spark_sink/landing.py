@@ -15,6 +15,7 @@ from menura.landing import (
     LandedColumn,
     LandedCut,
     LandedEvent,
+    LandedFence,
     LandedFile,
     LandedForeignKey,
     LandedPosition,
@@ -167,9 +168,13 @@ class Writer:
         """An entry with one cut of these changes; its cut's number."""
         return self.write_entry([self.make_cut(batches, tenant, source)]).cuts[0].cut
 
-    def write_entry(self, cuts: Sequence[LandedCut]) -> LogEntry:
+    def fence(self, epoch: int, tenant: str = "acme", source: str = "shop") -> None:
+        """Another gateway takes the source over."""
+        self.write_entry([], [LandedFence(tenant, source, epoch)])
+
+    def write_entry(self, cuts: Sequence[LandedCut], fences: Sequence[LandedFence] = ()) -> LogEntry:
         self.entry += 1
-        entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts))
+        entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts), tuple(fences))
         path = self.folder / entry_path(self.entry)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".draft")

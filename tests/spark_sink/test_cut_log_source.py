@@ -112,6 +112,18 @@ def test_an_epoch_that_falls_when_met_then_the_entry_is_refused(writer: Writer) 
     assert isinstance(part, RowsPartition) and "epoch 2" in part.rows[0]["problem"]
 
 
+def test_a_cut_of_a_former_owner_when_it_stands_behind_a_fence_then_the_entry_is_refused(writer: Writer) -> None:
+    fill(writer, 1)
+    writer.fence(2)
+    fill(writer, 1)
+    source = reader(writer)
+    assert source.latestOffset({"entry": 0}, ReadAllAvailable()) == {"entry": 2}
+    assert source.latestOffset({"entry": 2}, ReadAllAvailable()) == {"entry": 3}
+    (part,) = source.partitions({"entry": 2}, {"entry": 3})
+    assert isinstance(part, RowsPartition)
+    assert "from cut 1 of epoch 2 to cut 2 of epoch 1" in part.rows[0]["problem"]
+
+
 def test_tables_of_unlike_size_when_divided_then_the_loads_are_even() -> None:
     names = {"tenant": "a", "source": "s", "database": "d"}
     rows = [{**names, "table": f"t{n}", "path": "p", "bytes": size << 20} for n, size in enumerate([60, 30, 20, 10])]

@@ -65,6 +65,18 @@ def follow(session: SparkSession, writer: Writer, lake: Path) -> Follow:
     return until_done
 
 
+def test_a_fence_when_it_stands_alone_in_a_batch_then_the_sink_goes_on_behind_it(
+    follow: Follow, writer: Writer, lake: Path
+) -> None:
+    writer.cut((EVENTS, [insert(kind="a", value=1.0)]))
+    follow()
+    writer.fence(1)
+    follow()
+    writer.cut((EVENTS, [insert(kind="b", value=2.0)]))
+    follow()
+    assert [number for number, *_ in boundaries(lake)] == [1, 2]
+
+
 def boundaries(lake: Path, tenant: str = "acme") -> list[tuple[int, str, int]]:
     cuts = open_table(f"{lake}/_menura/cuts")
     assert cuts is not None

@@ -37,6 +37,11 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["source_id"], ["source.id"], name=op.f("fk_wanted_table_source_id")),
         sa.PrimaryKeyConstraint("source_id", "database", "name", name=op.f("pk_wanted_table")),
     )
+    if op.get_context().dialect.name == "postgresql":  # see revision 0017
+        op.execute(
+            "CREATE TRIGGER menura_tell_change AFTER INSERT OR DELETE OR UPDATE OF generation, sha256, document"
+            " ON source_configuration FOR EACH STATEMENT EXECUTE FUNCTION menura_tell_change()"
+        )
 
 
 def downgrade() -> None:
