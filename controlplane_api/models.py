@@ -227,6 +227,8 @@ class Sync(Base):
     bytes: Mapped[int] = mapped_column(default=0)
     last_commit_timestamp_us: Mapped[int | None]
     landed_at_us: Mapped[int | None]
+    #: with files of the table; 0: none; null: not known, of a database that is older than the column
+    last_cut: Mapped[int | None] = mapped_column(default=0)
 
 
 #: of a sync: its position, for a SELECT
@@ -434,6 +436,8 @@ class Landing(Base):
 
     url: Mapped[str] = mapped_column(primary_key=True)
     applied_entry: Mapped[int]
+    #: see `menura.landing`; of one row at most, whose landing is the database's; '': none has told it yet
+    identity: Mapped[str] = mapped_column(default="")
 
 
 class Lake(Base):

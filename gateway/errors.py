@@ -33,6 +33,12 @@ class LogBehindRegistry(GatewayError):
     exit_code = 6
 
 
+class OtherLanding(GatewayError):
+    """The landing is another one than the database's."""
+
+    exit_code = 6
+
+
 class RegistryFault(GatewayError):
     """The database broke its promise."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from menura.landing import LandedAhead, LandedPosition, LogEntry
+from menura.naming import TableName
 
 
 class RegistryUnavailable(Exception):
@@ -353,6 +354,12 @@ class Registry(Protocol):
 
     def release_lease(self, key: SourceKey, gateway: str, epoch: int) -> None: ...
 
+    def claim_landing(self, landing: str, identity: str) -> str:
+        """The identity of the database's landing, '' for none; `identity`, unless empty, becomes it where it has none.
+
+        `landing` is the address that the database knows it by from now on.
+        """
+
     def applied_entry(self, landing: str) -> int:
         """Number of the last cut log entry of this landing that the database holds; 0 for none."""
 
@@ -373,6 +380,9 @@ class Registry(Protocol):
         """
 
     def committed(self, key: SourceKey) -> SourceCommitted: ...
+
+    def last_cuts(self, key: SourceKey) -> dict[TableName, int | None]:
+        """Of each table of the source the last committed cut with files of it; 0: none; None: not known."""
 
     def dumps(self, key: SourceKey) -> DumpsDesired:
         """All dumps of the source that are not over, with what is left of each by the ledger; none in quarantine."""

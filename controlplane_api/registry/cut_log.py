@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from menura.landing import LandedCut, LogEntry
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from controlplane_api import positions, rereads
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
-from controlplane_api.models import Landing
+from controlplane_api.models import CommittedPosition, Landing, Quarantine
 from controlplane_api.registry import quarantine, table_events
 from controlplane_api.registry.cut_effects import FOREIGN_KEYS, apply_cut
 from controlplane_api.registry.dump_ledger import Ledger, Mention
@@ -30,6 +30,24 @@ from controlplane_api.registry.source_rows import SourceRow, lock_sources, selec
 from controlplane_api.registry.sync_rows import SyncRow, TableKey, keep_positions, load_syncs, store_syncs
 from controlplane_api.states import StartKind
 from gateway.registry import SourceKey
+
+
+def claim_landing(connection: Connection, landing: str, identity: str) -> str:
+    """The identity of the database's landing, '' for none; `identity`, unless empty, becomes it where it has none.
+
+    Where it is the database's, `landing` is its address from now on.
+    """
+    held = connection.execute(select(Landing).where(Landing.identity != "").with_for_update()).first()
+    if held is None and identity:
+        new = insert_into(connection, Landing).values(url=landing, applied_entry=0, identity=identity)
+        connection.execute(new.on_conflict_do_update(index_elements=[Landing.url], set_={"identity": identity}))
+        return identity
+    if held is not None and held.identity == identity and held.url != landing:
+        connection.execute(delete(Landing).where(Landing.url == landing))
+        for table, column in ((Landing, Landing.url), (CommittedPosition, CommittedPosition.landing),
+                              (Quarantine, Quarantine.landing)):  # fmt: skip
+            connection.execute(update(table).where(column == held.url).values({column: landing}))
+    return str(held.identity) if held is not None else ""
 
 
 def applied_entry(connection: Connection, landing: str) -> int:
@@ -95,7 +113,8 @@ def _held(key: SourceKey, landing: str, entry: LogEntry, source_id: int) -> Held
 
 def _is_next(connection: Connection, landing: str, entry: LogEntry) -> bool:
     """False for one that is there; the landing's row gets locked."""
-    connection.execute(insert_into(connection, Landing).values(url=landing, applied_entry=0).on_conflict_do_nothing())
+    new = insert_into(connection, Landing).values(url=landing, applied_entry=0, identity="")
+    connection.execute(new.on_conflict_do_nothing())
     applied = connection.execute(
         select(Landing.applied_entry).where(Landing.url == landing).with_for_update(key_share=True)
     ).scalar_one()

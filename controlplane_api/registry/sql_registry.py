@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from menura.bounds import clean_text
 from menura.landing import LogEntry
+from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
@@ -192,6 +193,10 @@ class SqlRegistry:
         with self._write() as connection:
             leases.release(connection, key, gateway, epoch)
 
+    def claim_landing(self, landing: str, identity: str) -> str:
+        with self._write() as connection:
+            return cut_log.claim_landing(connection, landing, identity)
+
     def applied_entry(self, landing: str) -> int:
         with self._read() as connection:
             return cut_log.applied_entry(connection, landing)
@@ -240,6 +245,15 @@ class SqlRegistry:
             position=position_from(row.position),
             ahead=ahead_from(row.ahead),
         )
+
+    def last_cuts(self, key: SourceKey) -> dict[TableName, int | None]:
+        with self._read() as connection:
+            rows = connection.execute(
+                select(SourceTable.database, SourceTable.name, Sync.last_cut)
+                .join(Sync, Sync.table_id == SourceTable.id)
+                .where(Sync.source_id == _id_of(key).scalar_subquery())
+            )
+            return {(database, name): last_cut for database, name, last_cut in rows}
 
     def dumps(self, key: SourceKey) -> DumpsDesired:
         with self._read() as connection:

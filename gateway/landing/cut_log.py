@@ -16,9 +16,18 @@ begins again from there: so it counts once.
 import time
 from collections.abc import Callable, Sequence
 
-from menura.landing import LandedCut, LandingFormatError, LogEntry, decode_entry, encode_entry, entry_path
+from menura.landing import (
+    LandedCut,
+    LandingFormatError,
+    LogEntry,
+    decode_entry,
+    encode_entry,
+    entry_path,
+    later_numbers,
+)
 
 from gateway.errors import NOTHING_LOST, LandingFailed, LogBehindRegistry, LogUnreadable, LogUnsettled
+from gateway.landing.identity import known_identity, new_identity
 from gateway.landing.storage import OutcomeUnknown, Storage
 from gateway.registry import Held, Registry
 
@@ -43,6 +52,7 @@ class CutLog:
         self._gateway = gateway
         self._sleep = sleep
         self._next = 1
+        self._identity = ""
 
     @property
     def landing(self) -> str:
@@ -53,7 +63,11 @@ class CutLog:
         return self._next
 
     def recover(self, registry: Registry) -> int:
-        """Apply to the registry what it lacks and find the log's end; returns the number of entries applied."""
+        """Apply to the registry what it lacks and find the log's end; returns the number of entries applied.
+
+        Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`.
+        """
+        self._identity = known_identity(self._storage, self._landing, registry)
         applied = registry.applied_entry(self._landing)
         if applied and self._storage.read(entry_path(applied)) is None:
             raise LogBehindRegistry(
@@ -62,11 +76,19 @@ class CutLog:
                 data="Nothing was changed",
                 remedy="Point landing to the folder that this database belongs to, or restore its log",
             )
+        self._identity = self._identity or new_identity(self._storage, self._landing, registry)
         self._next = applied + 1
         while (entry := self._read(self._next)) is not None:
             registry.apply_entry(self._landing, entry)
             self._next += 1
+        self._check_is_end()
         return self._next - 1 - applied
+
+    def _check_is_end(self) -> None:
+        """An entry behind a missing one would count twice: once it is written, and as what it was."""
+        for number in later_numbers(self._next):
+            if self._storage.read(entry_path(number)) is not None:
+                raise self._unreadable(self._next, f"it is gone, and entry {number} is there")
 
     def reapply(self, registry: Registry, held: Held) -> bool:
         """Apply what is held back of a source in quarantine; False where it is refused again."""
@@ -86,7 +108,7 @@ class CutLog:
         Raises `LandingFailed` when it is not written, `LogUnsettled` when that can't be told, `EntryTaken` when
         another writer was first.
         """
-        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts))
+        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts), self._identity)
         document = encode_entry(entry)
         for attempt in range(SETTLE_ATTEMPTS):
             if attempt:

@@ -2,6 +2,7 @@
 
 ::
 
+    LANDING/landing.json                                         which landing it is, written once
     LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA-WORD.parquet
@@ -11,9 +12,13 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-An entry, format 7 (times in microseconds since the epoch, UTC)::
+landing.json is `{"format": 8, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
+landing. Numbers of entries, cuts and rows count within one landing alone. Whoever keeps any of them keeps the identity
+too, and refuses another landing's.
 
-    {"format": 7, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
+An entry, format 8 (times in microseconds since the epoch, UTC)::
+
+    {"format": 8, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000, "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"kind": "mysql", "text": "3E11...:1-77", "token": "{...}"},
@@ -36,7 +41,8 @@ An entry, format 7 (times in microseconds since the epoch, UTC)::
        "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
-                  "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900, "dump": "", "chunk": 0}]}]}
+                  "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900, "dump": "", "chunk": 0,
+                  "previous_cut": 38}]}]}
 
 `events` are menura.v1.TableEvent: `earlier_rows` is "" for a column that was there before, else "null", "literal" or
 "unrepresentable" (then `earlier_text` has it) or "unknown"; `new_name` is [database, table] of a RENAMED one.
@@ -45,6 +51,9 @@ the other columns before and after them hold is the same for all its rows and st
 (also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
 are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
 over them, wherever in the log those stand.
+`previous_cut` of a file is the last cut before this one that has files of the table, 0 where none has, null where the
+gateway does not know it: who has not applied that cut lacks rows of the table.
+Format 7 has neither `landing` nor `previous_cut`.
 Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
 Format 5 has values in the text of MySQL and MariaDB: `earlier_rows` "text", and TEXT_DEFAULT in the files' metadata.
 Format 4 has positions of MySQL and MariaDB: {"gtid_set", "server_uuid", "file", "offset"}; see `position_from`.
@@ -56,7 +65,8 @@ A reader MUST refuse a `format` above its own.
 """
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,8 +75,9 @@ from urllib.parse import urlsplit
 from menura.naming import TableName, path_segment
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 7
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7)
+FORMAT = 8
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8)
+IDENTITY_PATH = "landing.json"
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
 
@@ -209,6 +220,8 @@ class LandedFile:
     #: of one of the cut's chunks; "" and 0 for changes
     dump: str = ""
     chunk: int = 0
+    #: the last cut before this one with files of the table; 0: none has any; None: not known
+    previous_cut: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +254,8 @@ class LogEntry:
     gateway: str
     committed_at_us: int
     cuts: tuple[LandedCut, ...]
+    #: which landing it stands in; "" up to format 7
+    landing: str = ""
 
 
 def landing_name(url: str) -> str:
@@ -264,6 +279,18 @@ def entry_path(entry: int) -> str:
     return f"{LOG_FOLDER}/{entry:020d}.json"
 
 
+def later_numbers(entry: int) -> Iterator[int]:
+    """Numbers of entries to look for, to tell whether one that is not there is missing or not written yet.
+
+    Each of the next 64, then ever farther ones: a log of millions takes a hundred looks.
+
+    >>> list(later_numbers(10))[62:68]
+    [73, 74, 138, 266, 522, 1034]
+    """
+    yield from range(entry + 1, entry + 65)
+    yield from (entry + (1 << power) for power in range(7, 40))
+
+
 def data_path(tenant: str, source: str, database: str, table: str, epoch: int, cut: int, schema_id: str) -> str:
     """Path of a cut's Parquet file of one table and schema version, relative to LANDING."""
     folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}"
@@ -279,6 +306,26 @@ def chunk_path(
     """
     folder = f"{DATA_FOLDER}/{tenant}/{source}/{path_segment(database)}/{path_segment(table)}/dump-{dump}"
     return f"{folder}/{chunk:012d}-{schema_id}-{word}.parquet"
+
+
+def encode_identity(landing: str) -> bytes:
+    """The JSON document of landing.json."""
+    return json.dumps({"format": FORMAT, "landing": landing}, separators=(",", ":")).encode()
+
+
+def decode_identity(document: bytes) -> str:
+    """The landing's identity; raises `LandingFormatError` for a document that has none.
+
+    >>> decode_identity(encode_identity("5b" * 16)) == "5b" * 16
+    True
+    """
+    try:
+        landing = json.loads(document)["landing"]
+    except (KeyError, TypeError, ValueError) as broken:
+        raise LandingFormatError(f"{IDENTITY_PATH} is no document that says which landing it is") from broken
+    if not isinstance(landing, str) or not re.fullmatch(r"[0-9a-f]{32}", landing):
+        raise LandingFormatError(f"{IDENTITY_PATH} has no identity of 32 hexadecimal digits")
+    return landing
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -297,6 +344,7 @@ def decode_entry(document: bytes) -> LogEntry:
             gateway=str(facts["gateway"]),
             committed_at_us=int(facts["committed_at_us"]),
             cuts=tuple(_decode_cut(cut) for cut in facts["cuts"]),
+            landing=str(facts.get("landing", "")),
         )
     except (KeyError, TypeError, ValueError) as broken:
         if isinstance(broken, LandingFormatError):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from menura.landing import LogEntry
+from menura.naming import TableName
 
 from gateway.registry import (
     AgentName,
@@ -49,6 +50,7 @@ class MemoryRegistry:
         self.leases: dict[SourceKey, tuple[str, int]] = {}
         self.epochs: dict[SourceKey, int] = defaultdict(int)
         self.applied: dict[str, int] = defaultdict(int)
+        self.identity = ""
         self.entries: list[LogEntry] = []
         self.positions: dict[SourceKey, SourceCommitted] = {}
         self.dump_states: dict[str, DumpSeen] = {}
@@ -170,6 +172,11 @@ class MemoryRegistry:
         if self.leases.get(key) == (gateway, epoch):
             del self.leases[key]
 
+    def claim_landing(self, landing: str, identity: str) -> str:
+        self._check()
+        self.identity = self.identity or identity
+        return self.identity
+
     def applied_entry(self, landing: str) -> int:
         self._check()
         return self.applied[landing]
@@ -205,6 +212,13 @@ class MemoryRegistry:
         self.applied[landing] = entry.entry
         self.entries.append(entry)
         return frozenset()
+
+    def last_cuts(self, key: SourceKey) -> dict[TableName, int | None]:
+        self._check()
+        cuts = [
+            cut for entry in self.entries for cut in entry.cuts if (cut.tenant, cut.source) == (key.tenant, key.source)
+        ]
+        return {(file.database, file.table): cut.cut for cut in cuts for file in cut.files}
 
     def committed(self, key: SourceKey) -> SourceCommitted:
         self._check()

@@ -1,0 +1,17 @@
+"""Which landing a database belongs to, and the last cut with files of each table."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0021"
+down_revision = "0015"
+
+
+def upgrade() -> None:
+    op.add_column("landing", sa.Column("identity", sa.Text(), nullable=False, server_default=""))
+    op.add_column("sync", sa.Column("last_cut", sa.BigInteger(), nullable=True))
+
+
+def downgrade() -> None:
+    op.drop_column("sync", "last_cut")
+    op.drop_column("landing", "identity")
