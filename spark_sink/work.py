@@ -88,6 +88,8 @@ class TableFile:
     first_gsn: int
     last_gsn: int
     chunk: ChunkFacts | None = None
+    #: see `menura.landing.LandedFile`
+    previous_cut: int | None = None
 
     @property
     def is_range(self) -> bool:
@@ -232,6 +234,8 @@ class EntryProblem:
 
     entry: int
     problem: str
+    #: it is gone
+    is_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +307,7 @@ def split_rows(
     tables: dict[TableId, list[Work]] = {}
     for row in rows:
         if row.get("problem") is not None:
-            known.append(EntryProblem(row["entry"], row["problem"]))
+            known.append(EntryProblem(row["entry"], row["problem"], bool(row["is_missing"])))
             continue
         if is_cut(row):
             known.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))

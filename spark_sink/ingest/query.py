@@ -27,14 +27,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_sink.errors import LakeTableLost, ParentStopped, QueryFailed, SinkError
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, entry_rows
 from spark_sink.ingest.families import Families, parents_of
+from spark_sink.ingest.identity import check_identity
 from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
-from spark_sink.ingest.status import SinkStatus, checkpointed_entry
+from spark_sink.ingest.status import SinkStatus, checkpointed
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, parent_stopped, table_task, warm_up
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables
 from spark_sink.lake.records import Records, StoppedTable
-from spark_sink.landed.landing_log import LandingLog, log_entry_unreadable
+from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode, is_cut, row_table
 
 RETRY_SECONDS = 60.0
@@ -85,6 +86,7 @@ class Sink:
         self._writing = threading.Lock()
         self._stopping = False
         self._next_retry = 0.0
+        self._landing = ""
         self.status = status
         #: tables to be tried again soon; another thread asks
         self._asked: set[TableId] = set()
@@ -93,9 +95,10 @@ class Sink:
     def start(self) -> StreamingQuery:
         """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
         self._stopping = False
+        self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
         self._warm_up()
         self._stopped = self.records.stopped_tables()
-        self.status.began(checkpointed_entry(self.settings.checkpoint), self._stopped)
+        self.status.began(checkpointed(self.settings.checkpoint)[0], self._stopped)
         self._recorded = recorded_tables(open_table(self.records.cuts_folder))
         self._stop_lost()
         self.retry_stopped(list(self._stopped))
@@ -218,6 +221,7 @@ class Sink:
         going = {table for table, stop in stops.items() if not stop.is_bereft}
         anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
         recorded = {table: held for table, held in self._recorded.items() if table not in anew}
+        recorded |= {table: Recorded(begins_anew=True) for table, stop in stops.items() if stop.begins_at_gsn}
         left_alone = frozenset(self._stopped) - going
         _, _, outcomes = self._run(frame, left_alone, recorded)  # events were recorded with their batch
         self._record(cuts, outcomes)
@@ -276,6 +280,8 @@ class Sink:
 
     def _apply_batch(self, frame: DataFrame, batch: int) -> None:
         began = time.monotonic()
+        if not self._landing:  # no gateway had opened it when the sink started
+            self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
         cuts, events, outcomes = self._run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
         stopped = self._record(cuts, outcomes)
@@ -309,7 +315,9 @@ class Sink:
         done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
         for message in done:
             if isinstance(message, EntryProblem):
-                raise log_entry_unreadable(message.entry, message.problem)
+                check_identity(self.log, self.records, self.settings.checkpoint)
+                refused = log_entry_missing if message.is_missing else log_entry_unreadable
+                raise refused(message.entry, message.problem)
         cuts = [message for message in done if isinstance(message, CutSeen)]
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]

@@ -23,7 +23,7 @@ from spark_sink.lake.cascades import Child
 from spark_sink.lake.changelog import Changelog
 from spark_sink.lake.delta_table import open_table, read_progress
 from spark_sink.lake.merge import MergeRows, merge_segment
-from spark_sink.lake.recorded import Recorded, check_held
+from spark_sink.lake.recorded import Recorded, check_held, check_predecessors
 from spark_sink.lake.steps import check_change_types, check_steps, steps
 from spark_sink.landed.landed_file import LandedPart, open_landed, read_landed
 from spark_sink.landed.landing_log import LandingLog
@@ -78,6 +78,8 @@ def apply_once(
     check_held(table, work[0].cut, recorded, log_table, current)
     logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
     held_cut = min(logged.cut, merged.cut)
+    if not recorded.begins_anew:
+        check_predecessors(table, work, held_cut)
     pending = [
         (each.cut, each if isinstance(each, CutEvent) else read(log, table, each))
         for each in work

@@ -85,11 +85,16 @@ def open_table(folder: str) -> DeltaTable | None:
         return None
 
 
+def make_folder(folder: str) -> None:
+    """Where the storage has folders."""
+    if "://" not in folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+
+
 def create_table(folder: str, schema: pa.Schema, layout: Layout) -> DeltaTable:
     """Create, or open when a killed run has created it."""
     properties = _properties(schema, layout)
-    if "://" not in folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     nullable = pa.schema([pa.field(field.name, field.type) for field in schema])
     return DeltaTable.create(folder, nullable, mode="ignore", configuration=properties, raise_if_key_not_exists=False)
 

@@ -13,6 +13,7 @@
             `LandedForeignKey`. Its commits carry Delta's `txn` {TENANT/SOURCE: cut}, so each event is there once. A
             lake of an earlier version gets the columns that it lacks (from `dump` on) with the next event; its rows
             have null.
+``landing`` no rows; its property `menura.landing` is the identity of the landing whose rows the lake has.
 
 The batch's events are written before its `cuts`: who reads tables at a boundary finds all events up to it. A table's
 last version shows them a moment earlier. All are written after the batch's tables and before Spark's checkpoint moves.
@@ -21,9 +22,9 @@ again, and a reader takes the last of equal (source, cut, table).
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_
 from menura.instants import now_us
 
 from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
-from spark_sink.lake.delta_table import add_columns, commit_properties, open_table, scan
+from spark_sink.lake.delta_table import add_columns, commit_properties, make_folder, open_table, scan
 from spark_sink.work import CutSeen, EventSeen, Outcome, TableId
 
 FOLDER = "_menura"
@@ -93,6 +94,8 @@ ERRORS_SCHEMA = pa.schema(
         ("begins_at_gsn", pa.int64()),
     ]
 )
+LANDING_PROPERTY = "menura.landing"
+LANDING_SCHEMA = pa.schema([("at_us", pa.int64())])
 COMPACT_EVERY_VERSIONS = 64
 
 
@@ -125,9 +128,29 @@ class StoppedTable:
 
 class Records:
     def __init__(self, lake: str) -> None:
+        self.lake = lake
         self.cuts_folder = f"{lake}/{FOLDER}/cuts"
         self.events_folder = f"{lake}/{FOLDER}/events"
         self.errors_folder = f"{lake}/{FOLDER}/errors"
+        self.landing_folder = f"{lake}/{FOLDER}/landing"
+
+    def landing(self) -> str:
+        """The identity of the landing that the lake belongs to; '' for none yet."""
+        held = open_table(self.landing_folder)
+        return held.metadata().configuration[LANDING_PROPERTY] if held is not None else ""
+
+    def belongs_to(self, landing: str) -> str:
+        """From now on to this one, unless another sink was first; gives the one that counts."""
+        with _recording(self.landing_folder):
+            make_folder(self.landing_folder)
+            DeltaTable.create(
+                self.landing_folder,
+                LANDING_SCHEMA,
+                mode="ignore",
+                configuration={LANDING_PROPERTY: landing},
+                raise_if_key_not_exists=False,
+            )
+        return self.landing()
 
     def record_batch(self, cuts: Sequence[CutSeen], outcomes: Iterable[Outcome]) -> None:
         """Rows of `cuts` for the tables that this batch changed or left behind."""
@@ -265,9 +288,8 @@ def _append(
     """Append rows; `held` is the table where it may be of a version with fewer columns."""
     if not rows:
         return
-    try:
-        if "://" not in folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
+    with _recording(folder):
+        make_folder(folder)
         rows_table = pa.Table.from_pylist(rows, schema=schema)
         if held is not None:
             add_columns(held, schema)
@@ -275,6 +297,12 @@ def _append(
         table = DeltaTable(folder)
         if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:
             table.optimize.compact()
+
+
+@contextmanager
+def _recording(folder: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, DeltaError) as failure:
         raise LakeRecordsUnwritable(
             f"recording the batch in {folder}",

@@ -2,15 +2,17 @@
 
 import itertools
 import random
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, METADATA_WHOLE_ROWS, UNREPRESENTABLE
 from menura.landing import (
+    IDENTITY_PATH,
     LandedChunk,
     LandedColumn,
     LandedCut,
@@ -22,6 +24,7 @@ from menura.landing import (
     chunk_path,
     data_path,
     encode_entry,
+    encode_identity,
     entry_path,
 )
 from menura.naming import lake_column
@@ -162,6 +165,10 @@ class Writer:
     #: of each source's last cut
     last_gsns: dict[tuple[str, str], int] = field(default_factory=dict)
     chunks: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    #: its identity; "": as of a gateway of before format 8
+    landing: str = field(default_factory=lambda: secrets.token_hex(16))
+    #: of each table the last cut with files of it
+    last_cuts: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
 
     def cut(self, *batches: Batch, tenant: str = "acme", source: str = "shop") -> int:
         """An entry with one cut of these changes; its cut's number."""
@@ -169,9 +176,11 @@ class Writer:
 
     def write_entry(self, cuts: Sequence[LandedCut]) -> LogEntry:
         self.entry += 1
-        entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts))
+        entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts), self.landing)
         path = self.folder / entry_path(self.entry)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if self.landing:
+            (self.folder / IDENTITY_PATH).write_bytes(encode_identity(self.landing))
         draft = path.with_suffix(".draft")
         draft.write_bytes(encode_entry(entry))
         draft.rename(path)
@@ -201,6 +210,10 @@ class Writer:
                 _row(table, kind, values, next(gsns), number) for change in changes for kind, values in change
             )
         last_gsn = self.last_gsns[key] = next(gsns)
+        files = (
+            *(self._file(table, of_file, tenant, source, number) for table, of_file in rows.values() if of_file),
+            *chunk_files,
+        )
         return LandedCut(
             tenant,
             source,
@@ -214,13 +227,17 @@ class Writer:
             1,
             COMMIT_US,
             COMMIT_US,
-            files=(
-                *(self._file(table, of_file, tenant, source, number) for table, of_file in rows.values() if of_file),
-                *chunk_files,
-            ),
+            files=tuple(self._following(files, key, number)),
             events=tuple(events),
             chunks=tuple(chunks),
         )
+
+    def _following(self, files: Sequence[LandedFile], source: tuple[str, str], cut: int) -> Iterator[LandedFile]:
+        names = {(*source, file.database, file.table) for file in files}
+        before = {name: self.last_cuts.get(name, 0) for name in names}
+        self.last_cuts.update(dict.fromkeys(names, cut))
+        for file in files:
+            yield replace(file, previous_cut=before[*source, file.database, file.table]) if self.landing else file
 
     def _chunk(self, chunk: Chunk, gsn: int) -> LandedChunk:
         table, rows = chunk.table, len(chunk.rows)
