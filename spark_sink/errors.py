@@ -84,6 +84,10 @@ class PredecessorMissing(TableStopped):
     """Rows that follow a cut which the table does not have."""
 
 
+class EntriesGone(TableStopped):
+    """A stopped table can't be given what it missed: the landing has lost it."""
+
+
 class DataFileUnreadable(TableStopped):
     """A landed file that is missing, broken or not in the landing layout."""
 

@@ -5,10 +5,10 @@ tables and send back an outcome each; here the outcomes are checked, recorded in
 logged. Durable are the tables, the records, and Spark's checkpoint, in this order; a kill between two
 has the batch replayed, and its tables skip what they hold.
 
-A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is
-tried again from there when the sink starts, when somebody asks for it and, where the failure was transient, each
-minute; what it missed is read from the cut log, so nothing of it is lost. Where a dump of it begins later in the log
-and it can't go on from where it stopped, it begins anew with that dump: see `new_beginning`. A table whose
+A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is tried again
+from there when the sink starts, when somebody asks for it and, where the failure was transient, after a minute and then
+more and more slowly; what it missed is read from the cut log, so nothing of it is lost. Where a dump of it begins later
+in the log and it can't go on from where it stopped, it begins anew with that dump: see `new_beginning`. A table whose
 folder does not hold what was recorded of it (`recorded`) is given all of its rows from the log's first entry on.
 """
 
@@ -24,21 +24,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import LakeTableLost, ParentStopped, QueryFailed, SinkError
-from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, entry_rows
+from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError
+from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row
 from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.identity import check_identity
 from spark_sink.ingest.large_merge import LargeMerger
+from spark_sink.ingest.missed_rows import MissedRows, entries_gone
 from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
+from spark_sink.ingest.retries import Retries
 from spark_sink.ingest.status import SinkStatus, checkpointed
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, parent_stopped, table_task, warm_up
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
-from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode, is_cut, row_table
+from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode
 
-RETRY_SECONDS = 60.0
 PARTITIONS_PER_CORE = 4
 
 logger = logging.getLogger("menura.sink")
@@ -85,8 +86,10 @@ class Sink:
         #: held while tables are written: a stop waits for them, a retry does not run beside a batch
         self._writing = threading.Lock()
         self._stopping = False
-        self._next_retry = 0.0
         self._landing = ""
+        #: by the tables and their first entries
+        self._missed: dict[frozenset[tuple[TableId, int]], MissedRows] = {}
+        self._retries = Retries()
         self.status = status
         #: tables to be tried again soon; another thread asks
         self._asked: set[TableId] = set()
@@ -102,7 +105,6 @@ class Sink:
         self._recorded = recorded_tables(open_table(self.records.cuts_folder))
         self._stop_lost()
         self.retry_stopped(list(self._stopped))
-        self._next_retry = time.monotonic() + RETRY_SECONDS
         limits = self.settings.limits
         frame = (
             self.session.readStream.format(FORMAT_NAME)
@@ -141,14 +143,11 @@ class Sink:
             self._asked.update(tables)
 
     def retry_due(self) -> None:
-        """Try tables again that somebody asks for, and transiently stopped ones, each `RETRY_SECONDS`."""
+        """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly."""
         with self._asking:
             asked, self._asked = self._asked, set()
-        is_time = time.monotonic() >= self._next_retry
-        due = self._transient() if is_time else set()
+        due = self._retries.due(self._transient(), time.monotonic())
         self.retry_stopped([table for table in asked | due if table in self._stopped])
-        if is_time:
-            self._next_retry = time.monotonic() + RETRY_SECONDS
 
     def _transient(self) -> set[TableId]:
         """Stopped tables that may go on by themselves: not those below one that waits for somebody."""
@@ -174,6 +173,8 @@ class Sink:
         """
         if not tables:
             return
+        held = dict(self._stopped)
+        self._missed_of([table for table in tables if table in held]).read_on()  # batches go on meanwhile
         with self._writing:
             left = set(tables)
             while left:
@@ -181,7 +182,12 @@ class Sink:
                 self._begin_anew(left, self._retry(left))
                 self._tried_in_vain([table for table in left if self._stopped.get(table) == held[table]])
                 left = self._concerned(held)
+            self._missed = {key: found for key, found in self._missed.items() if self._is_waiting(key)}
             self.status.stopped_are(self._stopped)
+
+    def _is_waiting(self, first_entries: Iterable[tuple[TableId, int]]) -> bool:
+        """Whether all of these are stopped where they were."""
+        return all(table in self._stopped and self._stopped[table].entry == entry for table, entry in first_entries)
 
     def _concerned(self, held: Mapping[TableId, StoppedTable]) -> set[TableId]:
         """Whom to try next, since others go on; `held`: the stops of before.
@@ -214,11 +220,14 @@ class Sink:
     def _retry(self, tables: Collection[TableId]) -> list[Row]:
         """Once; gives the rows that the tables missed."""
         self._leave_bereft(tables)
+        missed = self._missed_of(tables)
+        missed.read_on()
+        gone = self._leave_gone(tables, missed.gone_entry)
         stops = {table: self._stopped[table] for table in tables}
-        cuts, rows = self._missed_rows({table: stop.entry for table, stop in stops.items()})
+        cuts, rows = missed.rows()
         followed = rows_to_follow(rows, stops)
         frame = self.session.createDataFrame(followed, ROW_DDL).coalesce(1)
-        going = {table for table, stop in stops.items() if not stop.is_bereft}
+        going = {table for table, stop in stops.items() if not stop.is_bereft} - gone
         anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
         recorded = {table: held for table, held in self._recorded.items() if table not in anew}
         recorded |= {table: Recorded(begins_anew=True) for table, stop in stops.items() if stop.begins_at_gsn}
@@ -245,27 +254,24 @@ class Sink:
             self.records.record_stops(stops)
             self._stopped.update({stop.table: stop for stop in stops})
 
-    def _missed_rows(self, first_entries: dict[TableId, int]) -> tuple[list[CutSeen], list[Row]]:
-        """Rows from these entries on, each table's behind those of the tables that its foreign keys follow."""
-        families = Families()
-        families.read(self.records.events_folder)
-        cuts: list[CutSeen] = []
-        rows: list[Row] = []
-        number = first = min(first_entries.values())
-        while (entry := self.log.read_entry(number)) is not None:
-            families.note(entry)
-            # Those must have all that a child takes of them; what they have already is left out.
-            wanted = dict.fromkeys(families.above(first_entries), first) | first_entries
-            for row in entry_rows(entry):
-                if is_cut(row):
-                    cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
-                    rows.append(row)
-                elif number >= wanted.get(row_table(row), number + 1):
-                    rows.append(row)
-            number += 1
-        arranged = [row for row in families.arranged(rows) if not is_cut(row)]
-        wanted = dict.fromkeys(families.above(first_entries), first) | first_entries
-        return cuts, [row for row in arranged if row["entry"] >= wanted.get(row_table(row), number)]
+    def _missed_of(self, tables: Collection[TableId]) -> MissedRows:
+        """What these have missed, up to where it was read; reading goes on from there."""
+        first_entries = {table: self._stopped[table].entry for table in tables}
+        key = frozenset(first_entries.items())
+        if key not in self._missed:
+            self._missed[key] = MissedRows(self.log, self.records.events_folder, first_entries)
+        return self._missed[key]
+
+    def _leave_gone(self, tables: Collection[TableId], gone_entry: int) -> set[TableId]:
+        """Tables that lack entries which nobody has any more; they can only begin anew, behind those."""
+        lacking = [stop for table in tables if (stop := self._stopped[table]).entry <= gone_entry]
+        for stop in lacking:
+            if stop.code != EntriesGone.code:
+                gone = entries_gone(stop, gone_entry)
+                self._stop(
+                    [Outcome(stop.table, Result.STOPPED, stop.entry, stop.cut, code=gone.code, message=str(gone))]
+                )
+        return {stop.table for stop in lacking}
 
     def _guarded(self, frame: DataFrame, batch: int) -> None:
         """Spark keeps of a batch's failure its text alone; this keeps the error itself."""

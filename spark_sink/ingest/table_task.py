@@ -14,7 +14,7 @@ from traceback import extract_tb
 from typing import TypeVar
 
 import pyarrow as pa
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
@@ -160,13 +160,16 @@ def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T]) -> T:
     while True:
         try:
             return apply()
-        except (OSError, CommitFailedError) as failure:
+        except (OSError, DeltaError) as failure:
+            if isinstance(failure, SchemaMismatchError | DeltaProtocolError):
+                raise
             if attempt == STORAGE_ATTEMPTS:
                 raise LakeStorageFailed(
                     "writing the table in the lake",
                     f"{type(failure).__name__} in {STORAGE_ATTEMPTS} attempts",
                     data="The table stays at its last version; other tables go on",
-                    remedy="It is tried again by itself; check the lake's storage",
+                    remedy="It is tried again by itself, more and more slowly; check the lake's storage; where that is"
+                    f" well, report this; it is tried at once by: {table.retry}",
                     **table.where(cut),
                 ) from failure
         time.sleep(STORAGE_PAUSE_SECONDS * attempt)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from spark_sink.errors import LakeTableLost, PredecessorMissing
-from spark_sink.lake.delta_table import open_table, quoted, scan
+from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
+from spark_sink.lake.records import NUMBER
 from spark_sink.landed.storage import Folder
 from spark_sink.work import CHANGELOG, CURRENT, TableFile, TableId, Work
 
@@ -69,8 +70,10 @@ def recorded_tables(cuts: DeltaTable | None) -> dict[TableId, Recorded]:
 
 def _last_versions(cuts: DeltaTable, column: str) -> dict[TableId, int]:
     names = ", ".join(map(quoted, _TABLE))
+    number = f"coalesce({NUMBER}, -1)" if NUMBER in schema_of(cuts).names else "-1"
+    order = f"cut DESC, {number} DESC, applied_at_us DESC"
     numbered = (
-        f"SELECT {names}, {column}, row_number() OVER (PARTITION BY {names} ORDER BY cut DESC, applied_at_us DESC)"  # noqa: S608
+        f"SELECT {names}, {column}, row_number() OVER (PARTITION BY {names} ORDER BY {order})"  # noqa: S608
         f" AS place FROM t WHERE {column} IS NOT NULL"
     )
     found = scan(cuts, f"SELECT * FROM ({numbered}) WHERE place = 1").read_all()  # noqa: S608  (constants)

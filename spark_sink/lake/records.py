@@ -7,7 +7,7 @@
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
             which changes its changelog lacks, if any). `begins_at_gsn`: its lake table begins anew with the event of
             that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
-            gets this column and `last_commit_timestamp_us` with the next row; they are null in its rows.
+            gets the columns that it lacks with the next row; they are null in its rows.
 ``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, ...), in order
             with rows by `_gsn`; `columns` is a JSON array of `menura.landing.LandedColumn`, `foreign_keys` one of
             `LandedForeignKey`. Its commits carry Delta's `txn` {TENANT/SOURCE: cut}, so each event is there once. A
@@ -18,7 +18,8 @@
 The batch's events are written before its `cuts`: who reads tables at a boundary finds all events up to it. A table's
 last version shows them a moment earlier. All are written after the batch's tables and before Spark's checkpoint moves.
 A kill between leaves the batch to be replayed; its rows then carry the same `txn` and are left out, or say the same
-again, and a reader takes the last of equal (source, cut, table).
+again, and a reader takes the last of equal (source, cut, table). The last row is the one with the highest `number`: a
+clock may go back.
 """
 
 import json
@@ -34,10 +35,12 @@ from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_
 from menura.instants import now_us
 
 from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
-from spark_sink.lake.delta_table import add_columns, commit_properties, make_folder, open_table, scan
+from spark_sink.lake.delta_table import add_columns, commit_properties, make_folder, open_table, scan, schema_of
 from spark_sink.work import CutSeen, EventSeen, Outcome, TableId
 
 FOLDER = "_menura"
+#: rows of a later commit have a higher one, whatever the clock says
+NUMBER = "number"
 CUTS_SCHEMA = pa.schema(
     [
         ("tenant", pa.string()),
@@ -50,6 +53,7 @@ CUTS_SCHEMA = pa.schema(
         ("changelog_version", pa.int64()),
         ("current_version", pa.int64()),
         ("applied_at_us", pa.int64()),
+        (NUMBER, pa.int64()),
     ]
 )
 EVENTS_SCHEMA = pa.schema(
@@ -92,6 +96,7 @@ ERRORS_SCHEMA = pa.schema(
         ("at_us", pa.int64()),
         ("last_commit_timestamp_us", pa.int64()),
         ("begins_at_gsn", pa.int64()),
+        (NUMBER, pa.int64()),
     ]
 )
 LANDING_PROPERTY = "menura.landing"
@@ -185,7 +190,7 @@ class Records:
             application = event.table.application
             cuts[application] = max(event.seen.cut, cuts.get(application, 0))
         rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
-        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()), recorded)
+        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
 
     def record_stops(self, stops: Iterable[StoppedTable]) -> None:
         """Rows of `errors` for tables that stopped, or that begin anew elsewhere than where they stopped."""
@@ -203,7 +208,7 @@ class Records:
             }
             for stop in stops
         ]
-        _append(self.errors_folder, rows, ERRORS_SCHEMA, held=open_table(self.errors_folder) if rows else None)
+        _append(self.errors_folder, rows, ERRORS_SCHEMA)
 
     def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
         """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing)."""
@@ -222,7 +227,8 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
     if errors is None:
         return {}
     found: dict[TableId, StoppedTable] = {}
-    for row in scan(errors, "SELECT * FROM t ORDER BY at_us").read_all().to_pylist():
+    query = f"SELECT * FROM t ORDER BY {in_order(errors, 'at_us')}"  # noqa: S608  (constants)
+    for row in scan(errors, query).read_all().to_pylist():
         table = TableId(row["tenant"], row["source"], row["database"], row["table"])
         found[table] = StoppedTable(
             table,
@@ -236,6 +242,11 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
             row.get("begins_at_gsn") or 0,
         )
     return {table: stop for table, stop in found.items() if stop.code}
+
+
+def in_order(records: DeltaTable, at_us: str) -> str:
+    """What to order rows by, from the first written to the last: those of an earlier version have their time alone."""
+    return f"coalesce({NUMBER}, -1), {at_us}" if NUMBER in schema_of(records).names else at_us
 
 
 def last_cuts(cuts: Iterable[CutSeen]) -> dict[tuple[str, str], CutSeen]:
@@ -283,17 +294,18 @@ def _append(
     rows: list[dict[str, Any]],
     schema: pa.Schema,
     properties: CommitProperties | None = None,
-    held: DeltaTable | None = None,
 ) -> None:
-    """Append rows; `held` is the table where it may be of a version with fewer columns."""
+    """Append rows; a table of an earlier version gets the columns that it lacks."""
     if not rows:
         return
     with _recording(folder):
         make_folder(folder)
-        rows_table = pa.Table.from_pylist(rows, schema=schema)
+        held = open_table(folder)
         if held is not None:
             add_columns(held, schema)
-        write_deltalake(folder, rows_table, mode="append", commit_properties=properties)
+        number = held.version() + 1 if held is not None else 0
+        rows_table = pa.Table.from_pylist([{**row, NUMBER: number} for row in rows], schema=schema)
+        write_deltalake(held or folder, rows_table, mode="append", commit_properties=properties)
         table = DeltaTable(folder)
         if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:
             table.optimize.compact()
