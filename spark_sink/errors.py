@@ -139,5 +139,9 @@ class LakeStorageFailed(TableStopped):
     terminal = False
 
 
+class WorkerKilled(TableStopped):
+    """Each process that wrote the table ended before it was done."""
+
+
 class TableUnexpected(TableStopped):
     """A bug: says the class of the error, never its text."""

@@ -90,6 +90,8 @@ class TableFile:
     chunk: ChunkFacts | None = None
     #: see `menura.landing.LandedFile`
     previous_cut: int | None = None
+    #: of its rows in memory; 0: not known
+    plain_bytes: int = 0
 
     @property
     def is_range(self) -> bool:

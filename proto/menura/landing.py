@@ -42,7 +42,7 @@ An entry, format 8 (times in microseconds since the epoch, UTC)::
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
                   "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900, "dump": "", "chunk": 0,
-                  "previous_cut": 38}]}]}
+                  "previous_cut": 38, "plain_bytes": 9120}]}]}
 
 `events` are menura.v1.TableEvent: `earlier_rows` is "" for a column that was there before, else "null", "literal" or
 "unrepresentable" (then `earlier_text` has it) or "unknown"; `new_name` is [database, table] of a RENAMED one.
@@ -53,7 +53,7 @@ are what the table held at a moment after all changes with `gsn` or a lower numb
 over them, wherever in the log those stand.
 `previous_cut` of a file is the last cut before this one that has files of the table, 0 where none has, null where the
 gateway does not know it: who has not applied that cut lacks rows of the table.
-Format 7 has neither `landing` nor `previous_cut`.
+Format 7 has no `landing`, and its files neither `previous_cut` nor `plain_bytes`.
 Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
 Format 5 has values in the text of MySQL and MariaDB: `earlier_rows` "text", and TEXT_DEFAULT in the files' metadata.
 Format 4 has positions of MySQL and MariaDB: {"gtid_set", "server_uuid", "file", "offset"}; see `position_from`.
@@ -222,6 +222,8 @@ class LandedFile:
     chunk: int = 0
     #: the last cut before this one with files of the table; 0: none has any; None: not known
     previous_cut: int | None = None
+    #: of its rows in memory, before they were encoded and compressed; 0: not known
+    plain_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

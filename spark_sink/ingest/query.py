@@ -12,6 +12,7 @@ in the log and it can't go on from where it stopped, it begins anew with that du
 folder does not hold what was recorded of it (`recorded`) is given all of its rows from the log's first entry on.
 """
 
+import json
 import logging
 import threading
 import time
@@ -19,15 +20,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from menura.instants import now_us
+from menura.landing import decode_event
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row
 from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.identity import check_identity
+from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.missed_rows import MissedRows, entries_gone
 from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
@@ -38,7 +42,7 @@ from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
-from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode
+from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
 
 PARTITIONS_PER_CORE = 4
 
@@ -318,7 +322,10 @@ class Sink:
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
         settings = TaskSettings(self.settings.landing, self.settings.lake, left_alone, self.settings.size, recorded)
-        done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+        try:
+            done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+        except (PySparkException, Py4JJavaError) as lost:
+            done = self._isolated(frame, settings, lost)
         for message in done:
             if isinstance(message, EntryProblem):
                 check_identity(self.log, self.records, self.settings.checkpoint)
@@ -328,6 +335,40 @@ class Sink:
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, events, self._with_large(outcomes, recorded)
+
+    def _isolated(
+        self, frame: DataFrame, settings: TaskSettings, lost: PySparkException | Py4JJavaError
+    ) -> list[Message]:
+        """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
+        if self._stopping or not self._is_well():
+            raise lost
+        logger.warning("batch is done again in parts error=%s", condition(lost))
+        context = self.session.sparkContext
+        parts = frame.rdd.glom().collect()
+        families = Families()
+        families.read(self.records.events_folder)
+        for row in (row.asDict() for part in parts for row in part):
+            if row["event"] is not None:
+                families.note_event(row_table(row), decode_event(json.loads(row["event"])))
+
+        def run(rows: Sequence[SparkRow], left_alone: frozenset[TableId]) -> list[Message]:
+            task = table_task(replace(settings, stopped=settings.stopped | left_alone))
+            try:
+                return [decode(message) for message in context.parallelize(rows, 1).mapPartitions(task).collect()]
+            except (PySparkException, Py4JJavaError) as failed:
+                raise JobLost from failed
+
+        try:
+            return isolated(parts, run, self._is_well, families)
+        except JobLost:
+            raise lost from None
+
+    def _is_well(self) -> bool:
+        """Whether Spark runs a job that does nothing, and nobody wants the sink to end."""
+        try:
+            return not self._stopping and self.session.sparkContext.parallelize([0], 1).map(int).collect() == [0]
+        except (PySparkException, Py4JJavaError):
+            return False
 
     def _with_large(self, outcomes: Sequence[Outcome], recorded: Mapping[TableId, Recorded]) -> list[Outcome]:
         """Tables that are too large for a task, each after its parents."""

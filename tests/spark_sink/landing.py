@@ -262,8 +262,9 @@ class Writer:
         path = data_path(tenant, source, table.database, table.name, 1, cut, table.schema_id)
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        landed = pa.Table.from_pylist(rows, schema=table.landed_schema())
         pq.write_table(
-            pa.Table.from_pylist(rows, schema=table.landed_schema()),
+            landed,
             target,
             row_group_size=self.row_group_rows,
             compression="zstd",
@@ -271,8 +272,9 @@ class Writer:
         )
         first, last = rows[0]["_gsn"], rows[-1]["_gsn"]
         assert isinstance(first, int) and isinstance(last, int)
+        facts = (len(rows), target.stat().st_size, first, last)
         return LandedFile(
-            table.database, table.name, table.schema_id, path, len(rows), target.stat().st_size, first, last
+            table.database, table.name, table.schema_id, path, *facts, plain_bytes=landed.nbytes if self.landing else 0
         )
 
 
