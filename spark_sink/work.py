@@ -207,6 +207,8 @@ class Outcome:
     terminal: bool = True
     #: of a large one
     work: tuple[Work, ...] = ()
+    #: which failure kept the table from being cleaned
+    unclean: str = ""
     #: False: nothing of the work was its own, only its parents'
     has_own: bool = True
 

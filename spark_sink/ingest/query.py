@@ -41,6 +41,7 @@ from spark_sink.ingest.table_task import TaskSettings, TaskSize, parent_stopped,
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables
 from spark_sink.lake.records import Records, StoppedTable
+from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
 
@@ -58,6 +59,8 @@ class SinkSettings:
     available_now: bool = False
     limits: Limits = field(default_factory=Limits)
     size: TaskSize = field(default_factory=TaskSize)
+    #: how long old versions of the lake's tables stay readable
+    keep_hours: int = KEEP_HOURS
 
 
 def condition(error: PySparkException | Py4JJavaError) -> str:
@@ -79,7 +82,7 @@ class Sink:
         self.session = session
         self.settings = settings
         self.log = LandingLog(settings.landing)
-        self.records = Records(settings.lake)
+        self.records = Records(settings.lake, settings.keep_hours)
         self.large = LargeMerger(session, self.log, settings.lake)
         self.failure: SinkError | None = None
         #: how many were applied
@@ -321,7 +324,10 @@ class Sink:
         self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
-        settings = TaskSettings(self.settings.landing, self.settings.lake, left_alone, self.settings.size, recorded)
+        chosen = self.settings
+        settings = TaskSettings(
+            chosen.landing, chosen.lake, left_alone, chosen.size, recorded, keep_hours=chosen.keep_hours
+        )
         try:
             done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
         except (PySparkException, Py4JJavaError) as lost:
@@ -396,6 +402,13 @@ class Sink:
             if outcome.result is not Result.STOPPED:
                 before = self._recorded.get(outcome.table, NOTHING)
                 self._recorded[outcome.table] = before.followed_by(outcome.changelog_version, outcome.current_version)
+        for outcome in outcomes:
+            if outcome.unclean:
+                logger.warning(
+                    "table not cleaned, it keeps old files until its next turn table=%s error=%s",
+                    outcome.table,
+                    outcome.unclean,
+                )
         self._stop(stopped)
         return stopped
 

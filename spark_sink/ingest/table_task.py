@@ -24,8 +24,20 @@ from spark_sink.lake.current_rows import merge_effect
 from spark_sink.lake.delta_table import Layout, create_table
 from spark_sink.lake.net_effect import DELETED, keyed_effect
 from spark_sink.lake.recorded import NOTHING, Recorded
+from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.work import Outcome, ParentsChanged, Result, TableFile, TableId, Work, encode, split_rows
+from spark_sink.work import (
+    CHANGELOG,
+    CURRENT,
+    Outcome,
+    ParentsChanged,
+    Result,
+    TableFile,
+    TableId,
+    Work,
+    encode,
+    split_rows,
+)
 
 STORAGE_ATTEMPTS = 3
 STORAGE_PAUSE_SECONDS = 0.5
@@ -75,6 +87,8 @@ class TaskSettings:
     size: TaskSize
     #: what tables' folders must hold
     recorded: Mapping[TableId, Recorded] = field(default_factory=dict)
+    #: how long old versions of a table stay readable
+    keep_hours: int = KEEP_HOURS
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -113,8 +127,26 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
             stopped_now.add(table)
         elif outcome.result is Result.LARGE:
             large.add(table)
+        if outcome.result is Result.APPLIED:
+            outcome = replace(outcome, unclean=clean_when_due(settings, table, recorded, outcome))
         has_own = not all(isinstance(each, ParentsChanged) for each in work)
         yield replace(outcome, has_own=has_own)
+
+
+def clean_when_due(settings: TaskSettings, table: TableId, recorded: Recorded, outcome: Outcome) -> str:
+    """Which failure kept the table from being cleaned: its rows are there all the same, and its turn comes again."""
+    versions = (
+        (CHANGELOG, recorded.changelog, outcome.changelog_version),
+        (CURRENT, recorded.current, outcome.current_version),
+    )
+    try:
+        for kind, before, after in versions:
+            folder = f"{table.folder(settings.lake)}/{kind}"
+            if is_due(folder, before, after):
+                clean(folder, settings.keep_hours)
+    except (OSError, DeltaError) as failure:
+        return type(failure).__name__
+    return ""
 
 
 def parent_stopped(table: TableId, first: Work, parent: TableId) -> Outcome:

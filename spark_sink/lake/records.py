@@ -36,6 +36,7 @@ from menura.instants import now_us
 
 from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
 from spark_sink.lake.delta_table import add_columns, commit_properties, make_folder, open_table, scan, schema_of
+from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
 from spark_sink.work import CutSeen, EventSeen, Outcome, TableId
 
 FOLDER = "_menura"
@@ -102,6 +103,7 @@ ERRORS_SCHEMA = pa.schema(
 LANDING_PROPERTY = "menura.landing"
 LANDING_SCHEMA = pa.schema([("at_us", pa.int64())])
 COMPACT_EVERY_VERSIONS = 64
+SHORTEN_EVERY_VERSIONS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,12 @@ class StoppedTable:
 
 
 class Records:
-    def __init__(self, lake: str) -> None:
+    def __init__(self, lake: str, keep_hours: int = KEEP_HOURS) -> None:
+        self._keep_hours = keep_hours
         self.lake = lake
+        #: by folder, the versions at which they were cleaned and shortened last
+        self._cleaned: dict[str, int | None] = {}
+        self._shortened: dict[str, int | None] = {}
         self.cuts_folder = f"{lake}/{FOLDER}/cuts"
         self.events_folder = f"{lake}/{FOLDER}/events"
         self.errors_folder = f"{lake}/{FOLDER}/errors"
@@ -176,6 +182,8 @@ class Records:
                 }
             )
         _append(self.cuts_folder, rows, CUTS_SCHEMA)
+        self._clean(self.cuts_folder)
+        self._leave_old_out(at_us)
 
     def record_events(self, events: Iterable[EventSeen]) -> None:
         """Rows of `events` for those of cuts that are not recorded yet."""
@@ -191,6 +199,7 @@ class Records:
             cuts[application] = max(event.seen.cut, cuts.get(application, 0))
         rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
         _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
+        self._clean(self.events_folder)
 
     def record_stops(self, stops: Iterable[StoppedTable]) -> None:
         """Rows of `errors` for tables that stopped, or that begin anew elsewhere than where they stopped."""
@@ -209,6 +218,7 @@ class Records:
             for stop in stops
         ]
         _append(self.errors_folder, rows, ERRORS_SCHEMA)
+        self._clean(self.errors_folder)
 
     def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
         """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing)."""
@@ -217,6 +227,28 @@ class Records:
             StoppedTable(outcome.table, outcome.entry, outcome.cut, "", lacking, terminal=False, at_us=at_us)
             for outcome, lacking in resumed
         )
+
+    def _clean(self, folder: str) -> None:
+        held = open_table(folder)
+        version = held.version() if held is not None else None
+        before = self._cleaned.setdefault(folder, version)
+        if is_due(folder, before, version):
+            with _recording(folder):
+                clean(folder, self._keep_hours)
+            self._cleaned[folder] = version
+
+    def _leave_old_out(self, now_us: int) -> None:
+        """Boundaries of before the hours, at which no table's version is readable any more, but each table's last."""
+        held = open_table(self.cuts_folder)
+        version = held.version() if held is not None else None
+        before = self._shortened.setdefault(self.cuts_folder, version)
+        if held is None or not is_due(self.cuts_folder, before, version, SHORTEN_EVERY_VERSIONS):
+            return
+        self._shortened[self.cuts_folder] = version
+        with _recording(self.cuts_folder):
+            add_columns(held, CUTS_SCHEMA)
+            kept = scan(held, last_boundaries(now_us - self._keep_hours * 3_600_000_000)).read_all()
+            write_deltalake(held, kept.cast(CUTS_SCHEMA), mode="overwrite")
 
     def stopped_tables(self) -> dict[TableId, StoppedTable]:
         return stopped_tables(open_table(self.errors_folder))
@@ -242,6 +274,22 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
             row.get("begins_at_gsn") or 0,
         )
     return {table: stop for table, stop in found.items() if stop.code}
+
+
+def last_boundaries(since_us: int) -> str:
+    """SQL for the rows of `cuts` since then, and of each table the last one, and the last ones with versions."""
+    of_table = ", ".join(f'"{name}"' for name in ("tenant", "source", "database", "table"))
+    order = f"cut DESC, coalesce({NUMBER}, -1) DESC, applied_at_us DESC"
+
+    def place(versions: str) -> str:
+        return f"row_number() OVER (PARTITION BY {of_table}, {versions} IS NULL ORDER BY {order})"
+
+    columns = ", ".join(f'"{name}"' for name in CUTS_SCHEMA.names)
+    places = f"{place('changelog_version')} AS of_changelog, {place('current_version')} AS of_current"
+    return (
+        f"SELECT {columns} FROM (SELECT *, {places} FROM t) "  # noqa: S608  (constants)
+        f"WHERE applied_at_us >= {since_us} OR of_changelog = 1 OR of_current = 1"
+    )
 
 
 def in_order(records: DeltaTable, at_us: str) -> str:
