@@ -295,7 +295,7 @@ def _decode_cut_event(facts: dict[str, Any]) -> CutEvent:
 
 
 def is_cut(row: Mapping[str, Any]) -> bool:
-    """Whether a row of `cut_log_source.ROW_SCHEMA` stands for its cut, not for a file or an event of it."""
+    """Whether a row of `cut_log_source.ROW_SCHEMA` stands for its cut, or a sync, not for a file or an event of it."""
     return row.get("table") is None
 
 
@@ -312,6 +312,11 @@ def split_rows(
     for row in rows:
         if row.get("problem") is not None:
             known.append(EntryProblem(row["entry"], row["problem"], bool(row["is_missing"])))
+            continue
+        if is_cut(row) and row.get("event") is not None:
+            told = decode_event(json.loads(row["event"]))
+            of_sync = TableId(row["tenant"], row["source"], told.database, told.table)
+            known.append(EventSeen(of_sync, CutEvent(row["entry"], row["cut"], told)))
             continue
         if is_cut(row):
             known.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedFile, LogEntry
+from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedFile, LandedStart, LandedStop, LogEntry
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
@@ -30,7 +30,8 @@ from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
 
 FORMAT_NAME = "menura_cut_log"
-#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut;
+#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut, or
+#: an event that says what became of a table's sync, and which its table does not follow;
 #: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump; a row with `parents`, one of
 #: `ParentsChanged`, says that a table's foreign keys may have changed it
 ROW_SCHEMA = pa.schema(
@@ -64,6 +65,10 @@ _DDL_TYPES = {pa.int64(): "BIGINT", pa.string(): "STRING", pa.bool_(): "BOOLEAN"
 ROW_DDL = ", ".join(f"`{field.name}` {_DDL_TYPES[field.type]}" for field in ROW_SCHEMA)
 
 Row = dict[str, Any]
+
+#: kinds of events that no table's rows follow
+SYNC_STARTED = "SYNC_STARTED"
+SYNC_STOPPED = "SYNC_STOPPED"
 
 #: between two looks for entries behind one that is not there
 LOOK_SECONDS = 10.0
@@ -251,15 +256,46 @@ def problem_row(number: int, problem: str | None, *, is_missing: bool) -> list[R
 
 
 def entry_rows(entry: LogEntry) -> list[Row]:
-    """Rows of `ROW_SCHEMA`: each cut, then its files and events in the order of their numbers."""
+    """Rows of `ROW_SCHEMA`: each cut, then its files and events in the order of their numbers; before it its syncs'."""
     rows: list[Row] = []
     for cut in entry.cuts:
         facts = _cut_facts(entry, cut)
+        rows.extend(facts | {"event": _document(event)} for event in sync_events(cut))
         rows.append(facts)
         chunks = {(chunk.dump, chunk.chunk): _chunk_facts(cut, chunk) for chunk in cut.chunks}
         files = [_file_facts(file, cut, chunks[file.dump, file.chunk] if file.dump else None) for file in cut.files]
         rows.extend(facts | row for row in sorted([*files, *map(_event_facts, cut.events)], key=_place))
     return rows
+
+
+def sync_events(cut: LandedCut) -> list[LandedEvent]:
+    """What a cut says of syncs, as events: a start comes before the cut's first row, a stop after its last.
+
+    `statement` of a start says whether earlier rows are missing, and why; of a stop, its error.
+    """
+    numbers = [each.first_gsn for each in cut.files if not each.dump] + [each.gsn for each in cut.events]
+    first_gsn = min(numbers, default=cut.last_gsn)
+    started = [_sync_event(cut, each, SYNC_STARTED, first_gsn, each.earlier_rows_missing) for each in cut.started]
+    stops = [_sync_event(cut, each, SYNC_STOPPED, cut.last_gsn, f"{each.code}: {each.message}") for each in cut.stopped]
+    return started + stops
+
+
+def _sync_event(cut: LandedCut, of: LandedStart | LandedStop, kind: str, gsn: int, statement: str) -> LandedEvent:
+    return LandedEvent(
+        of.database,
+        of.table,
+        kind,
+        gsn,
+        cut.last_transaction_id,
+        cut.last_commit_timestamp_us,
+        of.position.text,
+        statement,
+        removes_rows=False,
+    )
+
+
+def _document(event: LandedEvent) -> str:
+    return json.dumps(asdict(event), ensure_ascii=False)
 
 
 def _place(row: Row) -> int:
@@ -291,7 +327,6 @@ def _file_facts(file: LandedFile, cut: LandedCut, chunk: ChunkFacts | None) -> R
 
 
 def _event_facts(event: LandedEvent) -> Row:
-    document = json.dumps(asdict(event), ensure_ascii=False)
     return {
         "database": event.database,
         "table": event.table,
@@ -299,7 +334,7 @@ def _event_facts(event: LandedEvent) -> Row:
         "bytes": 0,
         "first_gsn": event.gsn,
         "last_gsn": event.gsn,
-        "event": document,
+        "event": _document(event),
     }
 
 

@@ -44,6 +44,8 @@ class MissedRows:
                 self._families.note(entry)
                 wanted = self._wanted()
                 for row in entry_rows(entry):
+                    if is_cut(row) and row.get("event") is not None:
+                        continue  # recorded with its batch
                     if is_cut(row):
                         self._cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
                         self._rows.append(row)

@@ -8,11 +8,13 @@
             which changes its changelog lacks, if any). `begins_at_gsn`: its lake table begins anew with the event of
             that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
             gets the columns that it lacks with the next row; they are null in its rows.
-``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, ...), in order
-            with rows by `_gsn`; `columns` is a JSON array of `menura.landing.LandedColumn`, `foreign_keys` one of
-            `LandedForeignKey`. Its commits carry Delta's `txn` {TENANT/SOURCE: cut}, so each event is there once. A
-            lake of an earlier version gets the columns that it lacks (from `dump` on) with the next event; its rows
-            have null.
+``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, its sync was
+            started or stopped, the source's log had a gap, ...), in order with rows by `_gsn`; SYNC_STARTED has the
+            number of its cut's first row and comes before it, and `statement` says which earlier rows are missing;
+            SYNC_STOPPED has its cut's last number, and its error as `statement`; `columns` is a JSON array of
+            `menura.landing.LandedColumn`, `foreign_keys` one of `LandedForeignKey`. Its commits carry Delta's `txn`
+            {TENANT/SOURCE: cut}, so each event is there once. A lake of an earlier version gets the columns that it
+            lacks (from `dump` on) with the next event; its rows have null.
 ``landing`` no rows; its property `menura.landing` is the identity of the landing whose rows the lake has.
 
 The batch's events are written before its `cuts`: who reads tables at a boundary finds all events up to it. A table's

@@ -3,11 +3,12 @@
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from menura.landing import IDENTITY_PATH, entry_path
+from menura.landing import IDENTITY_PATH, LandedPosition, LandedStart, LandedStop, entry_path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -16,6 +17,7 @@ from spark_sink.errors import LakeLost, LogEntryMissing, LogEntryUnreadable, Oth
 from spark_sink.ingest import cut_log_source
 from spark_sink.ingest.cut_log_source import CutLogReader, Limits, RowsPartition
 from spark_sink.ingest.query import SinkSettings
+from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import list_tables, stopped_tables
 from spark_sink.work import Result
@@ -199,3 +201,26 @@ def test_errors_when_they_are_told_then_the_sink_says_what_to_do(writer: Writer,
         follow(writer, lake, lake / "_menura/checkpoint")
     assert isinstance(told.value, LogEntryUnreadable) and not isinstance(told.value, LogEntryMissing)
     assert stopped_tables(str(lake)) == [] and table_id(ORDERS) in list_tables(str(lake))
+
+
+def test_syncs_when_they_start_and_stop_then_the_lakes_events_say_so_and_from_where(
+    writer: Writer, lake: Path, tmp_path: Path, follow: Follow
+) -> None:
+    here, there = (LandedPosition("mysql", text, "{}") for text in ("3e11:1-7", "3e11:1-9"))
+    first = writer.make_cut([(ORDERS, [insert(id=1)]), (ITEMS, [insert(id=1)])])
+    started = LandedStart("shop", "orders", here, "the dump was cancelled"), LandedStart("shop", "items", here)
+    writer.write_entry([replace(first, started=started)])
+    writer.cut((ORDERS, [insert(id=2)]))
+    last = writer.make_cut([(ITEMS, [insert(id=2)])])
+    writer.write_entry([replace(last, stopped=(LandedStop("shop", "orders", there, "EVENT_UNKNOWN", "type 99"),))])
+    for checkpoint in ("one", "two"):  # a replay tells nothing twice
+        follow(writer, lake, tmp_path / checkpoint)
+    events = open_table(f"{lake}/_menura/events")
+    assert events is not None
+    rows = scan(events, 'SELECT * FROM t ORDER BY _gsn, kind, "table"').read_all().to_pylist()
+    assert [(row["kind"], row["table"], row["_gsn"], row["_position"], row["statement"]) for row in rows] == [
+        ("SYNC_STARTED", "items", first.files[0].first_gsn, "3e11:1-7", ""),
+        ("SYNC_STARTED", "orders", first.files[0].first_gsn, "3e11:1-7", "the dump was cancelled"),
+        ("SYNC_STOPPED", "orders", last.last_gsn, "3e11:1-9", "EVENT_UNKNOWN: type 99"),
+    ]
+    assert [row["id"] for row in lake_rows(lake, ORDERS)] == [1, 2]
