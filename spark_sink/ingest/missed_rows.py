@@ -2,7 +2,7 @@
 
 Comes in: entries of the log. Goes out: rows of `cut_log_source.ROW_SCHEMA`, each table's behind those of the tables
 that its foreign keys follow. Nothing is durable. A retry reads on from where the last one ended, so that a table that
-is tried often costs no more than its rows are many.
+is tried often costs no more than its rows are many; who keeps one from retry to retry bounds its length.
 
 Entries may be gone. What stands behind them is read all the same, since a dump there begins a table anew; `gone_entry`
 says which tables can't go on from where they stopped.
@@ -31,6 +31,10 @@ class MissedRows:
         self._rows: list[Row] = []
         #: the last one of the log that is gone; 0: none is
         self.gone_entry = 0
+
+    def __len__(self) -> int:
+        """Rows of files, events and cuts that are held."""
+        return len(self._rows)
 
     def read_on(self) -> None:
         """To the log's end. Raises `LogEntryUnreadable`, OSError."""

@@ -46,6 +46,8 @@ from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_ent
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
 
 PARTITIONS_PER_CORE = 4
+#: that stopped tables have missed, kept in memory from one retry to the next; some hundred bytes each
+MOST_KEPT_ROWS = 100_000
 
 logger = logging.getLogger("menura.sink")
 
@@ -189,12 +191,17 @@ class Sink:
                 self._begin_anew(left, self._retry(left))
                 self._tried_in_vain([table for table in left if self._stopped.get(table) == held[table]])
                 left = self._concerned(held)
-            self._missed = {key: found for key, found in self._missed.items() if self._is_waiting(key)}
+            self._missed = {
+                key: found
+                for key, found in self._missed.items()
+                if len(found) <= MOST_KEPT_ROWS and self._will_be_tried(key)
+            }
             self.status.stopped_are(self._stopped)
 
-    def _is_waiting(self, first_entries: Iterable[tuple[TableId, int]]) -> bool:
-        """Whether all of these are stopped where they were."""
-        return all(table in self._stopped and self._stopped[table].entry == entry for table, entry in first_entries)
+    def _will_be_tried(self, first_entries: Iterable[tuple[TableId, int]]) -> bool:
+        """Whether all of these are stopped where they were, and go on by themselves."""
+        stops = [(self._stopped.get(table), entry) for table, entry in first_entries]
+        return all(stop is not None and stop.entry == entry and not stop.terminal for stop, entry in stops)
 
     def _concerned(self, held: Mapping[TableId, StoppedTable]) -> set[TableId]:
         """Whom to try next, since others go on; `held`: the stops of before.

@@ -38,6 +38,7 @@ def files(folder: Path) -> int:
     return len(list(folder.glob("*.parquet")))
 
 
+@pytest.mark.long
 def test_table_when_it_has_had_many_versions_then_the_files_and_the_log_of_old_ones_are_gone(
     writer: Writer, lake: Path
 ) -> None:
