@@ -96,8 +96,10 @@ class Sink:
         self._writing = threading.Lock()
         self._stopping = False
         self._landing = ""
-        #: by the tables and their first entries
-        self._missed: dict[frozenset[tuple[TableId, int]], MissedRows] = {}
+        #: how many batches have recorded events, which say how tables follow each other
+        self._told = 0
+        #: by that, and by the tables with their first entries
+        self._missed: dict[tuple[int, frozenset[tuple[TableId, int]]], MissedRows] = {}
         self._retries = Retries()
         self.status = status
         #: tables to be tried again soon; another thread asks
@@ -194,7 +196,7 @@ class Sink:
             self._missed = {
                 key: found
                 for key, found in self._missed.items()
-                if len(found) <= MOST_KEPT_ROWS and self._will_be_tried(key)
+                if len(found) <= MOST_KEPT_ROWS and key[0] == self._told and self._will_be_tried(key[1])
             }
             self.status.stopped_are(self._stopped)
 
@@ -271,7 +273,7 @@ class Sink:
     def _missed_of(self, tables: Collection[TableId]) -> MissedRows:
         """What these have missed, up to where it was read; reading goes on from there."""
         first_entries = {table: self._stopped[table].entry for table in tables}
-        key = frozenset(first_entries.items())
+        key = (self._told, frozenset(first_entries.items()))
         if key not in self._missed:
             self._missed[key] = MissedRows(self.log, self.records.events_folder, first_entries)
         return self._missed[key]
@@ -304,6 +306,7 @@ class Sink:
             self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
         cuts, events, outcomes = self._run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
+        self._told += bool(events)
         stopped = self._record(cuts, outcomes)
         self.batches += 1
         seconds = time.monotonic() - began
