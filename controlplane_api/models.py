@@ -284,6 +284,8 @@ class Sync(Base):
     bytes: Mapped[int] = mapped_column(default=0)
     last_commit_timestamp_us: Mapped[int | None]
     landed_at_us: Mapped[int | None]
+    #: with files of the table; 0: none; null: not known, of a database that is older than the column
+    last_cut: Mapped[int | None] = mapped_column(default=0)
 
 
 #: of a sync: its position, for a SELECT

@@ -33,16 +33,16 @@ class LogBehindRegistry(GatewayError):
     exit_code = 6
 
 
-class LandingTaken(GatewayError):
-    """The database follows another landing's log."""
-
-    exit_code = 4
-
-
 class GatewayNameTaken(GatewayError):
     """Another process runs under this gateway's name."""
 
     exit_code = 3
+
+
+class OtherLanding(GatewayError):
+    """The landing is another one than the database's."""
+
+    exit_code = 6
 
 
 class RegistryFault(GatewayError):

@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from menura.landing import LandedAhead, LandedPosition, LogEntry
+from menura.naming import TableName
 
 
 class RegistryUnavailable(Exception):
@@ -519,6 +520,9 @@ class Registry(Protocol):
         """
 
     def committed(self, key: SourceKey) -> SourceCommitted: ...
+
+    def last_cuts(self, key: SourceKey) -> dict[TableName, int | None]:
+        """Of each table of the source the last committed cut with files of it; 0: none; None: not known."""
 
     def dumps(self, key: SourceKey) -> DumpsDesired:
         """All dumps of the source that are not over, with what is left of each by the ledger; none in quarantine."""

@@ -35,7 +35,6 @@ from gateway.errors import (
     GatewayStopping,
     IdentityMismatch,
     IdentityRefused,
-    LandingTaken,
     ListenRefused,
     LogUnreadable,
 )
@@ -43,14 +42,14 @@ from gateway.heartbeats import Heartbeats
 from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
-from gateway.landing.cut_log import CutLog, landing_identity
+from gateway.landing.cut_log import CutLog
 from gateway.landing.storage import Storage, open_storage
 from gateway.landing_parts import LandingParts
 from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
 from gateway.presence import Presence
 from gateway.reconciliation import Generations
-from gateway.registry import GatewayRun, LandingOther, Registry, RegistryRefused, RegistryUnavailable
+from gateway.registry import GatewayRun, Registry, RegistryRefused, RegistryUnavailable
 from gateway.session import Session
 from gateway.standings import Standings
 from gateway.stream import AgentStream
@@ -196,7 +195,7 @@ async def _begin(
     """The log, when the registry has come to its end; waits where the registry is away. None when asked to stop."""
     while True:
         try:
-            log = await asyncio.to_thread(_open_log, config, storage, registry)
+            log = CutLog(storage, landing_name(config.landing), config.name)
             applied = await asyncio.to_thread(log.recover, registry)
             # This may be a newer version than the one that could not apply them.
             await _reapply(log, registry, asked=False, told=set())
@@ -209,21 +208,6 @@ async def _begin(
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), REGISTRY_RETRY_SECONDS)
             return None
-
-
-def _open_log(config: GatewayConfig, storage: Storage, registry: Registry) -> CutLog:
-    """Under the database's name for this landing: all its gateways write one log."""
-    try:
-        landing = registry.claim_landing(landing_name(config.landing), landing_identity(storage))
-    except LandingOther as other:
-        raise LandingTaken(
-            f"opening the landing {landing_name(config.landing)}",
-            str(other),
-            data="Nothing was changed",
-            remedy="Give all gateways of a database the same landing: one that was moved has its landing.json with it."
-            " Or give this gateway a database of its own: --database",
-        ) from other
-    return CutLog(storage, landing, config.name)
 
 
 async def _end(registry: Registry, gateway: GatewayRun) -> None:

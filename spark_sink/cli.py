@@ -22,6 +22,7 @@ from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
 from spark_sink.ingest.query import Sink, SinkSettings, condition
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.records import FOLDER
+from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.reporter import LakeName, Reporter
 from spark_sink.spark import start_session
 
@@ -195,6 +196,10 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         raise SinkSettingInvalid(
             "reading the arguments", f"--trigger-seconds {arguments.trigger_seconds}", remedy="Give 0 or more seconds"
         )
+    if arguments.keep_hours < 1:
+        raise SinkSettingInvalid(
+            "reading the arguments", f"--keep-hours {arguments.keep_hours}", remedy="Give 1 or more hours"
+        )
     landing, lake = (_absolute(url) for url in (arguments.landing, arguments.lake))
     if "%" in lake:
         raise SinkSettingInvalid(
@@ -206,6 +211,7 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         checkpoint=_absolute(arguments.checkpoint or f"{lake}/{FOLDER}/checkpoint"),
         trigger_seconds=arguments.trigger_seconds,
         available_now=arguments.available_now,
+        keep_hours=arguments.keep_hours,
     )
 
 
@@ -227,6 +233,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     running.add_argument("--name", metavar="NAME", help="the lake's, unique among lakes (default: of host and lake)")
     running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
+    running.add_argument(
+        "--keep-hours",
+        type=int,
+        default=KEEP_HOURS,
+        metavar="N",
+        help="old versions of tables stay readable so long, then their files are removed (default: %(default)s)",
+    )
     trigger = running.add_mutually_exclusive_group()
     trigger.add_argument(
         "--trigger-seconds", type=float, default=1.0, metavar="N", help="a micro-batch at most each N seconds"

@@ -39,6 +39,22 @@ class LogEntryUnreadable(SinkError):
     exit_code = 3
 
 
+class LogEntryMissing(LogEntryUnreadable):
+    """An entry that is gone, though it or a later one was written; it stops the sink."""
+
+
+class OtherLanding(SinkError):
+    """The lake, or its checkpoint, belongs to another landing; the sink does not start, or stops."""
+
+    exit_code = 5
+
+
+class LakeLost(SinkError):
+    """The checkpoint says that entries are in a lake that holds nothing."""
+
+    exit_code = 5
+
+
 class LakeRecordsUnwritable(SinkError):
     """LAKE/_menura could not be read or written; it stops the sink."""
 
@@ -62,6 +78,14 @@ class TableStopped(SinkError):
 
     #: the log's entry from which on the table lacks rows; 0: the one at which it stopped
     from_entry = 0
+
+
+class PredecessorMissing(TableStopped):
+    """Rows that follow a cut which the table does not have."""
+
+
+class EntriesGone(TableStopped):
+    """A stopped table can't be given what it missed: the landing has lost it."""
 
 
 class DataFileUnreadable(TableStopped):
@@ -113,6 +137,10 @@ class LakeStorageFailed(TableStopped):
     """The lake's storage refused; tried again."""
 
     terminal = False
+
+
+class WorkerKilled(TableStopped):
+    """Each process that wrote the table ended before it was done."""
 
 
 class TableUnexpected(TableStopped):

@@ -88,6 +88,10 @@ class TableFile:
     first_gsn: int
     last_gsn: int
     chunk: ChunkFacts | None = None
+    #: see `menura.landing.LandedFile`
+    previous_cut: int | None = None
+    #: of its rows in memory; 0: not known
+    plain_bytes: int = 0
 
     @property
     def is_range(self) -> bool:
@@ -203,6 +207,8 @@ class Outcome:
     terminal: bool = True
     #: of a large one
     work: tuple[Work, ...] = ()
+    #: which failure kept the table from being cleaned
+    unclean: str = ""
     #: False: nothing of the work was its own, only its parents'
     has_own: bool = True
 
@@ -232,6 +238,8 @@ class EntryProblem:
 
     entry: int
     problem: str
+    #: it is gone
+    is_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +295,7 @@ def _decode_cut_event(facts: dict[str, Any]) -> CutEvent:
 
 
 def is_cut(row: Mapping[str, Any]) -> bool:
-    """Whether a row of `cut_log_source.ROW_SCHEMA` stands for its cut, not for a file or an event of it."""
+    """Whether a row of `cut_log_source.ROW_SCHEMA` stands for its cut, or a sync, not for a file or an event of it."""
     return row.get("table") is None
 
 
@@ -303,7 +311,12 @@ def split_rows(
     tables: dict[TableId, list[Work]] = {}
     for row in rows:
         if row.get("problem") is not None:
-            known.append(EntryProblem(row["entry"], row["problem"]))
+            known.append(EntryProblem(row["entry"], row["problem"], bool(row["is_missing"])))
+            continue
+        if is_cut(row) and row.get("event") is not None:
+            told = decode_event(json.loads(row["event"]))
+            of_sync = TableId(row["tenant"], row["source"], told.database, told.table)
+            known.append(EventSeen(of_sync, CutEvent(row["entry"], row["cut"], told)))
             continue
         if is_cut(row):
             known.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))

@@ -31,6 +31,7 @@ TABLE = "agent/test_table_remedies.py"
 E2E = "e2e/test_remedies.py"
 SINK = "spark_sink/test_remedies.py"
 CONTROL = "controlplane_api/test_remedies.py"
+POISON = "spark_sink/test_worker_killed.py"
 _CHECKS = f"{AGENT}::test_filter_when_it_does_not_fit_then_what_the_messages_name_is_what_to_change"
 _GRANTS = (
     f"{AGENT}::test_grants_when_they_are_missing_then_the_statements_of_the_messages_give_them_before_and_while_it_runs"
@@ -80,7 +81,18 @@ _DAMAGED = f"{SINK}::test_table_when_a_landed_file_is_damaged_then_either_remedy
 _IN_PARTS = f"{SINK}::test_table_without_a_key_when_its_rows_come_in_parts_then_the_remedy_brings_its_rows"
 _RANGE = f"{SINK}::test_table_without_a_key_when_a_range_of_it_comes_then_the_remedy_brings_its_rows"
 _EARLIER = f"{SINK}::test_table_when_what_its_earlier_rows_hold_can_not_be_read_then_the_remedy_brings_its_rows"
-_UNEXPECTED = f"{SINK}::test_table_when_it_can_not_be_written_for_an_unknown_reason_then_the_remedy_tries_it_again"
+_UNEXPECTED = (
+    "spark_sink/test_worker_killed.py::test_table_when_its_engine_panics_then_it_alone_stops_until_it_is_retried"
+)
+_STORAGE = f"{SINK}::test_table_when_the_lakes_storage_fails_then_the_remedy_tries_it_again_at_once"
+_GONE = (
+    "spark_sink/test_stops.py::"
+    "test_table_when_the_log_has_lost_what_it_missed_then_it_says_so_and_a_dump_begins_it_anew"
+)
+_PREDECESSOR = f"{SINK}::test_table_when_changes_before_a_file_are_missing_then_the_remedy_brings_its_rows"
+_KILLED = (
+    "spark_sink/test_worker_killed.py::test_table_when_it_kills_its_worker_then_it_alone_stops_until_it_is_retried"
+)
 _BOTH_LOST = f"{SINK}::test_table_when_the_lake_and_the_landing_have_lost_it_then_the_remedy_brings_its_rows"
 _UNCERTAIN = f"{SINK}::test_child_when_what_a_key_did_to_it_is_not_known_then_the_remedy_brings_its_rows"
 _BEREFT = f"{SINK}::test_child_when_its_parent_has_begun_anew_then_the_remedy_brings_its_rows"
@@ -314,7 +326,11 @@ RUN_BY = {
     "gateway/server.py _leave_when_expired": (_EXPIRED,),
     "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
     "spark_sink/ingest/new_beginning.py _parent_begun_anew": (_BEREFT,),
+    "spark_sink/ingest/isolation.py _killed": (_KILLED,),
+    "spark_sink/ingest/missed_rows.py entries_gone": (_GONE,),
     "spark_sink/ingest/table_task.py unexpected_stop": (_UNEXPECTED,),
+    "spark_sink/ingest/table_task.py with_storage_retries": (_STORAGE,),
+    "spark_sink/lake/recorded.py check_predecessors": (_PREDECESSOR,),
     "spark_sink/lake/foreign_keys.py uncertain": (_UNCERTAIN,),
     "spark_sink/lake/recorded.py _lost": (_BOTH_LOST,),
     "spark_sink/lake/steps.py check_partial": (_IN_PARTS, _UNNAMED_KEY),

@@ -53,6 +53,7 @@ def apply_cut(
         sync.position = ahead.get((file.database, file.table), here)
         sync.last_commit_timestamp_us = cut.last_commit_timestamp_us or sync.last_commit_timestamp_us
         sync.landed_at_us = at_us
+        sync.last_cut = cut.cut
         source.rows = clean_int64(source.rows + file.rows)
         source.bytes = clean_int64(source.bytes + file.bytes)
     stops = [(syncs[source.id, stop.database, stop.table], stop) for stop in cut.stopped]

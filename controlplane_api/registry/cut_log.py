@@ -97,7 +97,8 @@ def _held(key: SourceKey, landing: str, entry: LogEntry, source_id: int) -> Held
 
 def _is_next(connection: Connection, landing: str, entry: LogEntry) -> bool:
     """False for one that is there; the landing's row gets locked."""
-    connection.execute(insert_into(connection, Landing).values(url=landing, applied_entry=0).on_conflict_do_nothing())
+    new = insert_into(connection, Landing).values(url=landing, applied_entry=0)
+    connection.execute(new.on_conflict_do_nothing())
     applied = connection.execute(
         select(Landing.applied_entry).where(Landing.url == landing).with_for_update(key_share=True)
     ).scalar_one()

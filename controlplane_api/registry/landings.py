@@ -15,22 +15,27 @@ from gateway.registry import Followed, LandingOther, Logged, SourceKey
 
 
 def claim(connection: Connection, url: str, identity: str) -> str:
-    """The database's name for the landing. Raises `LandingOther`. SQLite serialises this by its write lock."""
+    """The database's name for the landing; '' as identity: whether one without may be it, and nothing is kept.
+
+    Raises `LandingOther`. SQLite serialises this by its write lock.
+    """
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("LOCK TABLE landing IN SHARE ROW EXCLUSIVE MODE")
     rows = connection.execute(select(Landing.url, Landing.identity).order_by(Landing.url)).all()
     for row in rows:
-        if row.identity == identity:
+        if identity and row.identity == identity:
             name: str = row.url
             return name
     for row in rows:
         if row.url == url and row.identity is None:
-            connection.execute(update(Landing).where(Landing.url == url).values(identity=identity))
+            if identity:
+                connection.execute(update(Landing).where(Landing.url == url).values(identity=identity))
             return url
     if rows:
-        same = ", and another landing is there now" if url in {row.url for row in rows} else ""
-        raise LandingOther(f"the database follows the log of {', '.join(row.url for row in rows)}{same}")
-    connection.execute(insert(Landing).values(url=url, identity=identity, applied_entry=0))
+        known = ", ".join(f"{row.url} (landing {row.identity or 'without identity'})" for row in rows)
+        raise LandingOther(f"the database follows the log of {known}")
+    if identity:
+        connection.execute(insert(Landing).values(url=url, identity=identity, applied_entry=0))
     return url
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from menura.landing import LogEntry
+from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
@@ -284,6 +285,15 @@ class SqlRegistry:
             position=position_from(row.position),
             ahead=ahead_from(row.ahead),
         )
+
+    def last_cuts(self, key: SourceKey) -> dict[TableName, int | None]:
+        with self._read() as connection:
+            rows = connection.execute(
+                select(SourceTable.database, SourceTable.name, Sync.last_cut)
+                .join(Sync, Sync.table_id == SourceTable.id)
+                .where(Sync.source_id == _id_of(key).scalar_subquery())
+            )
+            return {(database, name): last_cut for database, name, last_cut in rows}
 
     def dumps(self, key: SourceKey) -> DumpsDesired:
         with self._read() as connection:

@@ -38,6 +38,7 @@ class SyncRow:
     bytes: int = 0
     last_commit_timestamp_us: int | None = None
     landed_at_us: int | None = None
+    last_cut: int | None = 0
     #: where the entry moves it to; none: nowhere
     position: Document | None = None
 

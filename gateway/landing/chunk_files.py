@@ -181,6 +181,7 @@ class ChunkFiles:
                 last_gsn=0,
                 dump=chunk.dump,
                 chunk=chunk.chunk,
+                plain_bytes=file.plain_bytes,
             )
         )
         chunk.open_file = None

@@ -15,31 +15,22 @@ the entry appear later, the next append finds it taken, the registry gets it, an
 begins again from there: so it counts once.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 
 from menura.landing import (
-    IDENTITY_PATH,
     LandedCut,
     LandedFence,
     LandingFormatError,
     LogEntry,
     decode_entry,
-    decode_identity,
     encode_entry,
-    encode_identity,
     entry_path,
+    later_numbers,
 )
 
-from gateway.errors import (
-    NOTHING_LOST,
-    LandingFailed,
-    LandingUnusable,
-    LogBehindRegistry,
-    LogUnreadable,
-    LogUnsettled,
-)
+from gateway.errors import NOTHING_LOST, LandingFailed, LogUnreadable, LogUnsettled
+from gateway.landing.identity import check_entry, open_landing
 from gateway.landing.storage import OutcomeUnknown, Storage
 from gateway.registry import Held, Registry
 
@@ -51,24 +42,6 @@ class EntryTaken(Exception):
     """The next number holds an entry of another writer, which is to be read first."""
 
 
-def landing_identity(storage: Storage) -> str:
-    """Which landing it is, wherever it lies and however it is addressed: made at its first use, then kept."""
-    try:
-        document = storage.read(IDENTITY_PATH)
-        if document is None:
-            storage.put_if_absent(IDENTITY_PATH, encode_identity(secrets.token_hex(16)))
-            document = storage.read(IDENTITY_PATH)
-        return decode_identity(document or b"")
-    except (OSError, LandingFormatError) as unusable:
-        reason = unusable.strerror or type(unusable).__name__ if isinstance(unusable, OSError) else str(unusable)
-        raise LandingUnusable(
-            f"reading {IDENTITY_PATH} of the landing",
-            reason,
-            data="Nothing was changed",
-            remedy="Check that the landing can be reached and written; restore the file if it was changed",
-        ) from unusable
-
-
 class CutLog:
     def __init__(
         self, storage: Storage, landing: str, gateway: str, sleep: Callable[[float], None] = time.sleep
@@ -78,6 +51,7 @@ class CutLog:
         self._gateway = gateway
         self._sleep = sleep
         self._next = 1
+        self._identity = ""
 
     @property
     def landing(self) -> str:
@@ -88,20 +62,31 @@ class CutLog:
         return self._next
 
     def recover(self, registry: Registry) -> int:
-        """Apply to the registry what it lacks and find the log's end; returns the number of entries applied."""
+        """Apply to the registry what it lacks and find the log's end; returns the number of entries applied.
+
+        Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`.
+        """
+        self._landing, self._identity = open_landing(self._storage, self._landing, registry)
         applied = registry.applied_entry(self._landing)
-        if applied and self._storage.read(entry_path(applied)) is None:
-            raise LogBehindRegistry(
-                f"reading the cut log of {self._landing}",
-                f"the database holds entry {applied}, the log does not",
-                data="Nothing was changed",
-                remedy="Point landing to the folder that this database belongs to, or restore its log",
-            )
+        check_entry(self._storage, self._landing, applied)
         self._next = applied + 1
-        while (entry := self._read(self._next)) is not None:
-            registry.apply_entry(self._landing, entry)
-            self._next += 1
+        while (entry := self._read(self._next)) is not None or self._is_behind():
+            if entry is not None:
+                registry.apply_entry(self._landing, entry)
+                self._next += 1
         return self._next - 1 - applied
+
+    def _is_behind(self) -> bool:
+        """Whether the next entry is there: another gateway may be writing. Raises `LogUnreadable` where it is gone.
+
+        An entry behind a missing one would count twice: once it is written, and as what it was.
+        """
+        for number in later_numbers(self._next):
+            if self._storage.read(entry_path(number)) is not None:
+                if self._storage.read(entry_path(self._next)) is None:
+                    raise self._unreadable(self._next, f"it is gone, and entry {number} is there")
+                return True
+        return False
 
     def reapply(self, registry: Registry, held: Held) -> bool:
         """Apply what is held back of a source in quarantine; False where it is refused again."""
@@ -121,7 +106,7 @@ class CutLog:
         Raises `LandingFailed` when it is not written, `LogUnsettled` when that can't be told, `EntryTaken` when
         another writer was first.
         """
-        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts), tuple(fences))
+        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts), tuple(fences), self._identity)
         document = encode_entry(entry)
         reason: OSError | None = None
         for attempt in range(SETTLE_ATTEMPTS):

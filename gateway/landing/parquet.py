@@ -208,6 +208,7 @@ class CutFiles:
                 size_bytes,
                 file.first_gsn,
                 file.last_gsn,
+                plain_bytes=file.parquet.plain_bytes,
             )
         )
         table.open_file = None

@@ -34,6 +34,8 @@ class ParquetFile:
         """`few_values` names the columns that are worth a dictionary, `growing` integers that are worth differences."""
         self.path = path
         self.rows = 0
+        #: of the rows, as they were given
+        self.plain_bytes = 0
         self._storage = storage
         self._output: Output = storage.create(path)
         try:
@@ -65,6 +67,7 @@ class ParquetFile:
         rows = pa.Table.from_batches(batches)
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self.rows += rows.num_rows
+        self.plain_bytes += rows.nbytes
 
     def close(self, metadata: Mapping[str, str] = NO_METADATA) -> int:
         """Returns the file's size in bytes; `metadata` is the file's own."""

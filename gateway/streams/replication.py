@@ -16,14 +16,14 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from menura.bounds import MAX_NUMBER
 from menura.error_message import as_message
 from menura.instants import now_us
-from menura.landing import LandedCut
+from menura.landing import LandedCut, LandedFile
 from menura.naming import TableName
 from menura.v1.changes_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
 from menura.v1.error_pb2 import Error
@@ -81,6 +81,8 @@ class _Run:
     last_transaction_id: int
     files: CutFiles
     dumps: CutDumps
+    #: of each table the last cut with files of it, committed or of this run
+    last_cuts: dict[TableName, int | None]
     #: of the open cut
     has_rows: bool = False
 
@@ -192,6 +194,7 @@ class Replication:
             await committer.fence(self.key, epoch)
         desired = await ask_registry(registry.desired, self.key, threads=threads)
         committed = await ask_registry(registry.committed, self.key, threads=threads)
+        last_cuts = await ask_registry(registry.last_cuts, self.key, threads=threads)
         self._check_goes_on(committed)
         committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
         tables = frozenset((table.database, table.table) for table in desired.tables)
@@ -204,6 +207,7 @@ class Replication:
             last_transaction_id=committed.last_transaction_id,
             files=self._new_files(epoch, committed.cut + 1),
             dumps=CutDumps(self.key, self.session, self.parts, tables),
+            last_cuts=last_cuts,
         )
         logger.info(
             "run begins: source=%s generation=%d epoch=%d cut=%d tables=%d",
@@ -287,7 +291,7 @@ class Replication:
                     ahead=said.ahead,
                     started=said.started,
                     stopped=said.stopped,
-                    files=(*files, *chunks.files),
+                    files=_following((*files, *chunks.files), run),
                     events=events,
                     chunks=chunks.landed,
                 ),
@@ -426,6 +430,13 @@ class Replication:
 
     def _out_of_sequence(self, doing: str, found: str) -> OutOfSequence:
         return OutOfSequence(doing, found, data=NOTHING_LOST, source=str(self.key))
+
+
+def _following(files: Sequence[LandedFile], run: _Run) -> tuple[LandedFile, ...]:
+    """The open cut's files, each with its table's predecessor, which the cut then is to the next one."""
+    found = tuple(replace(file, previous_cut=run.last_cuts.get((file.database, file.table), 0)) for file in files)
+    run.last_cuts.update(((file.database, file.table), run.cut) for file in files)
+    return found
 
 
 def _land_in_files(batch: ChangeBatch, frames: Frames, after_gsn: int, files: CutFiles) -> tuple[int, int]:

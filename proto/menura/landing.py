@@ -2,7 +2,7 @@
 
 ::
 
-    LANDING/landing.json                                         which landing it is, wherever it lies
+    LANDING/landing.json                                         which landing it is, written once
     LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA-WORD.parquet
@@ -12,9 +12,13 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
+landing.json is `{"format": 8, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
+landing. Numbers of entries, cuts and rows count within one landing alone. Whoever keeps any of them keeps the identity
+too, and refuses another landing's.
+
 An entry, format 8 (times in microseconds since the epoch, UTC)::
 
-    {"format": 8, "entry": 7, "gateway": "gw-1", "committed_at_us": 1700000000000000,
+    {"format": 8, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
      "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
@@ -38,7 +42,8 @@ An entry, format 8 (times in microseconds since the epoch, UTC)::
        "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
-                  "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900, "dump": "", "chunk": 0}]}]}
+                  "rows": 12, "bytes": 3456, "first_gsn": 880, "last_gsn": 900, "dump": "", "chunk": 0,
+                  "previous_cut": 38, "plain_bytes": 9120}]}]}
 
 `events` are menura.v1.TableEvent: `earlier_rows` is "" for a column that was there before, else "null", "literal" or
 "unrepresentable" (then `earlier_text` has it) or "unknown"; `new_name` is [database, table] of a RENAMED one.
@@ -47,7 +52,9 @@ the other columns before and after them hold is the same for all its rows and st
 (also the file's `first_gsn` and `last_gsn`), transaction 0, `read_at_us`, `position`; nothing is absent. A chunk's rows
 are what the table held at a moment after all changes with `gsn` or a lower number; changes with a higher number decide
 over them, wherever in the log those stand.
-Format 7 has no `fences`.
+`previous_cut` of a file is the last cut before this one that has files of the table, 0 where none has, null where the
+gateway does not know it: who has not applied that cut lacks rows of the table.
+Format 7 has no `landing` and no `fences`, and its files neither `previous_cut` nor `plain_bytes`.
 Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
 Format 5 has values in the text of MySQL and MariaDB: `earlier_rows` "text", and TEXT_DEFAULT in the files' metadata.
 Format 4 has positions of MySQL and MariaDB: {"gtid_set", "server_uuid", "file", "offset"}; see `position_from`.
@@ -62,7 +69,8 @@ A reader MUST refuse a `format` above its own.
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +81,6 @@ from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
 FORMAT = 8
 READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8)
-IDENTITY_FORMAT = 1
 IDENTITY_PATH = "landing.json"
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
@@ -217,6 +224,10 @@ class LandedFile:
     #: of one of the cut's chunks; "" and 0 for changes
     dump: str = ""
     chunk: int = 0
+    #: the last cut before this one with files of the table; 0: none has any; None: not known
+    previous_cut: int | None = None
+    #: of its rows in memory, before they were encoded and compressed; 0: not known
+    plain_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +270,8 @@ class LogEntry:
     committed_at_us: int
     cuts: tuple[LandedCut, ...]
     fences: tuple[LandedFence, ...] = ()
+    #: which landing it stands in; "" up to format 7
+    landing: str = ""
 
 
 def landing_name(url: str) -> str:
@@ -280,6 +293,18 @@ def entry_path(entry: int) -> str:
     'log/00000000000000000007.json'
     """
     return f"{LOG_FOLDER}/{entry:020d}.json"
+
+
+def later_numbers(entry: int) -> Iterator[int]:
+    """Numbers of entries to look for, to tell whether one that is not there is missing or not written yet.
+
+    Each of the next 64, then ever farther ones: a log of millions takes a hundred looks.
+
+    >>> list(later_numbers(10))[62:68]
+    [73, 74, 138, 266, 522, 1034]
+    """
+    yield from range(entry + 1, entry + 65)
+    yield from (entry + (1 << power) for power in range(7, 40))
 
 
 def data_path(tenant: str, source: str, database: str, table: str, epoch: int, cut: int, schema_id: str) -> str:
@@ -309,25 +334,23 @@ def chunk_path(
 
 
 def encode_identity(landing: str) -> bytes:
-    """The document at `IDENTITY_PATH`, with a word that no other landing has."""
-    return json.dumps({"format": IDENTITY_FORMAT, "landing": landing}).encode()
+    """The JSON document of landing.json."""
+    return json.dumps({"format": FORMAT, "landing": landing}, separators=(",", ":")).encode()
 
 
 def decode_identity(document: bytes) -> str:
-    """Read it back; raises `LandingFormatError`.
+    """The landing's identity; raises `LandingFormatError` for a document that has none.
 
-    >>> decode_identity(encode_identity("0f8e"))
-    '0f8e'
+    >>> decode_identity(encode_identity("5b" * 16)) == "5b" * 16
+    True
     """
     try:
-        facts = json.loads(document)
-        if facts["format"] != IDENTITY_FORMAT or not isinstance(facts["landing"], str) or not facts["landing"]:
-            raise LandingFormatError(f"{IDENTITY_PATH} has format {facts['format']}, expected {IDENTITY_FORMAT}")
+        landing = json.loads(document)["landing"]
     except (KeyError, TypeError, ValueError) as broken:
-        if isinstance(broken, LandingFormatError):
-            raise
-        raise LandingFormatError(f"{IDENTITY_PATH} does not say which landing it is: {broken!r}") from broken
-    return str(facts["landing"])
+        raise LandingFormatError(f"{IDENTITY_PATH} is no document that says which landing it is") from broken
+    if not isinstance(landing, str) or not re.fullmatch(r"[0-9a-f]{32}", landing):
+        raise LandingFormatError(f"{IDENTITY_PATH} has no identity of 32 hexadecimal digits")
+    return landing
 
 
 def encode_entry(entry: LogEntry) -> bytes:
@@ -347,6 +370,7 @@ def decode_entry(document: bytes) -> LogEntry:
             committed_at_us=int(facts["committed_at_us"]),
             cuts=tuple(_decode_cut(cut) for cut in facts["cuts"]),
             fences=tuple(LandedFence(**fence) for fence in facts.get("fences", ())),
+            landing=str(facts.get("landing", "")),
         )
     except (KeyError, TypeError, ValueError) as broken:
         if isinstance(broken, LandingFormatError):

@@ -1,7 +1,8 @@
 """Spark streaming source over the gateway's cut log: entries in, one row per cut, landed file and table event out.
 
-An offset is an entry's number: `{"entry": 7}` means that entries up to 7 are behind. Entries are read upward
-until one is missing, so a batch costs as many small reads as it has entries, however old the log is.
+An offset is an entry's number and the landing that it counts in: `{"entry": 7, "landing": "5b0c..."}` means that
+entries up to 7 are behind. Entries are read upward until one is missing, so a batch costs as many small reads as it has
+entries, however old the log is. One that is gone while a later one is there, or of another landing, is a problem.
 A batch ends before the entry with which it would exceed a limit in cuts, files or bytes; one entry always fits.
 
 All rows of one table, and of those that foreign keys join it with (`families`), stand in one partition, each table's
@@ -12,12 +13,13 @@ Nothing here is durable; Spark's checkpoint holds the offset.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedFile, LogEntry
+from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedFile, LandedStart, LandedStop, LogEntry
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
@@ -28,7 +30,8 @@ from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
 
 FORMAT_NAME = "menura_cut_log"
-#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut;
+#: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut, or
+#: an event that says what became of a table's sync, and which its table does not follow;
 #: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump; a row with `parents`, one of
 #: `ParentsChanged`, says that a table's foreign keys may have changed it
 ROW_SCHEMA = pa.schema(
@@ -49,16 +52,26 @@ ROW_SCHEMA = pa.schema(
         ("bytes", pa.int64()),
         ("first_gsn", pa.int64()),
         ("last_gsn", pa.int64()),
+        ("previous_cut", pa.int64()),
+        ("plain_bytes", pa.int64()),
         ("chunk", pa.string()),
         ("event", pa.string()),
         ("parents", pa.string()),
         ("problem", pa.string()),
+        ("is_missing", pa.bool_()),
     ]
 )
-_DDL_TYPES = {pa.int64(): "BIGINT", pa.string(): "STRING"}
+_DDL_TYPES = {pa.int64(): "BIGINT", pa.string(): "STRING", pa.bool_(): "BOOLEAN"}
 ROW_DDL = ", ".join(f"`{field.name}` {_DDL_TYPES[field.type]}" for field in ROW_SCHEMA)
 
 Row = dict[str, Any]
+
+#: kinds of events that no table's rows follow
+SYNC_STARTED = "SYNC_STARTED"
+SYNC_STOPPED = "SYNC_STOPPED"
+
+#: between two looks for entries behind one that is not there
+LOOK_SECONDS = 10.0
 
 
 #: a byte of a dump's chunk is about as much work as so many of changes: for each key the table is asked what it has
@@ -109,6 +122,8 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.log = log
         self.partition_count = partitions
         self.limits = limits
+        #: nothing behind what was there at the first batch
+        self._is_bounded = False
         self._last_entry: int | None = None
         #: entries between `latestOffset` and `partitions`
         self._read: dict[int, LogEntry] = {}
@@ -116,6 +131,10 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_cuts: dict[tuple[str, str], tuple[int, int]] = {}
         self._checked_entry = 0
         self._events_folder = events_folder
+        self._landing = ""
+        #: entries that are gone, and how that is known
+        self._missing: dict[int, str] = {}
+        self._next_look = 0.0
         self._families: Families | None = None
 
     def initialOffset(self) -> dict[str, int]:
@@ -126,11 +145,16 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxFiles(self.limits.files)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last_entry = self.log.last_entry()
+        self._is_bounded = True
 
-    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The last entry of the next batch; `start` itself when nothing new is there."""
         first = last = int(start["entry"])
+        self._landing = self._landing or str(start.get("landing", ""))
+        if self._is_bounded and self._last_entry is None:
+            last_entry = self.log.last_entry(after=first)
+            # What is gone is there now, as a problem.
+            self._last_entry = last_entry + bool(self.log.missing(last_entry + 1))
         cuts = files = size_bytes = 0
         limited = not isinstance(limit, ReadAllAvailable)
         while (self._last_entry is None or last < self._last_entry) and (entry := self._entry(last + 1)) is not None:
@@ -146,9 +170,11 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if limited and too_much and last > first:
                 break
             last += 1
-        return {"entry": last}
+        if last == first:
+            return dict(start)
+        return {"entry": last, "landing": self._landing} if self._landing else {"entry": last}
 
-    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         first, last = int(start["entry"]) + 1, int(end["entry"])
         families = self._known_families()
         rows: list[Row] = []
@@ -156,7 +182,7 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number in range(first, last + 1):
             entry = self._entry(number)
             if isinstance(entry, str | None):
-                problems.extend(problem_row(number, entry))
+                problems.extend(problem_row(number, entry, is_missing=number in self._missing))
             else:
                 families.note(entry)
                 rows.extend(entry_rows(entry))
@@ -183,12 +209,29 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except LogEntryUnreadable as unreadable:
                 return unreadable.found
             if entry is None:
-                return None
-            problem = self._check_sequence(entry)
+                return self._why_missing(number)
+            problem = self._check_landing(entry) or self._check_sequence(entry)
             if problem:
                 return problem
             self._read[number] = entry
         return self._read[number]
+
+    def _why_missing(self, number: int) -> str | None:
+        """Looked for again only after a while, as most often nothing new has landed."""
+        if number not in self._missing and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_SECONDS
+            if found := self.log.missing(number):
+                self._missing[number] = found
+        return self._missing.get(number)
+
+    def _check_landing(self, entry: LogEntry) -> str:
+        """Why an entry is another landing's; '' where it is not."""
+        if not entry.landing:
+            return ""
+        self._landing = self._landing or entry.landing
+        if entry.landing == self._landing:
+            return ""
+        return f"it is of landing {entry.landing}, and those before it are of landing {self._landing}"
 
     def _check_sequence(self, entry: LogEntry) -> str:
         """Why an entry's cuts do not follow those before it; '' when they do."""
@@ -211,21 +254,52 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ""
 
 
-def problem_row(number: int, problem: str | None) -> list[Row]:
-    missing = "the entry is missing, though a batch that holds it had begun"
-    return [{"entry": number, "problem": problem or missing}]
+def problem_row(number: int, problem: str | None, *, is_missing: bool) -> list[Row]:
+    missing = "it is gone, though a batch that holds it had begun"
+    return [{"entry": number, "problem": problem or missing, "is_missing": is_missing or not problem}]
 
 
 def entry_rows(entry: LogEntry) -> list[Row]:
-    """Rows of `ROW_SCHEMA`: each cut, then its files and events in the order of their numbers."""
+    """Rows of `ROW_SCHEMA`: each cut, then its files and events in the order of their numbers; before it its syncs'."""
     rows: list[Row] = []
     for cut in entry.cuts:
         facts = _cut_facts(entry, cut)
+        rows.extend(facts | {"event": _document(event)} for event in sync_events(cut))
         rows.append(facts)
         chunks = {(chunk.dump, chunk.chunk): _chunk_facts(cut, chunk) for chunk in cut.chunks}
         files = [_file_facts(file, cut, chunks[file.dump, file.chunk] if file.dump else None) for file in cut.files]
         rows.extend(facts | row for row in sorted([*files, *map(_event_facts, cut.events)], key=_place))
     return rows
+
+
+def sync_events(cut: LandedCut) -> list[LandedEvent]:
+    """What a cut says of syncs, as events: a start comes before the cut's first row, a stop after its last.
+
+    `statement` of a start says whether earlier rows are missing, and why; of a stop, its error.
+    """
+    numbers = [each.first_gsn for each in cut.files if not each.dump] + [each.gsn for each in cut.events]
+    first_gsn = min(numbers, default=cut.last_gsn)
+    started = [_sync_event(cut, each, SYNC_STARTED, first_gsn, each.earlier_rows_missing) for each in cut.started]
+    stops = [_sync_event(cut, each, SYNC_STOPPED, cut.last_gsn, f"{each.code}: {each.message}") for each in cut.stopped]
+    return started + stops
+
+
+def _sync_event(cut: LandedCut, of: LandedStart | LandedStop, kind: str, gsn: int, statement: str) -> LandedEvent:
+    return LandedEvent(
+        of.database,
+        of.table,
+        kind,
+        gsn,
+        cut.last_transaction_id,
+        cut.last_commit_timestamp_us,
+        of.position.text,
+        statement,
+        removes_rows=False,
+    )
+
+
+def _document(event: LandedEvent) -> str:
+    return json.dumps(asdict(event), ensure_ascii=False)
 
 
 def _place(row: Row) -> int:
@@ -248,6 +322,8 @@ def _file_facts(file: LandedFile, cut: LandedCut, chunk: ChunkFacts | None) -> R
         "path": file.path,
         "rows": file.rows,
         "bytes": file.bytes,
+        "previous_cut": file.previous_cut,
+        "plain_bytes": file.plain_bytes,
         "first_gsn": cut.last_gsn if is_range else file.first_gsn,
         "last_gsn": cut.last_gsn if is_range else file.last_gsn,
         "chunk": json.dumps(asdict(chunk)) if chunk is not None else None,
@@ -255,7 +331,6 @@ def _file_facts(file: LandedFile, cut: LandedCut, chunk: ChunkFacts | None) -> R
 
 
 def _event_facts(event: LandedEvent) -> Row:
-    document = json.dumps(asdict(event), ensure_ascii=False)
     return {
         "database": event.database,
         "table": event.table,
@@ -263,7 +338,7 @@ def _event_facts(event: LandedEvent) -> Row:
         "bytes": 0,
         "first_gsn": event.gsn,
         "last_gsn": event.gsn,
-        "event": document,
+        "event": _document(event),
     }
 
 

@@ -60,7 +60,10 @@ class Families:
         """An entry's events."""
         for cut in entry.cuts:
             for event in cut.events:
-                self._note(_table(cut, event), event.kind, event.gsn, event.foreign_keys)
+                self.note_event(_table(cut, event), event)
+
+    def note_event(self, table: TableId, event: LandedEvent) -> None:
+        self._note(table, event.kind, event.gsn, event.foreign_keys)
 
     def _note(self, table: TableId, kind: str, gsn: int, keys: tuple[LandedForeignKey, ...]) -> None:
         if kind == FOREIGN_KEYS:

@@ -5,13 +5,14 @@ tables and send back an outcome each; here the outcomes are checked, recorded in
 logged. Durable are the tables, the records, and Spark's checkpoint, in this order; a kill between two
 has the batch replayed, and its tables skip what they hold.
 
-A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is
-tried again from there when the sink starts, when somebody asks for it and, where the failure was transient, each
-minute; what it missed is read from the cut log, so nothing of it is lost. Where a dump of it begins later in the log
-and it can't go on from where it stopped, it begins anew with that dump: see `new_beginning`. A table whose
+A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is tried again
+from there when the sink starts, when somebody asks for it and, where the failure was transient, after a minute and then
+more and more slowly; what it missed is read from the cut log, so nothing of it is lost. Where a dump of it begins later
+in the log and it can't go on from where it stopped, it begins anew with that dump: see `new_beginning`. A table whose
 folder does not hold what was recorded of it (`recorded`) is given all of its rows from the log's first entry on.
 """
 
+import json
 import logging
 import threading
 import time
@@ -19,26 +20,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from menura.instants import now_us
+from menura.landing import decode_event
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import LakeTableLost, ParentStopped, QueryFailed, SinkError
-from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row, entry_rows
+from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError
+from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row
 from spark_sink.ingest.families import Families, parents_of
+from spark_sink.ingest.identity import check_identity
+from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
+from spark_sink.ingest.missed_rows import MissedRows, entries_gone
 from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
-from spark_sink.ingest.status import SinkStatus, checkpointed_entry
+from spark_sink.ingest.retries import Retries
+from spark_sink.ingest.status import SinkStatus, checkpointed
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, parent_stopped, table_task, warm_up
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables
 from spark_sink.lake.records import Records, StoppedTable
-from spark_sink.landed.landing_log import LandingLog, log_entry_unreadable
-from spark_sink.work import CutSeen, EntryProblem, EventSeen, Outcome, Result, TableId, decode, is_cut, row_table
+from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
+from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
 
-RETRY_SECONDS = 60.0
 PARTITIONS_PER_CORE = 4
+#: that stopped tables have missed, kept in memory from one retry to the next; some hundred bytes each
+MOST_KEPT_ROWS = 100_000
 
 logger = logging.getLogger("menura.sink")
 
@@ -52,6 +61,8 @@ class SinkSettings:
     available_now: bool = False
     limits: Limits = field(default_factory=Limits)
     size: TaskSize = field(default_factory=TaskSize)
+    #: how long old versions of the lake's tables stay readable
+    keep_hours: int = KEEP_HOURS
 
 
 def condition(error: PySparkException | Py4JJavaError) -> str:
@@ -73,7 +84,7 @@ class Sink:
         self.session = session
         self.settings = settings
         self.log = LandingLog(settings.landing)
-        self.records = Records(settings.lake)
+        self.records = Records(settings.lake, settings.keep_hours)
         self.large = LargeMerger(session, self.log, settings.lake)
         self.failure: SinkError | None = None
         #: how many were applied
@@ -84,7 +95,12 @@ class Sink:
         #: held while tables are written: a stop waits for them, a retry does not run beside a batch
         self._writing = threading.Lock()
         self._stopping = False
-        self._next_retry = 0.0
+        self._landing = ""
+        #: how many batches have recorded events, which say how tables follow each other
+        self._told = 0
+        #: by that, and by the tables with their first entries
+        self._missed: dict[tuple[int, frozenset[tuple[TableId, int]]], MissedRows] = {}
+        self._retries = Retries()
         self.status = status
         #: tables to be tried again soon; another thread asks
         self._asked: set[TableId] = set()
@@ -93,13 +109,13 @@ class Sink:
     def start(self) -> StreamingQuery:
         """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
         self._stopping = False
+        self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
         self._warm_up()
         self._stopped = self.records.stopped_tables()
-        self.status.began(checkpointed_entry(self.settings.checkpoint), self._stopped)
+        self.status.began(checkpointed(self.settings.checkpoint)[0], self._stopped)
         self._recorded = recorded_tables(open_table(self.records.cuts_folder))
         self._stop_lost()
         self.retry_stopped(list(self._stopped))
-        self._next_retry = time.monotonic() + RETRY_SECONDS
         limits = self.settings.limits
         frame = (
             self.session.readStream.format(FORMAT_NAME)
@@ -138,14 +154,11 @@ class Sink:
             self._asked.update(tables)
 
     def retry_due(self) -> None:
-        """Try tables again that somebody asks for, and transiently stopped ones, each `RETRY_SECONDS`."""
+        """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly."""
         with self._asking:
             asked, self._asked = self._asked, set()
-        is_time = time.monotonic() >= self._next_retry
-        due = self._transient() if is_time else set()
+        due = self._retries.due(self._transient(), time.monotonic())
         self.retry_stopped([table for table in asked | due if table in self._stopped])
-        if is_time:
-            self._next_retry = time.monotonic() + RETRY_SECONDS
 
     def _transient(self) -> set[TableId]:
         """Stopped tables that may go on by themselves: not those below one that waits for somebody."""
@@ -171,6 +184,8 @@ class Sink:
         """
         if not tables:
             return
+        held = dict(self._stopped)
+        self._missed_of([table for table in tables if table in held]).read_on()  # batches go on meanwhile
         with self._writing:
             left = set(tables)
             while left:
@@ -178,7 +193,17 @@ class Sink:
                 self._begin_anew(left, self._retry(left))
                 self._tried_in_vain([table for table in left if self._stopped.get(table) == held[table]])
                 left = self._concerned(held)
+            self._missed = {
+                key: found
+                for key, found in self._missed.items()
+                if len(found) <= MOST_KEPT_ROWS and key[0] == self._told and self._will_be_tried(key[1])
+            }
             self.status.stopped_are(self._stopped)
+
+    def _will_be_tried(self, first_entries: Iterable[tuple[TableId, int]]) -> bool:
+        """Whether all of these are stopped where they were, and go on by themselves."""
+        stops = [(self._stopped.get(table), entry) for table, entry in first_entries]
+        return all(stop is not None and stop.entry == entry and not stop.terminal for stop, entry in stops)
 
     def _concerned(self, held: Mapping[TableId, StoppedTable]) -> set[TableId]:
         """Whom to try next, since others go on; `held`: the stops of before.
@@ -211,13 +236,17 @@ class Sink:
     def _retry(self, tables: Collection[TableId]) -> list[Row]:
         """Once; gives the rows that the tables missed."""
         self._leave_bereft(tables)
+        missed = self._missed_of(tables)
+        missed.read_on()
+        gone = self._leave_gone(tables, missed.gone_entry)
         stops = {table: self._stopped[table] for table in tables}
-        cuts, rows = self._missed_rows({table: stop.entry for table, stop in stops.items()})
+        cuts, rows = missed.rows()
         followed = rows_to_follow(rows, stops)
         frame = self.session.createDataFrame(followed, ROW_DDL).coalesce(1)
-        going = {table for table, stop in stops.items() if not stop.is_bereft}
+        going = {table for table, stop in stops.items() if not stop.is_bereft} - gone
         anew = {table for table, stop in stops.items() if stop.code == LakeTableLost.code or stop.begins_at_gsn}
         recorded = {table: held for table, held in self._recorded.items() if table not in anew}
+        recorded |= {table: Recorded(begins_anew=True) for table, stop in stops.items() if stop.begins_at_gsn}
         left_alone = frozenset(self._stopped) - going
         _, _, outcomes = self._run(frame, left_alone, recorded)  # events were recorded with their batch
         self._record(cuts, outcomes)
@@ -241,27 +270,24 @@ class Sink:
             self.records.record_stops(stops)
             self._stopped.update({stop.table: stop for stop in stops})
 
-    def _missed_rows(self, first_entries: dict[TableId, int]) -> tuple[list[CutSeen], list[Row]]:
-        """Rows from these entries on, each table's behind those of the tables that its foreign keys follow."""
-        families = Families()
-        families.read(self.records.events_folder)
-        cuts: list[CutSeen] = []
-        rows: list[Row] = []
-        number = first = min(first_entries.values())
-        while (entry := self.log.read_entry(number)) is not None:
-            families.note(entry)
-            # Those must have all that a child takes of them; what they have already is left out.
-            wanted = dict.fromkeys(families.above(first_entries), first) | first_entries
-            for row in entry_rows(entry):
-                if is_cut(row):
-                    cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
-                    rows.append(row)
-                elif number >= wanted.get(row_table(row), number + 1):
-                    rows.append(row)
-            number += 1
-        arranged = [row for row in families.arranged(rows) if not is_cut(row)]
-        wanted = dict.fromkeys(families.above(first_entries), first) | first_entries
-        return cuts, [row for row in arranged if row["entry"] >= wanted.get(row_table(row), number)]
+    def _missed_of(self, tables: Collection[TableId]) -> MissedRows:
+        """What these have missed, up to where it was read; reading goes on from there."""
+        first_entries = {table: self._stopped[table].entry for table in tables}
+        key = (self._told, frozenset(first_entries.items()))
+        if key not in self._missed:
+            self._missed[key] = MissedRows(self.log, self.records.events_folder, first_entries)
+        return self._missed[key]
+
+    def _leave_gone(self, tables: Collection[TableId], gone_entry: int) -> set[TableId]:
+        """Tables that lack entries which nobody has any more; they can only begin anew, behind those."""
+        lacking = [stop for table in tables if (stop := self._stopped[table]).entry <= gone_entry]
+        for stop in lacking:
+            if stop.code != EntriesGone.code:
+                gone = entries_gone(stop, gone_entry)
+                self._stop(
+                    [Outcome(stop.table, Result.STOPPED, stop.entry, stop.cut, code=gone.code, message=str(gone))]
+                )
+        return {stop.table for stop in lacking}
 
     def _guarded(self, frame: DataFrame, batch: int) -> None:
         """Spark keeps of a batch's failure its text alone; this keeps the error itself."""
@@ -276,8 +302,11 @@ class Sink:
 
     def _apply_batch(self, frame: DataFrame, batch: int) -> None:
         began = time.monotonic()
+        if not self._landing:  # no gateway had opened it when the sink started
+            self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
         cuts, events, outcomes = self._run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
+        self._told += bool(events)
         stopped = self._record(cuts, outcomes)
         self.batches += 1
         seconds = time.monotonic() - began
@@ -305,15 +334,57 @@ class Sink:
         self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
-        settings = TaskSettings(self.settings.landing, self.settings.lake, left_alone, self.settings.size, recorded)
-        done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+        chosen = self.settings
+        settings = TaskSettings(
+            chosen.landing, chosen.lake, left_alone, chosen.size, recorded, keep_hours=chosen.keep_hours
+        )
+        try:
+            done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+        except (PySparkException, Py4JJavaError) as lost:
+            done = self._isolated(frame, settings, lost)
         for message in done:
             if isinstance(message, EntryProblem):
-                raise log_entry_unreadable(message.entry, message.problem)
+                check_identity(self.log, self.records, self.settings.checkpoint)
+                refused = log_entry_missing if message.is_missing else log_entry_unreadable
+                raise refused(message.entry, message.problem)
         cuts = [message for message in done if isinstance(message, CutSeen)]
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, events, self._with_large(outcomes, recorded)
+
+    def _isolated(
+        self, frame: DataFrame, settings: TaskSettings, lost: PySparkException | Py4JJavaError
+    ) -> list[Message]:
+        """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
+        if self._stopping or not self._is_well():
+            raise lost
+        logger.warning("batch is done again in parts error=%s", condition(lost))
+        context = self.session.sparkContext
+        parts = frame.rdd.glom().collect()
+        families = Families()
+        families.read(self.records.events_folder)
+        for row in (row.asDict() for part in parts for row in part):
+            if row["event"] is not None:
+                families.note_event(row_table(row), decode_event(json.loads(row["event"])))
+
+        def run(rows: Sequence[SparkRow], left_alone: frozenset[TableId]) -> list[Message]:
+            task = table_task(replace(settings, stopped=settings.stopped | left_alone))
+            try:
+                return [decode(message) for message in context.parallelize(rows, 1).mapPartitions(task).collect()]
+            except (PySparkException, Py4JJavaError) as failed:
+                raise JobLost from failed
+
+        try:
+            return isolated(parts, run, self._is_well, families)
+        except JobLost:
+            raise lost from None
+
+    def _is_well(self) -> bool:
+        """Whether Spark runs a job that does nothing, and nobody wants the sink to end."""
+        try:
+            return not self._stopping and self.session.sparkContext.parallelize([0], 1).map(int).collect() == [0]
+        except (PySparkException, Py4JJavaError):
+            return False
 
     def _with_large(self, outcomes: Sequence[Outcome], recorded: Mapping[TableId, Recorded]) -> list[Outcome]:
         """Tables that are too large for a task, each after its parents."""
@@ -341,6 +412,13 @@ class Sink:
             if outcome.result is not Result.STOPPED:
                 before = self._recorded.get(outcome.table, NOTHING)
                 self._recorded[outcome.table] = before.followed_by(outcome.changelog_version, outcome.current_version)
+        for outcome in outcomes:
+            if outcome.unclean:
+                logger.warning(
+                    "table not cleaned, it keeps old files until its next turn table=%s error=%s",
+                    outcome.table,
+                    outcome.unclean,
+                )
         self._stop(stopped)
         return stopped
 

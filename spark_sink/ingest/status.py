@@ -98,17 +98,18 @@ def _source(cut: CutSeen, before: Mapping[SourceName, LakeSource]) -> LakeSource
     return LakeSource(cut.tenant, cut.source, cut.entry, cut.cut, cut.committed_at_us, commit_us)
 
 
-def checkpointed_entry(checkpoint: str) -> int:
-    """The last entry that Spark's checkpoint says is done; 0 for none.
+def checkpointed(checkpoint: str) -> tuple[int, str]:
+    """The last entry that Spark's checkpoint says is done, and of which landing; 0 for none, '' for not known.
 
     A streaming query keeps commits/N for each finished batch, and offsets/N: a version, its own facts, then a line for
-    each source, which for ours is {"entry": 7}. https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html
+    each source, as `cut_log_source` has it. https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html
     """
     filesystem, root = open_storage(checkpoint)
     selector = fs.FileSelector(f"{root}/commits", allow_not_found=True)
     batches = [int(found.base_name) for found in filesystem.get_file_info(selector) if found.base_name.isdecimal()]
     if not batches:
-        return 0
+        return 0, ""
     with filesystem.open_input_stream(f"{root}/offsets/{max(batches)}") as stream:
         lines = stream.read().decode().splitlines()
-    return int(json.loads(lines[-1])["entry"])
+    offset = json.loads(lines[-1])
+    return int(offset["entry"]), str(offset.get("landing", ""))

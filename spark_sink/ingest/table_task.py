@@ -14,7 +14,7 @@ from traceback import extract_tb
 from typing import TypeVar
 
 import pyarrow as pa
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
@@ -24,11 +24,26 @@ from spark_sink.lake.current_rows import merge_effect
 from spark_sink.lake.delta_table import Layout, create_table
 from spark_sink.lake.net_effect import DELETED, keyed_effect
 from spark_sink.lake.recorded import NOTHING, Recorded
+from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.work import Outcome, ParentsChanged, Result, TableFile, TableId, Work, encode, split_rows
+from spark_sink.work import (
+    CHANGELOG,
+    CURRENT,
+    Outcome,
+    ParentsChanged,
+    Result,
+    TableFile,
+    TableId,
+    Work,
+    encode,
+    split_rows,
+)
 
 STORAGE_ATTEMPTS = 3
 STORAGE_PAUSE_SECONDS = 0.5
+
+#: of files up to format 7, which do not say how much their rows are
+PLAIN_PER_BYTE = 4
 
 T = TypeVar("T")
 
@@ -38,16 +53,18 @@ class TaskSize:
     """What of one table a task merges at once; a cut beyond it is merged by Spark (`large_merge`).
 
     Measured with 11 columns: 500,000 changes of a table of 2,000,000 rows take a worker to 1.0 GiB and 3.4 s,
-    1,500,000 (57 MiB landed) to 2.1 GiB and 6.9 s.
+    1,500,000 (57 MiB landed) to 2.1 GiB and 6.9 s. Bytes are those of the rows, not of the files: repeated text of
+    385 MB landed as 0.42 MB.
     """
 
     rows: int = 1_000_000
-    bytes: int = 64 << 20
+    plain_bytes: int = 256 << 20
 
     def holds(self, work: Sequence[Work]) -> bool:
         """Chunks of ranges do not count: they are merged piece by piece."""
-        counted = [each for each in work if not isinstance(each, TableFile) or not each.is_range]
-        return sum(each.rows for each in counted) <= self.rows and sum(each.bytes for each in counted) <= self.bytes
+        counted = [each for each in work if isinstance(each, TableFile) and not each.is_range]
+        plain_bytes = sum(each.plain_bytes or each.bytes * PLAIN_PER_BYTE for each in counted)
+        return sum(each.rows for each in counted) <= self.rows and plain_bytes <= self.plain_bytes
 
     def groups(self, work: Sequence[Work]) -> list[list[Work]]:
         """Whole cuts, as many together as fit; at least one."""
@@ -70,6 +87,8 @@ class TaskSettings:
     size: TaskSize
     #: what tables' folders must hold
     recorded: Mapping[TableId, Recorded] = field(default_factory=dict)
+    #: how long old versions of a table stay readable
+    keep_hours: int = KEEP_HOURS
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -108,8 +127,26 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
             stopped_now.add(table)
         elif outcome.result is Result.LARGE:
             large.add(table)
+        if outcome.result is Result.APPLIED:
+            outcome = replace(outcome, unclean=clean_when_due(settings, table, recorded, outcome))
         has_own = not all(isinstance(each, ParentsChanged) for each in work)
         yield replace(outcome, has_own=has_own)
+
+
+def clean_when_due(settings: TaskSettings, table: TableId, recorded: Recorded, outcome: Outcome) -> str:
+    """Which failure kept the table from being cleaned: its rows are there all the same, and its turn comes again."""
+    versions = (
+        (CHANGELOG, recorded.changelog, outcome.changelog_version),
+        (CURRENT, recorded.current, outcome.current_version),
+    )
+    try:
+        for kind, before, after in versions:
+            folder = f"{table.folder(settings.lake)}/{kind}"
+            if is_due(folder, before, after):
+                clean(folder, settings.keep_hours)
+    except (OSError, DeltaError) as failure:
+        return type(failure).__name__
+    return ""
 
 
 def parent_stopped(table: TableId, first: Work, parent: TableId) -> Outcome:
@@ -140,7 +177,9 @@ def apply_table(table: TableId, work: Sequence[Work], apply: Callable[[], Versio
         versions = with_storage_retries(table, cut, apply)
     except TableStopped as stop:
         return stopped(table, work[0], stop)
-    except Exception as unexpected:  # noqa: BLE001  (the table's top: one table never stops another)
+    except BaseException as unexpected:  # the table's top: one table never stops another
+        if not isinstance(unexpected, Exception) and not is_panic(unexpected):
+            raise
         return stopped(table, work[0], unexpected_stop(table, cut, unexpected))
     return Outcome(
         table,
@@ -160,20 +199,28 @@ def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T]) -> T:
     while True:
         try:
             return apply()
-        except (OSError, CommitFailedError) as failure:
+        except (OSError, DeltaError) as failure:
+            if isinstance(failure, SchemaMismatchError | DeltaProtocolError):
+                raise
             if attempt == STORAGE_ATTEMPTS:
                 raise LakeStorageFailed(
                     "writing the table in the lake",
                     f"{type(failure).__name__} in {STORAGE_ATTEMPTS} attempts",
                     data="The table stays at its last version; other tables go on",
-                    remedy="It is tried again by itself; check the lake's storage",
+                    remedy="It is tried again by itself, more and more slowly; check the lake's storage; where that is"
+                    f" well, report this; it is tried at once by: {table.retry}",
                     **table.where(cut),
                 ) from failure
         time.sleep(STORAGE_PAUSE_SECONDS * attempt)
         attempt += 1
 
 
-def unexpected_stop(table: TableId, cut: int, unexpected: Exception) -> TableUnexpected:
+def is_panic(failure: BaseException) -> bool:
+    """Whether Rust code has failed an assertion; its class is no `Exception`, and nobody can import it."""
+    return type(failure).__module__ == "pyo3_runtime"
+
+
+def unexpected_stop(table: TableId, cut: int, unexpected: BaseException) -> TableUnexpected:
     """Names the class and the place alone: the text of an engine's error may hold values."""
     package = str(Path(__file__).parents[1])
     ours = [frame for frame in extract_tb(unexpected.__traceback__) if frame.filename.startswith(package)]

@@ -21,9 +21,9 @@ from deltalake.exceptions import CommitFailedError
 from spark_sink.lake import merge
 from spark_sink.lake.cascades import Child
 from spark_sink.lake.changelog import Changelog
-from spark_sink.lake.delta_table import open_table, read_progress
+from spark_sink.lake.delta_table import commit_nothing, open_table, read_progress
 from spark_sink.lake.merge import MergeRows, merge_segment
-from spark_sink.lake.recorded import Recorded, check_held
+from spark_sink.lake.recorded import Recorded, check_held, check_predecessors
 from spark_sink.lake.steps import check_change_types, check_steps, steps
 from spark_sink.landed.landed_file import LandedPart, open_landed, read_landed
 from spark_sink.landed.landing_log import LandingLog
@@ -78,6 +78,8 @@ def apply_once(
     check_held(table, work[0].cut, recorded, log_table, current)
     logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
     held_cut = min(logged.cut, merged.cut)
+    if not recorded.begins_anew:
+        check_predecessors(table, work, held_cut)
     pending = [
         (each.cut, each if isinstance(each, CutEvent) else read(log, table, each))
         for each in work
@@ -96,11 +98,20 @@ def apply_once(
     changelog = Changelog(log_table, changelog_folder, table, logged)
     changelog.append(after(logged.cut), end_cut)
     current = merge.follow(current, current_folder, table, todo, merged, end_cut, merge_rows, changelog.delta)
+    own_cut = max((each.cut for each in work if isinstance(each, TableFile)), default=0)
+    for delta in (changelog.delta, current):
+        _reach(delta, table.application, own_cut)
     return Versions(
         _version_at(changelog.delta, logged.cut <= end_cut and logged.gsn <= end_gsn),
         _version_at(current, merged.cut <= end_cut and merged.gsn <= end_gsn),
         bool(pending),
     )
+
+
+def _reach(delta: DeltaTable | None, application: str, cut: int) -> None:
+    """Commit the cut of files that left nothing to write, e.g. after a kill, so that later ones find it held."""
+    if delta is not None and read_progress(delta, application).cut < cut:
+        commit_nothing(delta, [(application, cut)])
 
 
 def _version_at(delta: DeltaTable | None, is_at_end: bool) -> int | None:

@@ -24,6 +24,7 @@ from deltalake import (
 from deltalake.exceptions import TableNotFoundError
 from menura.change_batch import GSN
 
+from spark_sink.lake.retention import is_due
 from spark_sink.landed.lake_schema import format_of, format_type
 from spark_sink.landed.landed_file import LandedShape
 
@@ -35,7 +36,7 @@ WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 #: applications and versions that a commit carries, see `commit_properties`
 Transactions = Sequence[tuple[str, int]]
 
-#: a table's folder of small files is compacted each time its version is a multiple of this
+#: a table's folder of small files is compacted once in so many versions
 COMPACT_EVERY_VERSIONS = 64
 #: a MERGE writes each file anew that it touches, so they stay small
 COMPACT_FILE_BYTES = 32 << 20
@@ -85,11 +86,16 @@ def open_table(folder: str) -> DeltaTable | None:
         return None
 
 
+def make_folder(folder: str) -> None:
+    """Where the storage has folders."""
+    if "://" not in folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+
+
 def create_table(folder: str, schema: pa.Schema, layout: Layout) -> DeltaTable:
     """Create, or open when a killed run has created it."""
     properties = _properties(schema, layout)
-    if "://" not in folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     nullable = pa.schema([pa.field(field.name, field.type) for field in schema])
     return DeltaTable.create(folder, nullable, mode="ignore", configuration=properties, raise_if_key_not_exists=False)
 
@@ -267,7 +273,8 @@ def _chunk_application(application: str) -> str:
 
 def compact_when_due(table: DeltaTable) -> None:
     """Gather small files; a commit that changes no row."""
-    if table.version() % COMPACT_EVERY_VERSIONS == 0:
+    version = int(table.version())
+    if is_due(table.table_uri, version - 1, version, COMPACT_EVERY_VERSIONS):
         table.optimize.compact(target_size=COMPACT_FILE_BYTES, writer_properties=WRITER)
 
 

@@ -9,15 +9,16 @@ The landing has all rows that ever were, so a lost table is given them again fro
 holds is left as it is, and the changelog, too, is whole again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
 
-from spark_sink.errors import LakeTableLost
-from spark_sink.lake.delta_table import open_table, quoted, scan
+from spark_sink.errors import LakeTableLost, PredecessorMissing
+from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
+from spark_sink.lake.records import NUMBER
 from spark_sink.landed.storage import Folder
-from spark_sink.work import CHANGELOG, CURRENT, TableId
+from spark_sink.work import CHANGELOG, CURRENT, TableFile, TableId, Work
 
 _TABLE = ("tenant", "source", "database", "table")
 
@@ -28,12 +29,32 @@ class Recorded:
 
     changelog: int | None = None
     current: int | None = None
+    #: it begins anew with a dump, and may leave cuts out
+    begins_anew: bool = False
 
     def followed_by(self, changelog: int | None, current: int | None) -> "Recorded":
         """With later versions, where they are known."""
         return Recorded(
             self.changelog if changelog is None else changelog, self.current if current is None else current
         )
+
+
+def check_predecessors(table: TableId, work: Sequence[Work], held_cut: int) -> None:
+    """Each file's predecessor is in the table, or among the work before it. Raises `PredecessorMissing`."""
+    for each in work:
+        if isinstance(each, TableFile) and each.cut > held_cut:
+            if each.previous_cut is not None and each.previous_cut > held_cut:
+                raise PredecessorMissing(
+                    "following the cut log",
+                    f"{each.path} follows cut {each.previous_cut} of the table, which has cut {held_cut}"
+                    if held_cut
+                    else f"{each.path} follows cut {each.previous_cut} of the table, which has none",
+                    data="Changes between are missing, so nothing was written; the table stays at its last version;"
+                    " other tables go on",
+                    remedy=f"Begin the table anew: {table.resync}",
+                    **table.where(each.cut),
+                )
+            held_cut = each.cut
 
 
 NOTHING = Recorded()
@@ -49,8 +70,10 @@ def recorded_tables(cuts: DeltaTable | None) -> dict[TableId, Recorded]:
 
 def _last_versions(cuts: DeltaTable, column: str) -> dict[TableId, int]:
     names = ", ".join(map(quoted, _TABLE))
+    number = f"coalesce({NUMBER}, -1)" if NUMBER in schema_of(cuts).names else "-1"
+    order = f"cut DESC, {number} DESC, applied_at_us DESC"
     numbered = (
-        f"SELECT {names}, {column}, row_number() OVER (PARTITION BY {names} ORDER BY cut DESC, applied_at_us DESC)"  # noqa: S608
+        f"SELECT {names}, {column}, row_number() OVER (PARTITION BY {names} ORDER BY {order})"  # noqa: S608
         f" AS place FROM t WHERE {column} IS NOT NULL"
     )
     found = scan(cuts, f"SELECT * FROM ({numbered}) WHERE place = 1").read_all()  # noqa: S608  (constants)

@@ -7,23 +7,27 @@
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
             which changes its changelog lacks, if any). `begins_at_gsn`: its lake table begins anew with the event of
             that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
-            gets this column and `last_commit_timestamp_us` with the next row; they are null in its rows.
-``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, ...), in order
-            with rows by `_gsn`; `columns` is a JSON array of `menura.landing.LandedColumn`, `foreign_keys` one of
-            `LandedForeignKey`. Its commits carry Delta's `txn` {TENANT/SOURCE: cut}, so each event is there once. A
-            lake of an earlier version gets the columns that it lacks (from `dump` on) with the next event; its rows
-            have null.
+            gets the columns that it lacks with the next row; they are null in its rows.
+``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, its sync was
+            started or stopped, the source's log had a gap, ...), in order with rows by `_gsn`; SYNC_STARTED has the
+            number of its cut's first row and comes before it, and `statement` says which earlier rows are missing;
+            SYNC_STOPPED has its cut's last number, and its error as `statement`; `columns` is a JSON array of
+            `menura.landing.LandedColumn`, `foreign_keys` one of `LandedForeignKey`. Its commits carry Delta's `txn`
+            {TENANT/SOURCE: cut}, so each event is there once. A lake of an earlier version gets the columns that it
+            lacks (from `dump` on) with the next event; its rows have null.
+``landing`` no rows; its property `menura.landing` is the identity of the landing whose rows the lake has.
 
 The batch's events are written before its `cuts`: who reads tables at a boundary finds all events up to it. A table's
 last version shows them a moment earlier. All are written after the batch's tables and before Spark's checkpoint moves.
 A kill between leaves the batch to be replayed; its rows then carry the same `txn` and are left out, or say the same
-again, and a reader takes the last of equal (source, cut, table).
+again, and a reader takes the last of equal (source, cut, table). The last row is the one with the highest `number`: a
+clock may go back.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,10 +37,13 @@ from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_
 from menura.instants import now_us
 
 from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
-from spark_sink.lake.delta_table import add_columns, commit_properties, open_table, scan
+from spark_sink.lake.delta_table import add_columns, commit_properties, make_folder, open_table, scan, schema_of
+from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
 from spark_sink.work import CutSeen, EventSeen, Outcome, TableId
 
 FOLDER = "_menura"
+#: rows of a later commit have a higher one, whatever the clock says
+NUMBER = "number"
 CUTS_SCHEMA = pa.schema(
     [
         ("tenant", pa.string()),
@@ -49,6 +56,7 @@ CUTS_SCHEMA = pa.schema(
         ("changelog_version", pa.int64()),
         ("current_version", pa.int64()),
         ("applied_at_us", pa.int64()),
+        (NUMBER, pa.int64()),
     ]
 )
 EVENTS_SCHEMA = pa.schema(
@@ -91,9 +99,13 @@ ERRORS_SCHEMA = pa.schema(
         ("at_us", pa.int64()),
         ("last_commit_timestamp_us", pa.int64()),
         ("begins_at_gsn", pa.int64()),
+        (NUMBER, pa.int64()),
     ]
 )
+LANDING_PROPERTY = "menura.landing"
+LANDING_SCHEMA = pa.schema([("at_us", pa.int64())])
 COMPACT_EVERY_VERSIONS = 64
+SHORTEN_EVERY_VERSIONS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +136,34 @@ class StoppedTable:
 
 
 class Records:
-    def __init__(self, lake: str) -> None:
+    def __init__(self, lake: str, keep_hours: int = KEEP_HOURS) -> None:
+        self._keep_hours = keep_hours
+        self.lake = lake
+        #: by folder, the versions at which they were cleaned and shortened last
+        self._cleaned: dict[str, int | None] = {}
+        self._shortened: dict[str, int | None] = {}
         self.cuts_folder = f"{lake}/{FOLDER}/cuts"
         self.events_folder = f"{lake}/{FOLDER}/events"
         self.errors_folder = f"{lake}/{FOLDER}/errors"
+        self.landing_folder = f"{lake}/{FOLDER}/landing"
+
+    def landing(self) -> str:
+        """The identity of the landing that the lake belongs to; '' for none yet."""
+        held = open_table(self.landing_folder)
+        return held.metadata().configuration[LANDING_PROPERTY] if held is not None else ""
+
+    def belongs_to(self, landing: str) -> str:
+        """From now on to this one, unless another sink was first; gives the one that counts."""
+        with _recording(self.landing_folder):
+            make_folder(self.landing_folder)
+            DeltaTable.create(
+                self.landing_folder,
+                LANDING_SCHEMA,
+                mode="ignore",
+                configuration={LANDING_PROPERTY: landing},
+                raise_if_key_not_exists=False,
+            )
+        return self.landing()
 
     def record_batch(self, cuts: Sequence[CutSeen], outcomes: Iterable[Outcome]) -> None:
         """Rows of `cuts` for the tables that this batch changed or left behind."""
@@ -148,6 +184,8 @@ class Records:
                 }
             )
         _append(self.cuts_folder, rows, CUTS_SCHEMA)
+        self._clean(self.cuts_folder)
+        self._leave_old_out(at_us)
 
     def record_events(self, events: Iterable[EventSeen]) -> None:
         """Rows of `events` for those of cuts that are not recorded yet."""
@@ -162,7 +200,8 @@ class Records:
             application = event.table.application
             cuts[application] = max(event.seen.cut, cuts.get(application, 0))
         rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
-        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()), recorded)
+        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
+        self._clean(self.events_folder)
 
     def record_stops(self, stops: Iterable[StoppedTable]) -> None:
         """Rows of `errors` for tables that stopped, or that begin anew elsewhere than where they stopped."""
@@ -180,7 +219,8 @@ class Records:
             }
             for stop in stops
         ]
-        _append(self.errors_folder, rows, ERRORS_SCHEMA, held=open_table(self.errors_folder) if rows else None)
+        _append(self.errors_folder, rows, ERRORS_SCHEMA)
+        self._clean(self.errors_folder)
 
     def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
         """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing)."""
@@ -189,6 +229,28 @@ class Records:
             StoppedTable(outcome.table, outcome.entry, outcome.cut, "", lacking, terminal=False, at_us=at_us)
             for outcome, lacking in resumed
         )
+
+    def _clean(self, folder: str) -> None:
+        held = open_table(folder)
+        version = held.version() if held is not None else None
+        before = self._cleaned.setdefault(folder, version)
+        if is_due(folder, before, version):
+            with _recording(folder):
+                clean(folder, self._keep_hours)
+            self._cleaned[folder] = version
+
+    def _leave_old_out(self, now_us: int) -> None:
+        """Boundaries of before the hours, at which no table's version is readable any more, but each table's last."""
+        held = open_table(self.cuts_folder)
+        version = held.version() if held is not None else None
+        before = self._shortened.setdefault(self.cuts_folder, version)
+        if held is None or not is_due(self.cuts_folder, before, version, SHORTEN_EVERY_VERSIONS):
+            return
+        self._shortened[self.cuts_folder] = version
+        with _recording(self.cuts_folder):
+            add_columns(held, CUTS_SCHEMA)
+            kept = scan(held, last_boundaries(now_us - self._keep_hours * 3_600_000_000)).read_all()
+            write_deltalake(held, kept.cast(CUTS_SCHEMA), mode="overwrite")
 
     def stopped_tables(self) -> dict[TableId, StoppedTable]:
         return stopped_tables(open_table(self.errors_folder))
@@ -199,7 +261,8 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
     if errors is None:
         return {}
     found: dict[TableId, StoppedTable] = {}
-    for row in scan(errors, "SELECT * FROM t ORDER BY at_us").read_all().to_pylist():
+    query = f"SELECT * FROM t ORDER BY {in_order(errors, 'at_us')}"  # noqa: S608  (constants)
+    for row in scan(errors, query).read_all().to_pylist():
         table = TableId(row["tenant"], row["source"], row["database"], row["table"])
         found[table] = StoppedTable(
             table,
@@ -213,6 +276,27 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
             row.get("begins_at_gsn") or 0,
         )
     return {table: stop for table, stop in found.items() if stop.code}
+
+
+def last_boundaries(since_us: int) -> str:
+    """SQL for the rows of `cuts` since then, and of each table the last one, and the last ones with versions."""
+    of_table = ", ".join(f'"{name}"' for name in ("tenant", "source", "database", "table"))
+    order = f"cut DESC, coalesce({NUMBER}, -1) DESC, applied_at_us DESC"
+
+    def place(versions: str) -> str:
+        return f"row_number() OVER (PARTITION BY {of_table}, {versions} IS NULL ORDER BY {order})"
+
+    columns = ", ".join(f'"{name}"' for name in CUTS_SCHEMA.names)
+    places = f"{place('changelog_version')} AS of_changelog, {place('current_version')} AS of_current"
+    return (
+        f"SELECT {columns} FROM (SELECT *, {places} FROM t) "  # noqa: S608  (constants)
+        f"WHERE applied_at_us >= {since_us} OR of_changelog = 1 OR of_current = 1"
+    )
+
+
+def in_order(records: DeltaTable, at_us: str) -> str:
+    """What to order rows by, from the first written to the last: those of an earlier version have their time alone."""
+    return f"coalesce({NUMBER}, -1), {at_us}" if NUMBER in schema_of(records).names else at_us
 
 
 def last_cuts(cuts: Iterable[CutSeen]) -> dict[tuple[str, str], CutSeen]:
@@ -260,21 +344,27 @@ def _append(
     rows: list[dict[str, Any]],
     schema: pa.Schema,
     properties: CommitProperties | None = None,
-    held: DeltaTable | None = None,
 ) -> None:
-    """Append rows; `held` is the table where it may be of a version with fewer columns."""
+    """Append rows; a table of an earlier version gets the columns that it lacks."""
     if not rows:
         return
-    try:
-        if "://" not in folder:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        rows_table = pa.Table.from_pylist(rows, schema=schema)
+    with _recording(folder):
+        make_folder(folder)
+        held = open_table(folder)
         if held is not None:
             add_columns(held, schema)
-        write_deltalake(folder, rows_table, mode="append", commit_properties=properties)
+        number = held.version() + 1 if held is not None else 0
+        rows_table = pa.Table.from_pylist([{**row, NUMBER: number} for row in rows], schema=schema)
+        write_deltalake(held or folder, rows_table, mode="append", commit_properties=properties)
         table = DeltaTable(folder)
         if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:
             table.optimize.compact()
+
+
+@contextmanager
+def _recording(folder: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, DeltaError) as failure:
         raise LakeRecordsUnwritable(
             f"recording the batch in {folder}",

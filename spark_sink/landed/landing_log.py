@@ -7,13 +7,22 @@ Spark nor Delta, and keeps nothing but the opened file system.
 from functools import cached_property
 
 import pyarrow as pa
-from menura.landing import LandingFormatError, LogEntry, decode_entry, entry_path
+from menura.landing import (
+    IDENTITY_PATH,
+    LandingFormatError,
+    LogEntry,
+    decode_entry,
+    decode_identity,
+    entry_path,
+    later_numbers,
+)
 from pyarrow import fs
 
-from spark_sink.errors import LogEntryUnreadable
+from spark_sink.errors import LogEntryMissing, LogEntryUnreadable, OtherLanding
 from spark_sink.landed.storage import open_storage
 
 LARGEST_ENTRY_BYTES = 256 << 20
+LARGEST_IDENTITY_BYTES = 4096
 
 
 class LandingLog:
@@ -54,6 +63,33 @@ class LandingLog:
                     raise log_entry_unreadable(entry, found)
         return decoded
 
+    def identity(self) -> str:
+        """Which landing it is; '' where it does not say so: an earlier version's, or none yet. Raises OSError."""
+        filesystem, root = self._opened
+        path = f"{root}/{IDENTITY_PATH}"
+        if filesystem.get_file_info(path).type is fs.FileType.NotFound:
+            return ""
+        with filesystem.open_input_stream(path) as stream:
+            document = stream.read(LARGEST_IDENTITY_BYTES)
+        try:
+            return decode_identity(document)
+        except LandingFormatError as broken:
+            raise OtherLanding(
+                f"opening the landing {self.url}",
+                str(broken),
+                data="Nothing was read or written",
+                remedy=f"Restore {IDENTITY_PATH} as it was",
+            ) from broken
+
+    def missing(self, entry: int) -> str:
+        """Why entry number `entry`, which is not there, should be; '' where it is not written yet."""
+        for number in later_numbers(entry):
+            if self.has(number):  # written behind it, or after it meanwhile
+                return "" if self.has(entry) else f"it is gone, and entry {number} is there"
+        if entry > 1 and not self.has(entry - 1) and not self.has(entry):
+            return f"it is not there, nor is entry {entry - 1}, which the lake has"
+        return ""
+
     def written_us(self, entry: int) -> int | None:
         """When an entry was written, by the storage's clock; None when it is not written yet. Raises OSError."""
         filesystem, root = self._opened
@@ -62,17 +98,18 @@ class LandingLog:
             return None
         return found.mtime_ns // 1000 if found.mtime_ns is not None else None
 
-    def last_entry(self) -> int:
-        """Number of the log's last entry, 0 for none; a few look-ups, since there are no gaps."""
-        low, high = 0, 1
-        while self._has(high):
-            low, high = high, high * 2
+    def last_entry(self, after: int = 0) -> int:
+        """Number of the last entry behind number `after`, as far as there are no gaps; `after` for none."""
+        low, high = after, after + 1
+        while self.has(high):
+            low, high = high, high + (high - after)
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._has(middle) else (low, middle)
+            low, high = (middle, high) if self.has(middle) else (low, middle)
         return low
 
-    def _has(self, entry: int) -> bool:
+    def has(self, entry: int) -> bool:
+        """Whether the entry is there."""
         filesystem, root = self._opened
         return bool(filesystem.get_file_info(f"{root}/{entry_path(entry)}").type is not fs.FileType.NotFound)
 
@@ -80,6 +117,15 @@ class LandingLog:
         """A data file, `path` as an entry names it. Raises OSError."""
         filesystem, root = self._opened
         return filesystem.open_input_file(f"{root}/{path}")
+
+
+def log_entry_missing(entry: int, found: str) -> LogEntryMissing:
+    return LogEntryMissing(
+        f"reading entry {entry} of the cut log",
+        found,
+        data="Nothing of it, or of a later entry, was written to the lake",
+        remedy=f"Restore {entry_path(entry)} in the landing, with what else was lost there, and start the sink again",
+    )
 
 
 def log_entry_unreadable(entry: int, found: str) -> LogEntryUnreadable:

@@ -19,7 +19,7 @@ from controlplane_api.models import Source, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import server
 from gateway.config import GatewayConfig
-from gateway.errors import GatewayNameTaken, LandingTaken
+from gateway.errors import GatewayNameTaken, OtherLanding
 from gateway.landing.storage import LocalStorage, Storage
 from gateway.metrics import GatewayMetrics
 from gateway.registry import GatewayRun, RegistryUnavailable, SourceKey
@@ -273,7 +273,7 @@ def test_gateway_when_its_landing_is_another_one_then_it_is_refused_by_name(
             async with running_gateway(tmp_path / "other", SqlRegistry(database)):
                 pytest.fail("it serves")
 
-    with pytest.raises(LandingTaken, match=f"the database follows the log of {pair.root}"):
+    with pytest.raises(OtherLanding, match=f"the database follows the log of {pair.root}"):
         asyncio.run(scenario())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from menura.landing import LogEntry
+from menura.naming import TableName
 from menura.source_configuration import digest_of
 
 from gateway.registry import (
@@ -203,9 +204,11 @@ class MemoryRegistry:
         self._check()
         with self.lock:
             if self.landing is None:
+                if not identity:
+                    return url
                 self.landing = url, identity
             if identity != self.landing[1]:
-                raise LandingOther(f"the database follows the log of {self.landing[0]}")
+                raise LandingOther(f"the database follows the log of {self.landing[0]} (landing {self.landing[1]})")
             return self.landing[0]
 
     def begin_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> None:
@@ -293,6 +296,13 @@ class MemoryRegistry:
         if key not in self.last_owners:
             self.last_owners[key] = GatewayRun("", "")
         self.epochs[key], self.logged[key] = max(self.epochs[key], epoch), max(self.logged[key], epoch)
+
+    def last_cuts(self, key: SourceKey) -> dict[TableName, int | None]:
+        self._check()
+        cuts = [
+            cut for entry in self.entries for cut in entry.cuts if (cut.tenant, cut.source) == (key.tenant, key.source)
+        ]
+        return {(file.database, file.table): cut.cut for cut in cuts for file in cut.files}
 
     def committed(self, key: SourceKey) -> SourceCommitted:
         self._check()

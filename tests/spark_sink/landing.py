@@ -2,15 +2,17 @@
 
 import itertools
 import random
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, METADATA_WHOLE_ROWS, UNREPRESENTABLE
 from menura.landing import (
+    IDENTITY_PATH,
     LandedChunk,
     LandedColumn,
     LandedCut,
@@ -23,6 +25,7 @@ from menura.landing import (
     chunk_path,
     data_path,
     encode_entry,
+    encode_identity,
     entry_path,
 )
 from menura.naming import lake_column
@@ -31,6 +34,7 @@ from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
 from spark_sink.lake.recorded import Recorded
+from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.landed.lake_schema import format_of
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import current_state
@@ -163,6 +167,10 @@ class Writer:
     #: of each source's last cut
     last_gsns: dict[tuple[str, str], int] = field(default_factory=dict)
     chunks: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+    #: its identity; "": as of a gateway of before format 8
+    landing: str = field(default_factory=lambda: secrets.token_hex(16))
+    #: of each table the last cut with files of it
+    last_cuts: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
 
     def cut(self, *batches: Batch, tenant: str = "acme", source: str = "shop") -> int:
         """An entry with one cut of these changes; its cut's number."""
@@ -174,9 +182,11 @@ class Writer:
 
     def write_entry(self, cuts: Sequence[LandedCut], fences: Sequence[LandedFence] = ()) -> LogEntry:
         self.entry += 1
-        entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts), tuple(fences))
+        entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts), tuple(fences), self.landing)
         path = self.folder / entry_path(self.entry)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if self.landing:
+            (self.folder / IDENTITY_PATH).write_bytes(encode_identity(self.landing))
         draft = path.with_suffix(".draft")
         draft.write_bytes(encode_entry(entry))
         draft.rename(path)
@@ -206,6 +216,10 @@ class Writer:
                 _row(table, kind, values, next(gsns), number) for change in changes for kind, values in change
             )
         last_gsn = self.last_gsns[key] = next(gsns)
+        files = (
+            *(self._file(table, of_file, tenant, source, number) for table, of_file in rows.values() if of_file),
+            *chunk_files,
+        )
         return LandedCut(
             tenant,
             source,
@@ -219,13 +233,17 @@ class Writer:
             1,
             COMMIT_US,
             COMMIT_US,
-            files=(
-                *(self._file(table, of_file, tenant, source, number) for table, of_file in rows.values() if of_file),
-                *chunk_files,
-            ),
+            files=tuple(self._following(files, key, number)),
             events=tuple(events),
             chunks=tuple(chunks),
         )
+
+    def _following(self, files: Sequence[LandedFile], source: tuple[str, str], cut: int) -> Iterator[LandedFile]:
+        names = {(*source, file.database, file.table) for file in files}
+        before = {name: self.last_cuts.get(name, 0) for name in names}
+        self.last_cuts.update(dict.fromkeys(names, cut))
+        for file in files:
+            yield replace(file, previous_cut=before[*source, file.database, file.table]) if self.landing else file
 
     def _chunk(self, chunk: Chunk, gsn: int) -> LandedChunk:
         table, rows = chunk.table, len(chunk.rows)
@@ -250,8 +268,9 @@ class Writer:
         path = data_path(tenant, source, table.database, table.name, 1, cut, table.schema_id)
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
+        landed = pa.Table.from_pylist(rows, schema=table.landed_schema())
         pq.write_table(
-            pa.Table.from_pylist(rows, schema=table.landed_schema()),
+            landed,
             target,
             row_group_size=self.row_group_rows,
             compression="zstd",
@@ -259,8 +278,9 @@ class Writer:
         )
         first, last = rows[0]["_gsn"], rows[-1]["_gsn"]
         assert isinstance(first, int) and isinstance(last, int)
+        facts = (len(rows), target.stat().st_size, first, last)
         return LandedFile(
-            table.database, table.name, table.schema_id, path, len(rows), target.stat().st_size, first, last
+            table.database, table.name, table.schema_id, path, *facts, plain_bytes=landed.nbytes if self.landing else 0
         )
 
 
@@ -303,6 +323,7 @@ def apply_entries(
     first: int = 1,
     last: int | None = None,
     recorded: Mapping[TableId, Recorded] | None = None,
+    keep_hours: int = KEEP_HOURS,
 ) -> list[Outcome]:
     """Do without Spark what a task does with the log from entry `first` to `last` (its end), as one batch."""
     log = LandingLog(str(landing))
@@ -312,7 +333,7 @@ def apply_entries(
         families.note(entry)
         rows += entry_rows(entry) if number >= first else []
     rows = families.arranged(rows)
-    settings = TaskSettings(str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {})
+    settings = TaskSettings(str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {}, keep_hours)
     return list(apply_tables(settings, split_rows(rows)[1].items()))
 
 

@@ -55,15 +55,16 @@ def test_five_entries_when_limited_then_batches_end_before_the_limit_yet_hold_on
 def test_all_available_when_asked_for_then_the_limits_do_not_count(writer: Writer) -> None:
     fill(writer, 5)
     source = reader(writer, limits=Limits(cuts=1))
-    assert source.latestOffset({"entry": 1}, ReadAllAvailable()) == {"entry": 5}
+    assert source.latestOffset({"entry": 1}, ReadAllAvailable()) == {"entry": 5, "landing": writer.landing}
 
 
 def test_available_now_when_prepared_then_later_entries_wait(writer: Writer) -> None:
     fill(writer, 6)
     source = reader(writer)
     source.prepareForTriggerAvailableNow()
-    fill(writer, 1)
     assert ends(source) == [6]
+    fill(writer, 1)
+    assert source.latestOffset({"entry": 6}, ReadAllAvailable())["entry"] == 6
 
 
 def test_a_batch_when_planned_then_a_table_stands_in_one_partition_and_in_order(writer: Writer) -> None:
@@ -93,8 +94,8 @@ def test_an_unreadable_entry_when_met_then_it_comes_alone_with_its_problem(write
     fill(writer, 3)
     (writer.folder / entry_path(2)).write_text("{}")
     source = reader(writer)
-    assert source.latestOffset({"entry": 0}, ReadAllAvailable()) == {"entry": 1}
-    assert source.latestOffset({"entry": 1}, ReadAllAvailable()) == {"entry": 2}
+    assert source.latestOffset({"entry": 0}, ReadAllAvailable())["entry"] == 1
+    assert source.latestOffset({"entry": 1}, ReadAllAvailable())["entry"] == 2
     (part,) = source.partitions({"entry": 1}, {"entry": 2})
     assert isinstance(part, RowsPartition)
     assert [(row["entry"], "format" in row["problem"]) for row in part.rows] == [(2, True)]

@@ -165,7 +165,7 @@ def test_table_when_what_its_earlier_rows_hold_can_not_be_read_then_the_remedy_b
     operator.equals(WIDE, {"id": 1, "note": "a", "n": 7}, {"id": 2, "note": "b", "n": 8})
 
 
-def test_table_when_it_can_not_be_written_for_an_unknown_reason_then_the_remedy_tries_it_again(
+def test_table_when_the_lakes_storage_fails_then_the_remedy_tries_it_again_at_once(
     operator: Operator, tmp_path: Path
 ) -> None:
     operator.writer.cut((KEYED, [insert(id=1, note="a")]))
@@ -175,11 +175,24 @@ def test_table_when_it_can_not_be_written_for_an_unknown_reason_then_the_remedy_
     shutil.copy(newest, tmp_path / "kept")
     newest.write_text("no JSON")
     operator.writer.cut((KEYED, [insert(id=2, note="b")]))
-    message = operator.stopped("TABLE_UNEXPECTED")
+    message = operator.stopped("LAKE_STORAGE_FAILED")
     assert commands(message) == [RETRY]
     shutil.copy(tmp_path / "kept", newest)
     operator.retries()
     operator.equals(KEYED, {"id": 1, "note": "a"}, {"id": 2, "note": "b"})
+
+
+def test_table_when_changes_before_a_file_are_missing_then_the_remedy_brings_its_rows(operator: Operator) -> None:
+    operator.writer.cut((KEYED, [insert(id=1, note="a")]))
+    operator.follows()
+    kept = dict(operator.writer.last_cuts)
+    operator.writer.last_cuts = {name: cut + 1 for name, cut in kept.items()}  # a cut that never came
+    operator.writer.cut((KEYED, [insert(id=3, note="c")]))
+    message = operator.stopped("PREDECESSOR_MISSING")
+    assert commands(message) == [RESYNC]
+    operator.resyncs(KEYED, [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}, {"id": 3, "note": "c"}])
+    operator.writer.cut((KEYED, [delete(id=1, note="a")]))
+    operator.equals(KEYED, {"id": 2, "note": "b"}, {"id": 3, "note": "c"})
 
 
 def test_table_when_the_lake_and_the_landing_have_lost_it_then_the_remedy_brings_its_rows(operator: Operator) -> None:

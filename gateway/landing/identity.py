@@ -1,0 +1,80 @@
+"""Which landing this is: an identity that a landing gets once, and that its database and its lakes keep.
+
+Numbers of entries, cuts and rows begin at 1 in each landing. A database or a lake that went on with another landing
+would take numbers that it has for rows that it has, and leave them out.
+
+Comes in: the landing's storage and address, and the database. Goes out: the database's name for the landing, which is
+the address by which its first gateway knew it, and the identity, for the log's entries. Durable: first landing.json,
+which is put if absent, then the database's row. A kill between leaves a landing that the next start takes for the
+database's. Of two gateways that open an empty landing at once, both read what the first one has put.
+"""
+
+import secrets
+
+from menura.landing import IDENTITY_PATH, LandingFormatError, decode_identity, encode_identity, entry_path
+
+from gateway.errors import LandingFailed, LogBehindRegistry, LogUnreadable, OtherLanding
+from gateway.landing.storage import Storage
+from gateway.registry import LandingOther, Registry
+
+
+def open_landing(storage: Storage, url: str, registry: Registry) -> tuple[str, str]:
+    """The database's name for the landing, and its identity, which it gets now where it has none.
+
+    Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`, `LandingFailed`.
+    """
+    found = _read(storage, url)
+    try:
+        if not found:
+            name = registry.claim_landing(url, "")
+            check_entry(storage, name, registry.applied_entry(name))
+            found = _make(storage, url)
+        return registry.claim_landing(url, found), found
+    except LandingOther as other:
+        missing = f"it does not say which landing it is ({IDENTITY_PATH} is missing)"
+        raise OtherLanding(
+            f"opening the landing {url}",
+            f"{f'it is landing {found}' if found else missing}, and {other}",
+            data="Nothing was read or written",
+            remedy="Give all gateways of a database the same landing: one that was moved has its"
+            f" {IDENTITY_PATH} with it. A new landing needs a new database and a new lake",
+        ) from other
+
+
+def check_entry(storage: Storage, landing: str, applied_entry: int) -> None:
+    """That the log has the entry which the database holds. Raises `LogBehindRegistry`."""
+    if applied_entry and storage.read(entry_path(applied_entry)) is None:
+        raise LogBehindRegistry(
+            f"reading the cut log of {landing}",
+            f"the database holds entry {applied_entry}, the log does not",
+            data="Nothing was changed",
+            remedy="Point landing to the folder that this database belongs to, or restore its log",
+        )
+
+
+def _make(storage: Storage, landing: str) -> str:
+    try:
+        storage.put_if_absent(IDENTITY_PATH, encode_identity(secrets.token_hex(16)))
+    except OSError as failed:
+        raise LandingFailed(
+            f"giving the landing {landing} its identity",
+            f"{type(failed).__name__} {failed.strerror or ''}".strip(),
+            data="Nothing was landed",
+            remedy="Check the landing's free space and permissions, and start the gateway again",
+        ) from failed
+    return _read(storage, landing)
+
+
+def _read(storage: Storage, landing: str) -> str:
+    document = storage.read(IDENTITY_PATH)
+    if document is None:
+        return ""
+    try:
+        return decode_identity(document)
+    except LandingFormatError as broken:
+        raise LogUnreadable(
+            f"opening the landing {landing}",
+            str(broken),
+            data="Nothing was read or written",
+            remedy=f"Restore {IDENTITY_PATH} as it was; lakes and the database know the identity",
+        ) from broken

@@ -1,0 +1,79 @@
+"""What stopped tables have missed: their rows of the cut log, from the entry that each stopped at to the log's end.
+
+Comes in: entries of the log. Goes out: rows of `cut_log_source.ROW_SCHEMA`, each table's behind those of the tables
+that its foreign keys follow. Nothing is durable. A retry reads on from where the last one ended, so that a table that
+is tried often costs no more than its rows are many; who keeps one from retry to retry bounds its length.
+
+Entries may be gone. What stands behind them is read all the same, since a dump there begins a table anew; `gone_entry`
+says which tables can't go on from where they stopped.
+"""
+
+from collections.abc import Mapping
+
+from spark_sink.errors import EntriesGone
+from spark_sink.ingest.cut_log_source import Row, entry_rows
+from spark_sink.ingest.families import Families
+from spark_sink.lake.records import StoppedTable
+from spark_sink.landed.landing_log import LandingLog
+from spark_sink.work import CutSeen, TableId, is_cut, row_table
+
+
+class MissedRows:
+    """Of these tables, each from an entry on."""
+
+    def __init__(self, log: LandingLog, events_folder: str, first_entries: Mapping[TableId, int]) -> None:
+        self._log = log
+        self._first_entries = dict(first_entries)
+        self._first = self._next = min(first_entries.values())
+        self._families = Families()
+        self._families.read(events_folder)
+        self._cuts: list[CutSeen] = []
+        self._rows: list[Row] = []
+        #: the last one of the log that is gone; 0: none is
+        self.gone_entry = 0
+
+    def __len__(self) -> int:
+        """Rows of files, events and cuts that are held."""
+        return len(self._rows)
+
+    def read_on(self) -> None:
+        """To the log's end. Raises `LogEntryUnreadable`, OSError."""
+        while True:
+            entry = self._log.read_entry(self._next)
+            if entry is None:
+                if not self._log.missing(self._next):
+                    return
+                self.gone_entry = self._next
+            else:
+                self._families.note(entry)
+                wanted = self._wanted()
+                for row in entry_rows(entry):
+                    if is_cut(row) and row.get("event") is not None:
+                        continue  # recorded with its batch
+                    if is_cut(row):
+                        self._cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
+                        self._rows.append(row)
+                    elif self._next >= wanted.get(row_table(row), self._next + 1):
+                        self._rows.append(row)
+            self._next += 1
+
+    def rows(self) -> tuple[list[CutSeen], list[Row]]:
+        """The cuts that were read, and the rows in order."""
+        arranged = [row for row in self._families.arranged(self._rows) if not is_cut(row)]
+        wanted = self._wanted()
+        return list(self._cuts), [row for row in arranged if row["entry"] >= wanted.get(row_table(row), self._next)]
+
+    def _wanted(self) -> dict[TableId, int]:
+        """Tables above must have all that a child takes of them; what they have already is left out."""
+        return dict.fromkeys(self._families.above(self._first_entries), self._first) | self._first_entries
+
+
+def entries_gone(stop: StoppedTable, gone_entry: int) -> EntriesGone:
+    """Why a table can't go on from where it stopped."""
+    return EntriesGone(
+        "giving the table what it missed",
+        f"it stopped at entry {stop.entry} of the cut log, and the log lacks entry {gone_entry}",
+        data=f"The table stays at its last version; other tables go on. It had stopped with: {stop.message}",
+        remedy=f"Begin the table anew: {stop.table.resync}",
+        **stop.table.where(stop.cut),
+    )

@@ -1,0 +1,149 @@
+"""The lake's old versions: their files and their log go, each table's in its own turn; what is read stays."""
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_sink.ingest import table_task
+from spark_sink.lake import records
+from spark_sink.lake.delta_table import open_table, scan
+from spark_sink.lake.recorded import Recorded, recorded_tables
+from spark_sink.lake.records import Records
+from spark_sink.lake.retention import CLEAN_EVERY_VERSIONS, clean, is_due
+from spark_sink.reading import changelog, list_tables
+from spark_sink.work import CutSeen, Outcome, Result, TableId
+from tests.spark_sink.landing import Table, Writer, apply_entries, insert, lake_rows, table_id, update
+
+ORDERS = Table("orders", {"id": pa.int32(), "v": pa.int32()})
+
+
+def follow(writer: Writer, lake: Path, first: int, last: int, recorded: Recorded) -> Recorded:
+    """One batch for each entry, as the driver does; nothing is kept."""
+    for number in range(first, last + 1):
+        (outcome,) = apply_entries(
+            writer.folder, lake, first=number, last=number, recorded={table_id(ORDERS): recorded}, keep_hours=0
+        )
+        assert outcome.result is Result.APPLIED, outcome
+        recorded = recorded.followed_by(outcome.changelog_version, outcome.current_version)
+    return recorded
+
+
+def files(folder: Path) -> int:
+    return len(list(folder.glob("*.parquet")))
+
+
+@pytest.mark.long
+def test_table_when_it_has_had_many_versions_then_the_files_and_the_log_of_old_ones_are_gone(
+    writer: Writer, lake: Path
+) -> None:
+    batches = 170
+    writer.cut((ORDERS, [insert(id=1, v=0), insert(id=2, v=0)]))
+    for number in range(1, batches):
+        writer.cut((ORDERS, [update({"id": 1, "v": number - 1}, {"id": 1, "v": number})]))
+    folder = Path(table_id(ORDERS).folder(str(lake)))
+    recorded = follow(writer, lake, 1, batches, Recorded())
+    assert lake_rows(lake, ORDERS) == [{"id": 1, "v": batches - 1}, {"id": 2, "v": 0}]
+    assert changelog(str(lake), table_id(ORDERS)).num_rows == 2 * batches
+    for kind in ("changelog", "current"):
+        table = DeltaTable(str(folder / kind))
+        assert table.version() >= batches
+        # what came since the last cleaning is there
+        assert files(folder / kind) <= 2 * CLEAN_EVERY_VERSIONS + len(table.file_uris())
+        assert len(list((folder / kind / "_delta_log").glob("*.json"))) < table.version() - 50
+    assert recorded.current is not None
+
+
+@pytest.mark.parametrize("moments", [1, 60, 200], ids=str)
+def test_cleaning_when_it_is_killed_then_the_table_is_whole_and_the_next_one_removes_the_rest(
+    tmp_path: Path, moments: int
+) -> None:
+    """Killed with -9 once so many files are gone, or at its end."""
+    table = DeltaTable.create(str(tmp_path), pa.schema([("id", pa.int64())]))
+    for number in range(300):
+        write_deltalake(table, pa.table({"id": [number]}), mode="overwrite" if number % 10 else "append")
+    rows, held = sorted(table.to_pyarrow_table()["id"].to_pylist()), files(tmp_path)
+    code = f"from spark_sink.lake.retention import clean; clean({str(tmp_path)!r}, 0)"
+    cleaning = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        while files(tmp_path) > held - moments and cleaning.poll() is None:
+            time.sleep(0.0005)
+    finally:
+        cleaning.kill()
+        cleaning.wait()
+    assert files(tmp_path) <= held
+    assert sorted(DeltaTable(str(tmp_path)).to_pyarrow_table()["id"].to_pylist()) == rows
+    (tmp_path / "part-00000-of-a-killed-writer.parquet").write_bytes(b"never committed")
+    table = DeltaTable(str(tmp_path))
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert files(tmp_path) == len(table.file_uris())
+    assert sorted(table.to_pyarrow_table()["id"].to_pylist()) == rows
+
+
+def test_files_when_they_are_younger_than_what_is_kept_then_they_stay_readable(tmp_path: Path) -> None:
+    table = DeltaTable.create(str(tmp_path), pa.schema([("id", pa.int64())]))
+    for number in range(5):
+        write_deltalake(table, pa.table({"id": [number]}), mode="overwrite")
+    assert clean(str(tmp_path), 1) == 0
+    table = DeltaTable(str(tmp_path))
+    assert table.metadata().configuration["delta.logRetentionDuration"] == "interval 1 hours"
+    table.load_as_version(2)
+    assert table.to_pyarrow_table()["id"].to_pylist() == [1]
+
+
+def test_turns_when_tables_have_the_same_versions_then_they_come_at_different_ones() -> None:
+    folders = [f"/lake/t{number}/current" for number in range(1000)]
+    turns = {
+        folder: [version for version in range(1, 641) if is_due(folder, version - 1, version)] for folder in folders
+    }
+    assert {len(found) for found in turns.values()} == {10}
+    together = Counter(version for found in turns.values() for version in found)
+    assert max(together.values()) < 40
+    assert all(is_due(folder, 0, 64) and not is_due(folder, 5, 5) for folder in folders)
+
+
+def test_storage_that_lets_nothing_be_removed_when_a_table_is_cleaned_then_its_rows_are_there_all_the_same(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_folder: str, _keep_hours: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(table_task, "clean", refuse)
+    monkeypatch.setattr(table_task, "is_due", lambda *_: True)
+    writer.cut((ORDERS, [insert(id=1, v=0)]))
+    (outcome,) = apply_entries(writer.folder, lake)
+    assert (outcome.result, outcome.unclean) == (Result.APPLIED, "PermissionError")
+    assert lake_rows(lake, ORDERS) == [{"id": 1, "v": 0}]
+
+
+def test_boundaries_when_they_are_old_then_each_tables_last_ones_stay(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "SHORTEN_EVERY_VERSIONS", 8)
+    kept = Records(str(lake), keep_hours=1)
+    orders, quiet, stopped = (TableId("acme", "shop", "shop", name) for name in ("orders", "quiet", "stopped"))
+    clock = iter(range(10**18))
+    monkeypatch.setattr(records, "now_us", lambda: next(clock) * 600_000_000)  # a batch each ten minutes
+    for cut in range(1, 41):
+        tables = {orders: cut, quiet: cut if cut < 3 else None, stopped: cut if cut < 5 else None}
+        outcomes = [
+            Outcome(table, Result.APPLIED, cut, cut, changelog_version=version, current_version=version)
+            for table, version in tables.items()
+            if version is not None or (table == stopped and cut == 5)
+        ]
+        kept.record_batch([CutSeen("acme", "shop", 1, cut, cut, 0, 0, 0)], outcomes)
+    cuts = open_table(kept.cuts_folder)
+    assert cuts is not None
+    rows = scan(cuts, "SELECT * FROM t").read_all().to_pylist()
+    assert {row["cut"] for row in rows if row["table"] == "orders"} >= set(range(36, 41))
+    assert len([row for row in rows if row["table"] == "orders"]) < 16
+    assert [(row["cut"], row["current_version"]) for row in rows if row["table"] == "quiet"] == [(2, 2)]
+    found = [(row["cut"], row["current_version"]) for row in rows if row["table"] == "stopped"]
+    assert sorted(found) == [(4, 4), (5, None)]
+    assert recorded_tables(cuts) == {orders: Recorded(40, 40), quiet: Recorded(2, 2), stopped: Recorded(4, 4)}
+    assert list_tables(str(lake)) == [orders, quiet, stopped]
