@@ -118,8 +118,8 @@ def test_a_cut_of_a_former_owner_when_it_stands_behind_a_fence_then_the_entry_is
     writer.fence(2)
     fill(writer, 1)
     source = reader(writer)
-    assert source.latestOffset({"entry": 0}, ReadAllAvailable()) == {"entry": 2}
-    assert source.latestOffset({"entry": 2}, ReadAllAvailable()) == {"entry": 3}
+    assert source.latestOffset({"entry": 0}, ReadAllAvailable())["entry"] == 2
+    assert source.latestOffset({"entry": 2}, ReadAllAvailable())["entry"] == 3
     (part,) = source.partitions({"entry": 2}, {"entry": 3})
     assert isinstance(part, RowsPartition)
     assert "from cut 1 of epoch 2 to cut 2 of epoch 1" in part.rows[0]["problem"]
