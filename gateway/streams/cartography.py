@@ -5,6 +5,7 @@ memory until the last has come, and are forgotten with the stream.
 """
 
 import asyncio
+import logging
 
 from menura.bounds import MAX_NAME_CHARS
 from menura.v1.catalog_pb2 import Cartography, CartographyRequest
@@ -16,6 +17,8 @@ from gateway.presence import AgentSession
 from gateway.registry import SourceKey, TableSeen
 from gateway.stream import AgentStream
 from gateway.wire.translation import tables_seen
+
+logger = logging.getLogger(__name__)
 
 MAX_TABLES = 500_000
 
@@ -31,6 +34,8 @@ class Cartographer:
     async def ask(self) -> None:
         while True:
             await self._stream.send(StreamRequest(cartography_request=CartographyRequest()))
+            lines = self._parts.log_lines
+            lines.write(logger, logging.INFO, self._key, "command sent: %s: cartography_request", self._stream.key)
             await asyncio.sleep(self._parts.config.cartography_seconds)
 
     async def take(self, part: Cartography, at_us: int) -> None:

@@ -127,7 +127,7 @@ class _Connection(Connection):
         """A server asks for another plugin than its greeting named, which PyMySQL answers by known ones alone."""
         if plugin_name not in _LOGIN_PLUGINS:
             raise _LoginUnsafe(plugin_name[:_PLUGIN_NAME_BYTES].decode("ascii", "replace"))
-        return super()._process_auth(plugin_name, auth_packet, handler)
+        return super()._process_auth(plugin_name, auth_packet, handler)  # type: ignore[misc]
 
 
 @cache
