@@ -124,7 +124,7 @@ def file_of(entry: Entry) -> bytes:
 def is_this_host(host: str) -> bool:
     """Whether a server is reached without a network: by loopback, or by the folder of its Unix socket.
 
-    >>> is_this_host("127.0.0.1"), is_this_host("/run/postgresql"), is_this_host("db1")
+    >>> is_this_host("127.0.0.1"), is_this_host("/run/db"), is_this_host("db1")
     (True, True, False)
     """
     return host.startswith("/") or is_loopback(host)
