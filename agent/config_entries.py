@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import yaml
+from menura.addresses import is_loopback
 from menura.source_configuration import SECRET_REFERENCES
 
 from agent.errors import ConfigAccessRefused, ConfigError
@@ -154,13 +155,22 @@ def host_of(entry: Entry) -> str:
     return host
 
 
-def tls_files(entry: Entry, entries: Mapping[str, Entry], mode: str, *, is_verified: bool) -> tuple[str, str, str]:
+def is_this_host(host: str) -> bool:
+    """Whether a server is reached without a network: by loopback, or by the folder of its Unix socket.
+
+    >>> is_this_host("127.0.0.1"), is_this_host("/run/db"), is_this_host("db1")
+    (True, True, False)
+    """
+    return host.startswith("/") or is_loopback(host)
+
+
+def tls_files(entry: Entry, entries: Mapping[str, Entry], mode: str, *, needs_ca: bool) -> tuple[str, str, str]:
     """Of a server's `tls`: CA, certificate and key, empty where there is none; each can be read."""
     for key in TLS_FILES:
         if key in entries:
             file_of(entries[key])
     ca, certificate, key = (path_of(entries[name]) if name in entries else "" for name in TLS_FILES)
-    if is_verified and not ca:
+    if needs_ca and not ca:
         raise entry.error(
             f"has mode {mode} and no ca", f"Add {entry.path}.ca: FILE, the certificate of the server's CA"
         )

@@ -84,6 +84,12 @@ class SourceTlsFailed(SourceError):
     exit_code = 23
 
 
+class SourceLoginUnsafe(SourceError):
+    """What answers asks for the password in a form that shows it; it was not sent."""
+
+    exit_code = 27
+
+
 class SourceVersionUnsupported(SourceError):
     exit_code = 24
 

@@ -46,6 +46,14 @@ _RENAMED = (
 )
 _SERVER_ID = f"{AGENT}::test_server_id_when_the_server_has_it_then_the_setting_of_the_message_is_the_one_to_change"
 _JSON = f"{AGENT}::test_json_when_it_is_logged_in_parts_then_either_statement_of_the_message_mends_it"
+_UNSAFE = (
+    "agent/test_hostile_servers.py::"
+    "test_mysql_login_when_the_account_has_another_plugin_then_the_statement_of_the_message_lets_it_in"
+)
+_PG_UNSAFE = (
+    "agent/postgresql/test_sessions.py::"
+    "test_login_when_the_server_asks_for_the_password_itself_then_what_its_error_says_lets_in"
+)
 _LOGIN = f"{AGENT}::test_login_when_it_is_refused_then_the_statement_of_the_message_lets_it_in"
 _NO_GTIDS = (
     "agent/test_dump_servers.py::"
@@ -218,6 +226,7 @@ RUN_BY = {
     "agent/sources/postgresql/server/checks.py _unfiltered": (_PG_UNFILTERED, _PG_UNLISTED),
     "agent/sources/postgresql/server/connection.py _access_denied": (_PG_LOGIN,),
     "agent/sources/postgresql/server/connection.py _connect_error": (_PG_LINE, _PG_DATABASE),
+    "agent/sources/postgresql/server/connection.py _login_unsafe": (_PG_UNSAFE,),
     "agent/sources/postgresql/server/connection.py grant_missing": (_PG_CONNECT,),
     "agent/sources/postgresql/server/publication.py _error": (_PG_PUBLISHED, _PG_PARTITION),
     "agent/sources/postgresql/server/publication.py _identity_lack": (_PG_IDENTITY, _PG_IDENTITY_LOST),
@@ -268,6 +277,7 @@ RUN_BY = {
     "agent/sources/mysql/server/checks.py _check_partial_json": (_JSON,),
     "agent/sources/mysql/server/checks.py duplicate_id": (_SERVER_ID,),
     "agent/sources/mysql/server/connection.py _connect_error": (_TLS, _LOGIN, _ADDRESS),
+    "agent/sources/mysql/server/connection.py _login_unsafe": (_UNSAFE,),
     "agent/sources/mysql/server/connection.py _tls_context": (_TLS,),
     "agent/sources/mysql/server/connection.py grant_missing": (_GRANTS,),
     "agent/sources/mysql/server/continuity.py": (_PURGED,),

@@ -18,6 +18,7 @@ from agent.capture.source import Decoder, ReadPosition
 from agent.capture.stale_tables import StaleTables
 from agent.capture.starts import Starts
 from agent.positions import P, Position
+from agent.runtime.requests import interval_seconds
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.table_positions import Stop, TablePositions, name_message
 
@@ -37,6 +38,10 @@ SHORTEST_WAIT_SECONDS = 0.001
 _OF_KEYS = (changes_pb2.TableEvent.FOREIGN_KEYS, changes_pb2.TableEvent.FOREIGN_KEYS_UNCHECKED)
 
 
+#: whatever the gateway asks for
+MOST_CUT_SECONDS, MOST_CUT_BYTES = 600.0, 4 << 30
+
+
 @dataclass(frozen=True, slots=True)
 class CutSettings:
     first_cut: int
@@ -44,6 +49,12 @@ class CutSettings:
     most_bytes: int
     #: without a byte for so long the connection counts as lost
     silence_seconds: float
+
+    @classmethod
+    def of(cls, replicate: changes_pb2.Replicate, silence_seconds: float) -> "CutSettings":
+        """As the gateway asks, within bounds."""
+        interval = interval_seconds(replicate.cut_interval_ms, 0.0, MOST_CUT_SECONDS)
+        return cls(replicate.next_cut, interval, min(replicate.cut_bytes, MOST_CUT_BYTES), silence_seconds)
 
 
 @dataclass(slots=True)

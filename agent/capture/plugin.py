@@ -18,6 +18,7 @@ from agent.capture.source import Changes, ReadAgain
 from agent.capture.task import Task, TaskCancelled
 from agent.errors import defect
 from agent.runtime.backoff import Backoff
+from agent.runtime.commands import Bucket
 from agent.runtime.credit import Credit, CreditCancelled
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import FAILED, READING, SourceState
@@ -32,6 +33,8 @@ RETRY_MOST_SECONDS = 30.0
 TERMINAL_FIRST_SECONDS = 5.0
 TERMINAL_MOST_SECONDS = 60.0
 STOP_SECONDS = 5.0
+#: how often reading begins anew, whatever the gateway says: each time the database reads its log again
+RESTARTS_PER_SECOND, BURST_RESTARTS = 0.5, 20
 
 
 class ChangesPlugin:
@@ -59,6 +62,9 @@ class ChangesPlugin:
         self._writer: StreamWriter | None = None
         self._task: Task | None = None
         self._is_new = False
+        self._restarts = Bucket(RESTARTS_PER_SECOND, BURST_RESTARTS)
+        #: Replicates that a newer one replaced before they were worked on
+        self._superseded = 0
         self._stopping = False
         self._transient = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._terminal = Backoff(TERMINAL_FIRST_SECONDS, TERMINAL_MOST_SECONDS, Random())  # noqa: S311
@@ -125,6 +131,7 @@ class ChangesPlugin:
 
     def _assign(self, task: Task | None) -> None:
         with self._changed:
+            self._superseded += self._is_new and self._task is not None
             previous, self._task, self._is_new = self._task, task, True
             self._changed.notify_all()
         if previous is not None:
@@ -153,10 +160,22 @@ class ChangesPlugin:
             while True:
                 if self._stopping:
                     return None
-                if self._task is not None and self._is_new:
-                    self._is_new = False
-                    return self._task
-                self._changed.wait()
+                if self._task is None or not self._is_new:
+                    self._changed.wait()
+                    continue
+                wait_seconds = self._restarts.take()
+                if wait_seconds:
+                    self._changed.wait(wait_seconds)
+                    continue
+                self._tell_superseded()
+                self._is_new = False
+                return self._task
+
+    def _tell_superseded(self) -> None:
+        if self._superseded:
+            fields = {"source": self.source, "superseded": self._superseded}
+            log.info("Replicates come faster than reading may begin anew: the newest counts", extra={"fields": fields})
+        self._superseded = 0
 
     def _retry_later(self, task: Task, error: MenuraError) -> None:
         """Report once, wait, and let the stream open anew."""

@@ -19,12 +19,15 @@ from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, stream_pb2
 
 from agent.runtime.renewal import Renewal
+from agent.runtime.requests import interval_seconds
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import SourceStates
 
 log = logging.getLogger("menura.control")
 
 DEFAULT_HEARTBEAT_SECONDS = 5.0
+#: whatever the gateway asks for
+LEAST_HEARTBEAT_SECONDS, MOST_HEARTBEAT_SECONDS = 0.1, 60.0
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -166,7 +169,8 @@ class HeartbeatPlugin:
         with self._changed:
             self._writer = writer
             if ack.heartbeat_interval_ms:
-                self._interval_seconds = ack.heartbeat_interval_ms / 1000
+                interval_ms = ack.heartbeat_interval_ms
+                self._interval_seconds = interval_seconds(interval_ms, LEAST_HEARTBEAT_SECONDS, MOST_HEARTBEAT_SECONDS)
             self._changed.notify_all()
 
     def received(self, request: stream_pb2.StreamRequest) -> None:

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import grpc
 from menura import allocator
+from menura.bounds import MAX_NAME_CHARS
 from menura.message_parts import in_parts
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2, stream_pb2
 from menura.wire_format import length_delimited
@@ -24,11 +25,13 @@ from menura.wire_format import length_delimited
 from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, IdentityRefused, StreamOutOfSequence
 from agent.identity import IdentityFile, Stamp
 from agent.runtime.backoff import Backoff
+from agent.runtime.commands import CommandLog
+from agent.runtime.requests import MAX_REQUEST_BYTES, read_request
 from agent.settings import AgentConfig, GatewayConfig
 
 log = logging.getLogger("menura.session")
 
-#: in protobuf's and gRPC's own limits, above menura.change_batch.MAX_BATCH_BYTES
+#: of what is sent; in protobuf's and gRPC's own limits, above menura.change_batch.MAX_BATCH_BYTES
 MAX_MESSAGE_BYTES = 300 << 20
 #: messages waiting in one stream; a batch is already compressed
 QUEUE_MESSAGES = 4
@@ -60,7 +63,7 @@ STABLE_SECONDS = 10.0
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     # Of pings that measure the way too: while one is out, keepalive sends none. An answer to it stands behind what the
@@ -197,8 +200,11 @@ class GatewayChannel:
             session=self._session,
         )
 
-    def open(self, writer: StreamWriter) -> Iterator[stream_pb2.StreamRequest]:
-        """Raises `IdentityUnusable` where the certificate has expired: nobody would answer."""
+    def open(self, writer: StreamWriter) -> Iterator[bytes]:
+        """What the gateway sends from now on, as bytes.
+
+        Raises `IdentityUnusable` where the certificate has expired: nobody would answer.
+        """
         tls = self._config.gateway.tls
         if isinstance(tls, IdentityFile):
             tls.check_expiry()
@@ -234,9 +240,7 @@ class GatewayChannel:
 
     def _dialled(self, channel: grpc.Channel) -> None:
         self._channel = channel
-        self._stream = channel.stream_stream(
-            _METHOD, request_serializer=None, response_deserializer=stream_pb2.StreamRequest.FromString
-        )
+        self._stream = channel.stream_stream(_METHOD, request_serializer=None, response_deserializer=None)
 
     def is_news(self, error: GatewayUnreachable) -> bool:
         """Whether no stream has told it since one was open: all of them fail with their one connection."""
@@ -267,6 +271,7 @@ class Stream:
         self._writer: StreamWriter | None = None
         self._backoff = Backoff(RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, Random())  # noqa: S311
         self._last_error = ""
+        self._commands, self._gateway = CommandLog(), ""
         self._opened_at = 0.0
         self._was_stable = True
         name = stream_pb2.RequestType.Name(plugin.request_type)
@@ -324,7 +329,8 @@ class Stream:
         opened = False
         refused: GatewayRefused | GatewayUnreachable | None = None
         try:
-            for number, request in enumerate(self._channel.open(writer), start=1):
+            for number, data in enumerate(self._channel.open(writer), start=1):
+                request = read_request(data, self._plugin.request_type, self._channel.address)
                 _check(header, request.header, number, self._channel.address)
                 kind = request.WhichOneof("payload")
                 if kind == "error":
@@ -334,6 +340,7 @@ class Stream:
                     opened = True
                     self._opened(writer, request)
                 else:
+                    self._commands.obeyed(request, self._gateway)
                     self._plugin.received(request)
         except grpc.RpcError as broken:
             if refused is not None or writer.is_closed:  # said above, or our own wish
@@ -353,8 +360,9 @@ class Stream:
     def _opened(self, writer: StreamWriter, request: stream_pb2.StreamRequest) -> None:
         self._opened_at = time.monotonic()
         self._channel.opened()
+        self._gateway = request.hello_ack.gateway[:MAX_NAME_CHARS]
         level = logging.INFO if self._was_stable else logging.DEBUG  # else what failed is tried again and again
-        fields = {"stream": self._thread.name, "gateway": request.hello_ack.gateway}
+        fields = {"stream": self._thread.name, "gateway": self._gateway}
         log.log(level, "stream open", extra={"fields": fields})
         self._plugin.opened(writer, request.hello_ack)
 

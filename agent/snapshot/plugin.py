@@ -18,6 +18,7 @@ from menura.v1 import catalog_pb2, config_pb2, stream_pb2
 
 from agent.errors import defect
 from agent.runtime.backoff import Backoff
+from agent.runtime.commands import Bucket
 from agent.runtime.credit import Credit
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import FAILED, SourceState
@@ -36,6 +37,8 @@ STOP_SECONDS = 5.0
 #: how often it is looked whether tables came or went, and how many times as long as the look takes it is left alone
 LOOK_SECONDS = 15.0
 _RESTS_PER_LOOK = 100
+#: how often the gateway gets all tables anew when it asks
+ANSWERS_PER_SECOND, BURST_ANSWERS = 1 / LOOK_SECONDS, 10
 #: of a source, as its state names it
 PART = "client"
 
@@ -95,6 +98,7 @@ class CatalogPlugin:
         self._sent = Sent()
         #: digest of the one that the gateway has, as it said or was sent since
         self._known = b""
+        self._answers = Bucket(ANSWERS_PER_SECOND, BURST_ANSWERS)
         self._look_seconds = LOOK_SECONDS
         #: of the check at the start; later ones are logged
         self.findings: tuple[MenuraError, ...] = ()
@@ -158,6 +162,8 @@ class CatalogPlugin:
                 is_asked = self._changed.wait_for(
                     lambda: self._stopping or self._wanted is not None, self._look_seconds
                 )
+                while is_asked and not self._stopping and (wait_seconds := self._answers.take()):
+                    self._changed.wait(wait_seconds)
                 if self._stopping:
                     return
                 writer, self._wanted = self._wanted if is_asked else self._writer, None

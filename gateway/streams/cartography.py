@@ -8,6 +8,7 @@ from what is not recorded are dropped, and the whole is asked for.
 """
 
 import asyncio
+import logging
 from array import array
 
 from menura.bounds import MAX_NAME_CHARS
@@ -20,6 +21,8 @@ from gateway.presence import AgentSession
 from gateway.registry import CartographyEnd, SourceKey, table_hash
 from gateway.stream import AgentStream
 from gateway.wire.translation import table_name, tables_seen
+
+logger = logging.getLogger(__name__)
 
 MAX_TABLES = 500_000
 MAX_DIGEST_BYTES = 64
@@ -50,6 +53,8 @@ class Cartographer:
     async def _ask(self, known: bytes) -> None:
         self._is_whole_asked = not known
         await self._stream.send(StreamRequest(cartography_request=CartographyRequest(known=known)))
+        lines = self._parts.log_lines
+        lines.write(logger, logging.INFO, self._key, "command sent: %s: cartography_request", self._stream.key)
 
     async def take(self, part: Cartography, at_us: int) -> None:
         """One part of an answer."""

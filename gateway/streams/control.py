@@ -194,6 +194,8 @@ class Control:
             )
         )
         self._sent[name] = desired.generation
+        said = "command sent: %s: desired_state of %s: generation %s, %s tables"
+        self._log(said, self._stream.key, name, desired.generation, len(tables), level=logging.INFO)
 
     async def _receive(self) -> None:
         while (message := await self._stream.read()) is not None:

@@ -146,6 +146,9 @@ class Dumps:
         wanted = self._chunks.dumps()
         await self._grant(await self._jobs.run(lambda: self._files.discard_others(wanted)))
         await self.stream.send(StreamRequest(desired_dumps=desired_dumps(desired, self._chunks.next_chunk)))
+        said = "command sent: %s: desired_dumps: generation %s, %s dumps"
+        owner, count = self.key, len(desired.dumps)
+        self.parts.log_lines.write(logger, logging.INFO, owner, said, self.stream.key, desired.generation, count)
         if not desired.dumps:
             await self._lands_again()
 

@@ -209,13 +209,14 @@ class Replication:
             dumps=CutDumps(self.key, self.session, self.parts, tables),
             last_cuts=last_cuts,
         )
-        logger.info(
-            "run begins: source=%s generation=%d epoch=%d cut=%d tables=%d",
-            self.key, desired.generation, epoch, committed.cut + 1, len(desired.tables),
-        )  # fmt: skip
         await self.stream.send(
             StreamRequest(replicate=replicate(desired, committed, epoch, config.cut_interval_ms, config.cut_bytes))
         )
+        self.parts.log_lines.write(
+            logger, logging.INFO, self.key,
+            "command sent: %s: replicate: generation %s, epoch %s, cut %s, %s tables",
+            self.stream.key, desired.generation, epoch, committed.cut + 1, len(desired.tables),
+        )  # fmt: skip
 
     def _check_goes_on(self, committed: SourceCommitted) -> None:
         if committed.quarantine is not None:

@@ -2,7 +2,7 @@
 
 Comes in: the bytes of one message. Goes out: the message, and its batch's frames as views of those bytes. Protobuf
 copies a field when it parses and at each look at it, which for frames of many MiB is most of what this process holds:
-of a large message the frames are cut out before it is parsed, and what is left is weighed (`wire.weight`). Knows no
+of a large message the frames are cut out before it is parsed, and what is left is weighed (`menura.weight`). Knows no
 payload's meaning. A field that comes again: of bytes the last one counts, messages are merged.
 """
 
@@ -13,12 +13,12 @@ from google.protobuf.message import DecodeError
 from menura.v1.changes_pb2 import ChangeBatch
 from menura.v1.snapshot_pb2 import SnapshotBatch
 from menura.v1.stream_pb2 import StreamResponse
+from menura.weight import TooManyFields, check_weight
+from menura.wire_fields import fields
 from menura.wire_format import length_delimited
 
 from gateway.errors import BatchTooLarge, PayloadInvalid
 from gateway.memory import LARGE_FRAME_BYTES, LARGE_ROWS_BYTES
-from gateway.wire.fields import fields
-from gateway.wire.weight import check_weight
 
 #: below, a copy costs less than the search
 CUT_FROM_BYTES = 1 << 20
@@ -115,6 +115,8 @@ def read_message(data: bytes) -> Received:
             raise PayloadInvalid("reading a message", f"more than {MAX_REST_BYTES} bytes beside its rows")
         check_weight(memoryview(rest), StreamResponse)
         return _received(StreamResponse.FromString(rest), found, len(data))
+    except TooManyFields as large:
+        raise PayloadInvalid("reading a message", str(large)) from large
     except (DecodeError, ValueError) as broken:
         raise PayloadInvalid(
             "reading a message",

@@ -42,6 +42,25 @@ def test_load_when_file_is_good_then_holds_all_of_it(tmp_path: Path) -> None:
     assert source.filter.rules == {"orders": None, "customers": ("email",), "otherdb.t": None}
 
 
+@pytest.mark.parametrize(
+    ("host", "tls", "mode"),
+    [
+        ("db", "", TlsMode.VERIFY_IDENTITY),
+        ("127.0.0.1", "", TlsMode.PREFERRED),
+        ("localhost", "", TlsMode.PREFERRED),
+        ("db", "tls: {mode: preferred}", TlsMode.PREFERRED),
+        ("127.0.0.1", "tls: {ca: CA}", TlsMode.VERIFY_IDENTITY),
+    ],
+)
+def test_load_when_no_mode_of_tls_is_named_then_a_server_beyond_this_host_has_to_prove_who_it_is(
+    tmp_path: Path, host: str, tls: str, mode: TlsMode
+) -> None:
+    (tmp_path / "ca.pem").write_text("")
+    client = f"client: {{host: {host}, user: menura, {tls.replace('CA', str(tmp_path / 'ca.pem'))}}}"
+    former = 'client: {host: db, user: menura, password: "s3cret", tls: {mode: required}}'
+    assert load(write(tmp_path, GOOD.replace(former, client))).sources[0].client.tls.mode is mode  # type: ignore[attr-defined]
+
+
 def test_load_when_a_source_says_how_much_its_dumps_may_take_then_holds_it(tmp_path: Path) -> None:
     limits = 'dump: {workers: 4, max_bytes_per_second: 5000000, windows: ["22:00-06:00 Europe/Berlin"]}'
     config = load(write(tmp_path, GOOD.replace("server_id: 77", limits)))

@@ -199,7 +199,7 @@ class BinlogChanges:
             sink,
             self._coordinator,
             StaleTables(replicate.tables, begun.starts.started),
-            CutSettings(replicate.next_cut, replicate.cut_interval_ms / 1000, replicate.cut_bytes, SILENCE_SECONDS),
+            CutSettings.of(replicate, SILENCE_SECONDS),
             time.monotonic,
             self._pending_stops,
             self._undone,

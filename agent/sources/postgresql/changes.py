@@ -230,9 +230,7 @@ class WalChanges:
     ) -> WalReader:
         replicate = task.replicate
         sink = TaskSink(task, decoder, self._credit, self._state, begun.table_positions)
-        settings = CutSettings(
-            replicate.next_cut, replicate.cut_interval_ms / 1000, replicate.cut_bytes, SILENCE_SECONDS
-        )
+        settings = CutSettings.of(replicate, SILENCE_SECONDS)
         return WalReader(
             StreamContext(
                 self._config,

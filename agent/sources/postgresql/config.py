@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.config_entries import TLS_FILES, Entry, Secret, address_of, host_of, password_of, tls_files
+from agent.config_entries import TLS_FILES, Entry, Secret, address_of, host_of, is_this_host, password_of, tls_files
 from agent.settings import SourceConfig
 
 DEFAULT_PORT = 5432
@@ -20,7 +20,8 @@ _DIGEST_SIGNS = 8
 
 
 class TlsMode(StrEnum):
-    """libpq's own words (sslmode). `PREFER`: TLS where the server has it, unverified."""
+    """libpq's own words (sslmode). `PREFER`: TLS where the server has it, unverified. By default VERIFY_FULL beyond
+    this host: others log in at whoever answers."""
 
     DISABLE = "disable"
     PREFER = "prefer"
@@ -39,6 +40,7 @@ class FilteredBy(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ServerTls:
     mode: TlsMode = TlsMode.PREFER
+    #: empty: those that this host trusts
     ca: str = ""
     certificate: str = ""
     key: str = ""
@@ -139,19 +141,23 @@ def _publication(entry: Entry) -> str:
 
 def _server(entry: Entry, section: str = "client") -> ServerConfig:
     entries = entry.mapping(("host", "port", "user", "password", "password_file", "password_env", "database", "tls"))
+    host = host_of(entry.required(entries, "host"))
     return ServerConfig(
-        host=host_of(entry.required(entries, "host")),
+        host=host,
         user=entry.required(entries, "user").text(),
         database=entry.required(entries, "database").text(),
         port=entries["port"].whole_number(1, 65535) if "port" in entries else DEFAULT_PORT,
         password=password_of(entry, entries),
-        tls=_server_tls(entries["tls"]) if "tls" in entries else ServerTls(),
+        tls=_server_tls(host, entries.get("tls")),
         section=section,
     )
 
 
-def _server_tls(entry: Entry) -> ServerTls:
-    entries = entry.mapping(("mode", *TLS_FILES))
-    mode = entries["mode"].one_of(TlsMode, tuple(TlsMode)) if "mode" in entries else TlsMode.PREFER
-    is_verified = mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_FULL)
-    return ServerTls(mode, *tls_files(entry, entries, mode, is_verified=is_verified))
+def _server_tls(host: str, entry: Entry | None) -> ServerTls:
+    entries = {} if entry is None else entry.mapping(("mode", *TLS_FILES))
+    by_default = TlsMode.PREFER if is_this_host(host) and "ca" not in entries else TlsMode.VERIFY_FULL
+    if entry is None:
+        return ServerTls(by_default)
+    mode = entries["mode"].one_of(TlsMode, tuple(TlsMode)) if "mode" in entries else by_default
+    # of the CAs that a host trusts each certifies whom it likes: without a name to compare that proves nothing
+    return ServerTls(mode, *tls_files(entry, entries, mode, needs_ca=mode is TlsMode.VERIFY_CA))

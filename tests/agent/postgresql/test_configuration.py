@@ -40,7 +40,7 @@ def test_source_when_its_entries_are_good_then_holds_all_of_them(
     assert (config.replication.host, config.replication.port, config.replication.tls.mode) == (
         "primary",
         5432,
-        TlsMode.PREFER,
+        TlsMode.VERIFY_FULL,
     )
     assert config.replication.password.reveal() == "other s3cret"
     assert (config.slot_of("acme", "db-1"), config.publication, config.address) == (
@@ -70,8 +70,8 @@ def test_source_when_it_names_one_server_then_that_is_for_all(tmp_path: Path) ->
         ("client: {host: db, user: menura, database: shop, sslmode: require}", "is not a known key"),
         ("client: {host: db, user: menura, database: shop, tls: {mode: verify_ca}}", "is not one of disable, prefer"),
         (
-            "client: {host: db, user: menura, database: shop, tls: {mode: verify-full}}",
-            "has mode verify-full and no ca",
+            "client: {host: db, user: menura, database: shop, tls: {mode: verify-ca}}",
+            "has mode verify-ca and no ca",
         ),
         ("client: {host: db, user: menura, database: shop, tls: {ca: /nowhere}}", "No such file"),
         ("client: {host: db, user: menura, database: shop}\nslot: Upper", "is no name of a replication slot"),

@@ -15,6 +15,7 @@ from agent.errors import (
     SourceError,
     SourceFailed,
     SourceGrantMissing,
+    SourceLoginUnsafe,
     SourceTlsFailed,
     SourceUnreachable,
 )
@@ -54,13 +55,28 @@ def test_login_when_the_password_is_wrong_then_the_error_names_the_setting(
     assert "28P01" in refused.value.found
 
 
-@pytest.mark.parametrize("method", ["md5", "password", "scram-sha-256"])
+@pytest.mark.parametrize("method", ["md5", "scram-sha-256"])
 def test_login_when_the_server_asks_for_it_in_another_way_then_it_lets_in(method: str) -> None:
-    encryption = "md5" if method == "md5" else "scram-sha-256"
-    with source_server(password_encryption=encryption) as running:
+    with source_server(password_encryption=method) as running:
         running.create_replication_user()
         hba = running.folder / "data" / "pg_hba.conf"
         hba.write_text(hba.read_text().replace("scram-sha-256", method))
+        running.reload()
+        assert asked(login(running), "SELECT 1") == [(1,)]
+
+
+def test_login_when_the_server_asks_for_the_password_itself_then_what_its_error_says_lets_in() -> None:
+    with source_server(tls="host") as running:
+        running.create_replication_user()
+        hba = running.folder / "data" / "pg_hba.conf"
+        hba.write_text(hba.read_text().replace("scram-sha-256", "password"))
+        running.reload()
+        for mode in (TlsMode.DISABLE, TlsMode.REQUIRE):
+            with pytest.raises(SourceLoginUnsafe) as refused:
+                connect(login(running, tls=mode), SOURCE)
+        assert "sources.shop.client.tls: {mode: verify-full, ca: FILE}" in refused.value.remedy
+        assert asked(login(running, tls=TlsMode.VERIFY_FULL, ca=str(running.ca)), "SELECT 1") == [(1,)]
+        hba.write_text(hba.read_text().replace("password", "scram-sha-256"))
         running.reload()
         assert asked(login(running), "SELECT 1") == [(1,)]
 

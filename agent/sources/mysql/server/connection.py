@@ -22,6 +22,7 @@ from agent.errors import (
     SourceError,
     SourceFailed,
     SourceGrantMissing,
+    SourceLoginUnsafe,
     SourceTlsFailed,
     SourceUnreachable,
     SourceVersionUnsupported,
@@ -66,6 +67,9 @@ _ACCESS_DENIED = frozenset(
 _GRANT_MISSING = frozenset(
     {ER.DBACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, _ER_SPECIFIC_ACCESS_DENIED}
 )
+#: those that prove a password; mysql_clear_password and dialog show it, mysql_old_password shows most of it
+_LOGIN_PLUGINS = frozenset({b"caching_sha2_password", b"sha256_password", b"mysql_native_password", b"client_ed25519"})
+_PLUGIN_NAME_BYTES = 64
 _CONNECTION_LOST = frozenset({CR.CR_SERVER_LOST, CR.CR_SERVER_GONE_ERROR, 0})
 
 
@@ -102,15 +106,28 @@ def connect(server: ServerConfig, source: str) -> "Connection[Any]":
             program_name="menura",
             init_command=_SESSION,
         )
+    except _LoginUnsafe as unsafe:
+        raise _login_unsafe(unsafe, server, source) from unsafe
     except pymysql.err.MySQLError as refused:
         raise _connect_error(refused, server, source) from refused
 
 
+class _LoginUnsafe(Exception):
+    """The server asks for the password by a plugin that shows it to whoever answers."""
+
+
 class _Connection(Connection):
-    """PyMySQL makes a context for each connection, which reads every CA of the machine and then verifies nothing."""
+    """PyMySQL makes a context for each connection, which reads every CA of the machine and then verifies nothing; and
+    it answers whatever plugin a server asks for."""
 
     def _create_ssl_ctx(self, wanted: ssl.SSLContext | dict[str, object]) -> ssl.SSLContext:
         return wanted if isinstance(wanted, ssl.SSLContext) else _unverified()
+
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: object = None) -> Any:  # noqa: ANN401
+        """A server asks for another plugin than its greeting named, which PyMySQL answers by known ones alone."""
+        if plugin_name not in _LOGIN_PLUGINS:
+            raise _LoginUnsafe(plugin_name[:_PLUGIN_NAME_BYTES].decode("ascii", "replace"))
+        return super()._process_auth(plugin_name, auth_packet, handler)  # type: ignore[misc]
 
 
 @cache
@@ -147,6 +164,20 @@ def _tls_context(server: ServerConfig, source: str) -> ssl.SSLContext | None:
     return context
 
 
+def _login_unsafe(unsafe: _LoginUnsafe, server: ServerConfig, source: str) -> SourceLoginUnsafe:
+    asked = "".join(sign if sign.isprintable() else "?" for sign in str(unsafe))
+    return SourceLoginUnsafe(
+        f"connecting to {server.address} as {server.user}",
+        f"what answers there asks for the password by {asked!r}, which is none of"
+        f" {', '.join(sorted(plugin.decode() for plugin in _LOGIN_PLUGINS))}",
+        data="The password was not sent, and nothing was read",
+        remedy=f"If it is the server, run on it: ALTER USER '{server.user}'@'%' IDENTIFIED WITH"
+        " caching_sha2_password BY '...' (MariaDB: IDENTIFIED VIA mysql_native_password USING PASSWORD('...'));"
+        f" else correct sources.{source}.{server.section}.host and port, and restart the agent",
+        source=source,
+    )
+
+
 def _connect_error(refused: pymysql.err.MySQLError, server: ServerConfig, source: str) -> SourceError:
     doing = f"connecting to {server.address} as {server.user}"
     code = server_code(refused)
@@ -163,7 +194,8 @@ def _connect_error(refused: pymysql.err.MySQLError, server: ServerConfig, source
             f"no TLS of mode {server.tls.mode} ({found})",
             data=untouched,
             remedy=f"Set sources.{source}.{server.section}.tls: {{mode: verify_ca, ca: FILE}} to the CA that signed the"
-            " server's certificate, or another mode, and restart the agent",
+            " server's certificate, and restart the agent; {mode: preferred} in its place sends the password to whoever"
+            " answers at that address",
             source=source,
         )
     if code in _ACCESS_DENIED:

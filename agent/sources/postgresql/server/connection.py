@@ -1,30 +1,33 @@
 """Connections to a PostgreSQL server, and what kind of server it is.
 
-Comes in: a `ServerConfig`. Goes out: an authenticated session for ordinary statements (pg8000's: SCRAM, MD5, password,
-certificate), whose socket `wire` takes over, and the server's `Facts`. All sessions have the same settings, so that a
-value has one text wherever it is read. Errors of pg8000 become ours here, by SQLSTATE, never by their text.
+Comes in: a `ServerConfig`. Goes out: an authenticated session for ordinary statements (pg8000's: SCRAM, certificate;
+MD5 and the password itself only where it is certain who gets them), whose socket `wire` takes over, and the server's
+`Facts`. All sessions have the same settings, so that a value has one text wherever it is read. Errors of pg8000 become
+ours here, by SQLSTATE, never by their text.
 """
 
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from socket import socket
+from socket import AF_UNIX, socket
 from typing import Any
 
 import pg8000.native
 import scramp
 from pg8000.exceptions import DatabaseError, InterfaceError
 
+from agent.config_entries import is_this_host
 from agent.errors import (
     SourceAccessDenied,
     SourceConnectionLost,
     SourceError,
     SourceFailed,
     SourceGrantMissing,
+    SourceLoginUnsafe,
     SourceVersionUnsupported,
 )
-from agent.sources.postgresql.config import ServerConfig
+from agent.sources.postgresql.config import ServerConfig, TlsMode
 from agent.sources.postgresql.errors import SourceDatabaseMissing
 from agent.sources.postgresql.positions import WalPosition
 from agent.sources.postgresql.server import sockets
@@ -98,9 +101,14 @@ _CONNECTION_LOST = frozenset({ADMIN_SHUTDOWN, CRASH_SHUTDOWN, IDLE_SESSION_TIMEO
 _CLASS_CONNECTION_EXCEPTION = "08"
 #: its messages quote values
 _CLASS_DATA_EXCEPTION = "22"
+_OK, _CLEARTEXT_PASSWORD, _MD5_PASSWORD, _SASL, _SASL_CONTINUE = 0, 3, 5, 10, 11
 _AUTHENTICATIONS = {
     2: "Kerberos V5", 6: "SCM credentials", 7: "GSSAPI", 8: "GSSAPI", 9: "SSPI"
 }  # fmt: skip
+
+
+class _LoginUnsafe(InterfaceError):  # type: ignore[misc]
+    """The server asks for the password in a form that shows it, or does not prove that it knows it."""
 
 
 class _LoginUnsupported(InterfaceError):  # type: ignore[misc]
@@ -137,6 +145,7 @@ class Connection(pg8000.native.Connection):  # type: ignore[misc]
     """A session of one thread. Its statements commit by themselves; they run in text by the simple protocol."""
 
     def __init__(self, server: ServerConfig, connected: socket, *, replication: bool, settings: dict[str, str]) -> None:
+        self._server, self._awaits_proof = server, False
         super().__init__(
             user=server.user,
             host=server.host,
@@ -164,6 +173,15 @@ class Connection(pg8000.native.Connection):  # type: ignore[misc]
         (code,) = struct.unpack_from("!i", data)
         if code in _AUTHENTICATIONS:
             raise _LoginUnsupported(_AUTHENTICATIONS[code])
+        is_local = self._usock.family == AF_UNIX
+        is_proven = is_local or self._server.tls.mode in (TlsMode.VERIFY_CA, TlsMode.VERIFY_FULL)
+        if code == _CLEARTEXT_PASSWORD and not is_proven:
+            raise _LoginUnsafe("asks for the password itself")
+        if code == _MD5_PASSWORD and not is_proven and not is_this_host(self._server.host):
+            raise _LoginUnsafe("asks for the password by MD5, from which it can be guessed")
+        if code == _OK and self._awaits_proof:
+            raise _LoginUnsafe("skips its part of SCRAM, the proof that it knows the password")
+        self._awaits_proof = code in (_SASL, _SASL_CONTINUE)
         super().handle_AUTHENTICATION_REQUEST(data, context)
 
     def take_bytes_as_they_are(self) -> None:
@@ -204,6 +222,9 @@ def connect(
             replication=replication,
             settings={**_FORMS, **_LIMITS, **limits, **(settings or {})},
         )
+    except _LoginUnsafe as unsafe:
+        connected.close()
+        raise _login_unsafe(unsafe, server, source) from unsafe
     except _LoginUnsupported as unsupported:
         connected.close()
         raise _access_denied(server, source, f"the server asks for a login by {unsupported}") from unsupported
@@ -230,6 +251,19 @@ def connect(
             connection.close()
             raise
     return connection
+
+
+def _login_unsafe(unsafe: _LoginUnsafe, server: ServerConfig, source: str) -> SourceLoginUnsafe:
+    where = f"sources.{source}.{server.section}"
+    return SourceLoginUnsafe(
+        sockets.connecting(server),
+        f"what answers there {unsafe}",
+        data="The password was not sent, and nothing was read",
+        remedy=f"If it is the server, write scram-sha-256 into its pg_hba.conf and run on it: SET password_encryption ="
+        f" 'scram-sha-256'; ALTER ROLE {quoted(server.user)} PASSWORD '...'; or set {where}.tls: {{mode: verify-full,"
+        f" ca: FILE}} to the CA that signed its certificate. Else correct {where}.host and port. Restart the agent",
+        source=source,
+    )
 
 
 def _access_denied(server: ServerConfig, source: str, found: str, remedy: str = "") -> SourceAccessDenied:

@@ -145,8 +145,10 @@ def _tls_context(server: ServerConfig, source: str) -> ssl.SSLContext | None:
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = tls.mode is TlsMode.VERIFY_FULL
         context.sslsocket_class = _TlsSocket
-        if is_verified:
+        if is_verified and tls.ca:
             context.load_verify_locations(cafile=tls.ca)
+        elif is_verified:
+            context.load_default_certs()
         else:
             context.verify_mode = ssl.CERT_NONE
         if tls.certificate:
@@ -183,7 +185,8 @@ def _tls_failed(server: ServerConfig, source: str, found: str) -> SourceError:
         f"no TLS of mode {server.tls.mode} ({found})",
         data=_UNTOUCHED,
         remedy=f"Set sources.{source}.{server.section}.tls: {{mode: verify-ca, ca: FILE}} to the CA that signed the"
-        " server's certificate, or another mode, and restart the agent",
+        " server's certificate, and restart the agent; {mode: prefer} in its place takes whoever answers there for"
+        " the server",
         source=source,
     )
 

@@ -1,0 +1,28 @@
+"""The control streams of an agent, as a process whose memory a test looks at: `python -m tests.agent.control_streams`.
+
+One source, `shop`, of which no server is asked. The argument is the gateway's address.
+"""
+
+import sys
+import threading
+
+from agent.filter import Filter
+from agent.runtime import logs
+from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
+from agent.runtime.renewal import Renewal
+from agent.runtime.session import GatewayChannel, Stream
+from agent.runtime.state import SourceState
+from agent.settings import AgentConfig, GatewayConfig, SourceConfig
+
+
+def main() -> None:
+    logs.start("info")
+    channel = GatewayChannel(AgentConfig("acme", "db-1", GatewayConfig(sys.argv[1], None), ()))
+    states = {"shop": SourceState(SourceConfig(name="shop", kind="mysql", filter=Filter()))}
+    for plugin in (ConfigPlugin(states, Renewal(None, channel)), HeartbeatPlugin(states)):
+        Stream(channel, plugin).start()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
