@@ -126,8 +126,9 @@ class CatalogPlugin:
     def received(self, request: stream_pb2.StreamRequest) -> None:
         match request.WhichOneof("payload"):
             case "cartography_request":
-                self._known = request.cartography_request.known
-                self._want(self._writer)
+                with self._changed:
+                    self._known = request.cartography_request.known
+                    self._want(self._writer)
             case "credit":
                 self._credit.grant(request.credit.bytes)
             case "desired_dumps":
@@ -187,7 +188,9 @@ class CatalogPlugin:
             for part in telling.parts():
                 writer.send(stream_pb2.StreamResponse(cartography=part))
             self._sent = telling.sent
-            self._known = self._sent.digest
+            with self._changed:
+                if self._wanted is None:  # else the gateway has said meanwhile what it has
+                    self._known = self._sent.digest
 
         look = self._catalog.look(None if is_asked else self._names, send)
         self._look_seconds = max(LOOK_SECONDS, look.seconds * _RESTS_PER_LOOK)

@@ -5,21 +5,30 @@ One source, `shop`, of which no server is asked. The argument is the gateway's a
 
 import sys
 import threading
+from pathlib import Path
 
 from agent.filter import Filter
+from agent.remote_sources import RemoteSources
+from agent.running_source import RunningSource
 from agent.runtime import logs
 from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
 from agent.runtime.renewal import Renewal
 from agent.runtime.session import GatewayChannel, Stream
-from agent.runtime.state import SourceState
+from agent.runtime.state import SourceState, SourceStates
 from agent.settings import AgentConfig, GatewayConfig, SourceConfig
 
 
 def main() -> None:
     logs.start("info")
     channel = GatewayChannel(AgentConfig("acme", "db-1", GatewayConfig(sys.argv[1], None), ()))
-    states = {"shop": SourceState(SourceConfig(name="shop", kind="mysql", filter=Filter()))}
-    for plugin in (ConfigPlugin(states, Renewal(None, channel)), HeartbeatPlugin(states)):
+    states = SourceStates()
+    states.add(SourceState(SourceConfig(name="shop", kind="mysql", filter=Filter())))
+
+    def make(source: SourceConfig) -> RunningSource:
+        raise AssertionError(f"{source.name}: nothing may be configured here")
+
+    configured = RemoteSources(None, frozenset({"shop"}), Path(), states, make)
+    for plugin in (ConfigPlugin(states, configured, Renewal(None, channel)), HeartbeatPlugin(states)):
         Stream(channel, plugin).start()
     threading.Event().wait()
 
