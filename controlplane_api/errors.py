@@ -145,6 +145,58 @@ class TokensTooMany(RequestError):
     status = 409
 
 
+class CallerMissing(RequestError):
+    """Nothing says who asks."""
+
+    status = 401
+
+
+class CallerUnknown(RequestError):
+    """A token or a session that is not good, or not good any more."""
+
+    status = 401
+
+
+class RoleMissing(RequestError):
+    """The caller is known and may not do this."""
+
+    status = 403
+
+
+class TenantUnknown(RequestError):
+    """There is none of this name, or the caller has no role in it: nobody is told which."""
+
+    status = 404
+
+
+class AttemptsTooMany(RequestError):
+    """Of showing tokens or links that are not good."""
+
+    status = 429
+    terminal = False
+
+
+class ApiTokenUnknown(RequestError):
+    status = 404
+
+
+class ApiTokensTooMany(RequestError):
+    status = 409
+
+
+class LoginRefused(RequestError):
+    """The identity provider does not say that this person may come in."""
+
+    status = 403
+
+
+class LoginProviderAway(ControlPlaneError):
+    """The identity provider can't be reached, or says what can't be understood."""
+
+    status = 503
+    terminal = False
+
+
 class CaMissing(RequestError):
     """No gateway has a CA, so nobody could enrol."""
 
@@ -170,15 +222,27 @@ class LakeUntold(StageSilent):
 
 
 class CrossSiteRefused(RequestError):
-    """Not this dashboard's page, or not JSON."""
+    """Not this dashboard's page, not JSON, or without the session's own token."""
 
     status = 403
 
 
 class ListenRefused(ControlPlaneError):
-    """An address that is not loopback, or is taken."""
+    """An address that is taken, or that others could reach without TLS."""
 
     exit_code = 23
+
+
+class LoginUnusable(ControlPlaneError):
+    """The settings of the identity provider."""
+
+    exit_code = 29
+
+
+class TokenFileUnusable(ControlPlaneError):
+    """A file that should have a token of the API."""
+
+    exit_code = 30
 
 
 class ApiUnreachable(ControlPlaneError):

@@ -1,6 +1,8 @@
 """The REST interface as the commands use it: one tenant of one API."""
 
+import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -11,6 +13,8 @@ from pydantic import ValidationError
 from controlplane_api.api.views import (
     Accepted,
     AgentChanged,
+    ApiTokenCreated,
+    ApiTokens,
     Audit,
     DumpChanged,
     DumpDetail,
@@ -19,6 +23,7 @@ from controlplane_api.api.views import (
     Fleet,
     LakeForgotten,
     Lakes,
+    LoginLinkCreated,
     OtherServerView,
     Outcomes,
     QuarantineView,
@@ -41,11 +46,14 @@ V = TypeVar("V", bound=View)
 class ApiClient:
     """Raises `ApiUnreachable` and `ApiFailed`. Close it, or use it as a context."""
 
-    def __init__(self, api: str, tenant: str) -> None:
+    def __init__(self, api: str, tenant: str, token: str = "", ca: Path | None = None) -> None:
+        """`token`: of the API. `ca`: whose certificates are good, in place of those that the system trusts."""
         self._api = api
         self._base = f"/v1/tenants/{quote(tenant, safe='')}"
         try:
-            self._http = httpx.Client(base_url=api, timeout=30, follow_redirects=False)
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            verify = True if ca is None else ssl.create_default_context(cafile=ca)
+            self._http = httpx.Client(base_url=api, timeout=30, headers=headers, verify=verify, trust_env=False)
         except (httpx.InvalidURL, ValueError) as broken:
             raise ApiUnreachable(
                 "reading the API's address", str(broken), remedy="Set --api to http://HOST:PORT."
@@ -86,6 +94,20 @@ class ApiClient:
     def revoke_token(self, token: str) -> Tokens:
         return self._ask(Tokens, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
 
+    def create_api_token(self, name: str, role: str, ttl_seconds: int, *, fleet: bool) -> ApiTokenCreated:
+        body = {"name": name, "role": role, "ttl_seconds": ttl_seconds}
+        return self._ask(ApiTokenCreated, "POST", _api_tokens(fleet), body=body, of_tenant=not fleet)
+
+    def api_tokens(self, *, fleet: bool) -> ApiTokens:
+        return self._ask(ApiTokens, "GET", _api_tokens(fleet), of_tenant=not fleet)
+
+    def revoke_api_token(self, token: str, *, fleet: bool) -> ApiTokens:
+        path = f"{_api_tokens(fleet)}/{quote(token, safe='')}/revoke"
+        return self._ask(ApiTokens, "POST", path, body={}, of_tenant=not fleet)
+
+    def create_login_link(self) -> LoginLinkCreated:
+        return self._ask(LoginLinkCreated, "POST", "/v1/login-links", body={}, of_tenant=False)
+
     def add_agent(self, agent: str) -> AgentChanged:
         return self._ask(AgentChanged, "POST", "/agents", body={"agent": agent})
 
@@ -95,8 +117,9 @@ class ApiClient:
     def assign(self, source: str, agent: str) -> SourceAssigned:
         return self._ask(SourceAssigned, "POST", f"/sources/{quote(source, safe='')}/assign", body={"agent": agent})
 
-    def audit(self, limit: int) -> Audit:
-        return self._ask(Audit, "GET", "/audit", query={"limit": limit})
+    def audit(self, limit: int, *, fleet: bool = False) -> Audit:
+        path = "/v1/audit" if fleet else "/audit"
+        return self._ask(Audit, "GET", path, query={"limit": limit}, of_tenant=not fleet)
 
     def other_server(self, source: str) -> OtherServerView:
         return self._ask(OtherServerView, "GET", f"/sources/{quote(source, safe='')}/other-server")
@@ -196,6 +219,10 @@ class ApiClient:
                 f"its answer is not of the form of this version ({strange.error_count()} differences)",
                 remedy="Use the same version on both sides.",
             ) from strange
+
+
+def _api_tokens(fleet: bool) -> str:
+    return "/v1/api-tokens" if fleet else "/api-tokens"
 
 
 def _dump_path(source: str, dump: str) -> str:

@@ -1,9 +1,8 @@
-"""The gate before every request: who may ask from where, and which headers every answer carries.
+"""Before every request: from where it may come, and which headers every answer carries; who asks is `gate`'s.
 
-Until identities come the API trusts whoever reaches it, so it listens on loopback only, and this gate keeps
-out what a browser could be tricked into: another site's page (origin check, JSON only) and a foreign name
-that resolves to loopback (host check). It also hands the undecoded path on, so that a '/' inside a
-database's or a table's name (%2F) does not end a path segment.
+It keeps out what a browser could be tricked into: another site's page (origin check, JSON only) and, on loopback, a
+foreign name that resolves to it (host check); beyond loopback a browser compares the name with the certificate. It also
+hands the undecoded path on, so that a '/' inside a database's or a table's name (%2F) does not end a path segment.
 """
 
 import re
@@ -34,8 +33,10 @@ SECURITY_HEADERS = {
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, public_host: str | None = "") -> None:
+        """`public_host`: a HOST[:PORT] under which browsers know it, beside loopback's; None: any."""
         self._app = app
+        self._public_host = public_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,22 +48,27 @@ class Guard:
                 MutableHeaders(scope=message).update(SECURITY_HEADERS)
             await send(message)
 
-        refused = _refusal(scope["method"], Headers(scope=scope))
+        headers = Headers(scope=scope)
+        refused = self._foreign_host(headers) or _refusal(scope["method"], headers)
         if refused is not None:
             await problem_response(refused)(scope, receive, send_guarded)
             return
         raw_path: bytes = scope["raw_path"]
         await self._app({**scope, "path": raw_path.decode("ascii", "replace")}, receive, send_guarded)
 
-
-def _refusal(method: str, headers: Headers) -> ControlPlaneError | None:
-    host = headers.get("host", "")
-    if LOOPBACK_HOST.fullmatch(host) is None:
+    def _foreign_host(self, headers: Headers) -> ControlPlaneError | None:
+        host = headers.get("host", "")
+        if self._public_host is None or host == self._public_host or LOOPBACK_HOST.fullmatch(host) is not None:
+            return None
         return CrossSiteRefused(
             "answering a request",
             "its Host is not a loopback address",
-            remedy="Use http://127.0.0.1:PORT or http://localhost:PORT.",
+            remedy="Use http://127.0.0.1:PORT or http://localhost:PORT; for another name set --public-url.",
         )
+
+
+def _refusal(method: str, headers: Headers) -> ControlPlaneError | None:
+    host = headers.get("host", "")
     if method in ("GET", "HEAD"):
         return None
     origin = headers.get("origin")

@@ -1,4 +1,4 @@
-"""What a path names: tenant, source, table, dump or lake. The one place that decides who may see what.
+"""What a path names: tenant, source, table, dump or lake. Who may see it `api.gate` has decided.
 
 Paths arrive undecoded (see `guard`), so every segment is decoded here, once.
 """
@@ -12,11 +12,19 @@ from menura.naming import is_identity
 
 from controlplane_api.database import Database
 from controlplane_api.errors import RequestInvalid
+from controlplane_api.identity.callers import Caller
 
 
 def current_tenant(tenant: Annotated[str, Path()]) -> str:
-    """The tenant whose data this request may see: the path's, until identities come and are checked here."""
+    """The path's; `api.gate` has let the caller through to it."""
     return _identity("tenant", tenant)
+
+
+def current_caller(request: Request) -> Caller:
+    caller = request.state.caller
+    if not isinstance(caller, Caller):
+        raise TypeError("the gate sets state.caller")
+    return caller
 
 
 def named_source(source: Annotated[str, Path()]) -> str:
@@ -29,6 +37,10 @@ def named_lake(lake: Annotated[str, Path()]) -> str:
 
 def named_agent(agent: Annotated[str, Path()]) -> str:
     return _identity("agent", agent)
+
+
+def named_api_token(api_token: Annotated[str, Path()]) -> str:
+    return _identity("token", api_token)
 
 
 def named_token(token: Annotated[str, Path()]) -> str:
@@ -44,15 +56,18 @@ def named_dump(dump: Annotated[str, Path()]) -> str:
 
 
 def current_database(request: Request) -> Database:
-    database = request.app.state.database
+    """Of a command: its transaction has its entry in the audit log (`api.gate`)."""
+    database = request.state.database
     if not isinstance(database, Database):
-        raise TypeError("create_app sets state.database")
+        raise TypeError("the gate sets state.database")
     return database
 
 
+CurrentCaller = Annotated[Caller, Depends(current_caller)]
 TenantName = Annotated[str, Depends(current_tenant)]
 SourceName = Annotated[str, Depends(named_source)]
 AgentName = Annotated[str, Depends(named_agent)]
+ApiTokenName = Annotated[str, Depends(named_api_token)]
 TokenName = Annotated[str, Depends(named_token)]
 LakeName = Annotated[str, Depends(named_lake)]
 TableName = Annotated[tuple[str, str], Depends(named_table)]

@@ -76,9 +76,13 @@ async def _invalid(_request: Request, error: Exception) -> Response:
 async def _unrouted(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    found = "no such path" if error.status_code == 404 else f"{request.method} does not apply here"
+    return unrouted_response(request.method, error.status_code, error.headers)
+
+
+def unrouted_response(method: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    found = "no such path" if status == 404 else f"{method} does not apply here"
     unknown = PathUnknown("answering a request", found, remedy="See /v1/openapi.json for what there is.")
-    return problem_response(unknown, error.status_code, error.headers)
+    return problem_response(unknown, status, headers)
 
 
 async def _defect(_request: Request, _error: Exception) -> Response:

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import OtherServerView, Sources
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import DEFAULT_API, DEFAULT_TENANT, Api, AsJson, Tenant, count, plain, put
 from controlplane_api.commands.show import show_sources
@@ -29,7 +29,7 @@ def sources(
     """The tenant's sources, with their lag and what has landed."""
     if context.invoked_subcommand is not None:
         return
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         fleet = client.fleet()
     if as_json:
         typer.echo(Sources(sources=fleet.sources).model_dump_json(indent=2))
@@ -46,7 +46,7 @@ def accept(
     as_json: AsJson = False,
 ) -> None:
     """Show the server that is there in place of the one that was read; with --yes the lake follows it."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         other = client.other_server(source)
         accepted = client.accept(source, other.identity) if yes else None
     if as_json:
@@ -68,7 +68,7 @@ def assign(
     as_json: AsJson = False,
 ) -> None:
     """Give a source to an agent that comes with a certificate; it is made where it is new."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         assigned = client.assign(source, agent)
     typer.echo(assigned.model_dump_json(indent=2) if as_json else f"Source {source} is agent {agent}'s.")
 
@@ -83,7 +83,7 @@ def quarantine(
     as_json: AsJson = False,
 ) -> None:
     """Show the committed cuts that the database refuses; --retry and --skip end it."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         if skip:
             show_outcomes(client.skip_quarantine(source), "begins anew", "not changed", as_json=as_json)
             return

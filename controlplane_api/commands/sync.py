@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 from menura.naming import TableName
 
-from controlplane_api.api.client import ApiClient
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.options import (
     DEFAULT_API,
     DEFAULT_TENANT,
@@ -45,7 +45,7 @@ def start(
 ) -> None:
     """Start tables; one that runs already goes on."""
     names: Tables = "lost" if lost and not (tables or every) else named_tables(tables, every=every)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         where = begin if begin in ("dump", "oldest", "now", "resume") else {"position": begin}
         show_outcomes(client.start(source, names, where, {"force": force}), "started", "runs already", as_json=as_json)
 
@@ -61,7 +61,7 @@ def stop(
 ) -> None:
     """Stop tables; each keeps the position where it stopped."""
     names = named_tables(tables, every=every)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         show_outcomes(client.stop(source, names), "stopped", "was not running", as_json=as_json)
 
 
@@ -76,7 +76,7 @@ def retry(
 ) -> None:
     """Try tables again that have stopped: where they stopped, and in lakes at once."""
     names = named_tables(tables, every=every)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         show_outcomes(client.retry(source, names), "is tried again", "not changed", as_json=as_json)
 
 
@@ -92,5 +92,5 @@ def resync(
 ) -> None:
     """Begin tables anew with a dump, whatever they do now; one that no source or lake can follow comes back so."""
     names = named_tables(tables, every=every)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         show_outcomes(client.resync(source, names, {"force": force}), "begins anew", "not changed", as_json=as_json)

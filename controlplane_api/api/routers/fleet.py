@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from controlplane_api import acceptance, quarantines
 from controlplane_api.api import queries, source_queries
-from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
+from controlplane_api.api.paths import ControlDatabase, CurrentCaller, SourceName, TenantName
 from controlplane_api.api.requests import AcceptRequest, QuarantineCommand
 from controlplane_api.api.routers.outcomes import outcomes_view
 from controlplane_api.api.views import (
@@ -26,10 +26,10 @@ router = APIRouter(prefix="/v1")
 
 
 @router.get("/fleet")
-def get_tenants(database: ControlDatabase) -> Tenants:
-    """The tenants that the caller may see: all, until identities come."""
+def get_tenants(database: ControlDatabase, caller: CurrentCaller) -> Tenants:
+    """The tenants that the caller may see."""
     with database.read() as connection:
-        return Tenants(tenants=queries.tenants(connection))
+        return Tenants(tenants=[view for view in queries.tenants(connection) if caller.sees(view.tenant)])
 
 
 @router.get("/tenants/{tenant}/fleet")

@@ -1,30 +1,31 @@
 """Who agents are: tokens that enrol them, their end, whose a source is, and what was done and refused."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from menura.instants import now_us
 from sqlalchemy import Connection
 
-from controlplane_api.api.paths import AgentName, ControlDatabase, SourceName, TenantName, TokenName
+from controlplane_api.api.paths import AgentName, ControlDatabase, CurrentCaller, SourceName, TenantName, TokenName
 from controlplane_api.api.requests import AgentCommand, AgentCreate, SourceAssign, TokenCommand, TokenCreate
 from controlplane_api.api.views import AgentChanged, Audit, AuditView, SourceAssigned, TokenCreated, Tokens, TokenView
 from controlplane_api.identity import agents, audit, tokens
+from controlplane_api.models import AnyRow
 
 router = APIRouter(prefix="/v1/tenants/{tenant}")
 
-#: the API knows no callers yet
-ACTOR = "API"
-
 
 @router.post("/tokens")
-def create_token(tenant: TenantName, request: TokenCreate, database: ControlDatabase) -> TokenCreated:
+def create_token(
+    tenant: TenantName, request: TokenCreate, database: ControlDatabase, caller: CurrentCaller
+) -> TokenCreated:
     """A token that enrols one agent, once. Its secret is in this answer and nowhere else."""
     now = now_us()
     with database.write() as connection:
         token = tokens.create(connection, tenant, request.agent or "", request.ttl_seconds, now)
         found = f"{token.id} for {f'agent {request.agent}' if request.agent else 'a new agent'}"
-        audit.record(connection, tenant, ACTOR, "create token", found=found)
+        audit.record(connection, tenant, caller.actor, "create token", found=found)
     return TokenCreated(
         token=token.reveal(), id=token.id, agent=request.agent, expires_at_us=now + request.ttl_seconds * 1_000_000
     )
@@ -38,42 +39,46 @@ def get_tokens(tenant: TenantName, database: ControlDatabase) -> Tokens:
 
 
 @router.post("/tokens/{token}/revoke")
-def revoke_token(tenant: TenantName, token: TokenName, _request: TokenCommand, database: ControlDatabase) -> Tokens:
+def revoke_token(
+    tenant: TenantName, token: TokenName, _request: TokenCommand, database: ControlDatabase, caller: CurrentCaller
+) -> Tokens:
     """It enrols nobody from now on; an agent that it has enrolled stays."""
     with database.write() as connection:
         tokens.revoke(connection, tenant, token, now_us())
-        audit.record(connection, tenant, ACTOR, "revoke token", found=token)
+        audit.record(connection, tenant, caller.actor, "revoke token", found=token)
         return Tokens(tokens=_token_views(connection, tenant))
 
 
 @router.post("/agents")
-def add_agent(tenant: TenantName, request: AgentCreate, database: ControlDatabase) -> AgentChanged:
+def add_agent(
+    tenant: TenantName, request: AgentCreate, database: ControlDatabase, caller: CurrentCaller
+) -> AgentChanged:
     """One whose certificates your own CA makes; others come by enrolment."""
     with database.write() as connection:
         agents.add(connection, tenant, request.agent)
-        audit.record(connection, tenant, ACTOR, "add agent", found=request.agent)
+        audit.record(connection, tenant, caller.actor, "add agent", found=request.agent)
     return AgentChanged(agent=request.agent, changed=True)
 
 
 @router.post("/agents/{agent}/revoke")
 def revoke_agent(
-    tenant: TenantName, agent: AgentName, _request: AgentCommand, database: ControlDatabase
+    tenant: TenantName, agent: AgentName, _request: AgentCommand, database: ControlDatabase, caller: CurrentCaller
 ) -> AgentChanged:
     """Its streams end, and it is refused, until a token that names it enrols another key."""
     with database.write() as connection:
         changed = agents.revoke(connection, tenant, agent, now_us())
-        audit.record(connection, tenant, ACTOR, "revoke agent", found=agent)
+        audit.record(connection, tenant, caller.actor, "revoke agent", found=agent)
     return AgentChanged(agent=agent, changed=changed)
 
 
 @router.post("/sources/{source}/assign")
 def assign_source(
-    tenant: TenantName, source: SourceName, request: SourceAssign, database: ControlDatabase
+    tenant: TenantName, source: SourceName, request: SourceAssign, database: ControlDatabase, caller: CurrentCaller
 ) -> SourceAssigned:
     """The source is this agent's from now on, and no other one's; it is made where it is new."""
     with database.write() as connection:
         agents.assign(connection, tenant, source, request.agent)
-        audit.record(connection, tenant, ACTOR, "assign source", found=f"{source} to agent {request.agent}")
+        audit.record(connection, tenant, caller.actor, "assign source", found=f"{source} to agent {request.agent}")
     return SourceAssigned(source=source, agent=request.agent)
 
 
@@ -81,9 +86,12 @@ def assign_source(
 def get_audit(
     tenant: TenantName, database: ControlDatabase, limit: Annotated[int, Query(ge=1, le=1_000)] = 100
 ) -> Audit:
-    """What was done and refused about who is who, the newest first."""
+    """What was done, by whom, and what was refused, the newest first."""
     with database.read() as connection:
-        rows = audit.newest(connection, tenant, limit)
+        return audit_view(audit.newest(connection, tenant, limit))
+
+
+def audit_view(rows: Sequence[AnyRow]) -> Audit:
     fields = ("at_us", "actor", "action", "refused", "found")
     return Audit(entries=[AuditView(**{name: getattr(row, name) for name in fields}) for row in rows])
 

@@ -1,0 +1,175 @@
+"""The one place where a request is let through to its route, before anything of its body is read.
+
+Comes in: requests. Goes out: those whose caller has what the route needs (`api.roles`), with the caller, and the
+database that the route shall use: a command's has its entry in the audit log in the transaction that carries it out.
+What no rule names goes nowhere. Whoever has no role in a tenant gets 404 whether there is one of that name or not.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from re import Pattern
+from typing import Any
+from urllib.parse import unquote
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from sqlalchemy import Connection
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from controlplane_api.api.attempts import Rates
+from controlplane_api.api.authentication import Authentication, Known
+from controlplane_api.api.problems import problem_response, unrouted_response
+from controlplane_api.api.roles import AUDITED, NEEDS
+from controlplane_api.database import Database
+from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RoleMissing, TenantUnknown
+from controlplane_api.identity import audit, sessions
+from controlplane_api.identity.callers import Caller, Need
+
+logger = logging.getLogger(__name__)
+
+PAGE_TOKEN_HEADER = "x-menura-page-token"  # noqa: S105
+#: refusals of one caller that the audit log keeps
+REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    path: Pattern[str]
+    methods: frozenset[str]
+    need: Need
+    #: of a command that stands in the audit log; empty: of none
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandDatabase(Database):
+    """Each of its writing transactions, if it is carried out, says who did what."""
+
+    tenant: str
+    actor: str
+    action: str
+    found: str
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        with Database.write(self) as connection:
+            yield connection
+            audit.record(connection, self.tenant, self.actor, self.action, found=self.found)
+
+
+def rules_of(routers: Iterable[APIRouter]) -> list[Rule]:
+    """In the order in which the application looks for a route. Raises LookupError for a route without a need."""
+    return [_rule(route) for router in routers for route in router.routes if isinstance(route, APIRoute)]
+
+
+def _rule(route: APIRoute) -> Rule:
+    need = NEEDS.get(route.endpoint)
+    if need is None:
+        raise LookupError(f"api.roles says nothing of {route.path}")
+    action = action_of(route.endpoint) if route.endpoint in AUDITED else ""
+    return Rule(route.path_regex, frozenset(route.methods or ()), need, action)
+
+
+def action_of(endpoint: Callable[..., Any]) -> str:
+    return endpoint.__name__.replace("_", " ")
+
+
+class Gate:
+    """ASGI middleware around all routes; paths come undecoded (see `guard`)."""
+
+    def __init__(self, app: ASGIApp, authentication: Authentication, rules: Iterable[Rule]) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._rules = list(rules)
+        self._refusals = Rates(REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        there = [(rule, match) for rule in self._rules if (match := rule.path.match(scope["path"])) is not None]
+        found = next((found for found in there if scope["method"] in found[0].methods), None)
+        if found is None:
+            await _unrouted(scope["method"], [rule for rule, _ in there])(scope, receive, send)
+            return
+        rule, match = found
+        try:
+            state = await self._admit(rule, match.groupdict(), scope)
+        except ControlPlaneError as refused:
+            await _refusal(refused)(scope, receive, send)
+            return
+        await self._app({**scope, "state": {**scope.get("state", {}), **state}}, receive, send)
+
+    async def _admit(self, rule: Rule, named: Mapping[str, str], scope: Scope) -> dict[str, object]:
+        """What the route gets. Raises whatever refuses it."""
+        database, headers = self._authentication.database, Headers(scope=scope)
+        if rule.need is Need.NOBODY:
+            return {"database": database}
+        address = scope["client"][0] if scope.get("client") else ""
+        known = await self._authentication.identify(headers, address)
+        _check_page(known, scope["method"], headers)
+        tenant = unquote(named["tenant"]) if "tenant" in named else None
+        if not known.caller.may(rule.need, tenant):
+            await self._record_refusal(known.caller, rule, tenant)
+            raise _not_allowed(known.caller, rule.need, tenant)
+        if rule.action:
+            _, _, below = scope["path"].partition(f"/{named['tenant']}/" if tenant is not None else "/v1/")
+            database = CommandDatabase(database.engine, tenant or "", known.caller.actor, rule.action, unquote(below))
+        return {"database": database, "caller": known.caller, "known": known}
+
+    async def _record_refusal(self, caller: Caller, rule: Rule, tenant: str | None) -> None:
+        """Of a caller who is known in the tenant; a stranger leaves nothing in it."""
+        is_own = tenant is None or caller.sees(tenant)
+        if not is_own or not self._refusals.of_name(caller.actor).try_take():
+            return
+
+        def record() -> None:
+            with self._authentication.database.write() as connection:
+                action = rule.action or str(rule.need)
+                audit.record(connection, tenant or "", caller.actor, action, refused=RoleMissing.code)
+
+        await run_in_threadpool(record)
+
+
+def _check_page(known: Known, method: str, headers: Headers) -> None:
+    if not known.session or method in ("GET", "HEAD"):
+        return
+    if not sessions.is_page_token(known.session, headers.get(PAGE_TOKEN_HEADER, "")):
+        raise CrossSiteRefused(
+            "answering a request",
+            "it comes with a session and without what the session's page knows",
+            data="Nothing was changed.",
+            remedy="Load the dashboard again. Scripts send a token in place of a session.",
+        )
+
+
+def _not_allowed(caller: Caller, need: Need, tenant: str | None) -> ControlPlaneError:
+    if tenant is not None and not caller.sees(tenant):
+        return TenantUnknown(
+            "answering a request",
+            "there is no such tenant, or none that the caller sees",
+            data="Nothing was changed.",
+            remedy="Check the tenant's name, or use a token of that tenant.",
+        )
+    return RoleMissing(
+        "answering a request",
+        f"{caller.actor} has no role for this: {need}",
+        data="Nothing was changed.",
+        remedy="Use a token with another role.",
+    )
+
+
+def _unrouted(method: str, rules: Iterable[Rule]) -> ASGIApp:
+    methods = sorted(method for rule in rules for method in rule.methods)
+    return unrouted_response(method, 405, {"allow": ", ".join(methods)}) if methods else unrouted_response(method, 404)
+
+
+def _refusal(refused: ControlPlaneError) -> ASGIApp:
+    """RFC 9110 wants a 401 to say how to come with what is missing."""
+    if refused.status >= 500:
+        logger.error("request failed: %s", refused)
+    return problem_response(refused, headers={"www-authenticate": "Bearer"} if refused.status == 401 else None)
