@@ -132,6 +132,7 @@ async def finish_login(
     state: Annotated[str, Query(max_length=256)] = "",
     code: Annotated[str, Query(max_length=MAX_CODE_CHARS)] = "",
     error: Annotated[str, Query(max_length=256)] = "",
+    iss: Annotated[str, Query(max_length=2_048)] = "",
 ) -> Response:
     """Back from the identity provider's page: a session, or the login page with the reason."""
     provider, address = _provider(login), _address(request)
@@ -140,6 +141,8 @@ async def finish_login(
         attempt = Attempt.parse(request.cookies.get(login.attempt_cookie, ""))
         if attempt is None or not hmac.compare_digest(attempt.state.encode(), state.encode()):
             raise _refused("it was not begun by this browser, or too long ago")
+        if iss and iss != provider.settings.issuer:
+            raise _refused("another provider than ours sent this browser back")
         if error or not code:
             raise _refused("the provider did not let this person in")
         caller = await provider.finish(code, attempt, login.redirect_uri)
