@@ -18,7 +18,7 @@ from controlplane_api.identity.api_tokens import ApiToken
 from controlplane_api.identity.callers import Grant, Role
 
 NAME = "admin-token-file"
-ACTOR = "menura api run"
+ACTOR = "start of the API"
 
 
 def ensure_admin_token(database: Database, file: Path) -> None:

@@ -181,7 +181,7 @@ def _forget(response: Response, login: Login, name: str) -> None:
 
 def _provider(login: Login) -> Provider:
     if login.provider is None:
-        raise PathUnknown("logging in", "there is no identity provider", remedy="See --oidc of menura api run.")
+        raise PathUnknown("logging in", "there is no identity provider", remedy="Log in with a token.")
     return login.provider
 
 
