@@ -25,13 +25,14 @@ from controlplane_api.api.authentication import Authentication, Known
 from controlplane_api.api.problems import problem_response, unrouted_response
 from controlplane_api.api.roles import AUDITED, NEEDS
 from controlplane_api.database import Database
-from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RoleMissing, TenantUnknown
+from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid, RoleMissing, TenantUnknown
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
 
 logger = logging.getLogger(__name__)
 
 PAGE_TOKEN_HEADER = "x-menura-page-token"  # noqa: S105
+MAX_BODY_BYTES_OF_NOBODY = 4_096
 #: refusals of one caller that the audit log keeps
 REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
 
@@ -108,6 +109,7 @@ class Gate:
         """What the route gets. Raises whatever refuses it."""
         database, headers = self._authentication.database, Headers(scope=scope)
         if rule.need is Need.NOBODY:
+            _check_body(headers)
             return {"database": database}
         address = scope["client"][0] if scope.get("client") else ""
         known = await self._authentication.identify(headers, address)
@@ -133,6 +135,16 @@ class Gate:
                 audit.record(connection, tenant or "", caller.actor, action, refused=RoleMissing.code)
 
         await run_in_threadpool(record)
+
+
+def _check_body(headers: Headers) -> None:
+    """Of a request of which nothing is known; the guard has seen that its length is a number."""
+    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES_OF_NOBODY:
+        raise RequestInvalid(
+            "reading a request",
+            f"it has more than {MAX_BODY_BYTES_OF_NOBODY} bytes, which who is not known may not send",
+            data="Nothing was changed.",
+        )
 
 
 def _check_page(known: Known, method: str, headers: Headers) -> None:

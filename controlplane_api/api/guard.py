@@ -15,6 +15,8 @@ from controlplane_api.api.problems import problem_response
 from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid
 
 MAX_BODY_BYTES = 16 << 20
+#: int() takes long for very many
+MAX_LENGTH_DIGITS = 20
 LOOPBACK_HOST = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?", re.IGNORECASE)
 SECURITY_HEADERS = {
     "content-security-policy": (
@@ -83,10 +85,11 @@ def _refusal(method: str, headers: Headers) -> ControlPlaneError | None:
             remedy="Send a JSON body, {} at the least, with Content-Type: application/json.",
         )
     length = headers.get("content-length", "")
-    if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
+    is_number = length.isascii() and length.isdigit() and len(length) < MAX_LENGTH_DIGITS
+    if not is_number or int(length) > MAX_BODY_BYTES or "transfer-encoding" in headers:
         return RequestInvalid(
             "reading a request",
-            f"its Content-Length is missing or above {MAX_BODY_BYTES}",
+            f"its Content-Length is missing or above {MAX_BODY_BYTES}, or it has a Transfer-Encoding",
             data="Nothing was changed.",
         )
     return None

@@ -37,7 +37,8 @@ MAX_ANSWER_BYTES = 1 << 20
 #: of a discovery document, and between two looks at keys
 DISCOVERY_SECONDS, KEYS_SECONDS = 600.0, 10.0
 LEEWAY_SECONDS = 60
-MAX_ACTOR_CHARS = 200
+#: of what the provider says of a person; OpenID Connect bounds a subject
+MAX_NAME_CHARS, MAX_SUBJECT_CHARS = 100, 255
 #: by a public key alone: never "none", never a key that both sides have
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
@@ -98,10 +99,13 @@ class Provider:
         grants = self.settings.grants_of(claims)
         subject = str(claims["sub"])
         name = claims.get(self.settings.name_claim, subject)
+        if not 0 < len(subject) <= MAX_SUBJECT_CHARS:
+            raise _refused("its ID token names nobody", "Log in again.")
         if not grants:
             raise _refused("none of this person's groups has a role", "Have an administrator give one of them a role.")
-        shown = subject if name == subject else f"{name} ({subject})"
-        return Caller(f"person {shown}"[:MAX_ACTOR_CHARS], grants)
+        # The subject always stands there whole: a person may choose the name.
+        shown = subject if name == subject else f"{str(name)[:MAX_NAME_CHARS]} ({subject})"
+        return Caller(f"person {shown}", grants)
 
     async def _id_token(self, code: str, attempt: Attempt, redirect_uri: str) -> str:
         settings, known = self.settings, await self._discover()

@@ -83,6 +83,19 @@ def test_token_when_it_is_revoked_or_its_time_is_over_then_the_next_request_is_r
         assert code(client.get(FLEET, headers={"authorization": wrong})) == "CALLER_UNKNOWN"
 
 
+def test_body_when_nobody_is_known_or_its_length_is_none_then_it_is_not_read(client: httpx.Client, database: Database):
+    assert code(client.post("/v1/session", json={"token": "x" * 5_000})) == "REQUEST_INVALID"
+    assert "4096 bytes" in client.post("/v1/session", json={"token": "x" * 5_000}).json()["found"]
+    assert code(client.post(STOP, json={"tables": ["x" * 100_000]})) == "CALLER_MISSING"
+    headers = {**made(database, Role.ADMIN).headers, "content-type": "application/json"}
+
+    def chunks() -> Iterator[bytes]:
+        yield b"{}"
+
+    answer = client.post(STOP, headers=headers, content=chunks())
+    assert "Transfer-Encoding" in answer.json()["found"]
+
+
 def test_secrets_when_they_are_wrong_again_and_again_then_that_address_waits_and_known_callers_do_not(
     no_refill: None, client: httpx.Client, database: Database
 ):

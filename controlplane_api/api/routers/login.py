@@ -118,8 +118,9 @@ def create_login_link(
 async def begin_login(login: CurrentLogin, request: Request) -> Response:
     """To the identity provider's page."""
     provider = _provider(login)
-    login.authentication.attempts.pay(_address(request))
+    paid = login.authentication.attempts.pay(_address(request))
     page, attempt = await provider.begin(login.redirect_uri)
+    paid.give_back()
     response = RedirectResponse(page, status_code=303)
     _set(response, login, login.attempt_cookie, attempt.reveal(), ATTEMPT_SECONDS)
     return response
