@@ -262,6 +262,10 @@ class Stack:
         problem: dict[str, Any] = answer.json()
         return problem
 
+    def login_url(self) -> str:
+        """Of the dashboard: logs one browser in."""
+        return f"http://127.0.0.1:{self.api_port}{self.post('/v1/login-links')['path']}"
+
     def start_sync(
         self, source: str, database: str, table: str, start: object, tenant: str | None = None, **options: object
     ) -> None:
