@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from controlplane_api.api import openapi, problems
 from controlplane_api.api.authentication import Authentication
 from controlplane_api.api.event_stream import EventStreams
-from controlplane_api.api.gate import Gate, Rule, rules_of
+from controlplane_api.api.gate import Gate, Rule, routes_of, rules_of
 from controlplane_api.api.guard import Guard, only_json
 from controlplane_api.api.roles import NEEDS
 from controlplane_api.api.routers import (
@@ -87,8 +87,9 @@ def create_app(database: Database, access: Access) -> ASGIApp:
     app.state.login = login.Login(authentication, access.provider, f"{access.public_url}{login.CALLBACK}")
     app.state.streams = EventStreams()
     problems.install(app)
-    openapi.describe(app, NEEDS, authentication.cookie)
     gate_rules = rules_of(ROUTERS)
+    needs = [(route, NEEDS[route.endpoint]) for route in routes_of(ROUTERS)]
+    openapi.describe(app, needs, authentication.cookie)
     for router in ROUTERS:
         app.include_router(router)
     for path, name, media_type in DASHBOARD:

@@ -46,7 +46,11 @@ class Rule:
 
 def rules_of(routers: Iterable[APIRouter]) -> list[Rule]:
     """In the order in which the application looks for a route. Raises LookupError for a route without a need."""
-    return [_rule(route) for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    return [_rule(route) for route in routes_of(routers)]
+
+
+def routes_of(routers: Iterable[APIRouter]) -> list[APIRoute]:
+    return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
 
 
 def _rule(route: APIRoute) -> Rule:

@@ -5,7 +5,7 @@ may answer is named once (`EVERYWHERE`). `tests/controlplane_api/test_openapi.py
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -59,7 +59,8 @@ EVERYWHERE = refusals(CrossSiteRefused, RequestInvalid, DatabaseUnavailable, Men
 UNKNOWN = (CallerMissing, CallerUnknown, AttemptsTooMany)
 UNFIT = (RoleMissing, TenantUnknown)
 BEARER, SESSION = "token", "session"
-Needs = Mapping[Callable[..., Any], Need]
+#: of all routes that the document has
+Needs = Sequence[tuple[APIRoute, Need]]
 
 
 def operation_name(route: APIRoute) -> str:
@@ -98,9 +99,8 @@ def _document(app: FastAPI, needs: Needs, cookie: str) -> dict[str, Any]:
             "description": "Of a browser; commands have X-Menura-Page-Token too.",
         },
     }  # fmt: skip
-    for route in app.routes:
-        if isinstance(route, APIRoute) and route.include_in_schema:
-            _say_need(document["paths"][route.path_format], route, needs[route.endpoint])
+    for route, need in needs:
+        _say_need(document["paths"][route.path_format], route, need)
     for path in document["paths"].values():
         if "get" in path:
             path["head"] = _head(path["get"])

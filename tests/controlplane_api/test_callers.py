@@ -196,6 +196,59 @@ def test_command_when_it_is_carried_out_then_the_audit_log_says_who_and_what_is_
     ]
 
 
+def test_command_when_it_is_planned_or_comes_again_with_its_key_then_the_audit_log_has_it_once_for_each_caller(
+    client: httpx.Client, database: Database, registry: SqlRegistry
+):
+    facts.record_shop(registry)
+    of_shop = "/api/v1/tenants/acme/sources/shop"
+    rule = {"tables": {"database": "*", "future": True}}
+    first, second = made(database, Role.OPERATOR), made(database, Role.OPERATOR)
+    admin = made(database, Role.ADMIN)
+    for caller in (first, second):
+        keyed = {**caller.headers, "idempotency-key": "k-1"}
+        asked = [client.post(f"{of_shop}/start", json=rule, headers=keyed) for _ in range(2)]
+        assert [answer.headers.get("idempotency-replayed") for answer in asked] == [None, "true"]
+        assert client.post(
+            f"{of_shop}/stop", params={"dry_run": True}, json={"tables": "all"}, headers=keyed
+        ).is_success
+    made_rule = client.get(f"{of_shop}/rules", headers=first.headers).json()["rules"][0]["rule"]
+    assert client.post(f"{of_shop}/rules/{made_rule}/remove", json={}, headers=second.headers).is_success
+    keyed = {**admin.headers, "idempotency-key": "k-1"}
+    fleet = {"agents": {"agent-1": {"sources": {"crm": {"configuration": {"kind": "mysql", "host": "localhost"}}}}}}
+    for path, query in (("plan", {}), ("apply", {"dry_run": True}), ("apply", {}), ("apply", {})):
+        applied = client.post(f"/api/v1/tenants/acme/fleet/{path}", params=query, json=fleet, headers=keyed)
+        assert applied.json()["applied"] is (path == "apply" and not query), applied.text
+    path = "/api/v1/tenants/acme/api-tokens"
+    planned = client.post(path, params={"dry_run": True}, json={"name": "x", "role": "viewer"}, headers=admin.headers)
+    assert planned.json()["token"] == ""
+    body = {"name": "x", "role": "viewer"}
+    refused = client.post(path, json=body, headers=keyed)
+    assert code(refused) == "REQUEST_INVALID" and "no Idempotency-Key" in refused.json()["found"]
+    created = client.post(path, json=body, headers=admin.headers).json()["id"]
+    keyed["idempotency-key"] = "k-2"
+    for _ in range(2):
+        revoked = client.post(f"{path}/{created}/revoke", json={}, headers=keyed).json()
+        assert (revoked["id"], revoked["revoked_at_us"] is None) == (created, False)
+    entries, cursor = [], ""
+    while cursor is not None:
+        query = {"limit": 2, "cursor": cursor}
+        page = client.get("/api/v1/tenants/acme/audit", params=query, headers=admin.headers).json()
+        entries += page["entries"]
+        cursor = page["next_cursor"]
+    assert [(entry["actor"].split()[1], entry["action"], entry["found"]) for entry in entries[::-1]] == [
+        (first.id, "start tables", "sources/shop/start"),
+        (second.id, "start tables", "sources/shop/start"),
+        (second.id, "remove rule", f"sources/shop/rules/{made_rule}/remove"),
+        (admin.id, "create source by a fleet", "crm of agent agent-1"),
+        (admin.id, "create api token", f"{created} (x), viewer of acme"),
+        (admin.id, "revoke api token", created),
+    ]
+    shown = client.get(path, params={"limit": 2}, headers=admin.headers).json()
+    rest = client.get(path, params={"cursor": shown["next_cursor"]}, headers=admin.headers).json()
+    assert [each["id"] for each in shown["api_tokens"] + rest["api_tokens"]] == [created, admin.id, second.id, first.id]
+    assert (len(shown["api_tokens"]), rest["next_cursor"]) == (2, None)
+
+
 def test_audit_when_a_tenant_does_more_than_is_kept_then_only_its_oldest_go(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ):
