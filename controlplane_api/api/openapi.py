@@ -93,7 +93,7 @@ def _document(app: FastAPI, needs: Needs, cookie: str) -> dict[str, Any]:
     problem = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
     document["components"]["schemas"] |= {**problem.pop("$defs"), SCHEMA: problem}
     document["components"]["securitySchemes"] = {
-        BEARER: {"type": "http", "scheme": "bearer", "description": "A token of `menura api-token create`."},
+        BEARER: {"type": "http", "scheme": "bearer", "description": "A token of the API."},
         SESSION: {
             "type": "apiKey", "in": "cookie", "name": cookie,
             "description": "Of a browser; commands have X-Menura-Page-Token too.",

@@ -23,6 +23,7 @@ class PromptProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.access_log = False  # its lines have queries, and so the codes of logins
         self._watch()
 
     def data_received(self, data: bytes) -> None:
