@@ -17,6 +17,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TypeVar
 
 from menura.instants import now_us
+from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
@@ -187,6 +188,15 @@ class Authentication:
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await run_in_threadpool(work)
+
+
+def is_good_still(connection: Connection, known: Known) -> bool:
+    """Whether what a caller has shown is good still: an answer that goes on asks again and again."""
+    now = now_us()
+    if known.session:
+        return sessions.session_of(connection, known.session, now) is not None
+    row_id = known.whose.token_id
+    return row_id is None or api_tokens.is_good(connection, row_id, now)
 
 
 def _unknown() -> CallerUnknown:

@@ -124,6 +124,10 @@ def row_of(connection: Connection, token: str) -> AnyRow | None:
     return connection.execute(named.where(Row.token == token)).first()
 
 
+def is_good(connection: Connection, row_id: int, now: int) -> bool:
+    return connection.execute(select(Row.id).where(Row.id == row_id, *_live(now))).first() is not None
+
+
 def is_live(row: AnyRow, now: int) -> bool:
     return row.revoked_at_us is None and (row.expires_at_us is None or row.expires_at_us > now)
 

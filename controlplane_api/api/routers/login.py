@@ -71,6 +71,7 @@ def current_known(request: Request) -> Known:
 
 
 CurrentLogin = Annotated[Login, Depends(current_login)]
+CurrentKnown = Annotated[Known, Depends(current_known)]
 
 
 @router.get("/login")
@@ -92,7 +93,7 @@ async def open_session(body: SessionOpen, login: CurrentLogin, request: Request)
 
 
 @router.get("/session")
-def get_session(caller: CurrentCaller, known: Annotated[Known, Depends(current_known)]) -> SessionView:
+def get_session(caller: CurrentCaller, known: CurrentKnown) -> SessionView:
     """Who asks, with a token or a session."""
     grants = [GrantView(role=grant.role, tenant=grant.tenant) for grant in caller.grants]
     page_token = sessions.page_token(known.session) if known.session else ""
@@ -112,9 +113,7 @@ def end_session(_body: SessionCommand, login: CurrentLogin, request: Request) ->
 
 
 @router.post("/login-links")
-def create_login_link(
-    _body: SessionCommand, login: CurrentLogin, known: Annotated[Known, Depends(current_known)]
-) -> LoginLinkCreated:
+def create_login_link(_body: SessionCommand, login: CurrentLogin, known: CurrentKnown) -> LoginLinkCreated:
     """A link to the dashboard that logs one browser in, as the caller, within ten minutes."""
     with login.authentication.database.write() as connection:
         made = sessions.create_link(connection, known.whose, now_us())
