@@ -162,7 +162,6 @@ def _not_allowed(caller: Caller, need: Need, tenant: str | None) -> ControlPlane
 
 
 def _refusal(refused: ControlPlaneError) -> ASGIApp:
-    """RFC 9110 wants a 401 to say how to come with what is missing."""
     if refused.status >= 500:
         logger.error("request failed: %s", refused)
-    return problem_response(refused, headers={"www-authenticate": "Bearer"} if refused.status == 401 else None)
+    return problem_response(refused)

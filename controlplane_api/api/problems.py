@@ -46,7 +46,9 @@ def problem_response(
         **problem_facts(error),
         **({"errors": list(errors)} if errors else {}),
     }
-    return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
+    # RFC 9110 wants a 401 to say how to come with what is missing.
+    challenge = {"www-authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse(body, status, {**challenge, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

@@ -138,7 +138,8 @@ def test_session_when_a_browser_logs_in_by_a_link_then_it_is_good_once_and_ends_
     path = client.post("/api/v1/login-links", json={}, headers=operator.headers).json()["path"]
     link = path.removeprefix("/login#")
     browser = logged_in(client, link=link)
-    assert code(client.post("/api/v1/session", json={"link": link})) == "CALLER_UNKNOWN"
+    spent = client.post("/api/v1/session", json={"link": link})
+    assert (code(spent), spent.headers["www-authenticate"]) == ("CALLER_UNKNOWN", "Bearer")
     session = client.get("/api/v1/session", headers=browser).json()
     assert session["actor"] == f"token {operator.id} (operator-of-tests)"
     assert session["grants"] == [{"role": "operator", "tenant": "acme"}]
