@@ -21,6 +21,8 @@ COMMANDS = {
     "up": ("controlplane_api.commands.up", "app"),
     "agents": ("controlplane_api.commands.agents", "app"),
     "audit": ("controlplane_api.commands.agents", "audit_app"),
+    "api-token": ("controlplane_api.commands.api_token", "app"),
+    "login": ("controlplane_api.commands.login", "app"),
     "token": ("controlplane_api.commands.token", "app"),
     "sources": ("controlplane_api.commands.sources", "app"),
     "plan": ("controlplane_api.commands.fleet", "plan_app"),
@@ -36,6 +38,9 @@ COMMANDS = {
 
 def main() -> int:
     """Run `sys.argv`, whose first element is "menura WORD"; returns or exits with the command's exit code."""
+    # Typer is not there for those who only look which words there are.
+    from controlplane_api.commands.options import add_access_options  # noqa: PLC0415
+
     program = sys.argv[0]
     module, name = COMMANDS[program.rpartition(" ")[2]]
     app: typer.Typer = getattr(importlib.import_module(module), name)
@@ -48,6 +53,7 @@ def main() -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
+        add_access_options(app)
         app(prog_name=program)
     except MenuraError as error:
         print(f"{program}: {error}", file=sys.stderr)

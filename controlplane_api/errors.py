@@ -244,36 +244,44 @@ class ConfigurationRefused(RequestError):
     """A source's configuration holds a secret, or what no agent could read."""
 
     status = 422
+    fix = (
+        'Correct the setting that the problem names; a secret is {"file": NAME} or {"env": NAME} on the agent\'s host.'
+    )
 
 
 class FleetInvalid(RequestError):
     """A file of a command can't be read."""
 
     exit_code = 2
+    fix = "Correct the line that the message names."
 
 
 class ConfigurationTooLarge(RequestError):
-    """All configurations of one agent travel together."""
+    """All configurations of one agent travel together, and are too large or too many for that."""
 
     status = 409
+    fix = "Give some sources to another agent, or list fewer tables in their filters."
 
 
 class SourceConfigured(RequestError):
-    """It is there already."""
+    """The source is configured already."""
 
     status = 409
+    fix = "Change the source's configuration in place of adding it."
 
 
 class SourceNotConfigured(RequestError):
-    """The control plane has no configuration of it: its agent's own file may have one."""
+    """The control plane has no configuration of the source: its agent's own file may have one."""
 
     status = 404
+    fix = "Check the spelling, or add the source."
 
 
 class SourceSyncing(RequestError):
-    """Its tables are synced."""
+    """Tables of the source are synced."""
 
     status = 409
+    fix = "Stop them first, or let the request stop them."
 
 
 class TokenUnknown(RequestError):
@@ -288,6 +296,71 @@ class TokensTooMany(RequestError):
 
     status = 409
     fix = "Revoke those that nobody needs."
+
+
+class CallerMissing(RequestError):
+    """The request has neither a token nor a session."""
+
+    status = 401
+    fix = "Send Authorization: Bearer with a token of the API, or log in at /login."
+
+
+class CallerUnknown(RequestError):
+    """The token or the session is not good, or not good any more."""
+
+    status = 401
+    fix = "Use a token that is neither revoked nor over, or log in again."
+
+
+class RoleMissing(RequestError):
+    """The caller is known, and may not do this."""
+
+    status = 403
+    fix = "Use a token with another role; an administrator makes one."
+
+
+class TenantUnknown(RequestError):
+    """There is no tenant of this name, or the caller has no role in it: nobody is told which."""
+
+    status = 404
+    fix = "Check the spelling, or use a token of that tenant."
+
+
+class AttemptsTooMany(RequestError):
+    """From this address, or with this token's name, too many attempts came with a secret that is not good."""
+
+    status = 429
+    terminal = False
+    fix = "Try again in a minute."
+
+
+class ApiTokenUnknown(RequestError):
+    """There is no API token of this name in the tenant, or in the fleet."""
+
+    status = 404
+    fix = "The list of API tokens has all names."
+
+
+class ApiTokensTooMany(RequestError):
+    """The tenant, or the fleet, has as many good API tokens as it may."""
+
+    status = 409
+    fix = "Revoke those that nobody needs."
+
+
+class LoginRefused(RequestError):
+    """The identity provider does not say that this person may come in."""
+
+    status = 403
+    fix = "Log in again, with an account that the provider's administrator has given a role."
+
+
+class LoginProviderAway(RequestError):
+    """The identity provider can't be reached, or says what can't be understood."""
+
+    status = 503
+    terminal = False
+    fix = "Log in later, or with a token; the operator finds the reason in the API's log."
 
 
 class CaMissing(RequestError):
@@ -320,16 +393,29 @@ class LakeUntold(StageSilent):
 
 
 class CrossSiteRefused(RequestError):
-    """The request may come from another site's page: its Host, its Origin or its Content-Type says so."""
+    """The request may come from another site's page: its Host, Origin or Content-Type says so, or a session comes
+    without what its page knows."""
 
     status = 403
-    fix = "Use a loopback address, and send JSON with Content-Type: application/json."
+    fix = "Use the API's own address, send JSON with Content-Type: application/json, and a token in place of a session."
 
 
 class ListenRefused(ControlPlaneError):
-    """An address that is not loopback, or is taken."""
+    """An address that is taken, or that others could reach without TLS."""
 
     exit_code = 23
+
+
+class LoginUnusable(ControlPlaneError):
+    """The settings of the identity provider."""
+
+    exit_code = 29
+
+
+class TokenFileUnusable(ControlPlaneError):
+    """A file that should have a token of the API."""
+
+    exit_code = 30
 
 
 class ApiUnreachable(ControlPlaneError):

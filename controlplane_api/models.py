@@ -136,12 +136,56 @@ class KeptAnswer(Base):
 
     #: of the path; empty where it names none
     tenant: Mapped[str] = mapped_column(primary_key=True)
+    #: as the audit log names it
+    caller: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
     at_us: Mapped[int]
     #: of method, path, query and body
     request_sha256: Mapped[str]
     #: as JSON; none: too large
     answer: Mapped[str | None]
+
+
+class ApiToken(Base):
+    """What a person or a script shows the API: see `identity.api_tokens`. A row stays for a while after its end."""
+
+    __tablename__ = "api_token"
+    __table_args__ = (UniqueConstraint("token"), Index(None, "tenant_id"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    #: its public half
+    token: Mapped[str]
+    secret_argon2: Mapped[str]
+    name: Mapped[str]
+    #: of `identity.callers.Role`
+    role: Mapped[str]
+    #: none: the whole fleet
+    tenant_id: Mapped[int | None] = mapped_column(ForeignKey("tenant.id"))
+    #: who has made it
+    created_by: Mapped[str]
+    created_at_us: Mapped[int]
+    #: none: never, as that of `menura api run --admin-token-file`
+    expires_at_us: Mapped[int | None]
+    revoked_at_us: Mapped[int | None]
+
+
+class WebSession(Base):
+    """What a browser's cookie names, or a link that makes one: see `identity.sessions`."""
+
+    __tablename__ = "web_session"
+    __table_args__ = (UniqueConstraint("secret_sha256"), Index(None, "actor"), Index(None, "token_id"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    secret_sha256: Mapped[str]
+    #: is good once, for a session
+    link: Mapped[bool]
+    actor: Mapped[str]
+    #: [role, tenant or null] each; of a session without a token
+    grants: Mapped[list[Any]]
+    #: whose role it has, as long as that token is good
+    token_id: Mapped[int | None] = mapped_column(ForeignKey("api_token.id", ondelete="CASCADE"))
+    created_at_us: Mapped[int]
+    expires_at_us: Mapped[int]
 
 
 class Source(Base):

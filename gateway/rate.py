@@ -25,6 +25,10 @@ class Rate:
         self._level -= amount
         return True
 
+    def put_back(self, amount: float = 1) -> None:
+        """Of what was taken and not used."""
+        self._level = min(self.burst, self._level + amount)
+
     async def take(self, amount: float) -> None:
         """Take it in any case, and wait until the bucket would have had it."""
         self._fill()

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
@@ -23,7 +24,7 @@ from spark_sink.ingest.query import Sink, SinkSettings, condition
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.records import FOLDER
 from spark_sink.lake.retention import KEEP_HOURS
-from spark_sink.reporter import LakeName, Reporter
+from spark_sink.reporter import Access, LakeName, Reporter
 from spark_sink.spark import start_session
 
 WAIT_SECONDS = 1
@@ -90,7 +91,12 @@ def _outside(arguments: argparse.Namespace, settings: SinkSettings, status: Sink
             raise SinkSettingInvalid(
                 "reading the arguments", f"--name {name!r}", remedy="Use 1 to 63 of a-z, 0-9, '-' and '_'"
             )
-        reporter = Reporter(arguments.api, LakeName(name, settings.lake, settings.landing), status)
+        reporter = Reporter(
+            arguments.api,
+            LakeName(name, settings.lake, settings.landing),
+            status,
+            Access(arguments.api_token_file, arguments.api_ca),
+        )
         try:
             yield reporter
         except SinkError as failure:
@@ -231,6 +237,11 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument(
         "--api", metavar="URL", help="the control plane's, which is told how the lake is (http://127.0.0.1:7080)"
     )
+    said = "file with a token of the role sink, for --api (MENURA_API_TOKEN_FILE)"
+    token_file, ca = (os.environ.get(f"MENURA_API_{name}") for name in ("TOKEN_FILE", "CA"))
+    running.add_argument("--api-token-file", metavar="FILE", type=Path, help=said, default=token_file or None)
+    said = "file with the CA of an https:// --api, in place of the system's (MENURA_API_CA)"
+    running.add_argument("--api-ca", metavar="FILE", type=Path, help=said, default=ca or None)
     running.add_argument("--name", metavar="NAME", help="the lake's, unique among lakes (default: of host and lake)")
     running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     running.add_argument(

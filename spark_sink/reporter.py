@@ -11,12 +11,15 @@ nothing by this machine's clock.
 """
 
 import logging
+import re
 import secrets
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -48,6 +51,7 @@ MAX_BACKOFF_SECONDS = 15.0
 REQUEST_SECONDS = 10.0
 #: for the last report of a sink that ends
 FAREWELL_SECONDS = 5.0
+MAX_TOKEN_FILE_BYTES = 4_096
 #: stopped tables of a page: their messages are long
 PAGE_STOPS = 200
 
@@ -76,11 +80,22 @@ class LakeName:
     landing: str
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How the sink comes to the control plane's API: both files are read for each report, so they may change."""
+
+    #: with a token of the role sink; None: it is asked for none
+    token: Path | None = None
+    #: whose certificates are good; None: those that the system trusts
+    ca: Path | None = None
+
+
 class Reporter:
     """Raises `SinkSettingInvalid` for an address that is none."""
 
-    def __init__(self, api: str, lake: LakeName, status: SinkStatus) -> None:
+    def __init__(self, api: str, lake: LakeName, status: SinkStatus, access: Access = Access()) -> None:
         self._address = parse_api(api)
+        self._access = access
         self._lake = lake
         self._status = status
         self._retry: Callable[[Sequence[TableId]], None] = lambda _tables: None
@@ -185,9 +200,10 @@ class Reporter:
 
     def _send(self, report: LakeReport) -> LakeReply:
         try:
-            with closing(_connect(self._address)) as connection:
+            headers = {"Content-Type": "application/json", **_authorization(self._access)}
+            with closing(_connect(self._address, self._access)) as connection:
                 path = f"{self._address.path.rstrip('/')}/api/v1/lakes/{quote(self._lake.name, safe='')}"
-                connection.request("PUT", path, encode_report(report), {"Content-Type": "application/json"})
+                connection.request("PUT", path, encode_report(report), headers)
                 return _read_reply(connection.getresponse())
         except (OSError, HTTPException) as failure:
             raise NotDelivered(type(failure).__name__) from failure
@@ -250,11 +266,24 @@ def _stop(stop: StoppedTable) -> LakeStop:
     )
 
 
-def _connect(address: SplitResult) -> HTTPConnection:
+def _connect(address: SplitResult, access: Access) -> HTTPConnection:
     """Straight to the address: no proxy stands between a sink and its control plane."""
-    kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
     assert address.hostname is not None
-    return kind(address.hostname, address.port, timeout=REQUEST_SECONDS)
+    if address.scheme == "http":
+        return HTTPConnection(address.hostname, address.port, timeout=REQUEST_SECONDS)
+    trusted = ssl.create_default_context(cafile=access.ca)
+    return HTTPSConnection(address.hostname, address.port, timeout=REQUEST_SECONDS, context=trusted)
+
+
+def _authorization(access: Access) -> dict[str, str]:
+    """Raises OSError, and `NotDelivered` for a file without a token, which is not shown."""
+    if access.token is None:
+        return {}
+    with access.token.open("rb") as opened:
+        token = opened.read(MAX_TOKEN_FILE_BYTES).strip()
+    if re.fullmatch(rb"[!-~]+", token) is None:
+        raise NotDelivered(f"{access.token} has no token")
+    return {"Authorization": f"Bearer {token.decode()}"}
 
 
 def _read_reply(response: HTTPResponse) -> LakeReply:

@@ -53,9 +53,18 @@ def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 300, eve
         time.sleep(growing if every is None else every)
 
 
-def http_client(url: str) -> httpx.Client:
-    """Each request on a connection of its own: a server that closes an idle one may do so under a request."""
-    return httpx.Client(base_url=url, timeout=300, limits=httpx.Limits(max_keepalive_connections=0))
+def http_client(url: str, token_file: Path | None = None) -> httpx.Client:
+    """Each request on a connection of its own: a server that closes an idle one may do so under a request.
+
+    `token_file`: with a token of the API, once it is there.
+    """
+
+    def authorize(request: httpx.Request) -> httpx.Request:
+        if token_file is not None and token_file.exists():
+            request.headers["authorization"] = f"Bearer {token_file.read_text().strip()}"
+        return request
+
+    return httpx.Client(base_url=url, timeout=300, limits=httpx.Limits(max_keepalive_connections=0), auth=authorize)
 
 
 @dataclass(eq=False)
@@ -151,13 +160,26 @@ class Stack:
             *(certified if self.with_ca else []),
         )  # fmt: skip
         self.api = self._process(
-            "api", "api", "run", "--database", self.database, "--listen", f"127.0.0.1:{self.api_port}"
+            "api",
+            "api",
+            "run",
+            "--database",
+            self.database,
+            "--listen",
+            f"127.0.0.1:{self.api_port}",
+            "--admin-token-file",
+            str(self.token_file),
         )
         self.sink = self._process(
             "sink", "sink", "run", "--landing", str(self.landing), "--lake", str(self.lake),
-            "--api", f"http://127.0.0.1:{self.api_port}",
+            "--api", f"http://127.0.0.1:{self.api_port}", "--api-token-file", str(self.token_file),
         )  # fmt: skip
-        self.client = http_client(f"http://127.0.0.1:{self.api_port}")
+        self.client = http_client(f"http://127.0.0.1:{self.api_port}", self.token_file)
+
+    @property
+    def token_file(self) -> Path:
+        """Of an admin of the whole fleet, as `menura up` names it; the API writes it at its start."""
+        return self.folder / "api.token"
 
     def _process(self, name: str, *arguments: str) -> Process:
         return Process(list(arguments), self.folder / f"{name}.log")
@@ -240,6 +262,10 @@ class Stack:
         problem: dict[str, Any] = answer.json()
         return problem
 
+    def login_url(self) -> str:
+        """Of the dashboard: logs one browser in."""
+        return f"http://127.0.0.1:{self.api_port}{self.post('/api/v1/login-links')['path']}"
+
     def start_sync(
         self, source: str, database: str, table: str, start: object, tenant: str | None = None, **options: object
     ) -> None:
@@ -253,6 +279,7 @@ class Stack:
 
         where = {
             "MENURA_API": f"http://127.0.0.1:{self.api_port}",
+            "MENURA_API_TOKEN_FILE": str(self.token_file),
             "MENURA_TENANT": tenant or self.tenant,
             "COLUMNS": "1000",
         }

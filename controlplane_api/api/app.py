@@ -1,6 +1,9 @@
-"""The API as an ASGI application: REST under /api/v1, the dashboard at /, all behind the guard."""
+"""The API as an ASGI application: REST under /api/v1, the dashboard at /, all behind the guard and the gate."""
 
+import re
+from dataclasses import dataclass
 from importlib.resources import files
+from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI
 from menura.addresses import is_loopback
@@ -8,11 +11,28 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from controlplane_api.api import openapi, problems
+from controlplane_api.api.authentication import Authentication
 from controlplane_api.api.event_stream import EventStreams
+from controlplane_api.api.gate import Gate, Rule, routes_of, rules_of
 from controlplane_api.api.guard import Guard, only_json
-from controlplane_api.api.routers import configurations, dumps, events, fleet, identities, lakes, rules, service, tables
+from controlplane_api.api.roles import NEEDS
+from controlplane_api.api.routers import (
+    api_tokens,
+    configurations,
+    dumps,
+    events,
+    fleet,
+    identities,
+    lakes,
+    login,
+    rules,
+    service,
+    tables,
+)
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
+from controlplane_api.identity.callers import Need
+from controlplane_api.identity.oidc import Provider
 
 #: path, file in `dashboard`, media type
 DASHBOARD = (
@@ -20,16 +40,42 @@ DASHBOARD = (
     ("/dashboard.css", "dashboard.css", "text/css"),
     ("/dashboard.js", "dashboard.js", "text/javascript"),
     ("/mark.svg", "mark.svg", "image/svg+xml"),
+    ("/login", "login.html", "text/html"),
+    ("/login.js", "login.js", "text/javascript"),
 )
+OPENAPI = "/api/v1/openapi.json"
+ROUTERS = tuple(
+    module.router
+    for module in (
+        fleet, configurations, identities, api_tokens, tables, events, rules, dumps, lakes, login, service,
+    )
+)  # fmt: skip
 
 
-def create_app(database: Database) -> ASGIApp:
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How callers come, and who may."""
+
+    #: as browsers know it, without a path
+    public_url: str = "http://127.0.0.1:7080"
+    #: whoever shows neither token nor session may do everything
+    anonymous: bool = False
+    #: other machines reach it, by HTTPS
+    beyond_loopback: bool = False
+    provider: Provider | None = None
+
+    @property
+    def secure(self) -> bool:
+        return self.public_url.startswith("https:")
+
+
+def create_app(database: Database, access: Access) -> ASGIApp:
     """The application over an open database, which the caller closes."""
     # FastAPI's own documentation pages load scripts from elsewhere.
     app = FastAPI(
         title="Menura",
         version="1",
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=OPENAPI,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -37,15 +83,26 @@ def create_app(database: Database) -> ASGIApp:
         responses=openapi.EVERYWHERE,
         generate_unique_id_function=openapi.operation_name,
     )
-    app.state.database = database
+    authentication = Authentication(database, anonymous=access.anonymous, secure=access.secure)
+    app.state.login = login.Login(authentication, access.provider, f"{access.public_url}{login.CALLBACK}")
     app.state.streams = EventStreams()
     problems.install(app)
-    openapi.describe(app)
-    for module in (fleet, configurations, identities, tables, events, rules, dumps, lakes, service):
-        app.include_router(module.router)
+    gate_rules = rules_of(ROUTERS)
+    needs = [(route, NEEDS[route.endpoint]) for route in routes_of(ROUTERS)]
+    openapi.describe(app, needs, authentication.cookie)
+    for router in ROUTERS:
+        app.include_router(router)
     for path, name, media_type in DASHBOARD:
         _serve(app, path, (files("controlplane_api.api") / "dashboard" / name).read_bytes(), media_type)
-    return Guard(app)  # outside of everything, so that an answer to a defect has its headers too
+        gate_rules.append(_rule(path, Need.NOBODY))
+    gate_rules.append(_rule(OPENAPI, Need.ANYBODY_KNOWN))
+    public_host = None if access.beyond_loopback else urlsplit(access.public_url).netloc
+    # The guard is outside of everything, so that an answer to a defect has its headers too.
+    return Guard(Gate(app, authentication, gate_rules), public_host)
+
+
+def _rule(path: str, need: Need) -> Rule:
+    return Rule(re.compile(f"^{re.escape(path)}$"), frozenset({"GET"}), need)
 
 
 def _serve(app: FastAPI, path: str, content: bytes, media_type: str) -> None:
@@ -56,16 +113,26 @@ def _serve(app: FastAPI, path: str, content: bytes, media_type: str) -> None:
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """HOST and PORT of a loopback address; raises `ListenRefused` for any other."""
+    """HOST and PORT; raises `ListenRefused`."""
     host, separator, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    doing = "opening the API's port"
     if not separator or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ListenRefused(doing, f"{listen!r} is not an address", remedy="Set --listen to HOST:PORT.")
-    if not is_loopback(host):
         raise ListenRefused(
-            doing,
-            f"{listen} can be reached from other machines, and the API does not know its callers yet",
-            remedy="Listen on 127.0.0.1 and reach it through an SSH tunnel.",
+            "opening the API's port", f"{listen!r} is not an address", remedy="Set --listen to HOST:PORT."
         )
     return host, int(port)
+
+
+TLS_REMEDY = "Give --tls-certificate and --tls-key, or listen on 127.0.0.1 and reach it through an SSH tunnel."
+
+
+def check_listen(listen: str, *, has_tls: bool, anonymous: bool, remedy: str = TLS_REMEDY) -> None:
+    """Raises `ListenRefused` for an address at which others could read along, or come as nobody."""
+    host, _ = parse_listen(listen)
+    doing, found = "opening the API's port", f"{listen} can be reached from other machines"
+    if is_loopback(host):
+        return
+    if anonymous:
+        raise ListenRefused(doing, f"{found}, which --anonymous is not for", remedy="Leave --anonymous out.")
+    if not has_tls:
+        raise ListenRefused(doing, f"{found}, and tokens would travel in clear", remedy=remedy)

@@ -1,6 +1,8 @@
 """The REST interface as the commands use it: one tenant of one API."""
 
+import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
@@ -11,6 +13,9 @@ from pydantic import ValidationError
 from controlplane_api.api.views import (
     Accepted,
     AgentChanged,
+    ApiTokenCreated,
+    ApiTokens,
+    ApiTokenView,
     Audit,
     ConfigurationChanged,
     ConfigurationView,
@@ -22,6 +27,7 @@ from controlplane_api.api.views import (
     FleetPlan,
     LakeForgotten,
     Lakes,
+    LoginLinkCreated,
     OperationDetail,
     Operations,
     OtherServerView,
@@ -50,11 +56,14 @@ V = TypeVar("V", bound=View)
 class ApiClient:
     """Raises `ApiUnreachable` and `ApiFailed`. Close it, or use it as a context."""
 
-    def __init__(self, api: str, tenant: str) -> None:
+    def __init__(self, api: str, tenant: str, token: str = "", ca: Path | None = None) -> None:
+        """`token`: of the API. `ca`: whose certificates are good, in place of those that the system trusts."""
         self._api = api
         self._base = f"/api/v1/tenants/{quote(tenant, safe='')}"
         try:
-            self._http = httpx.Client(base_url=api, timeout=30, follow_redirects=False)
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            verify = True if ca is None else ssl.create_default_context(cafile=ca)
+            self._http = httpx.Client(base_url=api, timeout=30, headers=headers, verify=verify, trust_env=False)
         except (httpx.InvalidURL, ValueError) as broken:
             raise ApiUnreachable(
                 "reading the API's address", str(broken), remedy="Set --api to http://HOST:PORT."
@@ -95,6 +104,20 @@ class ApiClient:
     def revoke_token(self, token: str) -> TokenView:
         return self._ask(TokenView, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
 
+    def create_api_token(self, name: str, role: str, ttl_seconds: int, *, fleet: bool) -> ApiTokenCreated:
+        body = {"name": name, "role": role, "ttl_seconds": ttl_seconds}
+        return self._ask(ApiTokenCreated, "POST", _api_tokens(fleet), body=body, of_tenant=not fleet)
+
+    def api_tokens(self, *, fleet: bool) -> ApiTokens:
+        return self._ask(ApiTokens, "GET", _api_tokens(fleet), query={"limit": PAGE_TABLES}, of_tenant=not fleet)
+
+    def revoke_api_token(self, token: str, *, fleet: bool) -> ApiTokenView:
+        path = f"{_api_tokens(fleet)}/{quote(token, safe='')}/revoke"
+        return self._ask(ApiTokenView, "POST", path, body={}, of_tenant=not fleet)
+
+    def create_login_link(self) -> LoginLinkCreated:
+        return self._ask(LoginLinkCreated, "POST", "/api/v1/login-links", body={}, of_tenant=False)
+
     def add_agent(self, agent: str) -> AgentChanged:
         return self._ask(AgentChanged, "POST", "/agents", body={"agent": agent})
 
@@ -122,8 +145,9 @@ class ApiClient:
         path = f"/fleet/{'apply' if apply else 'plan'}"
         return self._ask(FleetPlan, "POST", path, body={"agents": agents, "prune": prune})
 
-    def audit(self, limit: int) -> Audit:
-        return self._ask(Audit, "GET", "/audit", query={"limit": limit})
+    def audit(self, limit: int, *, fleet: bool = False) -> Audit:
+        path = "/api/v1/audit" if fleet else "/audit"
+        return self._ask(Audit, "GET", path, query={"limit": limit}, of_tenant=not fleet)
 
     def other_server(self, source: str) -> OtherServerView:
         return self._ask(OtherServerView, "GET", f"/sources/{quote(source, safe='')}/other-server")
@@ -249,6 +273,10 @@ class ApiClient:
                 f"its answer is not of the form of this version ({strange.error_count()} differences)",
                 remedy="Use the same version on both sides.",
             ) from strange
+
+
+def _api_tokens(fleet: bool) -> str:
+    return "/api/v1/api-tokens" if fleet else "/api-tokens"
 
 
 def _dump_path(source: str, dump: str) -> str:

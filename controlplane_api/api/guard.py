@@ -1,10 +1,10 @@
-"""The gate before every request: who may ask from where, and which headers every answer carries.
+"""Before every request: from where it may come, and which headers every answer carries; who asks is `gate`'s.
 
-Until identities come the API trusts whoever reaches it, so it listens on loopback only, and this gate keeps
-out what a browser could be tricked into: another site's page (origin check here, JSON only by `only_json`, which the
-application asks of each route that writes) and a foreign name that resolves to loopback (host check). It also hands the
-undecoded path on, so that a '/' inside a database's or a table's name (%2F) does not end a path segment, and takes HEAD
-for the GET whose headers it is; the server sends no body with it.
+It keeps out what a browser could be tricked into: another site's page (origin check here, JSON only by `only_json`,
+which the application asks of each route that writes) and, on loopback, a foreign name that resolves to it (host check);
+beyond loopback a browser compares the name with the certificate. It also hands the undecoded path on, so that a '/'
+inside a database's or a table's name (%2F) does not end a path segment, and takes HEAD for the GET whose headers it is;
+the server sends no body with it.
 """
 
 import re
@@ -23,6 +23,8 @@ HOST = re.compile(r"(?P<name>[a-z0-9.]+|\[[0-9a-f:.]+\])(:\d{1,5})?", re.IGNOREC
 READS = ("GET", "HEAD")
 #: of a request's scope: whether only the headers of the answer are wanted
 HEAD = "menura.head"
+#: int() takes long for very many
+MAX_LENGTH_DIGITS = 20
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -40,8 +42,10 @@ SECURITY_HEADERS = {
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, public_host: str | None = "") -> None:
+        """`public_host`: a HOST[:PORT] under which browsers know it, beside loopback's; None: any."""
         self._app = app
+        self._public_host = public_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -53,7 +57,8 @@ class Guard:
                 MutableHeaders(scope=message).update(SECURITY_HEADERS)
             await send(message)
 
-        refused = _refusal(scope["method"], Headers(scope=scope))
+        headers = Headers(scope=scope)
+        refused = self._foreign_host(headers) or _refusal(scope["method"], headers)
         if refused is not None:
             await problem_response(refused)(scope, receive, send_guarded)
             return
@@ -62,6 +67,19 @@ class Guard:
         method = "GET" if head else scope["method"]
         path = raw_path.decode("ascii", "replace")
         await self._app({**scope, "method": method, "path": path, HEAD: head}, receive, send_guarded)
+
+    def _foreign_host(self, headers: Headers) -> ControlPlaneError | None:
+        host = headers.get("host", "")
+        if self._public_host is None or host == self._public_host:
+            return None
+        named = HOST.fullmatch(host)
+        if named is not None and is_loopback(named["name"].lower()):
+            return None
+        return CrossSiteRefused(
+            "answering a request",
+            "its Host is not a loopback address",
+            remedy="Use http://127.0.0.1:PORT or http://localhost:PORT; for another name set --public-url.",
+        )
 
 
 async def only_json(request: Request) -> None:
@@ -78,25 +96,18 @@ async def only_json(request: Request) -> None:
 
 
 def _refusal(method: str, headers: Headers) -> ControlPlaneError | None:
-    host = headers.get("host", "")
-    named = HOST.fullmatch(host)
-    if named is None or not is_loopback(named["name"].lower()):
-        return CrossSiteRefused(
-            "answering a request",
-            "its Host is not a loopback address",
-            remedy="Use http://127.0.0.1:PORT or http://localhost:PORT.",
-        )
     if method in READS:
         return None
     origin = headers.get("origin")
-    same_origin = origin is None or urlsplit(origin).netloc == host
+    same_origin = origin is None or urlsplit(origin).netloc == headers.get("host", "")
     if not same_origin or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return CrossSiteRefused("answering a request", "it comes from another site's page", data="Nothing was changed.")
-    length = headers.get("content-length", "" if "transfer-encoding" in headers else "0")
-    if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY_BYTES:
+    length = headers.get("content-length", "0")
+    is_number = length.isascii() and length.isdigit() and len(length) < MAX_LENGTH_DIGITS
+    if not is_number or int(length) > MAX_BODY_BYTES or "transfer-encoding" in headers:
         return RequestInvalid(
             "reading a request",
-            f"its Content-Length is missing or above {MAX_BODY_BYTES}",
+            f"its Content-Length is missing or above {MAX_BODY_BYTES}, or it has a Transfer-Encoding",
             data="Nothing was changed.",
         )
     return None

@@ -5,7 +5,7 @@ may answer is named once (`EVERYWHERE`). `tests/controlplane_api/test_openapi.py
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +16,18 @@ from menura.errors import MenuraError
 
 from controlplane_api.api.problems import MEDIA_TYPE
 from controlplane_api.api.views import ProblemDocument
-from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, DatabaseUnavailable, RequestInvalid
+from controlplane_api.errors import (
+    AttemptsTooMany,
+    CallerMissing,
+    CallerUnknown,
+    ControlPlaneError,
+    CrossSiteRefused,
+    DatabaseUnavailable,
+    RequestInvalid,
+    RoleMissing,
+    TenantUnknown,
+)
+from controlplane_api.identity.callers import Need
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -25,7 +36,7 @@ TAGS = {
     "fleet": "Tenants, agents and sources: who is there, and how far each source is.",
     "tables": "What tables there are, how far each is, and the commands about them.",
     "dumps": "First copies of tables, and new ones.",
-    "identities": "Who agents are, what enrols them, and what was done and refused.",
+    "identities": "Who agents and callers are, what enrols and admits them, and what was done and refused.",
     "lakes": "Lakes, and what their sinks report.",
     "service": "The API itself: its health, its figures, its types of problems.",
 }
@@ -44,27 +55,33 @@ def refusals(*errors: type[MenuraError]) -> Responses:
 
 
 EVERYWHERE = refusals(CrossSiteRefused, RequestInvalid, DatabaseUnavailable, MenuraError)
+#: of `api.gate`: to whom it does not know, and to whom it does not let through
+UNKNOWN = (CallerMissing, CallerUnknown, AttemptsTooMany)
+UNFIT = (RoleMissing, TenantUnknown)
+BEARER, SESSION = "token", "session"
+#: of all routes that the document has
+Needs = Sequence[tuple[APIRoute, Need]]
 
 
 def operation_name(route: APIRoute) -> str:
     return route.name
 
 
-def describe(app: FastAPI) -> None:
-    """Let `app` give this document as its own; made once, when somebody asks for it."""
-    app.openapi = _maker(app)  # type: ignore[method-assign]
+def describe(app: FastAPI, needs: Needs, cookie: str) -> None:
+    """Let `app` give this document as its own; made once, when somebody asks for it. `cookie`: of a session."""
+    app.openapi = _maker(app, needs, cookie)  # type: ignore[method-assign]
 
 
-def _maker(app: FastAPI) -> Callable[[], dict[str, Any]]:
+def _maker(app: FastAPI, needs: Needs, cookie: str) -> Callable[[], dict[str, Any]]:
     def make() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
+            app.openapi_schema = _document(app, needs, cookie)
         return app.openapi_schema
 
     return make
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
+def _document(app: FastAPI, needs: Needs, cookie: str) -> dict[str, Any]:
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -75,10 +92,32 @@ def _document(app: FastAPI) -> dict[str, Any]:
     )
     problem = ProblemDocument.model_json_schema(ref_template="#/components/schemas/{model}")
     document["components"]["schemas"] |= {**problem.pop("$defs"), SCHEMA: problem}
+    document["components"]["securitySchemes"] = {
+        BEARER: {"type": "http", "scheme": "bearer", "description": "A token of the API."},
+        SESSION: {
+            "type": "apiKey", "in": "cookie", "name": cookie,
+            "description": "Of a browser; commands have X-Menura-Page-Token too.",
+        },
+    }  # fmt: skip
+    for route, need in needs:
+        _say_need(document["paths"][route.path_format], route, need)
     for path in document["paths"].values():
         if "get" in path:
             path["head"] = _head(path["get"])
     return document
+
+
+def _say_need(path: dict[str, Any], route: APIRoute, need: Need) -> None:
+    """That a route wants to know its caller, and how it answers whom it refuses."""
+    if need is Need.NOBODY:
+        return
+    unfit = () if need is Need.ANYBODY_KNOWN else UNFIT if "{tenant}" in route.path_format else (RoleMissing,)
+    for method in route.methods or ():
+        operation = path[method.lower()]
+        operation["security"] = [{BEARER: []}, {SESSION: []}]
+        for status, answer in refusals(*UNKNOWN, *unfit).items():
+            known = operation["responses"].setdefault(str(status), answer)
+            known["description"] = ", ".join(sorted({*known["description"].split(", "), answer["description"]}))
 
 
 def _head(get: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""What a path names: tenant, source, table, dump or lake. The one place that decides who may see what.
+"""What a path names: tenant, source, table, dump or lake. Who may see it `api.gate` has decided.
 
 Paths arrive undecoded (see `guard`), so every segment is decoded here, once.
 """
 
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import unquote
 
@@ -13,6 +14,7 @@ from menura.naming import is_identity
 from controlplane_api.api.requests import IDENTITY_PATTERN, NAME_PATTERN
 from controlplane_api.database import Database
 from controlplane_api.errors import RequestInvalid
+from controlplane_api.identity.callers import Caller
 
 # Said to callers, and checked below: a segment comes undecoded, so that no pattern can be laid on it.
 IDENTITY_SEGMENT = Path(json_schema_extra={"pattern": IDENTITY_PATTERN, "minLength": 1, "maxLength": 63})
@@ -22,8 +24,34 @@ Name = Annotated[str, NAME_SEGMENT]
 
 
 def current_tenant(tenant: Identity) -> str:
-    """The tenant whose data this request may see: the path's, until identities come and are checked here."""
+    """The path's; `api.gate` has let the caller through to it."""
     return _identity("tenant", tenant)
+
+
+def current_caller(request: Request) -> Caller:
+    caller = request.state.caller
+    if not isinstance(caller, Caller):
+        raise TypeError("the gate sets state.caller")
+    return caller
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Who asks for something, and what the audit log shall say of it once it is done."""
+
+    caller: Caller
+    #: of the path; empty where it names none
+    tenant: str
+    #: empty: the route says it itself, or there is nothing to be said
+    action: str
+    found: str
+
+
+def current_command(request: Request) -> Command:
+    command = request.state.command
+    if not isinstance(command, Command):
+        raise TypeError("the gate sets state.command")
+    return command
 
 
 def named_source(source: Identity) -> str:
@@ -36,6 +64,10 @@ def named_lake(lake: Identity) -> str:
 
 def named_agent(agent: Identity) -> str:
     return _identity("agent", agent)
+
+
+def named_api_token(api_token: Identity) -> str:
+    return _identity("token", api_token)
 
 
 def named_token(token: Identity) -> str:
@@ -63,15 +95,17 @@ def named_operation(operation: Name) -> str:
 
 
 def current_database(request: Request) -> Database:
-    database = request.app.state.database
+    database = request.state.database
     if not isinstance(database, Database):
-        raise TypeError("create_app sets state.database")
+        raise TypeError("the gate sets state.database")
     return database
 
 
+CurrentCaller = Annotated[Caller, Depends(current_caller)]
 TenantName = Annotated[str, Depends(current_tenant)]
 SourceName = Annotated[str, Depends(named_source)]
 AgentName = Annotated[str, Depends(named_agent)]
+ApiTokenName = Annotated[str, Depends(named_api_token)]
 TokenName = Annotated[str, Depends(named_token)]
 LakeName = Annotated[str, Depends(named_lake)]
 TableName = Annotated[tuple[str, str], Depends(named_table)]

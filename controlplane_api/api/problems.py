@@ -5,7 +5,7 @@
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from menura.errors import MenuraError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match
 
 from controlplane_api.api.problem_types import type_of
 from controlplane_api.errors import ControlPlaneError, MethodUnknown, PathUnknown, RequestInvalid
@@ -47,14 +46,16 @@ def problem_response(
         **problem_facts(error),
         **({"errors": list(errors)} if errors else {}),
     }
-    return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
+    # RFC 9110 wants a 401 to say how to come with what is missing.
+    challenge = {"www-authenticate": "Bearer"} if status == 401 else {}
+    return JSONResponse(body, status, {**challenge, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
     """Every failure of `app` becomes a problem document."""
     app.add_exception_handler(MenuraError, _known)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _unrouted)
+    app.add_exception_handler(HTTPException, _unreadable)
     app.add_exception_handler(Exception, _defect)
 
 
@@ -104,31 +105,24 @@ def pointer(path: Sequence[str | int], body: object, *, missing: bool = False) -
     return "#" + "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in shown)
 
 
-async def _unrouted(request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: paths, methods, and bodies that are no JSON at all."""
+async def _unreadable(_request: Request, error: Exception) -> Response:
+    """What the framework refuses by itself: bodies that are no JSON at all. `gate` knows all paths and methods."""
     if not isinstance(error, HTTPException):
         raise error
-    doing = "answering a request"
-    match error.status_code:
-        case 404:
-            refused: ControlPlaneError = PathUnknown(doing, "no such path", remedy="See /api/v1/openapi.json.")
-        case 405:
-            refused = MethodUnknown(doing, f"{request.method} does not apply here", remedy="See /api/v1/openapi.json.")
-            return problem_response(refused, headers={"allow": ", ".join(_methods(request))})
-        case _:
-            refused = RequestInvalid(
-                "reading a request", "body: it can't be read as JSON", data="Nothing was changed.", remedy=_SEE
-            )
-            return problem_response(refused, errors=[{"detail": refused.found, "pointer": "#"}])
-    return problem_response(refused)
+    refused = RequestInvalid(
+        "reading a request", "body: it can't be read as JSON", data="Nothing was changed.", remedy=_SEE
+    )
+    return problem_response(refused, errors=[{"detail": refused.found, "pointer": "#"}])
 
 
-def _methods(request: Request) -> list[str]:
-    """Those of all routes of the path: the framework knows the first one's alone."""
-    routes = request.app.routes
-    asked = {method: {**request.scope, "method": method} for method in ("DELETE", "GET", "PATCH", "POST", "PUT")}
-    found = [name for name, scope in asked.items() if any(each.matches(scope)[0] is Match.FULL for each in routes)]
-    return sorted([*found, "HEAD"] if "GET" in found else found)
+def unrouted_response(method: str, methods: Collection[str]) -> Response:
+    """Of a path that no route has, or none with this method. `methods`: those that it has; none: it is not there."""
+    doing, remedy = "answering a request", "See /api/v1/openapi.json."
+    if not methods:
+        return problem_response(PathUnknown(doing, "no such path", remedy=remedy))
+    allowed = sorted({*methods, "HEAD"} if "GET" in methods else methods)
+    refused = MethodUnknown(doing, f"{method} does not apply here", remedy=remedy)
+    return problem_response(refused, headers={"allow": ", ".join(allowed)})
 
 
 async def _defect(_request: Request, _error: Exception) -> Response:

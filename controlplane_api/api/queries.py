@@ -1,7 +1,7 @@
 """What the API shows, read from the database: one or two statements per answer, always within one tenant."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,13 @@ class TablePage:
     next_cursor: str | None
 
 
-def tenants(connection: Connection, *, cursor: str = "", limit: int) -> Tenants:
+def tenants(connection: Connection, *, among: Collection[str] | None = None, cursor: str = "", limit: int) -> Tenants:
+    """`among`: those that may be seen; None: all."""
     agents = select(func.count()).where(Agent.tenant_id == Tenant.id).correlate(Tenant).scalar_subquery()
     sources = select(func.count()).where(Source.tenant_id == Tenant.id).correlate(Tenant).scalar_subquery()
     statement = select(Tenant.name, agents.label("agents"), sources.label("sources")).order_by(Tenant.name)
+    if among is not None:
+        statement = statement.where(Tenant.name.in_(among))
     after = read_cursor(cursor, str)
     if after is not None:
         statement = statement.where(Tenant.name > after[0])

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from menura.bounds import MAX_NAME_CHARS
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.api.views import MAX_TOKEN_SECONDS, DumpLimits
+from controlplane_api.api.views import MAX_API_TOKEN_SECONDS, MAX_TOKEN_SECONDS, DumpLimits
+from controlplane_api.identity.callers import Role
 
 MAX_NAMED_TABLES = 100_000
 MAX_FLEET_AGENTS = 10_000
@@ -36,6 +37,32 @@ class TokenCreate(Request):
 
 
 class TokenCommand(Request):
+    """An empty object."""
+
+
+class FleetApiTokenCreate(Request):
+    #: what a person knows it by
+    name: str = Field(pattern=IDENTITY_PATTERN)
+    role: Role
+    ttl_seconds: int = Field(default=90 * 86_400, ge=1, le=MAX_API_TOKEN_SECONDS)
+
+
+class ApiTokenCreate(FleetApiTokenCreate):
+    role: Literal[Role.VIEWER, Role.OPERATOR, Role.ADMIN]
+
+
+class ApiTokenCommand(Request):
+    """An empty object."""
+
+
+class SessionOpen(Request):
+    """A token of the API, or the secret of a login link."""
+
+    token: str = Field(default="", max_length=256, repr=False)
+    link: str = Field(default="", max_length=64, repr=False)
+
+
+class SessionCommand(Request):
     """An empty object."""
 
 

@@ -6,6 +6,7 @@ closed. An answer may take as long as it does.
 """
 
 import asyncio
+import ssl
 
 import h11
 import uvicorn
@@ -22,6 +23,7 @@ class PromptProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.access_log = False  # its lines have queries, and so the codes of logins
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -53,16 +55,18 @@ class PromptProtocol(H11Protocol):
             self.transport.close()
 
 
-def server_of(app: ASGIApp, port: int = 0) -> uvicorn.Server:
-    """A server for `app`, which is run on sockets that are there, or listens on loopback."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            port=port,
-            http=PromptProtocol,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
+def server_of(app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
+    """A server for `app`, which is run on sockets that are there, or listens on loopback; by HTTPS with `tls`."""
+    config = uvicorn.Config(
+        app,
+        port=port,
+        http=PromptProtocol,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # a header never says whose attempts are counted
+        timeout_graceful_shutdown=STOP_SECONDS,
     )
+    config.load()
+    config.ssl = tls
+    return uvicorn.Server(config)

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from controlplane_api.identity.callers import Role
 from controlplane_api.states import (
     Action,
     ConfigurationState,
@@ -21,6 +22,7 @@ MAX_WORKERS = 64
 MAX_PER_SECOND = 2**53 - 1
 #: of an enrolment token
 MAX_TOKEN_SECONDS = 7 * 86_400
+MAX_API_TOKEN_SECONDS = 366 * 86_400
 
 
 class View(BaseModel):
@@ -202,6 +204,60 @@ class Tokens(View):
     tokens: list[TokenView]
     #: for the next page; null on the last
     next_cursor: str | None = None
+
+
+class ApiTokenCreated(View):
+    #: for Authorization: Bearer; no other answer has it
+    token: str
+    id: str
+    expires_at_us: int
+
+
+class ApiTokenView(View):
+    id: str
+    name: str
+    role: Role
+    created_by: str
+    created_at_us: int
+    #: null: never
+    expires_at_us: int | None
+    revoked_at_us: int | None
+
+
+class ApiTokens(View):
+    api_tokens: list[ApiTokenView]
+    #: for the next page; null on the last
+    next_cursor: str | None = None
+
+
+class GrantView(View):
+    role: Role
+    #: null: in the whole fleet
+    tenant: str | None
+
+
+class SessionView(View):
+    """Who asks, and what he may."""
+
+    actor: str
+    grants: list[GrantView]
+    #: to be sent with each command of a browser's session, as X-Menura-Page-Token; empty where there is none
+    page_token: str
+
+
+class LoginLinkCreated(View):
+    #: of the dashboard; good once, and in no other answer
+    path: str
+    expires_at_us: int
+
+
+class Nothing(View):
+    """An empty object."""
+
+
+class LoginView(View):
+    #: by what an identity provider is called; empty: there is none
+    provider: str
 
 
 class AuditView(View):

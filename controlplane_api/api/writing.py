@@ -6,8 +6,9 @@ Comes in: a command as a function of a transaction, and the headers `Idempotency
 - `dry_run=true`: the command runs, and its transaction is taken back. The answer is what it would have been; names that
   a command makes up, of dumps and operations, are others when it runs.
 - `Idempotency-Key`: the answer is stored with what the command changes. The same request with the same key gets it
-  again; another one is refused. A command that is refused changes and keeps nothing. A key is known for `KEPT_SECONDS`,
-  of a tenant's the newest `MAX_KEYS`.
+  again; another one is refused. A command that is refused changes and keeps nothing. A key is its caller's, and known
+  for `KEPT_SECONDS`; of a tenant's the newest `MAX_KEYS` are.
+- What is done stands in the audit log, once: neither a plan nor the answer of a key does anything.
 - `If-Match`: the source is locked, and the tag compared, before the command runs. A tag (`versions`) changes with what
   commands change; figures that grow by themselves do not change it.
 """
@@ -23,11 +24,12 @@ from sqlalchemy import Connection, delete, select, update
 from starlette.responses import Response
 
 from controlplane_api.api.openapi import Responses
-from controlplane_api.api.paths import current_database
+from controlplane_api.api.paths import Command, current_command, current_database
 from controlplane_api.api.views import View
 from controlplane_api.database import Database
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import AnswerNotKept, IdempotencyKeyReused, PreconditionFailed, RequestInvalid
+from controlplane_api.identity import audit
 from controlplane_api.models import KeptAnswer
 
 KEPT_SECONDS = 86_400
@@ -60,12 +62,17 @@ GUARDED = (*KEYED, PreconditionFailed)
 @dataclass(frozen=True, slots=True)
 class Writing:
     database: Database
-    tenant: str
+    command: Command
     response: Response
     request_sha256: str
     dry_run: bool
     key: str
     if_match: str
+
+    @property
+    def actor(self) -> str:
+        """Of the caller, as the audit log names it."""
+        return self.command.caller.actor
 
     def run(self, view: type[V], act: Callable[[Connection], V], tag: Tag | None = None) -> V:
         """What `act` answers, or has answered before. Raises what it does, and `GUARDED`."""
@@ -79,16 +86,19 @@ class Writing:
                 self.response.headers["etag"] = tag(connection)
             if self.dry_run:
                 connection.rollback()
-            elif self.key:
+                return answer
+            if self.command.action:
+                audit.record(connection, self.command.tenant, self.actor, self.command.action, found=self.command.found)
+            if self.key:
                 self._keep(connection, answer.model_dump_json(by_alias=True))
         return answer
 
     def _is_new(self, connection: Connection) -> bool:
         """Whether nobody has used the key; another request with it that runs is waited for."""
         now = now_us()
-        of_tenant = KeptAnswer.tenant == self.tenant
+        of_tenant = KeptAnswer.tenant == self.command.tenant
         connection.execute(delete(KeptAnswer).where(of_tenant, KeptAnswer.at_us < now - KEPT_SECONDS * 1_000_000))
-        row = {"tenant": self.tenant, "key": self.key, "at_us": now, "request_sha256": self.request_sha256}
+        row = {**self._kept_key, "at_us": now, "request_sha256": self.request_sha256}
         added = insert_into(connection, KeptAnswer).values(row).on_conflict_do_nothing().returning(KeptAnswer.key)
         if connection.execute(added).first() is None:
             return False
@@ -97,9 +107,7 @@ class Writing:
         return True
 
     def _kept(self, connection: Connection) -> str:
-        row = connection.execute(
-            select(KeptAnswer).where(KeptAnswer.tenant == self.tenant, KeptAnswer.key == self.key)
-        ).one()
+        row = connection.execute(select(KeptAnswer).filter_by(**self._kept_key)).one()
         doing, data = "repeating a request", "Nothing was changed this time."
         if row.request_sha256 != self.request_sha256:
             raise IdempotencyKeyReused(
@@ -117,8 +125,11 @@ class Writing:
 
     def _keep(self, connection: Connection, answer: str) -> None:
         kept = answer if len(answer.encode()) <= MAX_ANSWER_BYTES else None
-        this = (KeptAnswer.tenant == self.tenant, KeptAnswer.key == self.key)
-        connection.execute(update(KeptAnswer).where(*this).values(answer=kept))
+        connection.execute(update(KeptAnswer).filter_by(**self._kept_key).values(answer=kept))
+
+    @property
+    def _kept_key(self) -> dict[str, str]:
+        return {"tenant": self.command.tenant, "caller": self.actor, "key": self.key}
 
     def _check(self, tag: str) -> None:
         wanted = [each.strip() for each in self.if_match.split(",")]
@@ -158,8 +169,8 @@ def _of(
 ) -> Writing:
     said = "\n".join((request.method, str(request.scope["path"]), request.url.query, ""))
     digest = hashlib.sha256(said.encode() + body).hexdigest()
-    tenant = str(request.path_params.get("tenant", ""))
-    return Writing(current_database(request), tenant, response, digest, dry_run, key, if_match)
+    command = current_command(request)
+    return Writing(current_database(request), command, response, digest, dry_run, key, if_match)
 
 
 #: for a route without a version, for one with it, for one that answers with a secret

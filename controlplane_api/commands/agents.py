@@ -1,18 +1,19 @@
-"""`menura agents [add NAME | revoke NAME]` and `menura audit`: who agents are, and what was refused."""
+"""`menura agents [add NAME | revoke NAME]` and `menura audit`: who agents are, what was done and what was refused."""
 
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import Agents
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
     DEFAULT_API,
     DEFAULT_TENANT,
     Api,
     AsJson,
+    Fleet,
     Tenant,
     moment,
     plain,
@@ -32,7 +33,7 @@ def agents(
     """The tenant's agents."""
     if context.invoked_subcommand is not None:
         return
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         fleet = client.fleet()
     if as_json:
         typer.echo(Agents(agents=fleet.agents).model_dump_json(indent=2))
@@ -43,7 +44,7 @@ def agents(
 @app.command()
 def add(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """Make known an agent whose certificates your own CA makes. Others come by menura agent enrol."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         changed = client.add_agent(agent)
     typer.echo(changed.model_dump_json(indent=2) if as_json else f"Agent {agent} may come with a certificate.")
 
@@ -51,7 +52,7 @@ def add(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_
 @app.command()
 def revoke(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """End an agent's streams and refuse it, until a token that names it enrols it again."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         changed = client.revoke_agent(agent)
     if as_json:
         typer.echo(changed.model_dump_json(indent=2))
@@ -62,13 +63,14 @@ def revoke(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, 
 @audit_app.command()
 def audit(
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000, help="So many, the newest ones.")] = 50,
+    fleet: Fleet = False,
     api: Api = DEFAULT_API,
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,
 ) -> None:
-    """What was done and refused about who is who, the newest first."""
-    with ApiClient(api, tenant) as client:
-        found = client.audit(limit)
+    """What was done, by whom, and what was refused, the newest first."""
+    with connect(api, tenant) as client:
+        found = client.audit(limit, fleet=fleet)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import DumpDetail, Dumps, DumpView
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
     DEFAULT_API,
@@ -74,7 +75,7 @@ def start(
     """Dump tables that are synced, beside their streams; any other begins by `menura sync start --from dump`."""
     names = named_tables(tables, every=every)
     limits = {"workers": workers, "rows_per_second": rows_per_second, "bytes_per_second": bytes_per_second}
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         outcomes = client.start_dumps(source, names, {"priority": priority, "limits": limits, "force": force})
         show_outcomes(outcomes, "dump begun", "not changed", as_json=as_json)
 
@@ -89,7 +90,7 @@ def list_dumps(
     as_json: AsJson = False,
 ) -> None:
     """Dumps with their state and progress, the newest first."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         found = client.dumps(source, running=running, limit=None if every else LISTED_DUMPS)
     if as_json:
         typer.echo(Dumps(dumps=found, next_cursor=None).model_dump_json(indent=2))
@@ -100,7 +101,7 @@ def list_dumps(
 @app.command()
 def show(dump: DumpArgument, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """All that is known of a dump."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         found = _find(client, dump)
         detail = client.dump(found.source, found.dump)
     if as_json:
@@ -153,7 +154,7 @@ def limit(
 
 
 def _command(api: str, tenant: str, dump: str, word: str, body: Mapping[str, object], done: str) -> None:
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         found = _find(client, dump)
         changed = client.command_dump(found.source, found.dump, word, body)
     outcome = done if changed.changed else "not changed, it was so already"

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import FleetChange, FleetPlan
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.fleet_file import read_fleet
 from controlplane_api.commands.options import (
     DEFAULT_API,
@@ -70,7 +70,7 @@ def _run(file: Path, api: str, tenant: str, *, prune: bool, apply: bool, as_json
             data="Nothing was changed.",
             remedy="Leave --tenant and MENURA_TENANT out, or name the file's tenant.",
         )
-    with ApiClient(api, fleet.tenant or tenant) as client:
+    with connect(api, fleet.tenant or tenant) as client:
         found = client.plan_fleet(fleet.agents, prune=prune, apply=apply)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))

@@ -23,6 +23,7 @@ from controlplane_api.api.views import (
     TableView,
     UnloggedView,
 )
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
     DEFAULT_API,
@@ -80,7 +81,7 @@ def tables(
     as_json: AsJson = False,
 ) -> None:
     """The tables of a source."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         found = client.tables(source, text=text, state=state.value if state else "")
     if as_json:
         typer.echo(Tables(tables=found, total=len(found), next_cursor=None).model_dump_json(indent=2))
@@ -97,7 +98,7 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """The last changes of a table other than of rows: its definition, truncates, dumps; the last one first."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         found = client.events(source, *parse_table(table))
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
@@ -113,7 +114,7 @@ def lakes(
     as_json: AsJson = False,
 ) -> None:
     """The lakes whose sinks report, of all tenants."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         if forget:
             client.forget_lake(forget)
         found = client.lakes()
@@ -132,7 +133,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Sources and the tables that are synced: state, and how far they are on their way from source to lake."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         if as_json:
             typer.echo(client.fleet().model_dump_json(indent=2))
             return

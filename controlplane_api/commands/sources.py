@@ -11,6 +11,7 @@ from rich.text import Text
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import OtherServerView, Sources
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.fleet_file import read_configuration
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
@@ -43,7 +44,7 @@ def sources(
     """The tenant's sources, with their lag and what has landed."""
     if context.invoked_subcommand is not None:
         return
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         fleet = client.fleet()
     if as_json:
         typer.echo(Sources(sources=fleet.sources).model_dump_json(indent=2))
@@ -66,7 +67,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Configure a source at an agent. Secrets are {file: NAME} or {env: NAME} on the agent's host."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         _configure(client, source, agent, file, "none", as_json=as_json)
 
 
@@ -80,7 +81,7 @@ def change(
     as_json: AsJson = False,
 ) -> None:
     """Configure a source anew. An agent that can't run it so keeps the former one, and says why."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         _configure(client, source, agent or client.configuration(source).agent or "", file, "some", as_json=as_json)
 
 
@@ -93,7 +94,7 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Let the source's agent stop it. What has landed, and what lakes have, stays."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         removed = client.remove_configuration(source, stop_tables=stop_tables)
     typer.echo(removed.model_dump_json(indent=2) if as_json else f"Source {source} is configured no more.")
 
@@ -101,7 +102,7 @@ def remove(
 @app.command()
 def show(source: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """How the source shall be configured, and what its agent runs."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         found = client.configuration(source)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
@@ -139,7 +140,7 @@ def accept(
     as_json: AsJson = False,
 ) -> None:
     """Show the server that is there in place of the one that was read; with --yes the lake follows it."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         other = client.other_server(source)
         accepted = client.accept(source, other.identity) if yes else None
     if as_json:
@@ -161,7 +162,7 @@ def assign(
     as_json: AsJson = False,
 ) -> None:
     """Give a source to an agent that comes with a certificate; it is made where it is new."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         assigned = client.assign(source, agent)
     typer.echo(assigned.model_dump_json(indent=2) if as_json else f"Source {source} is agent {agent}'s.")
 
@@ -176,7 +177,7 @@ def quarantine(
     as_json: AsJson = False,
 ) -> None:
     """Show the committed cuts that the database refuses; --retry and --skip end it."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         if skip:
             show_outcomes(client.skip_quarantine(source), "begins anew", "not changed", as_json=as_json)
             return

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from controlplane_api.api.client import ApiClient, Which
 from controlplane_api.api.views import OperationDetail
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
     DEFAULT_API,
@@ -57,7 +58,7 @@ def start(
     """Start tables; one that runs already goes on."""
     some = tables or every or match
     names: Which = "lost" if lost and not some else chosen_tables(tables, every=every, match=match, future=future)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         where = begin if begin in ("dump", "oldest", "now", "resume") else {"position": begin}
         outcomes = client.start(source, names, where, {"force": force}, dry_run=dry_run)
         show_outcomes(outcomes, "started", "runs already", as_json=as_json, dry_run=dry_run)
@@ -76,7 +77,7 @@ def stop(
 ) -> None:
     """Stop tables; each keeps the position where it stopped."""
     names = chosen_tables(tables, every=every, match=match)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         outcomes = client.stop(source, names, dry_run=dry_run)
         show_outcomes(outcomes, "stopped", "was not running", as_json=as_json, dry_run=dry_run)
 
@@ -94,7 +95,7 @@ def retry(
 ) -> None:
     """Try tables again that have stopped: where they stopped, and in lakes at once."""
     names = chosen_tables(tables, every=every, match=match)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         outcomes = client.retry(source, names, dry_run=dry_run)
         show_outcomes(outcomes, "is tried again", "not changed", as_json=as_json, dry_run=dry_run)
 
@@ -113,7 +114,7 @@ def resync(
 ) -> None:
     """Begin tables anew with a dump, whatever they do now; one that no source or lake can follow comes back so."""
     names = chosen_tables(tables, every=every, match=match)
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         outcomes = client.resync(source, names, {"force": force}, dry_run=dry_run)
         show_outcomes(outcomes, "begins anew", "not changed", as_json=as_json, dry_run=dry_run)
 
@@ -127,7 +128,7 @@ def rules(
     as_json: AsJson = False,
 ) -> None:
     """Standing rules, by which tables that come later are started: see start --match --future."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         found = client.remove_rule(source, remove) if remove else client.rules(source)
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
@@ -148,7 +149,7 @@ def progress(
     as_json: AsJson = False,
 ) -> None:
     """How far each table of an operation is, that is of a command about several tables."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         detail = _operation(client, source, operation)
     if as_json:
         typer.echo(detail.model_dump_json(indent=2))

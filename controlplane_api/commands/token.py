@@ -1,14 +1,13 @@
 """`menura token create | list | revoke`: what enrols agents."""
 
-import re
 from typing import Annotated
 
 import typer
 from menura.instants import now_us
 from rich.text import Text
 
-from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import MAX_TOKEN_SECONDS, Tokens, TokenView
+from controlplane_api.commands.access import connect
 from controlplane_api.commands.grid import Grid
 from controlplane_api.commands.options import (
     DEFAULT_API,
@@ -19,12 +18,10 @@ from controlplane_api.commands.options import (
     forced_group,
     moment,
     put,
+    seconds_of,
 )
-from controlplane_api.errors import RequestInvalid
 
 app = forced_group("What enrols agents: each token one of them, once.")
-
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 @app.command()
@@ -36,8 +33,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print it; nobody can show it again. Without --agent it enrols one that is new."""
-    with ApiClient(api, tenant) as client:
-        made = client.create_token(agent, _seconds(ttl))
+    with connect(api, tenant) as client:
+        made = client.create_token(agent, seconds_of(ttl, MAX_TOKEN_SECONDS))
     if as_json:
         typer.echo(made.model_dump_json(indent=2))
         return
@@ -50,24 +47,15 @@ def create(
 @app.command("list")
 def list_(api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """The tenant's tokens, the newest first, without their secrets."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         _put(client.tokens(), as_json=as_json)
 
 
 @app.command()
 def revoke(token: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_json: AsJson = False) -> None:
     """End a token, by its name in the list."""
-    with ApiClient(api, tenant) as client:
+    with connect(api, tenant) as client:
         _put(Tokens(tokens=[client.revoke_token(token)]), as_json=as_json)
-
-
-def _seconds(ttl: str) -> int:
-    match = re.fullmatch(r"([0-9]{1,7})([smhd])", ttl)
-    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 0 < seconds <= MAX_TOKEN_SECONDS:
-        days = MAX_TOKEN_SECONDS // 86_400
-        raise RequestInvalid("reading --ttl", repr(ttl), remedy=f"Give 30m, 1h or 2d, and at most {days}d.")
-    return seconds
 
 
 def _put(found: Tokens, *, as_json: bool) -> None:

@@ -1,7 +1,8 @@
 """`menura up --data DIR`: gateway, API and sink for one machine, supervised.
 
-Everything is below DIR: control.db, landing/, lake/, log/, and ca/ where agents come from other hosts. A lock in DIR
-keeps a second one out.
+Everything is below DIR: control.db, landing/, lake/, log/, api.token, and ca/ where agents come from other hosts. A
+lock in DIR keeps a second one out. Commands and the sink come to the API with api.token, an admin's of mode 0600; a
+terminal is shown a link that logs one browser in.
 
 A gateway that other hosts reach takes agents with certificates only. Its CA is made at the first start, and each start
 prints the line that enrols one agent: its token is in that line alone, and good once, for an hour.
@@ -10,9 +11,10 @@ prints the line that enrols one agent: its token is in that line alone, and good
 import fcntl
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -25,12 +27,14 @@ from menura.landing import landing_name
 from menura.naming import local_name
 from menura.signals import set_at_signal
 
-from controlplane_api.api.app import parse_listen
+from controlplane_api.api.app import check_listen
 from controlplane_api.commands.gateway import port_after
 from controlplane_api.commands.options import DEFAULT_TENANT, single_command
 from controlplane_api.database import open_database
 from controlplane_api.errors import ComponentFailed, ListenRefused
-from controlplane_api.identity import audit, tokens
+from controlplane_api.identity import api_tokens, audit, sessions, tokens
+from controlplane_api.identity.api_tokens import ApiToken
+from controlplane_api.identity.sessions import SessionOf
 from controlplane_api.lakes import expect_lake
 from controlplane_api.supervisor import Component, Supervisor
 
@@ -38,6 +42,9 @@ app = single_command()
 
 PROBE_SECONDS = 1.0
 FIRST_TOKEN_SECONDS = 3_600
+#: below the folder
+API_TOKEN = "api.token"  # noqa: S105
+BEYOND_LOOPBACK = "Listen on 127.0.0.1 and reach it through an SSH tunnel, or run the API by itself, with TLS."
 METRICS_HELP = "Serve its Prometheus metrics there; the API's are at /metrics."
 
 
@@ -54,7 +61,7 @@ def up(
 ) -> None:
     """Run gateway, API and sink until SIGTERM or Ctrl-C; one that dies is restarted."""
     folder = data.absolute()
-    parse_listen(api_listen)
+    check_listen(api_listen, has_tls=False, anonymous=False, remedy=BEYOND_LOOPBACK)
     stop = threading.Event()
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     with _locked(folder):
@@ -75,7 +82,8 @@ def up(
         try:
             if supervisor.start():
                 typer.echo(f"gateway    {gateway_listen}   (agents dial this)")
-                typer.echo(f"dashboard  http://{api_listen}/")
+                typer.echo(f"dashboard  http://{api_listen}{_login_path(folder)}")
+                typer.echo(f"commands   export MENURA_API_TOKEN_FILE={folder / API_TOKEN}")
                 typer.echo(f"lake       {folder / 'lake' if sink else '(no sink)'}")
                 typer.echo(f"logs       {folder / 'log'}")
                 typer.echo(_first_step(folder, agents))
@@ -135,6 +143,19 @@ def _first_step(folder: Path, agents: _Agents) -> str:
     )
 
 
+def _login_path(folder: Path) -> str:
+    """Of a page that logs one browser in; what is no terminal may be a log, and gets the page alone."""
+    token = ApiToken.parse((folder / API_TOKEN).read_text().strip())
+    if token is None or not sys.stdout.isatty():
+        return "/   (menura login prints a link to log in)"
+    with closing(open_database(_database_url(folder))) as opened, opened.write() as connection:
+        row = api_tokens.row_of(connection, token.id)
+        if row is None:
+            return "/"
+        made = sessions.create_link(connection, SessionOf(api_tokens.caller_of(row), row.id), now_us())
+    return f"/login#{made.secret}   (logs one browser in, once, within ten minutes; then: menura login)"
+
+
 def _prepare_database(folder: Path, *, with_sink: bool) -> None:
     """The database is there, and expects what the sink will say of its lake: until then nothing is known of it."""
     lake, landing = str(folder / "lake"), str(folder / "landing")
@@ -166,9 +187,10 @@ def _components(
         made.mkdir(exist_ok=True)
     gateway = ["gateway", "run", "--database", database, "--landing", str(landing), "--listen", gateway_listen]
     gateway += [*agents.arguments, *_metrics(gateway_metrics)]
-    api = ["api", "run", "--database", database, "--listen", api_listen]
+    token = str(folder / API_TOKEN)
+    api = ["api", "run", "--database", database, "--listen", api_listen, "--admin-token-file", token]
     sink = ["sink", "run", "--landing", str(landing), "--lake", str(lake), "--name", local_name(str(lake))]
-    sink += ["--api", f"http://{api_listen}", *_metrics(sink_metrics)]
+    sink += ["--api", f"http://{api_listen}", "--api-token-file", token, *_metrics(sink_metrics)]
     components = [
         Component("gateway", gateway, log / "gateway.log", lambda: _accepts(gateway_listen)),
         Component("API", api, log / "api.log", lambda: _answers(api_listen)),

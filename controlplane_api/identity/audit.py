@@ -1,7 +1,8 @@
-"""The log of what was done and refused about who is who. Rows are added within the caller's transaction.
+"""The log of what was done, by whom, and of what was refused. Rows are added within the caller's transaction.
 
-What was done stays. Of refusals a tenant has the newest `MAX_REFUSALS`, so that whoever is refused again and again
-drives out nobody else's; he is held to a rate too (`gateway.audit`, `gateway.enrolment`).
+A tenant has the newest `MAX_DONE` of what was done, and of refusals the newest `MAX_REFUSALS`: whoever is refused again
+and again drives out nobody else's, and nothing that was done. He is held to a rate too (`gateway.audit`,
+`gateway.enrolment`, `api.attempts`).
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from sqlalchemy import Connection, delete, insert, select
 from controlplane_api.models import AnyRow, AuditEntry
 
 MAX_REFUSALS = 100_000
+#: some hundred bytes each
+MAX_DONE = 1_000_000
 #: entries between two looks at how many there are
 LOOK_EVERY = 1_000
 MAX_CHARS = 2_000
@@ -25,11 +28,10 @@ def record(connection: Connection, tenant: str, actor: str, action: str, *, refu
     shown = {name: clean_text(printable(text)[:MAX_CHARS]) for name, text in texts.items()}
     entry = connection.execute(insert(AuditEntry).values(at_us=now_us(), **shown).returning(AuditEntry.id)).scalar_one()
     if entry % LOOK_EVERY == 0:
-        refusals = (AuditEntry.tenant == shown["tenant"], AuditEntry.refused != "")
-        newest_over = (
-            select(AuditEntry.id).where(*refusals).order_by(AuditEntry.id.desc()).offset(MAX_REFUSALS).limit(1)
-        )
-        connection.execute(delete(AuditEntry).where(*refusals, AuditEntry.id <= newest_over.scalar_subquery()))
+        for is_of_kind, most in ((AuditEntry.refused != "", MAX_REFUSALS), (AuditEntry.refused == "", MAX_DONE)):
+            of_kind = (AuditEntry.tenant == shown["tenant"], is_of_kind)
+            newest_over = select(AuditEntry.id).where(*of_kind).order_by(AuditEntry.id.desc()).offset(most).limit(1)
+            connection.execute(delete(AuditEntry).where(*of_kind, AuditEntry.id <= newest_over.scalar_subquery()))
 
 
 def newest(connection: Connection, tenant: str, limit: int, before: int | None = None) -> Sequence[AnyRow]:

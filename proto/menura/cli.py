@@ -29,9 +29,11 @@ WORDS = {
     "api": Word("controlplane_api", "api", "REST and the dashboard"),
     "sink": Word("spark_sink", "spark", "from what has landed into the lake's tables"),
     "status": Word("controlplane_api", "api", "sources and their tables: state, lag, freshness, rows"),
+    "api-token": Word("controlplane_api", "api", "make, list and revoke what people and scripts show the API"),
+    "login": Word("controlplane_api", "api", "a link that logs a browser in to the dashboard"),
     "token": Word("controlplane_api", "api", "make, list and revoke what enrols agents"),
     "agents": Word("controlplane_api", "api", "which agents there are; add and revoke them"),
-    "audit": Word("controlplane_api", "api", "what was done and refused about who is who"),
+    "audit": Word("controlplane_api", "api", "what was done, by whom, and what was refused"),
     "sources": Word("controlplane_api", "api", "which databases they have; configure one at its agent"),
     "plan": Word("controlplane_api", "api", "what apply would change, and what that costs"),
     "apply": Word("controlplane_api", "api", "make sources and syncs what a file says"),
@@ -53,7 +55,7 @@ def main() -> int:
     if not arguments or arguments[0] not in words:
         wanted = arguments[0] if arguments else ""
         asked_for_help = wanted in ("", "-h", "--help", "help")
-        lines = [f"  {name:<9}{word.purpose}" for name, word in words.items()]
+        lines = [f"  {name:<11}{word.purpose}" for name, word in words.items()]
         usage = "\n".join(("usage: menura WORD ..., and menura WORD --help", *lines))
         print(usage, file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane_api.api.app import create_app
+from controlplane_api.api.app import Access, create_app
 from controlplane_api.api.server import server_of
 from controlplane_api.database import Database, open_database
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -82,9 +82,9 @@ def registry(database: Database) -> SqlRegistry:
 
 
 @contextmanager
-def serving(database: Database, port: int = 0) -> Iterator[str]:
-    """The API over this database on this port, else a free one; its URL."""
-    server = server_of(create_app(database), port)
+def serving(database: Database, port: int = 0, access: Access = Access(anonymous=True)) -> Iterator[str]:  # noqa: B008
+    """The API over this database on this port, else a free one; its URL. Unless told otherwise it asks nobody."""
+    server = server_of(create_app(database, access), port)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from menura.instants import now_us
 
-from controlplane_api.api.app import parse_listen
+from controlplane_api.api.app import check_listen, parse_listen
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -355,11 +355,18 @@ def test_dashboard_when_served_then_policy_allows_only_our_own_files(client: htt
 
 
 @pytest.mark.parametrize(
-    "listen", ["0.0.0.0:7080", "192.0.2.1:7080", "[::]:7080", "example.com:80", "7080", ":7080", "::1"]
+    "listen", ["0.0.0.0:7080", "192.0.2.1:7080", "[::]:7080", "example.com:80", "7080", ":7080", "x:y"]
 )
-def test_listen_when_not_loopback_then_refused(listen: str):
+def test_listen_when_not_loopback_then_refused_without_tls(listen: str):
     with pytest.raises(ListenRefused, match="LISTEN_REFUSED"):
-        parse_listen(listen)
+        check_listen(listen, has_tls=False, anonymous=False)
+
+
+def test_listen_when_not_loopback_then_needs_tls_and_never_lets_nobody_in():
+    check_listen("0.0.0.0:7080", has_tls=True, anonymous=False)
+    with pytest.raises(ListenRefused, match="--anonymous"):
+        check_listen("0.0.0.0:7080", has_tls=True, anonymous=True)
+    check_listen("127.0.0.1:7080", has_tls=False, anonymous=True)
 
 
 def test_listen_when_loopback_then_host_and_port():

@@ -343,7 +343,7 @@ def test_up_when_it_runs_a_sink_then_its_lake_is_expected_before_the_sink_says_a
     assert arguments["--api"] == "http://127.0.0.1:7080"
     database = open_database(f"sqlite:///{tmp_path}/control.db")
     with database.read() as connection:
-        (expected,) = lake_queries.sinks(connection, now_us())
+        (expected,) = lake_queries.sinks(connection, now_us(), limit=10).lakes
     database.close()
     assert (expected.lake, expected.state, expected.received_at_us) == (arguments["--name"], "unknown", None)
     assert (expected.url, expected.landing) == (arguments["--lake"], arguments["--landing"])

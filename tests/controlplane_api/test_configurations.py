@@ -163,7 +163,7 @@ def test_commands_when_a_source_is_added_changed_and_removed_then_each_says_what
     assert registry.configurations(AGENT) == ()
     with database.read() as connection:
         actions = connection.execute(select(AuditEntry.action).order_by(AuditEntry.id)).scalars().all()
-    assert actions == ["configure source", "remove source"]
+    assert actions == ["configure source", "start tables", "remove source"]
 
 
 def test_commands_when_they_are_refused_then_what_the_messages_say_is_taken(

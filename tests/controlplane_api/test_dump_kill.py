@@ -129,7 +129,7 @@ def test_api_killed_while_it_takes_commands_about_dumps_when_it_is_back_then_eac
         start_tables(connection, source_id, None, Start(StartKind.OLDEST))
     registry.apply_entry(LANDING, entry(1, cut(1, start=[started(name, 0, "purged") for name in TABLES])))
     chance, address, answered = random.Random(7), f"127.0.0.1:{free_port()}", 0
-    api = Process(["api", "run", "--database", database_url, "--listen", address], tmp_path / "api.log")
+    api = Process(["api", "run", "--database", database_url, "--listen", address, "--anonymous"], tmp_path / "api.log")
     try:
         for _ in range(KILLS):
             api.start()

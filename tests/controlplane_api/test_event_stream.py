@@ -9,11 +9,15 @@ import httpx
 import pytest
 
 from controlplane_api.api import event_stream
+from controlplane_api.api.app import Access
 from controlplane_api.api.routers import events as router
 from controlplane_api.database import Database
+from controlplane_api.identity import api_tokens
+from controlplane_api.identity.callers import Role
 from controlplane_api.registry import table_events
 from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.controlplane_api import facts
+from tests.controlplane_api.callers import made
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import LANDING, cut, entry
 from tests.controlplane_api.test_api import SHOP, problem
@@ -95,3 +99,24 @@ def test_events_when_readers_leave_or_are_slow_then_their_streams_end_and_others
         with client.stream("GET", EVENTS) as answer:
             assert answer.status_code == 200
         wait_for("the stream to end", lambda: client.head(EVENTS).status_code == 200)
+
+
+@pytest.mark.parametrize("by", ["token", "session"])
+def test_events_when_their_reader_is_known_no_more_then_its_stream_ends(
+    database: Database, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setattr(router, "LOOK_SECONDS", 0.05)
+    facts.record_shop(registry)
+    viewer = made(database, Role.VIEWER)
+    with serving(database, access=Access()) as url, http_client(url) as client:
+        opened = client.post("/api/v1/session", json={"token": viewer.token})
+        shown = viewer.headers if by == "token" else {"cookie": opened.headers["set-cookie"].split(";")[0]}
+        with client.stream("GET", EVENTS, headers=shown) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("retry")
+            land(registry, 1, 3)
+            assert ids(lines, 1) == [3]
+            with database.write() as connection:
+                api_tokens.revoke(connection, "acme", viewer.id, facts.T0)
+            assert not [line for line in lines if line.startswith("id: ")]
+        problem(client.get(EVENTS, headers=shown), 401, "CALLER_UNKNOWN")

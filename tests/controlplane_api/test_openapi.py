@@ -4,6 +4,7 @@ The requests go over HTTP to the API over a database with rows: a source with ta
 lake, a token. They are the same in each run.
 """
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,18 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import select
 
+from controlplane_api.api import attempts
+from controlplane_api.api.app import Access
 from controlplane_api.api.problem_types import problem_types
 from controlplane_api.api.problems import problem_response
 from controlplane_api.database import Database
 from controlplane_api.errors import ControlPlaneError
+from controlplane_api.identity.callers import Role
+from controlplane_api.models import AuditEntry
 from controlplane_api.registry.sql_registry import SqlRegistry
+from tests.controlplane_api.callers import made
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.test_api import SHOP, path_of, post, problem
 from tests.controlplane_api.test_dump_api import stream_orders
@@ -42,28 +49,66 @@ def client(database: Database) -> Iterator[httpx.Client]:
     [("sqlite", False), ("sqlite", True), pytest.param("postgresql", True, marks=pytest.mark.needs_setup)],
 )
 def test_document_when_requests_are_made_from_it_then_no_answer_deviates_and_none_is_a_failure(
-    client: httpx.Client, registry: SqlRegistry, known: bool, tmp_path: Path
+    database: Database, registry: SqlRegistry, known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream_orders(client, registry)
-    dump = post(client, path_of("shop", "orders", "/dump"))["dump"]
-    names = {
-        "tenant": "acme",
-        "source": "shop",
-        "database": "shop",
-        "table": "orders",
-        "dump": dump,
-        "agent": "agent-1",
-    }
-    lines = ["[parameters]", *(f'{name} = "{value}"' for name, value in names.items())] if known else []
-    (tmp_path / "schemathesis.toml").write_text("\n".join(lines))
-    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{client.base_url}".rstrip("/") + DOCUMENT]
-    options = ["--seed=1", "--phases=examples,coverage,fuzzing", "--max-examples=2", "--checks=all", "--workers=1"]
-    done = subprocess.run(
-        [*command, *options, f"--exclude-checks={LEFT_OUT}", "--no-color", f"--exclude-path={STREAM}"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    """As an administrator; that a request without the token is refused is one of the checks."""
+    monkeypatch.setattr(attempts, "BURST_OF_ADDRESS", 1_000_000)
+    monkeypatch.setattr(attempts, "BURST_OF_TOKEN", 1_000_000)
+    admin = made(database, Role.ADMIN, None)
+    with serving(database, access=Access()) as url, http_client(url) as client:
+        client.headers.update(admin.headers)
+        stream_orders(client, registry)
+        dump = post(client, path_of("shop", "orders", "/dump"))["dump"]
+        names = {
+            "tenant": "acme",
+            "source": "shop",
+            "database": "shop",
+            "table": "orders",
+            "dump": dump,
+            "agent": "agent-1",
+        }
+        lines = [f'headers = {{ Authorization = "Bearer {admin.token}" }}']
+        lines += ["[parameters]", *(f'{name} = "{value}"' for name, value in names.items())] if known else []
+        (tmp_path / "schemathesis.toml").write_text("\n".join(lines))
+        command = [sys.executable, "-m", "schemathesis.cli", "run", url + DOCUMENT]
+        options = ["--seed=1", "--phases=examples,coverage,fuzzing", "--max-examples=2", "--checks=all", "--workers=1"]
+        done = subprocess.run(
+            [*command, *options, f"--exclude-checks={LEFT_OUT}", "--no-color", f"--exclude-path={STREAM}"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
     assert "Tested: " in done.stdout and "Unresolvable" not in done.stdout
+    assert "Missing authentication" not in done.stdout, done.stdout
+    with database.read() as connection:
+        done_of_admin = connection.execute(select(AuditEntry.action).where(AuditEntry.refused == "")).scalars().all()
+    assert len(set(done_of_admin)) > 3, done_of_admin  # the requests were let through
+
+
+def test_document_when_nobody_is_known_then_each_operation_is_refused_that_says_so_and_no_other(
+    database: Database,
+) -> None:
+    with serving(database, access=Access()) as url, http_client(url) as client:
+        assert client.get(DOCUMENT).status_code == 401
+        document = client.get(DOCUMENT, headers=made(database, Role.VIEWER).headers).json()
+        wanted = {
+            (method, path)
+            for path, methods in document["paths"].items()
+            for method, operation in methods.items()
+            if operation.get("security")
+        }
+        assert {
+            operation for operation in wanted if "401" not in document["paths"][operation[1]][operation[0]]["responses"]
+        } == set()
+        refused = set()
+        for path, methods in document["paths"].items():
+            for method in methods:
+                answer = client.request(
+                    method, re.sub(r"\{\w+\}", "x", path), json=None if method in ("get", "head") else {}
+                )
+                if answer.status_code == 401:
+                    refused.add((method, path))
+    assert refused == wanted
+    assert len(document["components"]["securitySchemes"]) == 2
 
 
 def test_problem_when_its_type_is_asked_for_then_a_page_says_cause_and_fix(client: httpx.Client) -> None:

@@ -26,7 +26,7 @@ def see(registry: SqlRegistry, *names: str, denied: tuple[str, ...] = ()) -> Non
     """A cartography with these tables, DATABASE.TABLE each."""
     split = [name.split(".") for name in names]
     tables = [table_seen(table, database, denied=table in denied) for database, table in split]
-    registry.record_cartography(KEY, "kind", "1", facts.UUID, tables, T0)
+    facts.record_cartography(registry, KEY, "kind", "1", facts.UUID, tables, T0)
 
 
 def desired(registry: SqlRegistry) -> list[str]:

@@ -18,6 +18,7 @@ from menura.naming import lake_column
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.api.views import TableEventView
+from controlplane_api.commands.access import read_token
 from tests.churn.comparison import Lake
 from tests.churn.kind import MARKER
 from tests.conformance.stops import MYSQL_STOPS
@@ -96,7 +97,9 @@ def convert(plan: Plan, folder: Path) -> list[Outcome]:
             drivers[name].create()
         agent = running.agent("conversions", sources, dump={"max_rereads_per_hour": MOST_REREADS})
         ends.enter_context(agent)
-        api = ends.enter_context(ApiClient(str(running.client.base_url), running.tenant))
+        api = ends.enter_context(
+            ApiClient(str(running.client.base_url), running.tenant, read_token(running.token_file))
+        )
         for name, driver in drivers.items():
             _start(running, api, name, driver)
         with ThreadPoolExecutor(len(drivers)) as pool:

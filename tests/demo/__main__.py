@@ -80,12 +80,14 @@ def _demo(console: Console, folder: Path, ends: ExitStack, kind: Kind, seconds: 
             time.sleep(0.5)
     console.print("business has stopped; waiting until the lake has all of it")
     equal = _compare(console, stack, database)
-    console.print(f"API: {stack.client.base_url}/docs   dashboard: {stack.client.base_url}/")
+    console.print(f"API and dashboard: {stack.client.base_url}/")
     if keep:
         console.print(f"[bold]it keeps running[/]; lake: {stack.lake}\nCtrl-C ends it and removes {folder}")
         console.print(
-            f"  export MENURA_API={stack.client.base_url} MENURA_TENANT={stack.tenant}; .venv/bin/menura status"
+            f"  export MENURA_API={stack.client.base_url} MENURA_TENANT={stack.tenant}"
+            f" MENURA_API_TOKEN_FILE={stack.token_file}; .venv/bin/menura status"
         )
+        console.print("  .venv/bin/menura login   (prints a link to the dashboard)")
         console.print(f"  {kind.client.format(port=port)}")
         with _business(kind, database):
             while True:

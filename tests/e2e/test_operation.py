@@ -119,6 +119,8 @@ def test_table_when_a_row_of_it_can_not_be_read_then_it_alone_fails_and_everybod
         assert problem["message"] in printed
         assert "failed" in printed
         with browser(tmp_path) as page:
+            page.open(running.login_url())
+            page.wait_for_text("#actor", "token")
             page.open(f"http://127.0.0.1:{running.api_port}/?tenant={running.tenant}&source={source}")
             page.wait_for_text("#tables", problem["message"])
             page.wait_for_text("#sources", "1 failed")

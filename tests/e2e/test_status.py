@@ -54,6 +54,8 @@ class Truth:
 
     def __init__(self, running: Stack, page: Browser) -> None:
         self.running, self.page = running, page
+        page.open(running.login_url())
+        page.wait_for_text("#actor", "token")
         page.open(f"http://127.0.0.1:{running.api_port}/?tenant={running.tenant}&source=truth")
 
     def wait(self, names: Sequence[str], state: str, stage: str | None, words: str = "") -> list[dict[str, Any]]:

@@ -17,7 +17,9 @@ from menura.instants import now_us
 from menura.lake_report import MAX_MESSAGE_CHARS, MAX_ROWS
 from sqlalchemy import delete
 
+from controlplane_api.api.app import Access as ApiAccess
 from controlplane_api.database import Database, open_database
+from controlplane_api.identity.callers import Role
 from controlplane_api.lakes import ask_retry
 from controlplane_api.models import Lake, LakeSource, LakeStop
 from spark_sink import reporter as reporter_module
@@ -25,13 +27,14 @@ from spark_sink.errors import LogEntryUnreadable, SinkSettingInvalid
 from spark_sink.ingest.status import SinkStatus, Snapshot
 from spark_sink.lake.records import StoppedTable
 from spark_sink.metrics import MAX_SOURCES, serving_metrics
-from spark_sink.reporter import PAGE_STOPS, LakeName, Reporter, pages
+from spark_sink.reporter import PAGE_STOPS, Access, LakeName, Reporter, pages
 from spark_sink.work import CutSeen, TableId
+from tests.controlplane_api.callers import made
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.lake_facts import table_of
 from tests.servers import free_port
 from tests.spark_sink.landing import Table, Writer, insert
-from tests.stack import wait_for
+from tests.stack import http_client, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,25 @@ def reporting(url: str, status: SinkStatus, folder: Path, retry: Callable[[Any],
         yield reporter
     finally:
         reporter.stop()
+
+
+def test_reporter_when_the_api_knows_its_callers_then_comes_with_the_token_of_its_file(
+    database: Database, status: SinkStatus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    admin, sink = made(database, Role.ADMIN, None), made(database, Role.SINK, None)
+    file = tmp_path / "api.token"
+    lake = LakeName("main", str(tmp_path / "lake"), str(tmp_path / "landing"))
+    with serving(database, access=ApiAccess()) as url, http_client(url) as client:
+        reporter = Reporter(url, lake, status, Access(file))
+        assert not reporter._try_to_tell()  # there is no file
+        for content in ("", "two words", made(database, Role.VIEWER, None).token):
+            file.write_text(content)
+            assert not reporter._try_to_tell()
+        assert client.get("/api/v1/lakes", headers=admin.headers).json()["lakes"] == []
+        file.write_text(f"{sink.token}\n")  # read again for each report
+        assert reporter._try_to_tell()
+        assert [each["lake"] for each in client.get("/api/v1/lakes", headers=admin.headers).json()["lakes"]] == ["main"]
+    assert sink.token not in caplog.text
 
 
 def table(name: str) -> TableId:

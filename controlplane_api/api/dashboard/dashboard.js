@@ -52,13 +52,16 @@ class Refused extends Error {
   }
 }
 
+let session = null; // who looks, and what his commands carry
+
 async function ask(path, body) {
   const options = body === undefined ? {} : {
     method: "POST",
-    headers: { "Content-Type": "application/json" },
+    headers: { "Content-Type": "application/json", "X-Menura-Page-Token": session?.page_token ?? "" },
     body: JSON.stringify(body),
   };
   const answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+  if (answer.status === 401) location.replace("/login");
   const facts = await answer.json();
   if (!answer.ok) throw new Refused(facts);
   return facts;
@@ -66,6 +69,12 @@ async function ask(path, body) {
 
 const tenantPath = () => `/api/v1/tenants/${encodeURIComponent(view.tenant)}`;
 const sourcePath = () => `${tenantPath()}/sources/${encodeURIComponent(view.source)}`;
+
+function showSession(found) {
+  session = found;
+  $("actor").textContent = found.actor;
+  $("logout").hidden = !found.page_token;
+}
 
 function showTenants(tenants) {
   const names = tenants.map((each) => each.tenant);
@@ -359,6 +368,7 @@ function showTables(page) {
 async function refresh() {
   const round = ++view.round; // an answer that was overtaken is not shown
   try {
+    if (session === null) showSession(await ask("/api/v1/session"));
     showTenants((await ask("/api/v1/fleet?limit=1000")).tenants);
     const fleet = await ask(`${tenantPath()}/fleet`);
     if (round !== view.round) return;
@@ -439,6 +449,7 @@ $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("tenant").addEventListener("change", (event) => choose({ tenant: event.target.value, tenantChosen: true, source: "" }));
 $("previous").addEventListener("click", () => { view.cursors.pop(); refresh(); });
 $("next").addEventListener("click", () => { view.cursors.push(view.next); refresh(); });
+$("logout").addEventListener("click", async () => { await ask("/api/v1/session/end", {}); location.replace("/login"); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 
 async function live() {

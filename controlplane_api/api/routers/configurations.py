@@ -1,5 +1,7 @@
 """How sources are configured: one by one, and as a fleet that a file describes."""
 
+from collections import Counter
+
 from fastapi import APIRouter
 from menura.errors import MenuraError
 from menura.instants import now_us
@@ -7,56 +9,76 @@ from sqlalchemy import Connection
 
 from controlplane_api import fleets, source_configurations
 from controlplane_api.api import configuration_queries
+from controlplane_api.api.openapi import refusals
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
 from controlplane_api.api.requests import ConfigurationRemove, FleetRequest, SourceConfigure, SourceOfFleet
 from controlplane_api.api.routers.outcomes import dump_options
 from controlplane_api.api.views import ConfigurationChanged, ConfigurationView, FleetChange, FleetPlan, RefusalView
-from controlplane_api.errors import ConfigurationRefused
+from controlplane_api.api.writing import KEYED, Write
+from controlplane_api.errors import (
+    AgentUnknown,
+    ConfigurationRefused,
+    ConfigurationTooLarge,
+    SourceConfigured,
+    SourceNotConfigured,
+    SourceSyncing,
+)
 from controlplane_api.fleets import Change, Fleet, FleetSource, FleetTable
 from controlplane_api.identity import agents, audit
 from controlplane_api.states import Action, StartKind
 from controlplane_api.wanted_tables import Wanted
 
-router = APIRouter(prefix="/api/v1/tenants/{tenant}")
+router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["fleet"])
 
-#: the API knows no callers yet
-ACTOR = "API"
+OF_FLEET = refusals(ConfigurationRefused, ConfigurationTooLarge, SourceSyncing)
 
 
-@router.get("/sources/{source}/configuration")
+@router.get("/sources/{source}/configuration", responses=refusals(SourceNotConfigured))
 def get_configuration(tenant: TenantName, source: SourceName, database: ControlDatabase) -> ConfigurationView:
     """What is desired, and beside it what its agent runs."""
     with database.read() as connection:
         return configuration_queries.configuration(connection, tenant, source, now_us())
 
 
-@router.post("/sources/{source}/configuration")
+@router.post(
+    "/sources/{source}/configuration",
+    responses=refusals(
+        AgentUnknown, ConfigurationRefused, ConfigurationTooLarge, SourceConfigured, SourceNotConfigured, *KEYED
+    ),
+)
 def configure_source(
-    tenant: TenantName, source: SourceName, request: SourceConfigure, database: ControlDatabase
+    tenant: TenantName, source: SourceName, request: SourceConfigure, write: Write
 ) -> ConfigurationChanged:
     """The source is this agent's from now on, configured so; it is made where it is new."""
     text = source_configurations.checked_text(source, request.configuration)
-    with database.write() as connection:
+
+    def act(connection: Connection) -> ConfigurationChanged:
         agent = agents.agent_row(connection, tenant, request.agent)
         done = source_configurations.configure(connection, agent.tenant_id, source, agent.id, text, request.before)
         if done.change:
-            audit.record(connection, tenant, ACTOR, "configure source", found=f"{source} of agent {request.agent}")
-    return ConfigurationChanged(source=source, changed=bool(done.change), generation=done.generation)
+            what = f"{source} of agent {request.agent}"
+            audit.record(connection, tenant, write.actor, "configure source", found=what)
+        return ConfigurationChanged(source=source, changed=bool(done.change), generation=done.generation)
+
+    return write.run(ConfigurationChanged, act)
 
 
-@router.post("/sources/{source}/configuration/remove")
+@router.post("/sources/{source}/configuration/remove", responses=refusals(SourceNotConfigured, SourceSyncing, *KEYED))
 def remove_configuration(
-    tenant: TenantName, source: SourceName, request: ConfigurationRemove, database: ControlDatabase
+    tenant: TenantName, source: SourceName, request: ConfigurationRemove, write: Write
 ) -> ConfigurationChanged:
     """Its agent stops it; what has landed, and what lakes have, stays."""
-    with database.write() as connection:
+
+    def act(connection: Connection) -> ConfigurationChanged:
         tenant_id = configuration_queries.tenant_id(connection, tenant, source)
         source_configurations.remove(connection, tenant_id, source, stops_tables=request.stop_tables)
-        audit.record(connection, tenant, ACTOR, "remove source", found=source)
-    return ConfigurationChanged(source=source, changed=True, generation=0)
+        audit.record(connection, tenant, write.actor, "remove source", found=source)
+        return ConfigurationChanged(source=source, changed=True, generation=0)
+
+    return write.run(ConfigurationChanged, act)
 
 
-@router.post("/fleet/plan")
+@router.post("/fleet/plan", responses=OF_FLEET)
 def plan_fleet(tenant: TenantName, request: FleetRequest, database: ControlDatabase) -> FleetPlan:
     """What an apply of the same would do now; nothing is changed."""
     fleet = _fleet(request)
@@ -66,18 +88,25 @@ def plan_fleet(tenant: TenantName, request: FleetRequest, database: ControlDatab
     return plan.model_copy(update={"applied": False})
 
 
-@router.post("/fleet/apply")
-def apply_fleet(tenant: TenantName, request: FleetRequest, database: ControlDatabase) -> FleetPlan:
+@router.post("/fleet/apply", responses=OF_FLEET | refusals(*KEYED))
+def apply_fleet(tenant: TenantName, request: FleetRequest, write: Write) -> FleetPlan:
     """All of it in one transaction, or, where something of it is refused as a whole, nothing."""
     fleet = _fleet(request)
-    with database.write() as connection:
+
+    def act(connection: Connection) -> FleetPlan:
         plan = _applied(connection, tenant, fleet, prune=request.prune)
+        of_tables = Counter((change.action, change.source) for change in plan.changes if change.table)
+        for (action, source), number in of_tables.items():
+            what = f"{number} of source {source}"
+            audit.record(connection, tenant, write.actor, f"{action} tables by a fleet", found=what)
         for change in plan.changes:
             if not change.table:  # whose a source is and how it is configured, as the commands have it
                 what = f"{change.source} of agent {change.agent}" if change.source else change.agent
                 kind = "source" if change.source else "agent"
-                audit.record(connection, tenant, ACTOR, f"{change.action} {kind} by a fleet", found=what)
-        return plan
+                audit.record(connection, tenant, write.actor, f"{change.action} {kind} by a fleet", found=what)
+        return plan.model_copy(update={"applied": not write.dry_run})
+
+    return write.run(FleetPlan, act)
 
 
 def _fleet(request: FleetRequest) -> Fleet:

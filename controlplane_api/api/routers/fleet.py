@@ -9,7 +9,7 @@ from controlplane_api import acceptance, quarantines
 from controlplane_api.api import queries, source_queries, versions
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
-from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
+from controlplane_api.api.paths import ControlDatabase, CurrentCaller, SourceName, TenantName
 from controlplane_api.api.requests import AcceptRequest, QuarantineCommand
 from controlplane_api.api.routers.outcomes import ACCEPTED, command_tables
 from controlplane_api.api.views import (
@@ -38,10 +38,10 @@ OF_SOURCE = refusals(SourceUnknown)
 
 
 @router.get("/fleet")
-def get_tenants(database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Tenants:
-    """The tenants that the caller may see: all, until identities come."""
+def get_tenants(database: ControlDatabase, caller: CurrentCaller, cursor: Cursor = "", limit: Limit = 100) -> Tenants:
+    """The tenants that the caller may see."""
     with database.read() as connection:
-        return queries.tenants(connection, cursor=cursor, limit=limit)
+        return queries.tenants(connection, among=caller.tenants(), cursor=cursor, limit=limit)
 
 
 @router.get("/tenants/{tenant}/fleet")

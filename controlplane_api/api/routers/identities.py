@@ -16,9 +16,6 @@ from controlplane_api.models import AnyRow
 
 router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["identities"])
 
-#: the API knows no callers yet
-ACTOR = "API"
-
 
 @router.post("/tokens", responses=refusals(CaMissing, TokensTooMany))
 def create_token(tenant: TenantName, request: TokenCreate, write: WriteSecret) -> TokenCreated:
@@ -28,7 +25,7 @@ def create_token(tenant: TenantName, request: TokenCreate, write: WriteSecret) -
     def act(connection: Connection) -> TokenCreated:
         token = tokens.create(connection, tenant, request.agent or "", request.ttl_seconds, now)
         found = f"{token.id} for {f'agent {request.agent}' if request.agent else 'a new agent'}"
-        audit.record(connection, tenant, ACTOR, "create token", found=found)
+        audit.record(connection, tenant, write.actor, "create token", found=found)
         shown = "" if write.dry_run else token.reveal()
         ends = now + request.ttl_seconds * 1_000_000
         return TokenCreated(token=shown, id=token.id, agent=request.agent, expires_at_us=ends)
@@ -49,7 +46,7 @@ def revoke_token(tenant: TenantName, token: TokenName, _request: TokenCommand, w
 
     def act(connection: Connection) -> TokenView:
         tokens.revoke(connection, tenant, token, now_us())
-        audit.record(connection, tenant, ACTOR, "revoke token", found=token)
+        audit.record(connection, tenant, write.actor, "revoke token", found=token)
         return _token_view(tokens.row(connection, tenant, token))
 
     return write.run(TokenView, act)
@@ -61,7 +58,7 @@ def add_agent(tenant: TenantName, request: AgentCreate, write: Write) -> AgentCh
 
     def act(connection: Connection) -> AgentChanged:
         agents.add(connection, tenant, request.agent)
-        audit.record(connection, tenant, ACTOR, "add agent", found=request.agent)
+        audit.record(connection, tenant, write.actor, "add agent", found=request.agent)
         return AgentChanged(agent=request.agent, changed=True)
 
     return write.run(AgentChanged, act)
@@ -73,7 +70,7 @@ def revoke_agent(tenant: TenantName, agent: AgentName, _request: AgentCommand, w
 
     def act(connection: Connection) -> AgentChanged:
         changed = agents.revoke(connection, tenant, agent, now_us())
-        audit.record(connection, tenant, ACTOR, "revoke agent", found=agent)
+        audit.record(connection, tenant, write.actor, "revoke agent", found=agent)
         return AgentChanged(agent=agent, changed=changed)
 
     return write.run(AgentChanged, act)
@@ -85,7 +82,7 @@ def assign_source(tenant: TenantName, source: SourceName, request: SourceAssign,
 
     def act(connection: Connection) -> SourceAssigned:
         agents.assign(connection, tenant, source, request.agent)
-        audit.record(connection, tenant, ACTOR, "assign source", found=f"{source} to agent {request.agent}")
+        audit.record(connection, tenant, write.actor, "assign source", found=f"{source} to agent {request.agent}")
         return SourceAssigned(source=source, agent=request.agent)
 
     return write.run(SourceAssigned, act)
@@ -93,10 +90,15 @@ def assign_source(tenant: TenantName, source: SourceName, request: SourceAssign,
 
 @router.get("/audit")
 def get_audit(tenant: TenantName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100) -> Audit:
-    """What was done and refused about who is who, the newest first."""
-    after = read_cursor(cursor, int)
+    """What was done, by whom, and what was refused, the newest first."""
     with database.read() as connection:
-        found = audit.newest(connection, tenant, limit + 1, None if after is None else int(after[0]))
+        return audit_page(connection, tenant, cursor, limit)
+
+
+def audit_page(connection: Connection, tenant: str, cursor: str, limit: int) -> Audit:
+    """`tenant`: empty for what is no tenant's."""
+    after = read_cursor(cursor, int)
+    found = audit.newest(connection, tenant, limit + 1, None if after is None else int(after[0]))
     rows, following = page_of(found, limit, lambda row: (row.id,))
     fields = ("at_us", "actor", "action", "refused", "found")
     entries = [AuditView(**{name: getattr(row, name) for name in fields}) for row in rows]

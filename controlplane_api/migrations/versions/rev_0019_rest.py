@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0019"
-down_revision = "0017"
+down_revision = "0018"
 
 ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -13,11 +13,12 @@ def upgrade() -> None:
     op.create_table(
         "kept_answer",
         sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("caller", sa.Text(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("at_us", sa.BigInteger(), nullable=False),
         sa.Column("request_sha256", sa.Text(), nullable=False),
         sa.Column("answer", sa.Text(), nullable=True),
-        sa.PrimaryKeyConstraint("tenant", "key", name=op.f("pk_kept_answer")),
+        sa.PrimaryKeyConstraint("tenant", "caller", "key", name=op.f("pk_kept_answer")),
     )
     op.create_index(op.f("ix_kept_answer_tenant"), "kept_answer", ["tenant", "at_us"])
     op.create_table(

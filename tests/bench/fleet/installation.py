@@ -73,7 +73,9 @@ def installation(folder: Path) -> Iterator[Installation]:
         words = ["gateway", "run", "--landing", str(folder / "landing"), "--listen", f"127.0.0.1:{port}"]
         words += ["--ca", str(folder / "ca"), "--enrol-listen", f"127.0.0.1:{enrol_port}"]
         gateway = Process(words, folder / "gateway.log", environment)
-        api = Process(["api", "run", "--listen", f"127.0.0.1:{api_port}"], folder / "api.log", environment)
+        api = Process(
+            ["api", "run", "--listen", f"127.0.0.1:{api_port}", "--anonymous"], folder / "api.log", environment
+        )
         database, api_url = open_database(url), f"http://127.0.0.1:{api_port}"
         made = Installation(folder, url, database, gateway, api, f"127.0.0.1:{port}", api_url)
         try:

@@ -1,0 +1,167 @@
+"""The one place where a request is let through to its route, before anything of its body is read.
+
+Comes in: requests. Goes out: those whose caller has what the route needs (`api.roles`), with the caller, and with what
+the audit log shall say of a command: `writing` puts it there in the transaction that carries the command out.
+What no rule names goes nowhere. Whoever has no role in a tenant gets 404 whether there is one of that name or not.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from re import Pattern
+from typing import Any
+from urllib.parse import unquote
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from controlplane_api.api.attempts import Rates
+from controlplane_api.api.authentication import Authentication, Known
+from controlplane_api.api.paths import Command
+from controlplane_api.api.problems import problem_response, unrouted_response
+from controlplane_api.api.roles import AUDITED, NEEDS
+from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid, RoleMissing, TenantUnknown
+from controlplane_api.identity import audit, sessions
+from controlplane_api.identity.callers import Caller, Need
+
+logger = logging.getLogger(__name__)
+
+PAGE_TOKEN_HEADER = "x-menura-page-token"  # noqa: S105
+MAX_BODY_BYTES_OF_NOBODY = 4_096
+#: refusals of one caller that the audit log keeps
+REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    path: Pattern[str]
+    methods: frozenset[str]
+    need: Need
+    #: of a command that stands in the audit log; empty: of none
+    action: str = ""
+
+
+def rules_of(routers: Iterable[APIRouter]) -> list[Rule]:
+    """In the order in which the application looks for a route. Raises LookupError for a route without a need."""
+    return [_rule(route) for route in routes_of(routers)]
+
+
+def routes_of(routers: Iterable[APIRouter]) -> list[APIRoute]:
+    return [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+
+
+def _rule(route: APIRoute) -> Rule:
+    need = NEEDS.get(route.endpoint)
+    if need is None:
+        raise LookupError(f"api.roles says nothing of {route.path}")
+    action = action_of(route.endpoint) if route.endpoint in AUDITED else ""
+    return Rule(route.path_regex, frozenset(route.methods or ()), need, action)
+
+
+def action_of(endpoint: Callable[..., Any]) -> str:
+    return endpoint.__name__.replace("_", " ")
+
+
+class Gate:
+    """ASGI middleware around all routes; paths come undecoded (see `guard`)."""
+
+    def __init__(self, app: ASGIApp, authentication: Authentication, rules: Iterable[Rule]) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._rules = list(rules)
+        self._refusals = Rates(REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        there = [(rule, match) for rule in self._rules if (match := rule.path.match(scope["path"])) is not None]
+        found = next((found for found in there if scope["method"] in found[0].methods), None)
+        if found is None:
+            methods = {method for rule, _ in there for method in rule.methods}
+            await unrouted_response(scope["method"], methods)(scope, receive, send)
+            return
+        rule, match = found
+        try:
+            state = await self._admit(rule, match.groupdict(), scope)
+        except ControlPlaneError as refused:
+            await _refusal(refused)(scope, receive, send)
+            return
+        await self._app({**scope, "state": {**scope.get("state", {}), **state}}, receive, send)
+
+    async def _admit(self, rule: Rule, named: Mapping[str, str], scope: Scope) -> dict[str, object]:
+        """What the route gets. Raises whatever refuses it."""
+        database, headers = self._authentication.database, Headers(scope=scope)
+        if rule.need is Need.NOBODY:
+            _check_body(headers)
+            return {"database": database}
+        address = scope["client"][0] if scope.get("client") else ""
+        known = await self._authentication.identify(headers, address)
+        _check_page(known, scope["method"], headers)
+        tenant = unquote(named["tenant"]) if "tenant" in named else None
+        if not known.caller.may(rule.need, tenant):
+            await self._record_refusal(known.caller, rule, tenant)
+            raise _not_allowed(known.caller, rule.need, tenant)
+        _, _, below = scope["path"].partition(f"/{named['tenant']}/" if tenant is not None else "/api/v1/")
+        command = Command(known.caller, tenant or "", rule.action, unquote(below))
+        return {"database": database, "caller": known.caller, "known": known, "command": command}
+
+    async def _record_refusal(self, caller: Caller, rule: Rule, tenant: str | None) -> None:
+        """Of a caller who is known in the tenant; a stranger leaves nothing in it."""
+        is_own = tenant is None or caller.sees(tenant)
+        if not is_own or not self._refusals.of_name(caller.actor).try_take():
+            return
+
+        def record() -> None:
+            with self._authentication.database.write() as connection:
+                action = rule.action or str(rule.need)
+                audit.record(connection, tenant or "", caller.actor, action, refused=RoleMissing.code)
+
+        await run_in_threadpool(record)
+
+
+def _check_body(headers: Headers) -> None:
+    """Of a request of which nothing is known; the guard has seen that its length is a number."""
+    if int(headers.get("content-length", "0")) > MAX_BODY_BYTES_OF_NOBODY:
+        raise RequestInvalid(
+            "reading a request",
+            f"it has more than {MAX_BODY_BYTES_OF_NOBODY} bytes, which who is not known may not send",
+            data="Nothing was changed.",
+        )
+
+
+def _check_page(known: Known, method: str, headers: Headers) -> None:
+    if not known.session or method in ("GET", "HEAD"):
+        return
+    if not sessions.is_page_token(known.session, headers.get(PAGE_TOKEN_HEADER, "")):
+        raise CrossSiteRefused(
+            "answering a request",
+            "it comes with a session and without what the session's page knows",
+            data="Nothing was changed.",
+            remedy="Load the dashboard again. Scripts send a token in place of a session.",
+        )
+
+
+def _not_allowed(caller: Caller, need: Need, tenant: str | None) -> ControlPlaneError:
+    if tenant is not None and not caller.sees(tenant):
+        return TenantUnknown(
+            "answering a request",
+            "there is no such tenant, or none that the caller sees",
+            data="Nothing was changed.",
+            remedy="Check the tenant's name, or use a token of that tenant.",
+        )
+    return RoleMissing(
+        "answering a request",
+        f"{caller.actor} has no role for this: {need}",
+        data="Nothing was changed.",
+        remedy="Use a token with another role.",
+    )
+
+
+def _refusal(refused: ControlPlaneError) -> ASGIApp:
+    if refused.status >= 500:
+        logger.error("request failed: %s", refused)
+    return problem_response(refused)
