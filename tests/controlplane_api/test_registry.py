@@ -239,9 +239,9 @@ def test_cut_when_the_log_has_a_fence_of_a_later_owner_before_it_then_it_does_no
 def test_landing_when_it_is_another_one_then_it_is_refused_by_name(registry: SqlRegistry):
     assert registry.claim_landing("/landing", "its word") == "/landing"
     assert registry.claim_landing("/mnt/landing", "its word") == "/landing"  # by another address
-    with pytest.raises(LandingOther, match=r"the database follows the log of /landing$"):
+    with pytest.raises(LandingOther, match=r"the database follows the log of /landing \(landing its word\)$"):
         registry.claim_landing("/elsewhere", "another word")
-    with pytest.raises(LandingOther, match="/landing, and another landing is there now"):
+    with pytest.raises(LandingOther, match="/landing"):
         registry.claim_landing("/landing", "another word")
 
 
@@ -249,7 +249,7 @@ def test_landings_when_a_former_version_has_followed_several_then_each_stays(reg
     registry.apply_entry("/one", entry(1, cut(1)))
     registry.apply_entry("/two", entry(1))
     assert [registry.claim_landing(url, url) for url in ("/one", "/two", "/one")] == ["/one", "/two", "/one"]
-    with pytest.raises(LandingOther, match="/one, /two"):
+    with pytest.raises(LandingOther, match="/one .*, /two "):
         registry.claim_landing("/three", "/three")
 
 
