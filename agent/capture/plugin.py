@@ -34,7 +34,7 @@ TERMINAL_FIRST_SECONDS = 5.0
 TERMINAL_MOST_SECONDS = 60.0
 STOP_SECONDS = 5.0
 #: how often reading begins anew, whatever the gateway says: each time the database reads its log again
-RESTARTS_PER_SECOND, BURST_RESTARTS = 0.5, 20
+RESTARTS_PER_SECOND, BURST_RESTARTS = 5.0, 100
 
 
 class ChangesPlugin:
