@@ -249,7 +249,7 @@ def test_landings_when_a_former_version_has_followed_several_then_each_stays(reg
     registry.apply_entry("/one", entry(1, cut(1)))
     registry.apply_entry("/two", entry(1))
     assert [registry.claim_landing(url, url) for url in ("/one", "/two", "/one")] == ["/one", "/two", "/one"]
-    with pytest.raises(LandingOther, match="/one .*, /two "):
+    with pytest.raises(LandingOther, match=r"/one .*, /two "):
         registry.claim_landing("/three", "/three")
 
 
