@@ -51,6 +51,7 @@ class SlotRetentionShort(SourceError):
     """A warning: the server will soon remove WAL that the slot still needs."""
 
     exit_code = 80
+    terminal = False
 
 
 class TableUnpublished(TableError):
@@ -69,6 +70,7 @@ class TablesUnidentified(SourceError):
     """A warning: tables can't be synced as they are, since nothing identifies their rows."""
 
     exit_code = 83
+    terminal = False
 
 
 class PublicationLacking(SourceError):
