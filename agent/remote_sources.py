@@ -14,6 +14,7 @@ after it the new one: the next start begins with what is stored, before a gatewa
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from menura.error_message import as_message
@@ -27,7 +28,7 @@ from agent.errors import ConfigNotRemote, ConfigSourceLocal, defect
 from agent.host_access import RemoteAccess
 from agent.remote_document import entry_of, whose
 from agent.remote_store import RemoteStore, Stored
-from agent.running_source import RunningSource
+from agent.running_source import Checked, RunningSource
 from agent.runtime.session import GatewayChannel
 from agent.runtime.state import SourceStates
 from agent.settings import SourceConfig
@@ -159,17 +160,12 @@ class RemoteSources:
         if name in self._local:
             return _is_local(name)
         former = self._running.get(name)
-        if former is not None and self._stored[name].sha256 == wanted.sha256:
-            if self._stored[name] != wanted:
-                self._keep({**self._stored, name: wanted})
-            return None
         try:
-            source = self._made(name, wanted)
-            checked = source.check()
-            if checked.error is not None and former is not None:
-                source.stop()
-                return checked.error
-            self._keep({**self._stored, name: wanted})
+            if former is not None and self._stored[name].sha256 == wanted.sha256:
+                if self._stored[name] != wanted:
+                    self._keep({**self._stored, name: wanted})
+                return None
+            source, checked = self._accepted(name, wanted, replaces=former is not None)
         except MenuraError as error:
             return error
         except Exception as unexpected:  # a kind's own code, over what somebody else has written
@@ -187,6 +183,18 @@ class RemoteSources:
         source.start(channel)
         log.info("source configured", extra={"fields": {"source": name, "generation": wanted.generation}})
         return None
+
+    def _accepted(self, name: str, wanted: Stored, *, replaces: bool) -> tuple[RunningSource, Checked]:
+        """Made, its servers asked, and stored; raises why not. In the place of another one its servers must be well."""
+        source = self._made(name, wanted)
+        with ExitStack() as undo:
+            undo.callback(source.stop)
+            checked = source.check()
+            if checked.error is not None and replaces:
+                raise checked.error
+            self._keep({**self._stored, name: wanted})
+            undo.pop_all()
+        return source, checked
 
     def _made(self, name: str, stored: Stored) -> RunningSource:
         assert self._access is not None

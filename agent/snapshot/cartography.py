@@ -4,7 +4,7 @@ Comes in: cards of all tables, as they are read, and the digest of the cartograp
 parts. Where that is the one which was sent last, they have the tables that are new, other or gone since. Of each table
 that was sent a digest is kept, 16 bytes beside its name. Nothing is durable: an agent that begins tells everything.
 
-A server's estimates change all the time. They count as the same while they stay within an eighth or so.
+A server's estimates change all the time. They count as the same while they stay within a quarter or so.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

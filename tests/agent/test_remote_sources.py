@@ -8,14 +8,24 @@ import pytest
 import yaml
 from menura.errors import MenuraError
 from menura.source_configuration import MAX_DOCUMENT_BYTES, sha256_of
+from menura.v1.config_pb2 import DesiredSources, SourceConfiguration
 
+from agent import remote_sources
 from agent.config import load, read_source
 from agent.errors import ConfigError
 from agent.host_access import RemoteAccess
 from agent.remote_document import entry_of
-from agent.remote_store import RemoteStore, Stored
-from agent.settings import SourceConfig
+from agent.remote_sources import RemoteSources
+from agent.remote_store import FILE_NAME, RemoteStore, Stored
+from agent.running_source import RunningSource, stop_all
+from agent.runtime.session import GatewayChannel
+from agent.runtime.state import SourceState, SourceStates
+from agent.settings import AgentConfig, GatewayConfig, SourceConfig
+from agent.source_kind import Context
 from agent.sources.mysql.config import MysqlConfig
+from tests.agent.memory import installed
+from tests.memory_source.database import MemoryDatabase
+from tests.stack import wait_for
 
 
 @pytest.fixture
@@ -176,3 +186,39 @@ def test_config_when_the_folder_of_secrets_holds_what_is_the_agents_own_then_it_
     path.write_text(yaml.safe_dump({key: value for key, value in config.items() if key != "remote"}))
     with pytest.raises(ConfigError, match="lacks sources"):
         load(path)
+
+
+def test_sources_when_the_state_folder_refuses_them_then_they_are_tried_again_and_run(
+    access: RemoteAccess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_sources, "RETRY_SECONDS", 0.05)
+    folder = tmp_path / "state"
+    states = SourceStates()
+    channel = GatewayChannel(AgentConfig("acme", "db-1", GatewayConfig("127.0.0.1:1", None), ()))
+
+    def make(source: SourceConfig) -> RunningSource:
+        return RunningSource(Context("acme", "db-1", source, SourceState(source), folder))
+
+    def desired(generation: int) -> DesiredSources:
+        text = json.dumps({"kind": "memory", "database": "shop"})
+        one = SourceConfiguration(source="shop", generation=generation, sha256=sha256_of(text), document=text)
+        return DesiredSources(digest=f"of {generation}", sources=[one])
+
+    def told() -> tuple[int, str] | None:
+        effective = configured.effective()
+        return None if effective is None else (effective.sources[0].generation, effective.sources[0].error.code)
+
+    configured = RemoteSources(access, frozenset(), folder, states, make)
+    with installed(tmp_path, monkeypatch):
+        MemoryDatabase("shop")
+        configured.run(channel)
+        configured.desire(desired(1))
+        wait_for("the first one", lambda: told() == (1, ""))
+        in_the_way = folder / f"{FILE_NAME}.new"
+        in_the_way.mkdir()
+        configured.desire(desired(2))
+        wait_for("what is in the way", lambda: told() == (1, "STATE_FOLDER_UNUSABLE"))
+        in_the_way.rmdir()
+        wait_for("the second one", lambda: told() == (2, ""))
+        stop_all([part for source in configured.stop() for part in source.parts()])
+        channel.close()
