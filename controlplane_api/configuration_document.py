@@ -18,11 +18,16 @@ MAX_KEY_CHARS = 512
 MAX_TEXT_CHARS = 8_192
 #: of which the tables are the source's, and their names
 NAMES_OF_TABLES = ("filter",)
-_SECRET = re.compile(r"passw|passphrase|secret|token|credential|private_?key|api_?key|access_?key", re.IGNORECASE)
+_SECRET = re.compile(
+    r"passw|passphrase|secret|token|credential|private_?key|api_?key|access_?key|(?:^|[_-])(?:pass|pwd)(?:$|[_-])",
+    re.IGNORECASE,
+)
 _PLACES = ("_file", "_env")
 #: control characters, and halves of characters
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-_LOOKS_SECRET = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY|://[^/@\s:]*:[^/@\s]+@")
+_LOOKS_SECRET = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|://[^/@\s:]*:[^\s]+@|(?:passw(?:or)?d|passphrase|pwd)\s*=\s*\S", re.IGNORECASE
+)
 
 Document = dict[str, Any]
 

@@ -74,8 +74,8 @@ class Database:
 
     @property
     def shown_url(self) -> str:
-        """Without its password."""
-        return self.engine.url.render_as_string(hide_password=True)
+        """Without its password, which may also stand behind its question mark."""
+        return self.engine.url.set(query={}).render_as_string(hide_password=True)
 
     def close(self) -> None:
         self.engine.dispose()

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from uuid import uuid4
 
 from menura.instants import now_us
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from controlplane_api.dump_lives import DumpOptions
 from controlplane_api.errors import RulesTooMany, RuleUnknown
@@ -25,11 +25,14 @@ STARTS = (StartKind.DUMP, StartKind.OLDEST, StartKind.NOW)
 
 
 def make(connection: Connection, source_id: int, pattern: Pattern, start: StartKind, options: DumpOptions) -> str:
-    """A rule for this pattern, in place of one that has it; its name. Raises `RulesTooMany`."""
+    """A rule for this pattern, its name; one that has it gets this start, in its place. Raises `RulesTooMany`."""
     lock_source(connection, source_id)
     of_source = SyncRule.source_id == source_id
     same = (of_source, SyncRule.database == pattern.database, SyncRule.name == pattern.table)
-    connection.execute(delete(SyncRule).where(*same))
+    known = update(SyncRule).where(*same).values(start=start, options=asdict(options)).returning(SyncRule.uuid)
+    former: str | None = connection.execute(known).scalar()
+    if former is not None:
+        return former
     if connection.execute(select(func.count()).where(of_source)).scalar_one() >= MAX_RULES:
         raise RulesTooMany(
             "making a rule",

@@ -21,7 +21,7 @@ from controlplane_api.errors import (
     SourceNotConfigured,
     SourceSyncing,
 )
-from controlplane_api.models import AnyRow, Source, SourceConfiguration, Sync, WantedTable
+from controlplane_api.models import AnyRow, Source, SourceConfiguration, Sync, SyncRule, WantedTable
 from controlplane_api.states import Desired
 from controlplane_api.syncs import lock_source, stop_tables
 from controlplane_api.tenants import lock_tenant
@@ -81,7 +81,7 @@ def configure(
         .values(source_id=source_id, **values)
         .on_conflict_do_update(index_elements=[SourceConfiguration.source_id], set_=values)
     )
-    _check_size(connection, agent_id, source)
+    check_size(connection, agent_id, source)
     is_new = row is None or row.sha256 is None
     change: Literal["created", "changed", "moved"] = "created" if is_new else "moved" if moved else "changed"
     return Configured(source_id, change, generation, "" if row is None else row.document or "")
@@ -103,7 +103,7 @@ def remove(connection: Connection, tenant_id: int, source: str, *, stops_tables:
             source=source,
         )
     stop_tables(connection, row.id, None)
-    for of_source in (WantedTable, SourceConfiguration):
+    for of_source in (WantedTable, SyncRule, SourceConfiguration):
         connection.execute(delete(of_source).where(of_source.source_id == row.id))
     return int(row.id)
 
@@ -149,14 +149,15 @@ def not_configured(source: str) -> SourceNotConfigured:
     )
 
 
-def _check_size(connection: Connection, agent_id: int, source: str) -> None:
+def check_size(connection: Connection, agent_id: int, source: str) -> None:
+    """Of all configurations of an agent, which it gets in one message. Raises `ConfigurationTooLarge`."""
     count, signs = connection.execute(
         select(func.count(), func.sum(func.length(SourceConfiguration.document)))
         .select_from(SourceConfiguration)
         .join(Source, Source.id == SourceConfiguration.source_id)
         .where(Source.agent_id == agent_id)
     ).one()
-    if count > MAX_SOURCES or signs > MAX_AGENT_BYTES // 4:  # a sign has up to four bytes
+    if count > MAX_SOURCES or (signs or 0) > MAX_AGENT_BYTES // 4:  # a sign has up to four bytes
         raise ConfigurationTooLarge(
             "configuring a source",
             f"its agent would have {count} sources with {signs} signs of configuration; at most {MAX_SOURCES} and"

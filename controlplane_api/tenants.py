@@ -7,7 +7,7 @@ from controlplane_api.models import Tenant
 
 
 def lock_tenant(connection: Connection, tenant_id: int) -> None:
-    """Others who make sources of the tenant wait until this transaction ends; rows that refer to it do not."""
+    """Others who make its agents or sources wait until this transaction ends; rows that refer to it do not."""
     connection.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))
 
 

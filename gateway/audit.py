@@ -3,13 +3,12 @@
 Comes in: errors of streams. Goes out: rows in the registry; those beyond the rate are in the log alone.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from menura.instants import now_us
 
 from gateway.errors import IdentityRefused
-from gateway.rate import Rate
+from gateway.rate import Rate, Rates
 from gateway.registry import AgentName, Problem, Registry
 from gateway.tasks import Reports
 
@@ -24,16 +23,12 @@ MAX_NAMES = 10_000
 class Audit:
     registry: Registry
     reports: Reports
-    _rates: "OrderedDict[AgentName, Rate]" = field(default_factory=OrderedDict)
+    _rates: Rates[AgentName] = field(default_factory=lambda: Rates(PER_SECOND, BURST, MAX_NAMES))
     _of_all: Rate = field(default_factory=lambda: Rate(PER_SECOND_OF_ALL, BURST_OF_ALL))
 
     async def refused(self, name: AgentName, peer: str, error: IdentityRefused) -> None:
         """`name`: that of the certificate, else the header's; `peer`: the connection."""
-        rate = self._rates.setdefault(name, Rate(PER_SECOND, BURST))
-        self._rates.move_to_end(name)
-        if len(self._rates) > MAX_NAMES:
-            self._rates.popitem(last=False)
-        if rate.try_take() and self._of_all.try_take():
+        if self._rates.of_name(name).try_take() and self._of_all.try_take():
             problem = Problem(error.code, str(error), error.terminal, now_us())
             actor = f"agent {name[1]} from {peer}"
             await self.reports.tell(lambda: self.registry.record_refusal(name, actor, problem))

@@ -17,7 +17,7 @@ import json
 import logging
 import socket
 import ssl
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ from menura.naming import is_identity
 from gateway.errors import EnrolmentBusy, EnrolmentRefused, EnrolmentRequestInvalid
 from gateway.identity import Authority, Enrolment
 from gateway.log_lines import LogLines
-from gateway.rate import Rate
+from gateway.rate import Rate, Rates, network_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class EnrolmentPort:
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._connections: Counter[str] = Counter()
         self._rate = Rate(PER_SECOND, BURST)
-        self._rates: OrderedDict[str, Rate] = OrderedDict()
+        self._rates = Rates[str](PER_SECOND_OF_ADDRESS, BURST_OF_ADDRESS, MAX_ADDRESSES)
         self._log_lines = LogLines()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -159,11 +159,7 @@ class EnrolmentPort:
         return "200 OK", "application/json", json.dumps(answer).encode()
 
     def _take_turn(self, address: str) -> None:
-        rate = self._rates.setdefault(address, Rate(PER_SECOND_OF_ADDRESS, BURST_OF_ADDRESS))
-        self._rates.move_to_end(address)
-        if len(self._rates) > MAX_ADDRESSES:
-            self._rates.popitem(last=False)
-        if not (rate.try_take() and self._rate.try_take()):
+        if not (self._rates.of_name(network_of(address)).try_take() and self._rate.try_take()):
             raise EnrolmentBusy(
                 "enrolling an agent",
                 "there were too many attempts",

@@ -2,14 +2,13 @@
 
 Comes in: headers and the address of a request. Goes out: a `Known` caller, or an error that says nothing of what was
 shown. The token's row is read with each request, so a revocation holds from its commit on, at every API process. Only
-that a secret is that of a hash is kept, by a digest and for `KEPT_SECONDS`: verifying it takes 25 ms and 19 MiB.
-Attempts with what is not good are bounded by `attempts`, and those of a token that is there stand in the audit log.
+that a secret is that of a hash is kept, by a digest: verifying it takes 25 ms and 19 MiB. Attempts with what is not
+verified are bounded by `attempts`; those with what is not good, of a token that is there, stand in the audit log.
 """
 
 import asyncio
 import hashlib
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 COOKIE = "menura-session"
 #: browsers take it from HTTPS alone, and from no other name's page
 SECURE_COOKIE = f"__Host-{COOKIE}"
-KEPT_SECONDS = 300
 MAX_KEPT = 1_000
 MOST_AT_ONCE = 2
 #: of a cookie's secret or a link's, base64url
@@ -60,18 +58,16 @@ class Known:
 class _Verified:
     """Of which hash a token was found to be, by the token's digest."""
 
-    clock: Callable[[], float] = time.monotonic
-    _hashes: "OrderedDict[bytes, tuple[str, float]]" = field(default_factory=OrderedDict)
+    _hashes: "OrderedDict[bytes, str]" = field(default_factory=OrderedDict)
 
     def has(self, digest: bytes, row: AnyRow | None) -> bool:
-        known, until = self._hashes.get(digest, ("", 0.0))
-        return row is not None and until > self.clock() and row.secret_argon2 == known
+        return row is not None and self._hashes.get(digest) == row.secret_argon2
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._hashes
 
     def add(self, digest: bytes, row: AnyRow) -> None:
-        self._hashes[digest] = row.secret_argon2, self.clock() + KEPT_SECONDS
+        self._hashes[digest] = row.secret_argon2
         self._hashes.move_to_end(digest)
         if len(self._hashes) > MAX_KEPT:
             self._hashes.popitem(last=False)
@@ -88,7 +84,9 @@ class Authentication:
         self.secure = secure
         self._anonymous = anonymous
         self._verified = _Verified()
-        self._verifying = asyncio.Semaphore(MOST_AT_ONCE)
+        self._turn = asyncio.Semaphore(MOST_AT_ONCE)
+        #: by the token's digest: requests that come together with one token are one attempt
+        self._verifying: dict[bytes, asyncio.Task[SessionOf]] = {}
 
     async def identify(self, headers: Headers, address: str) -> Known:
         """Raises `CallerMissing`, `CallerUnknown`, `AttemptsTooMany`, `DatabaseError`."""
@@ -96,10 +94,13 @@ class Authentication:
         if authorization is not None:
             return await self._of_header(authorization, address)
         secret = self.session_secret(headers)
-        if secret:
-            return Known(await self._of_session(secret), secret)
+        whose = await self._of_session(secret) if secret else None
+        if whose is not None:
+            return Known(whose, secret)
         if self._anonymous:
             return Known(SessionOf(ANONYMOUS, None))
+        if secret:
+            raise _unknown()
         raise CallerMissing(
             _DOING,
             "the request has neither a token nor a session",
@@ -114,24 +115,32 @@ class Authentication:
             self.attempts.pay(address)
             raise _unknown()
         digest = hashlib.sha256(text.encode()).digest()
-        paid = None if digest in self._verified else self.attempts.pay(address, token.id)
+        if digest in self._verified:
+            row = await self._read(lambda: self._row_of(token))
+            if self._verified.has(digest, row):
+                return _live(row)
+        running = self._verifying.get(digest)
+        if running is None:
+            running = self._verifying[digest] = asyncio.create_task(self._verify(token, digest, address))
+            running.add_done_callback(lambda _: self._verifying.pop(digest, None))
+        return await asyncio.shield(running)
+
+    async def _verify(self, token: ApiToken, digest: bytes, address: str) -> SessionOf:
+        paid = self.attempts.pay(address, token.id)
         row = await self._read(lambda: self._row_of(token))
-        if not self._verified.has(digest, row):
-            paid = paid or self.attempts.pay(address, token.id)
-            async with self._verifying:
-                is_good = await run_in_threadpool(api_tokens.verify, row, token)
-            if row is None or not is_good:
-                await self._refused(row, token, address, "another secret")
-                raise _unknown()
-            self._verified.add(digest, row)
-        assert row is not None  # see `_Verified.has`
-        if not api_tokens.is_live(row, now_us()):
-            if paid is not None:
-                await self._refused(row, token, address, "it was revoked, or its time is over")
+        async with self._turn:
+            is_good = await run_in_threadpool(api_tokens.verify, row, token)
+        if row is None or not is_good:
+            await self._refused(row, token, address, "another secret")
             raise _unknown()
-        if paid is not None:
-            paid.give_back()
-        return SessionOf(api_tokens.caller_of(row), row.id)
+        self._verified.add(digest, row)
+        try:
+            whose = _live(row)
+        except CallerUnknown:
+            await self._refused(row, token, address, "it was revoked, or its time is over")
+            raise
+        paid.give_back()
+        return whose
 
     async def of_link(self, secret: str, address: str) -> SessionOf:
         """Whose session a link makes; it is spent. Raises `CallerUnknown`, `AttemptsTooMany`, `DatabaseError`."""
@@ -156,15 +165,12 @@ class Authentication:
             raise _unknown()
         return Known(await self.of_token(text.strip(), address))
 
-    async def _of_session(self, secret: str) -> SessionOf:
+    async def _of_session(self, secret: str) -> SessionOf | None:
         def find() -> SessionOf | None:
             with self.database.read() as connection:
                 return sessions.session_of(connection, secret, now_us())
 
-        whose = await self._read(find)
-        if whose is None:
-            raise _unknown()
-        return whose
+        return await self._read(find)
 
     async def _refused(self, row: AnyRow | None, token: ApiToken, address: str, found: str) -> None:
         logger.warning("token refused: token=%s address=%s", token.id, address)
@@ -188,6 +194,13 @@ class Authentication:
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await run_in_threadpool(work)
+
+
+def _live(row: AnyRow | None) -> SessionOf:
+    """Of a row whose secret was shown; raises `CallerUnknown`."""
+    if row is None or not api_tokens.is_live(row, now_us()):
+        raise _unknown()
+    return SessionOf(api_tokens.caller_of(row), row.id)
 
 
 def is_good_still(connection: Connection, known: Known) -> bool:

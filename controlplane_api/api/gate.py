@@ -18,7 +18,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from controlplane_api.api.attempts import Rates
 from controlplane_api.api.authentication import Authentication, Known
 from controlplane_api.api.paths import Command
 from controlplane_api.api.problems import problem_response, unrouted_response
@@ -26,6 +25,7 @@ from controlplane_api.api.roles import AUDITED, NEEDS
 from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid, RoleMissing, TenantUnknown
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
+from gateway.rate import Rates
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Gate:
         self._app = app
         self._authentication = authentication
         self._rules = list(rules)
-        self._refusals = Rates(REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
+        self._refusals = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Iterable
 
 from menura.naming import TableName
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from controlplane_api.api import queries
-from controlplane_api.models import Dump, Source, SourceTable, Sync
+from controlplane_api.models import Dump, Quarantine, Source, SourceTable, Sync, SyncRule
 from controlplane_api.states import DumpEnd
 from controlplane_api.syncs import lock_source
 
@@ -32,8 +32,13 @@ def of_dump(tenant: str, source: str, uuid: str) -> Tag:
 
 
 def source_tag(connection: Connection, source_id: int) -> str:
-    row = connection.execute(select(Source.generation, Source.dump_generation).where(Source.id == source_id)).one()
-    return f'"{row.generation}.{row.dump_generation}"'
+    rules = select(func.count(), func.max(SyncRule.id)).where(SyncRule.source_id == source_id)
+    row = connection.execute(
+        select(Source.generation, Source.dump_generation, Quarantine.entry, Quarantine.retry)
+        .outerjoin(Quarantine, Quarantine.source_id == Source.id)
+        .where(Source.id == source_id)
+    ).one()
+    return _digest((*row, *connection.execute(rules).one()))
 
 
 def table_tag(connection: Connection, source_id: int, name: TableName) -> str:

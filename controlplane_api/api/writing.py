@@ -81,8 +81,10 @@ class Writing:
                 return view.model_validate_json(self._kept(connection))
             if tag is not None and self.if_match:
                 self._check(tag(connection))
+            if tag is not None and self.dry_run:
+                self.response.headers["etag"] = tag(connection)
             answer = act(connection)
-            if tag is not None:
+            if tag is not None and not self.dry_run:
                 self.response.headers["etag"] = tag(connection)
             if self.dry_run:
                 connection.rollback()
@@ -97,7 +99,7 @@ class Writing:
         """Whether nobody has used the key; another request with it that runs is waited for."""
         now = now_us()
         of_tenant = KeptAnswer.tenant == self.command.tenant
-        connection.execute(delete(KeptAnswer).where(of_tenant, KeptAnswer.at_us < now - KEPT_SECONDS * 1_000_000))
+        connection.execute(delete(KeptAnswer).where(KeptAnswer.at_us < now - KEPT_SECONDS * 1_000_000))
         row = {**self._kept_key, "at_us": now, "request_sha256": self.request_sha256}
         added = insert_into(connection, KeptAnswer).values(row).on_conflict_do_nothing().returning(KeptAnswer.key)
         if connection.execute(added).first() is None:

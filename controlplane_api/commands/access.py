@@ -2,10 +2,13 @@
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from menura.addresses import is_loopback
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.commands.options import access
-from controlplane_api.errors import TokenFileUnusable
+from controlplane_api.errors import ApiUnreachable, TokenFileUnusable
 
 MAX_TOKEN_FILE_BYTES = 4_096
 
@@ -13,6 +16,14 @@ MAX_TOKEN_FILE_BYTES = 4_096
 def connect(api: str, tenant: str) -> ApiClient:
     """The API as the command's options name it. Raises `TokenFileUnusable`, `ApiUnreachable`."""
     token = "" if access.token_file is None else read_token(access.token_file)
+    where = urlsplit(api)
+    if token and where.scheme == "http" and not is_loopback(where.hostname or ""):
+        raise ApiUnreachable(
+            "reading the API's address",
+            f"{api} is not HTTPS, and a token would go there in clear",
+            data="Nothing was sent.",
+            remedy="Set --api to https://HOST:PORT; the API beyond loopback serves no other.",
+        )
     try:
         return ApiClient(api, tenant, token, access.ca)
     except OSError as unusable:  # an ssl.SSLError is one

@@ -12,7 +12,8 @@ from sqlalchemy import Connection, insert, or_, select, update
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import AgentExists, AgentUnknown
 from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, Tenant
-from controlplane_api.tenants import ensure_tenants
+from controlplane_api.source_configurations import check_size
+from controlplane_api.tenants import ensure_tenants, lock_tenant
 from gateway.errors import AgentNameTaken
 
 #: of one that no gateway has seen
@@ -21,6 +22,7 @@ UNSEEN = {"session": "", "version": "", "hostname": "", "connected": False, "con
 
 def enrol(connection: Connection, tenant_id: int, agent: str, key_sha256: str, *, anew: bool, now: int) -> int:
     """The agent's id, with this key from now on. `anew`: it may be there already. Raises `AgentNameTaken`."""
+    lock_tenant(connection, tenant_id)
     is_agent = (Agent.tenant_id == tenant_id, Agent.name == agent)
     enrolled = {"key_sha256": key_sha256, "enrolled_at_us": now, "revoked_at_us": None, "problem": None}
     made = (
@@ -51,6 +53,7 @@ def add(connection: Connection, tenant: str, agent: str) -> None:
     """
     now = now_us()
     tenant_id = ensure_tenants(connection, {tenant}, now)[tenant]
+    lock_tenant(connection, tenant_id)
     row = connection.execute(select(Agent).where(Agent.tenant_id == tenant_id, Agent.name == agent)).first()
     if row is None:
         connection.execute(insert(Agent).values(tenant_id=tenant_id, name=agent, enrolled_at_us=now, **UNSEEN))
@@ -79,8 +82,12 @@ def take_new_sources(connection: Connection, tenant_id: int, agent_id: int, name
 
 
 def assign(connection: Connection, tenant: str, source: str, agent: str) -> None:
-    """The source is the agent's from now on, made where it is new. Raises `AgentUnknown`."""
+    """The source is the agent's from now on, made where it is new. Raises `AgentUnknown`, `ConfigurationTooLarge`."""
     row = agent_row(connection, tenant, agent)
+    lock_tenant(connection, row.tenant_id)
+    connection.execute(
+        select(Source.id).where(Source.tenant_id == row.tenant_id, Source.name == source).with_for_update()
+    )
     # What of a configuration runs is not known until this agent says so.
     others = select(Source.id).where(
         Source.tenant_id == row.tenant_id, Source.name == source, Source.agent_id.is_distinct_from(row.id)
@@ -93,6 +100,7 @@ def assign(connection: Connection, tenant: str, source: str, agent: str) -> None
     moved = update(Source).where(Source.tenant_id == row.tenant_id, Source.name == source).values(agent_id=row.id)
     if connection.execute(moved).rowcount == 0:
         connection.execute(insert(Source).values(tenant_id=row.tenant_id, agent_id=row.id, name=source))
+    check_size(connection, row.id, source)
 
 
 def revoke(connection: Connection, tenant: str, agent: str, now: int) -> bool:

@@ -49,12 +49,12 @@ def follow_events(
     many tables some after that number are not kept any more. It ends with the token or session that it was asked with.
     """
     streams: EventStreams = request.app.state.streams
-    streams.check()
+    streams.check(tenant)
     with database.read() as connection:
         source_id = queries.source_row(connection, tenant, source).id
         gsn = int(last_event_id) if last_event_id else event_queries.newest(connection, source_id)
         lost = event_queries.forgotten(connection, source_id, gsn) if last_event_id else 0
-    return EventStream(streams, _texts(database, known, source_id, gsn, lost))
+    return EventStream(streams, tenant, _texts(database, known, source_id, gsn, lost))
 
 
 async def _texts(database: Database, known: Known, source_id: int, gsn: int, lost: int) -> AsyncGenerator[str, None]:

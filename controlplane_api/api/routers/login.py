@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request
 from menura.errors import MenuraError
 from menura.instants import now_us
+from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
@@ -30,6 +31,7 @@ from controlplane_api.errors import (
     RequestInvalid,
 )
 from controlplane_api.identity import audit, sessions
+from controlplane_api.identity.callers import Caller
 from controlplane_api.identity.oidc import Attempt, Provider
 from controlplane_api.identity.sessions import Opened, SessionOf
 
@@ -104,18 +106,26 @@ def get_session(caller: CurrentCaller, known: CurrentKnown) -> SessionView:
 def end_session(_body: SessionCommand, login: CurrentLogin, request: Request) -> Response:
     """Log the browser out. The guard lets nobody else's page do that."""
     secret = login.authentication.session_secret(request.headers)
-    if secret:
-        with login.authentication.database.write() as connection:
+    database = login.authentication.database
+    with database.read() as connection:
+        is_there = bool(secret) and sessions.session_of(connection, secret, now_us()) is not None
+    if is_there:
+        with database.write() as connection:
             sessions.end_session(connection, secret)
     response = JSONResponse({})
     _forget(response, login, login.authentication.cookie)
     return response
 
 
-@router.post("/login-links")
+@router.post("/login-links", responses=refusals(LoginRefused))
 def create_login_link(_body: SessionCommand, login: CurrentLogin, known: CurrentKnown) -> LoginLinkCreated:
-    """A link to the dashboard that logs one browser in, as the caller, within ten minutes."""
+    """A link to the dashboard that logs one browser in within ten minutes, as long as the caller's token is good."""
+    if known.whose.token_id is None:  # a person's session would go on and on, whatever the provider says by then
+        raise LoginRefused(
+            "making a login link", "the caller has no token", data="Nothing was changed.", remedy="Show a token."
+        )
     with login.authentication.database.write() as connection:
+        _record(connection, known.caller, "make a login link", "")
         made = sessions.create_link(connection, known.whose, now_us())
     # In the fragment, which no server and no proxy ever gets.
     return LoginLinkCreated(path=f"/login#{made.secret}", expires_at_us=made.expires_at_us)
@@ -176,11 +186,15 @@ async def finish_login(
 
 
 def _open(login: Login, whose: SessionOf, address: str) -> Opened:
-    tenants = {grant.tenant or "" for grant in whose.caller.grants}
     with login.authentication.database.write() as connection:
-        for tenant in sorted(tenants):
-            audit.record(connection, tenant, whose.caller.actor, "log in", found=f"from {address}")
+        _record(connection, whose.caller, "log in", f"from {address}")
         return sessions.open_session(connection, whose, now_us())
+
+
+def _record(connection: Connection, caller: Caller, action: str, found: str) -> None:
+    """In the audit log of each tenant that it is about."""
+    for tenant in sorted({grant.tenant or "" for grant in caller.grants}):
+        audit.record(connection, tenant, caller.actor, action, found=found)
 
 
 def _with_session(response: Response, login: Login, opened: Opened) -> Response:
