@@ -1,5 +1,6 @@
 """Who asks the API: tokens, sessions of browsers, their end, how often they may be wrong, and what is kept of them."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from controlplane_api.errors import AttemptsTooMany
 from controlplane_api.identity import api_tokens, audit, sessions
 from controlplane_api.identity.admin_token import ensure_admin_token
 from controlplane_api.identity.api_tokens import ApiToken
-from controlplane_api.identity.callers import ANONYMOUS, Role
+from controlplane_api.identity.callers import ANONYMOUS, Caller, Grant, Role
 from controlplane_api.identity.sessions import SessionOf
 from controlplane_api.models import ApiToken as ApiTokenRow
 from controlplane_api.models import AuditEntry, Base
@@ -109,6 +110,41 @@ def test_secrets_when_they_are_wrong_again_and_again_then_that_address_waits_and
     assert client.get(FLEET, headers=known.headers).status_code == 200
     assert client.get(FLEET, headers=other.headers).status_code == 429  # nobody has seen its secret yet
     assert client.post("/api/v1/session", json={"link": "w" * 43}).status_code == 429
+
+
+def test_token_when_many_requests_come_with_it_at_once_or_others_guess_at_it_then_its_holder_is_never_refused(
+    no_refill: None, monkeypatch: pytest.MonkeyPatch, url: str, database: Database
+):
+    monkeypatch.setattr(attempts, "PER_SECOND_OF_TOKEN", 0)
+    known = made(database, Role.VIEWER)
+
+    async def ask(client: httpx.AsyncClient) -> int:
+        return (await client.get(FLEET, headers=known.headers)).status_code
+
+    async def scenario() -> list[int]:
+        async with httpx.AsyncClient(base_url=url, timeout=300) as client:
+            together = await asyncio.gather(*(ask(client) for _ in range(3 * attempts.BURST_OF_ADDRESS)))
+            wrong = ApiToken(known.id, "w" * 43).reveal()
+            guessed = [
+                (await client.get(FLEET, headers={"authorization": f"Bearer {wrong}"})).status_code
+                for _ in range(attempts.BURST_OF_TOKEN + 1)
+            ]
+            assert guessed == [401] * attempts.BURST_OF_TOKEN + [429]
+            return [*together, await ask(client)]
+
+    assert set(asyncio.run(scenario())) == {200}
+
+
+def test_session_of_a_person_when_it_asks_for_a_link_then_refused_since_it_would_never_end(
+    client: httpx.Client, database: Database
+):
+    person = Caller("person", (Grant(Role.ADMIN, "acme"),))
+    with database.write() as connection:
+        opened = sessions.open_session(connection, SessionOf(person, None), now_us())
+    browser = {"cookie": f"{authentication.COOKIE}={opened.secret}"}
+    page_token = client.get("/api/v1/session", headers=browser).json()["page_token"]
+    answer = client.post("/api/v1/login-links", json={}, headers={**browser, "x-menura-page-token": page_token})
+    assert (answer.status_code, code(answer)) == (403, "LOGIN_REFUSED")
 
 
 def test_attempts_when_many_names_come_then_they_are_bounded_and_good_ones_cost_nothing(
@@ -331,7 +367,10 @@ def test_commands_when_they_have_a_token_file_then_they_are_who_it_says(
     assert "CALLER_UNKNOWN" in menura("agents", "--token-file", str(viewer), **where).stderr
     assert "admin-token-file" in menura("api-token", "list", "--fleet", **where).stdout
     assert "create api token" in menura("audit", "--fleet", **where).stdout
+    elsewhere = menura("agents", "--api", "http://192.0.2.1:7080", **where)
+    assert (elsewhere.returncode, "in clear" in elsewhere.stderr) == (24, True)
     link = menura("login", **where).stdout.strip()
+    assert "make a login link" in menura("audit", "--fleet", **where).stdout
     assert link.startswith(f"{url}/login#")
     assert logged_in(client, link=link.rpartition("#")[2])
     viewer.write_text("two words")

@@ -88,6 +88,13 @@ def test_rules_when_they_are_many_or_another_tenants_then_refused(
     more = client.post(f"{SHOP}/start", json={"tables": {"table": "b", "future": True}})
     problem(more, 409, "RULES_TOO_MANY")
     (rule,) = client.get(f"{SHOP}/rules").json()["rules"]
+    tag = client.get(SHOP).headers["etag"]
+    post(client, f"{SHOP}/start", {"tables": {"table": "a", "future": True}})
+    assert client.get(f"{SHOP}/rules").json()["rules"] == [rule]  # the same one, in its place
+    assert client.get(SHOP).headers["etag"] == tag
+    monkeypatch.setattr(rules, "MAX_RULES", 2)
+    post(client, f"{SHOP}/start", {"tables": {"table": "b", "future": True}})
+    assert client.get(SHOP).headers["etag"] != tag
     theirs = "/api/v1/tenants/globex/sources/shop"
     assert client.get(f"{theirs}/rules").json()["rules"] == []
     problem(client.post(f"{theirs}/rules/{rule['rule']}/remove", json={}), 404, "RULE_UNKNOWN")

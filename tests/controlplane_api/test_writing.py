@@ -41,7 +41,9 @@ def test_command_when_it_is_a_dry_run_then_its_plan_is_told_and_nothing_changes(
     client: httpx.Client, registry: SqlRegistry, database: Database
 ) -> None:
     facts.record_shop(registry)
+    before = client.get(SHOP).headers["etag"]
     plan = client.post(f"{SHOP}/start", params={"dry_run": True}, json=ALL)
+    assert plan.headers["etag"] == before
     assert [(each["table"], each["changed"]) for each in plan.json()["tables"]] == [
         ("items", True), ("notes", True), ("orders", True),
     ]  # fmt: skip
