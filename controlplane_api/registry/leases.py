@@ -20,6 +20,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -65,12 +66,11 @@ def assign(connection: Connection, key: SourceKey, gateway: GatewayRun, session:
     The owner is another one from epoch `taken_epoch` on. As long as the log shows nothing of it, a fence is missing.
     """
     own = _owner_is(gateway)
-    lives = select(Gateway.name).where(
-        Gateway.name == Lease.gateway, Gateway.run == Lease.run, Gateway.expires_at_us > _now_us(connection)
-    )
-    lives = lives.correlate(Lease)
+    # Without a reference to the row that is there: in ON CONFLICT SQLAlchemy would read all leases in its place.
+    living = select(Gateway.name, Gateway.run).where(Gateway.expires_at_us > _now_us(connection))
     same_agent = and_(Lease.session == session, Lease.session != "")
-    free = or_(own, Lease.released, Lease.gateway == gateway.name, same_agent, ~lives.exists())
+    is_dead = tuple_(Lease.gateway, Lease.run).not_in(living)
+    free = or_(own, Lease.released, Lease.gateway == gateway.name, same_agent, is_dead)
     values = {"gateway": gateway.name, "run": gateway.run, "session": session, "released": False}
     row = connection.execute(
         insert_into(connection, Lease)

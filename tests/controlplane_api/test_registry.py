@@ -215,6 +215,19 @@ def test_source_when_its_owner_changes_then_a_fence_is_missing_until_the_log_sho
         registry.renew_gateway(first, 3600)
 
 
+def test_source_when_its_owners_lease_is_over_then_it_is_free_whoever_else_lives(registry: SqlRegistry):
+    dead, living, third = (GatewayRun(f"gw-{number}", "run") for number in (1, 2, 3))
+    for gateway in (dead, living, third):
+        registry.begin_gateway(gateway, 3600)
+    other = SourceKey("acme", "another")
+    registry.assign_source(KEY, dead, "agent")
+    registry.assign_source(other, living, "another agent")
+    registry.renew_gateway(dead, 0)  # over at once
+    assert registry.assign_source(KEY, third, "anew") == Assignment(2, needs_fence=True)
+    with pytest.raises(SourceOwned, match="gateway gw-2 owns source acme/another"):
+        registry.assign_source(other, third, "anew")
+
+
 def test_source_when_the_log_shows_a_higher_epoch_then_the_next_is_above_it_and_needs_a_fence(registry: SqlRegistry):
     registry.apply_entry(LANDING, entry(1, cut(1, epoch=7)))
     assert registry.assign_source(KEY, GatewayRun("gw-1", "run"), "agent") == Assignment(8, needs_fence=True)
