@@ -67,8 +67,8 @@ def wait_until_left_behind(running: Stack, source: str, database: str, table: st
 
 
 def _transactions(position: str) -> int:
-    """How many transactions a MariaDB position of one domain has behind it."""
-    return int(position.rpartition("-")[2])
+    """How many transactions a MariaDB position of one domain has behind it; '' has none, before the first commit."""
+    return int(position.rpartition("-")[2] or 0)
 
 
 def wait_until_rows_follow(running: Stack, source: str, database: str, table: str) -> None:
