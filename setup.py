@@ -65,6 +65,7 @@ setup(
     package_dir={"menura": "proto/menura"},
     ext_modules=cythonize(
         core,
+        include_path=["proto"],
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,

@@ -11,56 +11,10 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
+from menura.arrow_c_data cimport ARROW_FLAG_NULLABLE, ArrowArray, ArrowSchema
 
 from agent.columnar.batch cimport Batch, empty_batch, held_bytes, release_batch
 from agent.columnar.column cimport Column
-
-cdef extern from *:
-    """
-    #ifndef ARROW_C_DATA_INTERFACE
-    #define ARROW_C_DATA_INTERFACE
-    #define ARROW_FLAG_NULLABLE 2
-    struct ArrowSchema {
-        const char *format, *name, *metadata;
-        int64_t flags, n_children;
-        struct ArrowSchema **children, *dictionary;
-        void (*release)(struct ArrowSchema *);
-        void *private_data;
-    };
-    struct ArrowArray {
-        int64_t length, null_count, offset, n_buffers, n_children;
-        const void **buffers;
-        struct ArrowArray **children, *dictionary;
-        void (*release)(struct ArrowArray *);
-        void *private_data;
-    };
-    #endif
-    """
-    enum:
-        ARROW_FLAG_NULLABLE
-
-    struct ArrowSchema:
-        const char* format
-        const char* name
-        const char* metadata
-        int64_t flags
-        int64_t n_children
-        ArrowSchema** children
-        ArrowSchema* dictionary
-        void (*release)(ArrowSchema*) noexcept nogil
-        void* private_data
-
-    struct ArrowArray:
-        int64_t length
-        int64_t null_count
-        int64_t offset
-        int64_t n_buffers
-        int64_t n_children
-        const void** buffers
-        ArrowArray** children
-        ArrowArray* dictionary
-        void (*release)(ArrowArray*) noexcept nogil
-        void* private_data
 
 
 # What an exported array's `private_data` points to: its buffers, its children, and whom they belong to.

@@ -71,7 +71,7 @@ def test_wheel_when_built_from_sdist_then_holds_core_and_stubs(distributions: di
     for wanted in ("menura/v1/stream_pb2.py", "menura/v1/stream_pb2_grpc.py", "menura/types.py", "agent/cli.py"):
         assert wanted in names
     decoders = ("agent/sources/mysql/native/decoder.", "agent/sources/postgresql/native/decoder.")
-    for compiled in (*decoders, "agent/columnar/ipc.", "menura/byte_stream_split."):
+    for compiled in (*decoders, "agent/columnar/ipc.", "menura/byte_stream_split.", "menura/row_hash."):
         assert any(name.startswith(compiled) and name.endswith(".so") for name in names)
     assert not any(name.startswith("tests/") for name in names)
 
