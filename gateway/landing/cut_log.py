@@ -22,6 +22,7 @@ from menura.landing import (
     LandedCut,
     LandedFence,
     LandingFormatError,
+    LandingIdentity,
     LogEntry,
     decode_entry,
     encode_entry,
@@ -51,7 +52,7 @@ class CutLog:
         self._gateway = gateway
         self._sleep = sleep
         self._next = 1
-        self._identity = ""
+        self._identity = LandingIdentity()
 
     @property
     def landing(self) -> str:
@@ -68,7 +69,7 @@ class CutLog:
         """
         self._landing, self._identity = open_landing(self._storage, self._landing, registry)
         applied = registry.applied_entry(self._landing)
-        check_entry(self._storage, self._landing, applied)
+        check_entry(self._storage, self._landing, self._identity, applied)
         self._next = applied + 1
         while (entry := self._read(self._next)) is not None or self._is_behind():
             if entry is not None:
@@ -76,14 +77,17 @@ class CutLog:
                 self._next += 1
         return self._next - 1 - applied
 
+    def _path(self, number: int) -> str:
+        return entry_path(number, in_folders=self._identity.in_folders)
+
     def _is_behind(self) -> bool:
         """Whether the next entry is there: another gateway may be writing. Raises `LogUnreadable` where it is gone.
 
         An entry behind a missing one would count twice: once it is written, and as what it was.
         """
         for number in later_numbers(self._next):
-            if self._storage.read(entry_path(number)) is not None:
-                if self._storage.read(entry_path(self._next)) is None:
+            if self._storage.read(self._path(number)) is not None:
+                if self._storage.read(self._path(self._next)) is None:
                     raise self._unreadable(self._next, f"it is gone, and entry {number} is there")
                 return True
         return False
@@ -106,15 +110,15 @@ class CutLog:
         Raises `LandingFailed` when it is not written, `LogUnsettled` when that can't be told, `EntryTaken` when
         another writer was first.
         """
-        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts), tuple(fences), self._identity)
+        entry = LogEntry(self._next, self._gateway, committed_at_us, tuple(cuts), tuple(fences), self._identity.landing)
         document = encode_entry(entry)
         reason: OSError | None = None
         for attempt in range(SETTLE_ATTEMPTS):
             if attempt:
                 self._sleep(SETTLE_SECONDS * 2**attempt)
             try:
-                written = self._storage.put_if_absent(entry_path(entry.entry), document)
-                found = document if written else self._storage.read(entry_path(entry.entry))
+                written = self._storage.put_if_absent(self._path(entry.entry), document)
+                found = document if written else self._storage.read(self._path(entry.entry))
             except OutcomeUnknown as unknown:
                 reason = unknown
                 continue
@@ -151,7 +155,7 @@ class CutLog:
         self._next = max(self._next, number)
 
     def _read(self, number: int) -> LogEntry | None:
-        document = self._storage.read(entry_path(number))
+        document = self._storage.read(self._path(number))
         if document is None:
             return None
         try:

@@ -11,39 +11,50 @@ database's. Of two gateways that open an empty landing at once, both read what t
 
 import secrets
 
-from menura.landing import IDENTITY_PATH, LandingFormatError, decode_identity, encode_identity, entry_path
+from menura.landing import (
+    FOLDERS_FORMAT,
+    FORMAT,
+    IDENTITY_PATH,
+    LandingFormatError,
+    LandingIdentity,
+    decode_identity,
+    encode_identity,
+    entry_path,
+)
 
 from gateway.errors import LandingFailed, LogBehindRegistry, LogUnreadable, OtherLanding
 from gateway.landing.storage import Storage
 from gateway.registry import LandingOther, Registry
 
 
-def open_landing(storage: Storage, url: str, registry: Registry) -> tuple[str, str]:
+def open_landing(storage: Storage, url: str, registry: Registry) -> tuple[str, LandingIdentity]:
     """The database's name for the landing, and its identity, which it gets now where it has none.
 
     Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`, `LandingFailed`.
     """
     found = _read(storage, url)
     try:
-        if not found:
+        if not found.landing:
             name = registry.claim_landing(url, "")
-            check_entry(storage, name, registry.applied_entry(name))
-            found = _make(storage, url)
-        return registry.claim_landing(url, found), found
+            applied = registry.applied_entry(name)
+            check_entry(storage, name, found, applied)
+            has_entries = applied > 0 or storage.read(entry_path(1, in_folders=False)) is not None
+            found = _make(storage, url, FOLDERS_FORMAT - 1 if has_entries else FORMAT)
+        return registry.claim_landing(url, found.landing), found
     except LandingOther as other:
         missing = f"it does not say which landing it is ({IDENTITY_PATH} is missing)"
         raise OtherLanding(
             f"opening the landing {url}",
-            f"{f'it is landing {found}' if found else missing}, and {other}",
+            f"{f'it is landing {found.landing}' if found.landing else missing}, and {other}",
             data="Nothing was read or written",
             remedy="Give all gateways of a database the same landing: one that was moved has its"
             f" {IDENTITY_PATH} with it. A new landing needs a new database and a new lake",
         ) from other
 
 
-def check_entry(storage: Storage, landing: str, applied_entry: int) -> None:
+def check_entry(storage: Storage, landing: str, identity: LandingIdentity, applied_entry: int) -> None:
     """That the log has the entry which the database holds. Raises `LogBehindRegistry`."""
-    if applied_entry and storage.read(entry_path(applied_entry)) is None:
+    if applied_entry and storage.read(entry_path(applied_entry, in_folders=identity.in_folders)) is None:
         raise LogBehindRegistry(
             f"reading the cut log of {landing}",
             f"the database holds entry {applied_entry}, the log does not",
@@ -52,9 +63,9 @@ def check_entry(storage: Storage, landing: str, applied_entry: int) -> None:
         )
 
 
-def _make(storage: Storage, landing: str) -> str:
+def _make(storage: Storage, landing: str, format_: int) -> LandingIdentity:
     try:
-        storage.put_if_absent(IDENTITY_PATH, encode_identity(secrets.token_hex(16)))
+        storage.put_if_absent(IDENTITY_PATH, encode_identity(LandingIdentity(secrets.token_hex(16), format_)))
     except OSError as failed:
         raise LandingFailed(
             f"giving the landing {landing} its identity",
@@ -65,10 +76,10 @@ def _make(storage: Storage, landing: str) -> str:
     return _read(storage, landing)
 
 
-def _read(storage: Storage, landing: str) -> str:
+def _read(storage: Storage, landing: str) -> LandingIdentity:
     document = storage.read(IDENTITY_PATH)
     if document is None:
-        return ""
+        return LandingIdentity()
     try:
         return decode_identity(document)
     except LandingFormatError as broken:
@@ -76,5 +87,6 @@ def _read(storage: Storage, landing: str) -> str:
             f"opening the landing {landing}",
             str(broken),
             data="Nothing was read or written",
-            remedy=f"Restore {IDENTITY_PATH} as it was; lakes and the database know the identity",
+            remedy=f"Start the version that made it, or restore {IDENTITY_PATH} as it was; lakes and the database know"
+            " the identity",
         ) from broken

@@ -3,7 +3,7 @@
 ::
 
     LANDING/landing.json                                         which landing it is, written once
-    LANDING/log/00000000000000000001.json                        entry 1, then 2, ... without gaps
+    LANDING/log/00000000000000000/00000000000000000001.json      entry 1, then 2, ... without gaps
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA-WORD.parquet
 
@@ -12,13 +12,14 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-landing.json is `{"format": 8, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
+landing.json is `{"format": 9, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
 landing. Numbers of entries, cuts and rows count within one landing alone. Whoever keeps any of them keeps the identity
-too, and refuses another landing's.
+too, and refuses another landing's. Its `format` says where the landing's entries lie, for as long as it is there: entry
+N in the folder N // 1000 of `log`; up to format 8, and without landing.json, in `log` itself.
 
-An entry, format 8 (times in microseconds since the epoch, UTC)::
+An entry, format 9 (times in microseconds since the epoch, UTC)::
 
-    {"format": 8, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
+    {"format": 9, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
      "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
@@ -54,6 +55,7 @@ are what the table held at a moment after all changes with `gsn` or a lower numb
 over them, wherever in the log those stand.
 `previous_cut` of a file is the last cut before this one that has files of the table, 0 where none has, null where the
 gateway does not know it: who has not applied that cut lacks rows of the table.
+Format 8 differs in where entries lie alone.
 Format 7 has no `landing` and no `fences`, and its files neither `previous_cut` nor `plain_bytes`.
 Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
 Format 5 has values in the text of MySQL and MariaDB: `earlier_rows` "text", and TEXT_DEFAULT in the files' metadata.
@@ -79,8 +81,11 @@ from urllib.parse import urlsplit
 from menura.naming import TableName, path_segment
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 8
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8)
+FORMAT = 9
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+#: from this format of landing.json on, entries lie in folders
+FOLDERS_FORMAT = 9
+ENTRIES_PER_FOLDER = 1_000
 IDENTITY_PATH = "landing.json"
 LOG_FOLDER = "log"
 DATA_FOLDER = "data"
@@ -286,13 +291,14 @@ def landing_name(url: str) -> str:
     return url.rstrip("/")
 
 
-def entry_path(entry: int) -> str:
-    """Path of a log entry, relative to LANDING.
+def entry_path(entry: int, *, in_folders: bool = True) -> str:
+    """Path of a log entry, relative to LANDING; `in_folders` as the landing's identity has it.
 
-    >>> entry_path(7)
-    'log/00000000000000000007.json'
+    >>> entry_path(1007), entry_path(1007, in_folders=False)
+    ('log/00000000000000001/00000000000000001007.json', 'log/00000000000000001007.json')
     """
-    return f"{LOG_FOLDER}/{entry:020d}.json"
+    folder = f"{LOG_FOLDER}/{entry // ENTRIES_PER_FOLDER:017d}" if in_folders else LOG_FOLDER
+    return f"{folder}/{entry:020d}.json"
 
 
 def later_numbers(entry: int) -> Iterator[int]:
@@ -333,24 +339,40 @@ def chunk_path(
     return f"{folder}/{chunk:012d}-{schema_id}-{word}.parquet"
 
 
-def encode_identity(landing: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class LandingIdentity:
+    """What landing.json says; `landing` is '' where there is none."""
+
+    landing: str = ""
+    format: int = FOLDERS_FORMAT - 1
+
+    @property
+    def in_folders(self) -> bool:
+        """Whether entries lie in folders of a thousand."""
+        return self.format >= FOLDERS_FORMAT
+
+
+def encode_identity(identity: LandingIdentity) -> bytes:
     """The JSON document of landing.json."""
-    return json.dumps({"format": FORMAT, "landing": landing}, separators=(",", ":")).encode()
+    return json.dumps({"format": identity.format, "landing": identity.landing}, separators=(",", ":")).encode()
 
 
-def decode_identity(document: bytes) -> str:
-    """The landing's identity; raises `LandingFormatError` for a document that has none.
+def decode_identity(document: bytes) -> LandingIdentity:
+    """Which landing it is; raises `LandingFormatError` for a document that does not say it.
 
-    >>> decode_identity(encode_identity("5b" * 16)) == "5b" * 16
+    >>> decode_identity(encode_identity(LandingIdentity("5b" * 16, 9))).in_folders
     True
     """
     try:
-        landing = json.loads(document)["landing"]
+        facts = json.loads(document)
+        landing, format_ = facts["landing"], facts["format"]
     except (KeyError, TypeError, ValueError) as broken:
         raise LandingFormatError(f"{IDENTITY_PATH} is no document that says which landing it is") from broken
     if not isinstance(landing, str) or not re.fullmatch(r"[0-9a-f]{32}", landing):
         raise LandingFormatError(f"{IDENTITY_PATH} has no identity of 32 hexadecimal digits")
-    return landing
+    if format_ not in READABLE_FORMATS:
+        raise LandingFormatError(f"{IDENTITY_PATH} has format {format_!r}, this version reads {FORMAT}: upgrade")
+    return LandingIdentity(landing, format_)
 
 
 def encode_entry(entry: LogEntry) -> bytes:

@@ -5,11 +5,13 @@ Spark nor Delta, and keeps nothing but the opened file system.
 """
 
 from functools import cached_property
+from pathlib import Path
 
 import pyarrow as pa
 from menura.landing import (
     IDENTITY_PATH,
     LandingFormatError,
+    LandingIdentity,
     LogEntry,
     decode_entry,
     decode_identity,
@@ -30,6 +32,7 @@ class LandingLog:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._identity = LandingIdentity()
 
     def __reduce__(self) -> tuple[type["LandingLog"], tuple[str]]:
         return LandingLog, (self.url,)  # the opened file system stays behind
@@ -38,37 +41,47 @@ class LandingLog:
     def _opened(self) -> tuple[fs.FileSystem, str]:
         return open_storage(self.url)
 
+    def entry_path(self, entry: int) -> str:
+        """Where an entry lies, relative to the landing: that landing.json says, once it is there."""
+        if not self._identity.landing:
+            self._identity = self._read_identity()
+        return entry_path(entry, in_folders=self._identity.in_folders)
+
     def read_entry(self, entry: int) -> LogEntry | None:
         """Entry number `entry`, or None when it is not written yet. Raises `LogEntryUnreadable`."""
         filesystem, root = self._opened
-        path = f"{root}/{entry_path(entry)}"
-        found = filesystem.get_file_info(path)
+        path = self.entry_path(entry)
+        found = filesystem.get_file_info(f"{root}/{path}")
         if found.type is fs.FileType.NotFound:
             return None
         if not found.is_file or found.size > LARGEST_ENTRY_BYTES:
-            raise log_entry_unreadable(entry, f"{entry_path(entry)} is no file of at most {LARGEST_ENTRY_BYTES} bytes")
-        with filesystem.open_input_stream(path) as stream:
+            raise log_entry_unreadable(entry, f"{path} is no file of at most {LARGEST_ENTRY_BYTES} bytes")
+        with filesystem.open_input_stream(f"{root}/{path}") as stream:
             document = stream.read()
         try:
             decoded = decode_entry(document)
         except LandingFormatError as broken:
             raise log_entry_unreadable(entry, str(broken)) from broken
         if decoded.entry != entry:
-            raise log_entry_unreadable(entry, f"{entry_path(entry)} says that it is entry {decoded.entry}")
+            raise log_entry_unreadable(entry, f"{path} says that it is entry {decoded.entry}")
         for cut in decoded.cuts:
             chunks = {(chunk.dump, chunk.chunk) for chunk in cut.chunks}
             for file in cut.files:
                 if file.dump and (file.dump, file.chunk) not in chunks:
-                    found = f"{entry_path(entry)} does not say what chunk {file.chunk} of dump {file.dump} is"
+                    found = f"{path} does not say what chunk {file.chunk} of dump {file.dump} is"
                     raise log_entry_unreadable(entry, found)
         return decoded
 
     def identity(self) -> str:
         """Which landing it is; '' where it does not say so: an earlier version's, or none yet. Raises OSError."""
+        self._identity = self._read_identity()
+        return self._identity.landing
+
+    def _read_identity(self) -> LandingIdentity:
         filesystem, root = self._opened
         path = f"{root}/{IDENTITY_PATH}"
         if filesystem.get_file_info(path).type is fs.FileType.NotFound:
-            return ""
+            return LandingIdentity()
         with filesystem.open_input_stream(path) as stream:
             document = stream.read(LARGEST_IDENTITY_BYTES)
         try:
@@ -78,7 +91,7 @@ class LandingLog:
                 f"opening the landing {self.url}",
                 str(broken),
                 data="Nothing was read or written",
-                remedy=f"Restore {IDENTITY_PATH} as it was",
+                remedy=f"Restore {IDENTITY_PATH} as it was, or upgrade the sink to at least the gateway's version",
             ) from broken
 
     def missing(self, entry: int) -> str:
@@ -93,7 +106,7 @@ class LandingLog:
     def written_us(self, entry: int) -> int | None:
         """When an entry was written, by the storage's clock; None when it is not written yet. Raises OSError."""
         filesystem, root = self._opened
-        found = filesystem.get_file_info(f"{root}/{entry_path(entry)}")
+        found = filesystem.get_file_info(f"{root}/{self.entry_path(entry)}")
         if found.type is fs.FileType.NotFound:
             return None
         return found.mtime_ns // 1000 if found.mtime_ns is not None else None
@@ -111,7 +124,7 @@ class LandingLog:
     def has(self, entry: int) -> bool:
         """Whether the entry is there."""
         filesystem, root = self._opened
-        return bool(filesystem.get_file_info(f"{root}/{entry_path(entry)}").type is not fs.FileType.NotFound)
+        return bool(filesystem.get_file_info(f"{root}/{self.entry_path(entry)}").type is not fs.FileType.NotFound)
 
     def open_data(self, path: str) -> pa.NativeFile:
         """A data file, `path` as an entry names it. Raises OSError."""
@@ -124,7 +137,8 @@ def log_entry_missing(entry: int, found: str) -> LogEntryMissing:
         f"reading entry {entry} of the cut log",
         found,
         data="Nothing of it, or of a later entry, was written to the lake",
-        remedy=f"Restore {entry_path(entry)} in the landing, with what else was lost there, and start the sink again",
+        remedy=f"Restore {Path(entry_path(entry)).name} in the landing, with what else was lost there, and start the sink"
+        " again",
     )
 
 

@@ -30,7 +30,7 @@ def land(log: CutLog, registry: SqlRegistry, *cuts: LandedCut) -> None:
 
 
 def identity(folder: Path) -> str:
-    return decode_identity((folder / IDENTITY_PATH).read_bytes())
+    return decode_identity((folder / IDENTITY_PATH).read_bytes()).landing
 
 
 def test_landing_when_it_is_opened_first_then_its_entries_and_the_database_have_its_identity(
@@ -91,8 +91,33 @@ def test_landing_of_an_earlier_version_when_it_is_opened_then_it_gets_an_identit
     assert not (tmp_path / "a" / IDENTITY_PATH).exists()
     other = CutLog(LocalStorage(tmp_path / "a"), str(tmp_path / "a"), "gw-1")
     other.append([cut(1, file("orders"))], 7)  # of a log that nobody has opened: without an identity
-    assert opened(tmp_path / "a", registry).next_entry == 2
+    for number in (2, 3):
+        log = opened(tmp_path / "a", registry)
+        assert log.next_entry == number
+        land(log, registry, cut(number, file("orders")))
     assert registry.claim_landing("", identity(tmp_path / "a")) == str(tmp_path / "a")
+    written = [str(path.relative_to(tmp_path / "a")) for path in (tmp_path / "a" / "log").rglob("*.json")]
+    assert sorted(written) == [entry_path(number, in_folders=False) for number in (1, 2, 3)]
+
+
+def test_log_when_its_landing_is_new_then_no_folder_has_more_than_a_thousand_entries(
+    registry: SqlRegistry, tmp_path: Path
+) -> None:
+    log = opened(tmp_path / "a", registry)
+    log.skip_to(999)
+    for number in range(1, 4):
+        log.append([cut(number, file("orders"))], 7)
+    folders = sorted(path.name.lstrip("0") or "0" for path in (tmp_path / "a" / "log").iterdir())
+    assert folders == ["0", "1"]
+    assert (tmp_path / "a" / entry_path(1000)).parent.name.endswith("1")
+
+
+def test_landing_when_a_later_version_made_it_then_the_gateway_refuses_it(
+    registry: SqlRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / IDENTITY_PATH).write_text(f'{{"format": 99, "landing": "{"5b" * 16}"}}')
+    with pytest.raises(LogUnreadable, match="format 99"):
+        opened(tmp_path, registry)
 
 
 def test_log_when_an_entry_is_gone_and_later_ones_are_there_then_nothing_is_written_in_its_place(

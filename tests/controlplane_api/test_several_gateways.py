@@ -228,7 +228,9 @@ def test_commit_when_others_have_written_thousands_of_entries_then_it_catches_up
             for number in range(OTHERS):
                 cut = LandedCut("acme", "crm", 1, number + 1, 1, "mysql", LandedPosition(), number, number)
                 entry = LogEntry(number + 2, "another", 7, (cut,))
-                (tmp_path / entry_path(entry.entry)).write_bytes(encode_entry(entry))
+                path = tmp_path / entry_path(entry.entry)
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(encode_entry(entry))
                 if number < OTHERS - UNFOLLOWED:
                     registry.apply_entry(str(tmp_path), entry)
             await commit_cut(stream, run, 2, range(11, 21))

@@ -130,7 +130,7 @@ def _all_done(running: Stack) -> bool:
 def _assert_each_range_is_read_once(running: Stack, dump: dict[str, Any]) -> None:
     """No chunk was committed twice: those of a range follow each other without a gap."""
     by_range: dict[int, list[LandedChunk]] = {}
-    for path in sorted((running.landing / "log").glob("[0-9]*.json")):
+    for path in sorted((running.landing / "log").rglob("[0-9]*.json")):
         for cut in decode_entry(path.read_bytes()).cuts:
             for chunk in cut.chunks:
                 if chunk.dump == dump["dump"]:

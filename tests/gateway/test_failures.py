@@ -179,7 +179,7 @@ def test_a_log_that_lacks_what_the_registry_holds_when_the_gateway_starts_is_ref
 
 
 def test_an_entry_of_another_format_when_the_log_is_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "log").mkdir()
+    (tmp_path / entry_path(1)).parent.mkdir(parents=True)
     (tmp_path / entry_path(1)).write_text('{"format": 99}')
     with pytest.raises(LogUnreadable, match="format 99"):
         CutLog(LocalStorage(tmp_path), "landing", "gw").recover(MemoryRegistry())

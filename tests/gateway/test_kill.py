@@ -118,7 +118,7 @@ def test_a_gateway_killed_under_load_when_it_starts_again_has_lost_and_doubled_n
 
     asyncio.run(scenario())
     entries = read_log(landing)
-    assert len(entries) == len(list((landing / "log").glob("[0-9]*.json")))
+    assert len(entries) == len(list((landing / "log").rglob("[0-9]*.json")))
     gsns, cuts, epochs = defaultdict(list), defaultdict(list), defaultdict(list)
     for entry in entries:
         for cut in entry.cuts:

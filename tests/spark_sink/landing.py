@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, METADATA_WHOLE_ROWS, UNREPRESENTABLE
 from menura.landing import (
+    FOLDERS_FORMAT,
+    FORMAT,
     IDENTITY_PATH,
     LandedChunk,
     LandedColumn,
@@ -21,6 +23,7 @@ from menura.landing import (
     LandedFile,
     LandedForeignKey,
     LandedPosition,
+    LandingIdentity,
     LogEntry,
     chunk_path,
     data_path,
@@ -169,8 +172,13 @@ class Writer:
     chunks: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     #: its identity; "": as of a gateway of before format 8
     landing: str = field(default_factory=lambda: secrets.token_hex(16))
+    #: of landing.json, which says where entries lie
+    landing_format: int = FORMAT
     #: of each table the last cut with files of it
     last_cuts: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+
+    def entry_path(self, entry: int) -> str:
+        return entry_path(entry, in_folders=bool(self.landing) and self.landing_format >= FOLDERS_FORMAT)
 
     def cut(self, *batches: Batch, tenant: str = "acme", source: str = "shop") -> int:
         """An entry with one cut of these changes; its cut's number."""
@@ -183,10 +191,12 @@ class Writer:
     def write_entry(self, cuts: Sequence[LandedCut], fences: Sequence[LandedFence] = ()) -> LogEntry:
         self.entry += 1
         entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts), tuple(fences), self.landing)
-        path = self.folder / entry_path(self.entry)
+        path = self.folder / self.entry_path(self.entry)
         path.parent.mkdir(parents=True, exist_ok=True)
         if self.landing:
-            (self.folder / IDENTITY_PATH).write_bytes(encode_identity(self.landing))
+            (self.folder / IDENTITY_PATH).write_bytes(
+                encode_identity(LandingIdentity(self.landing, self.landing_format))
+            )
         draft = path.with_suffix(".draft")
         draft.write_bytes(encode_entry(entry))
         draft.rename(path)

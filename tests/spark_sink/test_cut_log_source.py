@@ -67,6 +67,18 @@ def test_available_now_when_prepared_then_later_entries_wait(writer: Writer) -> 
     assert source.latestOffset({"entry": 6}, ReadAllAvailable())["entry"] == 6
 
 
+@pytest.mark.parametrize("landing_format", [8, 9])
+def test_entries_when_they_lie_as_their_landing_was_begun_then_they_are_found_in_order(
+    writer: Writer, landing_format: int
+) -> None:
+    writer.landing_format, writer.entry = landing_format, 998
+    fill(writer, 3)
+    source = reader(writer)
+    source.prepareForTriggerAvailableNow()
+    assert source.latestOffset({"entry": 998}, ReadAllAvailable())["entry"] == 1001
+    assert len(list((writer.folder / "log").glob("*.json"))) == (3 if landing_format == 8 else 0)
+
+
 def test_a_batch_when_planned_then_a_table_stands_in_one_partition_and_in_order(writer: Writer) -> None:
     fill(writer, 3)
     parts = reader(writer, partitions=3).partitions({"entry": 0}, {"entry": 3})
