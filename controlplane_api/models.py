@@ -585,6 +585,23 @@ class Gateway(Base):
     expires_at_us: Mapped[int]
 
 
+class AgentPresence(Base):
+    """At which gateway an agent is; stays when released, so that the epoch never falls."""
+
+    __tablename__ = "agent_presence"
+
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    agent: Mapped[str] = mapped_column(primary_key=True)
+    #: the process that has it, or had it last
+    gateway: Mapped[str]
+    run: Mapped[str]
+    #: of the agent
+    session: Mapped[str]
+    #: grows whenever it is taken
+    epoch: Mapped[int]
+    released: Mapped[bool] = mapped_column(default=False)
+
+
 class Lease(Base):
     """Which gateway owns a source; stays when released, so that the epoch never falls."""
 

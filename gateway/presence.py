@@ -2,7 +2,8 @@
 
 A session is one run of an agent's process. It begins with its Control_Config stream and lives while one of its
 streams is open. The first agent that names a source holds it until its session ends. Nothing here is durable: after
-a restart the agents say again who they are. Lives on the event loop alone.
+a restart the agents say again who they are; at which gateway an agent is `gateway.shared_presence` settles. Lives on
+the event loop alone.
 
 Two sessions of one agent are two processes with one identity, unless one of them is dead and nobody has noticed yet. So
 a newer one waits: where the older one still sends heartbeats it stays, and the newer one is refused (`DuplicateAgent`).
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 
 from gateway.errors import DuplicateAgent, SessionUnknown, SourceHeld
 from gateway.rate import Rate
-from gateway.registry import SourceKey
+from gateway.registry import AgentName, SourceKey
 
 #: how long a data stream may be ahead of its agent's Control_Config stream
 ANNOUNCE_SECONDS = 10.0
@@ -39,7 +40,7 @@ class AgentSession:
     tenant: str
     agent: str
     session: str
-    #: set when a newer session of the same agent came
+    #: set when a newer session of the same agent came, or it came to another gateway
     replaced: asyncio.Event = field(default_factory=asyncio.Event)
     #: set when the registry knows the agent and its sources
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
@@ -47,8 +48,16 @@ class AgentSession:
     heartbeats: int = 0
     flavors: dict[str, str] = field(default_factory=dict)
     streams: int = 0
+    #: of its presence in the database; 0: not taken yet
+    epoch: int = 0
+    #: of its streams that take it
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     #: rows that it may report
     reports: Rate = field(default_factory=lambda: Rate(ROWS_PER_SECOND, BURST_ROWS))
+
+    @property
+    def name(self) -> AgentName:
+        return self.tenant, self.agent
 
 
 class Presence:
@@ -64,16 +73,27 @@ class Presence:
         name = tenant, agent
         while (current := self._sessions.get(name)) is not None and current.session != session:
             if await self._lives(current):
-                raise _duplicate(agent)
-            if self._sessions.get(name) is current:
-                current.replaced.set()
-                self._release(current)
-                del self._sessions[name]
+                raise duplicate(agent)
+            self.replace(current)
         if current is None:
             current = self._sessions[name] = AgentSession(tenant, agent, session)
             self._announce()
         current.streams += 1
         return current
+
+    def replace(self, session: AgentSession) -> None:
+        """It is not the agent's any more: its streams end."""
+        if self._sessions.get(session.name) is session:
+            session.replaced.set()
+            self._release(session)
+            del self._sessions[session.name]
+
+    def has(self, name: AgentName) -> bool:
+        return name in self._sessions
+
+    def epochs(self) -> dict[AgentSession, int]:
+        """Of those sessions whose presence is taken."""
+        return {session: session.epoch for session in self._sessions.values() if session.epoch}
 
     async def _lives(self, session: AgentSession) -> bool:
         """Whether it sends heartbeats: one may have been on its way when its process died."""
@@ -103,7 +123,7 @@ class Presence:
                         return current
                     await changed.wait()
         if (tenant, agent) in self._sessions:
-            raise _duplicate(agent)
+            raise duplicate(agent)
         raise SessionUnknown(
             "opening a stream",
             f"agent {agent} has no Control_Config stream with this session",
@@ -166,10 +186,11 @@ class Presence:
         self._changed = asyncio.Event()
 
 
-def _duplicate(agent: str) -> DuplicateAgent:
+def duplicate(agent: str, gateway: str = "") -> DuplicateAgent:
+    where = f" at gateway {gateway}" if gateway else ""
     return DuplicateAgent(
         "opening a stream",
-        f"another process is agent {agent}, and lives",
+        f"another process is agent {agent}{where}, and lives",
         data="The other process goes on; this one tries again by itself",
         remedy="Give each agent a name and an enrolment of its own; enrol a host anew that is a copy of another one",
     )

@@ -38,6 +38,15 @@ class GatewayReplaced(Exception):
     """Another process has this gateway's name now."""
 
 
+@dataclass(frozen=True, slots=True)
+class PresentElsewhere:
+    """Another gateway has an agent, as long as its lease lasts; it is good until then, and grows with each renewal."""
+
+    gateway: str
+    run: str
+    expires_at_us: int
+
+
 class LandingOther(Exception):
     """The database follows another landing's log; says which."""
 
@@ -486,6 +495,18 @@ class Registry(Protocol):
 
     def end_gateway(self, gateway: GatewayRun) -> None:
         """It stops: what it owns is free at once."""
+
+    def take_presence(self, name: AgentName, gateway: GatewayRun, session: str) -> int | PresentElsewhere:
+        """The agent is at this gateway from now on, under an epoch above every earlier one.
+
+        Not while another gateway has it that lives, but for the same session, which came here from there.
+        """
+
+    def release_presence(self, name: AgentName, gateway: GatewayRun, epoch: int) -> bool:
+        """The agent may be anywhere; ignored, for False, where that presence is over already."""
+
+    def presences(self, gateway: GatewayRun) -> dict[AgentName, int]:
+        """Epochs of the agents that this process has."""
 
     def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
         """Make this gateway the source's owner, under an epoch of its own.

@@ -51,6 +51,7 @@ from gateway.presence import Presence
 from gateway.reconciliation import Generations
 from gateway.registry import GatewayRun, Registry, RegistryRefused, RegistryUnavailable
 from gateway.session import Session
+from gateway.shared_presence import SharedPresence
 from gateway.standings import Standings
 from gateway.stream import AgentStream
 from gateway.tasks import Reports, run_until_first
@@ -142,7 +143,10 @@ async def serve(
             threads=threads,
             pending_chunks=PendingChunks(),
         )
-        streams = _Streams(parts, stop)
+        interval_seconds = max(config.heartbeat_interval_ms / 1000, LEAST_INTERVAL_SECONDS)
+        presence = Presence(SILENT_INTERVALS * interval_seconds)
+        shared = SharedPresence(registry, gateway, presence, reports, config.lease_seconds / 3)
+        streams = _Streams(parts, presence, shared, stop)
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=config.max_streams)
         server.add_generic_rpc_handlers((streams.handler(),))
         address = _open_port(server, config, tls)
@@ -171,6 +175,7 @@ async def serve(
             await run_until_first(
                 committer.run(),
                 parts.lease.run(),
+                shared.run(),
                 changes.run(),
                 generations.run(),
                 dump_generations.run(),
@@ -288,11 +293,11 @@ def _identity_tasks(
 class _Streams:
     """Every open RPC: the top of its task, where a failure is logged once and told to the agent."""
 
-    def __init__(self, parts: LandingParts, stop: asyncio.Event) -> None:
+    def __init__(self, parts: LandingParts, presence: Presence, shared: SharedPresence, stop: asyncio.Event) -> None:
         self._parts = parts
+        self._presence = presence
+        self._shared = shared
         self._stop = stop
-        interval_seconds = parts.config.heartbeat_interval_ms / 1000
-        self._presence = Presence(SILENT_INTERVALS * max(interval_seconds, LEAST_INTERVAL_SECONDS))
         self._admission = Admission(parts.config.hello_seconds)
         self._open: set[asyncio.Task[None]] = set()
 
@@ -342,7 +347,7 @@ class _Streams:
         name, identity = stream.key.of_agent, self._identity(stream, context)
         async with self._parts.standings.admitted(name, identity):
             with self._admission.stream_of(*name):
-                session = Session(stream, self._parts, self._presence, identity)
+                session = Session(stream, self._parts, self._presence, self._shared, identity)
                 await run_until_first(
                     session.serve(hello), self._parts.standings.refused(name, identity), _leave_when_expired(identity)
                 )

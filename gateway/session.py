@@ -18,6 +18,7 @@ from gateway.identity import Identity, check_assigned
 from gateway.landing_parts import LandingParts
 from gateway.presence import ERROR_ROWS, MAX_HELLO_SOURCES, AgentSession, Presence
 from gateway.registry import HeartbeatSeen, SourceKey
+from gateway.shared_presence import SharedPresence
 from gateway.stream import AgentStream
 from gateway.streams.client import Client
 from gateway.streams.control import Control
@@ -35,6 +36,7 @@ class Session:
     stream: AgentStream
     parts: LandingParts
     presence: Presence
+    shared: SharedPresence
     #: None where agents are taken at their word
     identity: Identity | None
 
@@ -47,13 +49,21 @@ class Session:
             agent = await self.presence.open(key.tenant, key.agent, key.session)
         else:
             agent = await self.presence.join(key.tenant, key.agent, key.session)
+        try:
+            if key.role is Role.CONFIG:
+                await self.shared.take(agent)
+            await self._serve_until_replaced(agent, hello)
+        finally:
+            if self.presence.leave(agent):
+                await finish(self._end(agent))
+
+    async def _serve_until_replaced(self, agent: AgentSession, hello: Hello) -> None:
+        key = self.stream.key
         self._log(logging.INFO, "stream opened: %s", key)
         try:
             await run_until_first(self._serve_as(agent, hello), _leave_when_replaced(agent))
         finally:
             self._log(logging.INFO, "stream closed: %s", key)
-            if self.presence.leave(agent):
-                await finish(self._record_gone(agent))
 
     async def _serve_as(self, agent: AgentSession, hello: Hello) -> None:
         key, interval_ms = self.stream.key, self.parts.config.heartbeat_interval_ms
@@ -128,18 +138,16 @@ class Session:
             HeartbeatSeen(key.tenant, key.agent, heartbeat.resident_memory_bytes, heartbeat.cpu_us, held, now_us())
         )
 
-    async def _record_gone(self, agent: AgentSession) -> None:
-        await self.parts.heartbeats.forget((agent.tenant, agent.agent))
-        await self.parts.reports.tell(
-            lambda: self.parts.registry.record_agent_gone(agent.tenant, agent.agent, agent.session, now_us())
-        )
+    async def _end(self, agent: AgentSession) -> None:
+        await self.parts.heartbeats.forget(agent.name)
+        await self.shared.end(agent)
 
 
 async def _leave_when_replaced(agent: AgentSession) -> None:
     await agent.replaced.wait()
     raise SessionReplaced(
         "serving an agent",
-        f"it sent no heartbeat for a while, and a newer process is agent {agent.agent}",
-        data="The newer process goes on",
+        f"agent {agent.agent} has come anew, here after a while without heartbeats or at another gateway",
+        data="The newer session goes on",
         remedy="Give each agent a name and an enrolment of its own",
     )

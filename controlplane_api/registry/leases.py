@@ -13,6 +13,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Select,
     and_,
     case,
     cast,
@@ -66,10 +67,8 @@ def assign(connection: Connection, key: SourceKey, gateway: GatewayRun, session:
     The owner is another one from epoch `taken_epoch` on. As long as the log shows nothing of it, a fence is missing.
     """
     own = _owner_is(gateway)
-    # Without a reference to the row that is there: in ON CONFLICT SQLAlchemy would read all leases in its place.
-    living = select(Gateway.name, Gateway.run).where(Gateway.expires_at_us > _now_us(connection))
     same_agent = and_(Lease.session == session, Lease.session != "")
-    is_dead = tuple_(Lease.gateway, Lease.run).not_in(living)
+    is_dead = tuple_(Lease.gateway, Lease.run).not_in(living(connection))
     free = or_(own, Lease.released, Lease.gateway == gateway.name, same_agent, is_dead)
     values = {"gateway": gateway.name, "run": gateway.run, "session": session, "released": False}
     row = connection.execute(
@@ -124,6 +123,14 @@ def raise_epoch(connection: Connection, epochs: dict[SourceKey, int]) -> None:
             for key, epoch in sorted(epochs.items(), key=lambda each: str(each[0]))
         ],
     )
+
+
+def living(connection: Connection) -> Select[str, str]:
+    """Name and run of the gateways that live.
+
+    In ON CONFLICT it is compared with IN: where it named the row that is there, SQLAlchemy would read all rows instead.
+    """
+    return select(Gateway.name, Gateway.run).where(Gateway.expires_at_us > _now_us(connection))
 
 
 def _is(gateway: GatewayRun) -> ColumnElement[bool]:

@@ -40,6 +40,7 @@ from controlplane_api.registry import (
     dump_reports,
     landings,
     leases,
+    presences,
     quarantine,
 )
 from controlplane_api.registry.agent_reports import ASKED_OF_AGENT
@@ -59,6 +60,7 @@ from gateway.registry import (
     HeartbeatSeen,
     Held,
     OtherServerSeen,
+    PresentElsewhere,
     Problem,
     RegistryRefused,
     RegistryUnavailable,
@@ -224,6 +226,18 @@ class SqlRegistry:
     def end_gateway(self, gateway: GatewayRun) -> None:
         with self._write() as connection:
             leases.end(connection, gateway)
+
+    def take_presence(self, name: AgentName, gateway: GatewayRun, session: str) -> int | PresentElsewhere:
+        with self._write() as connection:
+            return presences.take(connection, name, gateway, session)
+
+    def release_presence(self, name: AgentName, gateway: GatewayRun, epoch: int) -> bool:
+        with self._write() as connection:
+            return presences.release(connection, name, gateway, epoch)
+
+    def presences(self, gateway: GatewayRun) -> dict[AgentName, int]:
+        with self._read() as connection:
+            return presences.of_gateway(connection, gateway)
 
     def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
         with self._write() as connection:

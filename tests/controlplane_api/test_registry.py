@@ -25,6 +25,7 @@ from gateway.registry import (
     GatewayRun,
     LandingOther,
     Logged,
+    PresentElsewhere,
     Problem,
     Registry,
     RegistryUnavailable,
@@ -226,6 +227,37 @@ def test_source_when_its_owners_lease_is_over_then_it_is_free_whoever_else_lives
     assert registry.assign_source(KEY, third, "anew") == Assignment(2, needs_fence=True)
     with pytest.raises(SourceOwned, match="gateway gw-2 owns source acme/another"):
         registry.assign_source(other, third, "anew")
+
+
+def test_agent_when_its_sessions_come_to_several_gateways_then_it_is_at_one_and_no_late_end_counts(
+    registry: SqlRegistry,
+):
+    first, second = GatewayRun("gw-1", "run-1"), GatewayRun("gw-2", "run-2")
+    name, other = ("acme", "db-1"), ("acme", "db-2")
+    registry.begin_gateway(first, 3600)
+    registry.begin_gateway(second, 3600)
+    assert registry.take_presence(name, first, "session") == 1
+    assert registry.take_presence(other, second, "session") == 1
+    held = registry.take_presence(name, second, "a copy's")
+    assert isinstance(held, PresentElsewhere)
+    assert (held.gateway, held.run) == ("gw-1", "run-1")
+    registry.renew_gateway(first, 3600)
+    again = registry.take_presence(name, second, "a copy's")
+    assert isinstance(again, PresentElsewhere)
+    assert again.expires_at_us > held.expires_at_us
+    assert registry.take_presence(name, second, "session") == 2  # the agent went there itself
+    assert not registry.release_presence(name, first, 1)
+    assert registry.take_presence(name, second, "anew") == 3  # which of its own sessions counts a gateway knows
+    assert not registry.release_presence(name, second, 2)
+    assert (registry.presences(first), registry.presences(second)) == ({}, {name: 3, other: 1})
+    assert registry.release_presence(name, second, 3)
+    assert not registry.release_presence(name, second, 3)
+    assert registry.take_presence(name, first, "another") == 4
+    registry.renew_gateway(first, 0)  # over at once
+    assert registry.take_presence(name, second, "yet another") == 5
+    assert isinstance(registry.take_presence(other, first, "a copy's"), PresentElsewhere)
+    registry.end_gateway(second)
+    assert registry.take_presence(other, first, "a copy's") == 2
 
 
 def test_source_when_the_log_shows_a_higher_epoch_then_the_next_is_above_it_and_needs_a_fence(registry: SqlRegistry):

@@ -15,19 +15,20 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from sqlalchemy import select, update
 
 from controlplane_api.database import Database, open_database
-from controlplane_api.models import Source, Tenant
+from controlplane_api.models import Gateway, Source, Tenant
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import server
 from gateway.config import GatewayConfig
 from gateway.errors import GatewayNameTaken, OtherLanding
 from gateway.landing.storage import LocalStorage, Storage
 from gateway.metrics import GatewayMetrics
-from gateway.registry import GatewayRun, RegistryUnavailable, SourceKey
+from gateway.registry import AgentName, GatewayRun, PresentElsewhere, RegistryUnavailable, SourceKey
 from spark_sink.ingest.cut_log_source import CutLogReader, Limits, RowsPartition
 from spark_sink.landed.landing_log import LandingLog
 from tests.gateway.harness import landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
+    OPTIONS,
     AgentStream,
     ScriptedAgent,
     change_batch,
@@ -69,11 +70,23 @@ class Unrenewed(SqlRegistry):
     """As a gateway sees it that is cut off while its lease runs out."""
 
     is_cut_off = False
+    #: how often an agent was at another gateway
+    met_elsewhere = 0
+
+    def take_presence(self, name: AgentName, gateway: GatewayRun, session: str) -> int | PresentElsewhere:
+        found = super().take_presence(name, gateway, session)
+        self.met_elsewhere += isinstance(found, PresentElsewhere)
+        return found
 
     def renew_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
         if self.is_cut_off:
             raise RegistryUnavailable("the test cuts it off")
         return super().renew_gateway(gateway, ttl_seconds)
+
+    def presences(self, gateway: GatewayRun) -> dict[AgentName, int]:
+        if self.is_cut_off:
+            raise RegistryUnavailable("the test cuts it off")
+        return super().presences(gateway)
 
 
 class Pair:
@@ -263,6 +276,57 @@ def test_gateways_when_they_commit_at_the_same_time_then_all_cuts_are_in_one_ord
         assert [number for of, number in cuts if of == source] == list(range(1, 31))
         assert pair.registries["a"].committed(SourceKey("acme", source)).cut == 30
     assert len(pair.in_the_lake()) == 60
+
+
+def test_copy_of_an_agent_when_the_agent_lives_at_another_gateway_then_it_is_refused_until_that_is_gone(
+    pair: Pair, database: Database
+) -> None:
+    """They took each other's sources before: LEASE_LOST for ever."""
+
+    async def scenario() -> None:
+        async with pair.running("a", lease_seconds=3600) as a, pair.running("b", lease_seconds=3600) as b:
+            async with scripted_agent(a, "shop") as agent, grpc.aio.insecure_channel(b, options=OPTIONS) as channel:
+                stream, run = await agent.open_binlog("shop")
+                copied = await ScriptedAgent(channel, "acme", "agent-1", ("shop",)).open("Control_Config")
+                await eventually("it to meet the agent", lambda: pair.registries["b"].met_elsewhere)
+                pair.registries["a"].renew_gateway(run_of(database, "gateway-a"), 3600)
+                error = await copied.expect_error()
+                assert (error.code, error.found) == (
+                    "DUPLICATE_AGENT", "another process is agent agent-1 at gateway gateway-a, and lives",
+                )  # fmt: skip
+                await commit_cut(stream, run, 1, range(1, 11))
+            async with scripted_agent(b, "shop") as other:
+                new, taken = await open_when_free(other)
+                await commit_cut(new, taken, 2, range(11, 21))
+
+    asyncio.run(scenario())
+    assert landed_gsns(pair.root) == list(range(1, 21))
+
+
+def test_agent_when_its_gateway_is_cut_off_then_it_is_free_with_the_lease_and_the_older_session_ends(
+    pair: Pair, database: Database
+) -> None:
+    async def scenario() -> None:
+        async with (
+            pair.running("a", lease_seconds=0.3) as a,
+            pair.running("b", lease_seconds=3600) as b,
+            scripted_agent(a, "shop") as agent,
+        ):
+            control = await agent.open("Control_Config")
+            await control.expect("hello_ack")
+            pair.registries["a"].is_cut_off = True
+            async with scripted_agent(b, "shop"):
+                pair.registries["a"].is_cut_off = False
+                assert (await control.expect_error()).code == "SESSION_REPLACED"
+                at_b = run_of(database, "gateway-b")
+                assert pair.registries["b"].presences(at_b) == {("acme", "agent-1"): 2}
+
+    asyncio.run(scenario())
+
+
+def run_of(database: Database, gateway: str) -> GatewayRun:
+    with database.read() as connection:
+        return GatewayRun(gateway, connection.execute(select(Gateway.run).where(Gateway.name == gateway)).scalar_one())
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])

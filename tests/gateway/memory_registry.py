@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from menura.instants import now_us
 from menura.landing import LogEntry
 from menura.naming import TableName
 from menura.source_configuration import digest_of
@@ -27,6 +28,7 @@ from gateway.registry import (
     LandingOther,
     Logged,
     OtherServerSeen,
+    PresentElsewhere,
     Problem,
     RegistryUnavailable,
     SourceCommitted,
@@ -65,6 +67,9 @@ class MemoryRegistry:
         self.owners: dict[SourceKey, GatewayRun] = {}
         self.last_owners: dict[SourceKey, GatewayRun] = {}
         self.sessions: dict[SourceKey, str] = {}
+        #: gateway, session and epoch of each agent that is somewhere
+        self.present: dict[AgentName, tuple[GatewayRun, str, int]] = {}
+        self.presence_epochs: dict[AgentName, int] = defaultdict(int)
         self.epochs: dict[SourceKey, int] = defaultdict(int)
         self.taken: dict[SourceKey, int] = defaultdict(int)
         self.logged: dict[SourceKey, int] = defaultdict(int)
@@ -227,6 +232,29 @@ class MemoryRegistry:
         with self.lock:
             self.gateways.pop(gateway.name, None)
             self.owners = {key: owner for key, owner in self.owners.items() if owner != gateway}
+
+    def take_presence(self, name: AgentName, gateway: GatewayRun, session: str) -> int | PresentElsewhere:
+        self._check()
+        with self.lock:
+            owner, of, _ = self.present.get(name, (gateway, session, 0))
+            if owner != gateway and of != session and self.gateways.get(owner.name) == owner:
+                return PresentElsewhere(owner.name, owner.run, now_us())
+            self.presence_epochs[name] += 1
+            self.present[name] = gateway, session, self.presence_epochs[name]
+            return self.presence_epochs[name]
+
+    def release_presence(self, name: AgentName, gateway: GatewayRun, epoch: int) -> bool:
+        self._check()
+        with self.lock:
+            owner, _, present = self.present.get(name, (None, "", 0))
+            if (owner, present) == (gateway, epoch):
+                del self.present[name]
+            return (owner, present) == (gateway, epoch)
+
+    def presences(self, gateway: GatewayRun) -> dict[AgentName, int]:
+        self._check()
+        with self.lock:
+            return {name: epoch for name, (owner, _, epoch) in self.present.items() if owner == gateway}
 
     def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
         self._check()
