@@ -1,6 +1,8 @@
 """Another server in place of the one that was read: restored, replaced, a copy, of the other flavour, failed over."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,9 @@ from tests.agent.running import running_agent
 from tests.agent.test_replication import ORDERS, change, last_state, prepare, wait_equal
 from tests.servers import Server, replica_of, server
 from tests.stack import wait_for
+
+#: more than two servers share: the middle one of those that are compared is of one server alone
+OWN_TRANSACTIONS = 10
 
 
 def test_server_when_restored_from_an_older_copy_then_says_what_it_lacks_and_waits_until_it_is_accepted(
@@ -108,21 +113,11 @@ def test_server_when_a_copy_of_it_that_went_its_own_way_is_there_then_is_not_tak
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
     """With the same UUID and server id, and with more transactions than were read."""
-    assert database.folder is not None
     gateway.sync("shop", ORDERS, oldest=True)
     record = gateway.source("shop")
     path = config(tmp_path, gateway, database)
     read_once(path, gateway, database, tmp_path / "log")
-    database.stop()
-    with server(database.flavor, tmp_path / "copy") as copy:
-        copy.stop()
-        assert copy.folder is not None
-        shutil.rmtree(copy.folder / "data")
-        shutil.copytree(database.folder / "data", copy.folder / "data")
-        index = copy.folder / "data" / "binlog.index"  # with paths
-        index.write_text(index.read_text().replace(str(database.folder), str(copy.folder)))
-        copy.start()
-        database.start()
+    with copy_of(database, tmp_path / "copy") as copy:
         with running_agent(path, tmp_path / "log"):
             insert(database, 8000)
             insert(database, 8001)
@@ -134,6 +129,67 @@ def test_server_when_a_copy_of_it_that_went_its_own_way_is_there_then_is_not_tak
             offered = wait_until_it_waits(gateway, "SOURCE_REBUILT")
             assert "was read as of" in record.effective[-1].error.found
             accept(gateway, copy, offered.identity)
+
+
+def test_server_when_two_of_one_base_end_alike_then_one_is_not_taken_for_the_other(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    """Their newest transactions have one number and one second, and their files began in one second."""
+    gateway.sync("shop", ORDERS, oldest=True)
+    record = gateway.source("shop")
+    with copy_of(database, tmp_path / "copy") as copy:
+        second = seconds_of(database)
+        for one in (database, copy):
+            one.run(f"SET timestamp = {second}", "FLUSH BINARY LOGS")
+        with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+            for number in range(OWN_TRANSACTIONS):
+                insert_at(database, 8000 + number, second + number)
+                wait_for_row(gateway, 8000 + number)
+        gateway.wait_gone("shop")
+        cuts = len(record.committed)
+        for number in range(OWN_TRANSACTIONS - 1):
+            insert_at(copy, 7000 + number, second + 100 + number)
+        insert_at(copy, 7999, second + OWN_TRANSACTIONS - 1)
+        insert(copy, 9001)
+        assert_equal_files(database, copy)
+        with running_agent(config(tmp_path, gateway, copy), tmp_path / "log", 0, SourceRebuilt.exit_code):
+            wait_until_it_waits(gateway, "SOURCE_REBUILT")
+            assert "was read as of" in record.effective[-1].error.found
+            assert len(record.committed) == cuts
+        gateway.wait_gone("shop")
+        database.stop()
+        database.start()  # another process, of which all is compared
+        with running_agent(config(tmp_path, gateway, database), tmp_path / "log"):
+            insert(database, 9002)
+            wait_for_row(gateway, 9002)
+        assert not gaps(gateway)
+
+
+@contextmanager
+def copy_of(database: Server, folder: Path) -> Iterator[Server]:
+    """A server with its data, its UUID and its log; both run."""
+    assert database.folder is not None
+    database.stop()
+    with server(database.flavor, folder) as copy:
+        copy.stop()
+        assert copy.folder is not None
+        shutil.rmtree(copy.folder / "data")
+        shutil.copytree(database.folder / "data", copy.folder / "data")
+        index = copy.folder / "data" / "binlog.index"  # with paths
+        index.write_text(index.read_text().replace(str(database.folder), str(copy.folder)))
+        copy.start()
+        database.start()
+        yield copy
+
+
+def insert_at(database: Server, number: int, second: int) -> None:
+    """A transaction whose statement began in this second, as the log says."""
+    database.run(f"SET timestamp = {second}", f"INSERT INTO shop.orders (id, note) VALUES ({number}, 'then')")
+
+
+def assert_equal_files(database: Server, copy: Server) -> None:
+    names = [[row[0] for row in one.run("SHOW BINARY LOGS")] for one in (database, copy)]
+    assert names[0] == names[1]
 
 
 def test_server_when_nothing_is_known_of_the_one_before_then_its_log_must_have_the_position_at_its_place(

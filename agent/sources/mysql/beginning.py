@@ -164,5 +164,5 @@ class Beginnings:
         )
 
     def _continuity(self, log: ServerLog, log_files: LogFiles, schema_reader: ServerSchemaReader) -> Continuity:
-        remembered = Remembered(log_files.process, log_files.since, log_files.begun, log_files.transactions.newest_in)
+        remembered = Remembered(log_files.process, log_files.since, log_files.begun, log_files.transactions.compared_in)
         return Continuity(log, self._config.name, remembered, schema_reader, looks_into_log=self._looks_into_log)

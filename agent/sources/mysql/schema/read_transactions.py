@@ -1,7 +1,8 @@
 """Transactions that were read, by which the log that was read is told from another one with the same numbers.
 
-Comes in: at each cut's end, its last transaction. Goes out, when a stream begins: the newest one that the committed
-position has. A MariaDB's GTID names no server for certain: people choose server ids, and a copy of a server goes on
+Comes in: at each cut's end, its last transaction. Goes out, when a stream begins: three of those that the committed
+position has. One alone may be like another log's by chance, and the oldest may be older than the day on which two logs
+parted. A MariaDB's GTID names no server for certain: people choose server ids, and a copy of a server goes on
 under the same ones. When a statement began is in the log of each replica that has applied it, and hardly in another
 log. Durable, as a fact in the schema history; the older they are, the fewer are kept. When it is lost, nothing is
 claimed.
@@ -44,9 +45,10 @@ class ReadTransactions:
         self._kept.append(read)
         self._keep()
 
-    def newest_in(self, gtids: Gtids) -> ReadTransaction | None:
-        """None: it is not known."""
-        return next((read for read in reversed(self._kept) if _has(gtids, read)), None)
+    def compared_in(self, gtids: Gtids) -> tuple[ReadTransaction, ...]:
+        """The newest one of a position, the middle one and the oldest one that is kept; fewer where fewer are known."""
+        known = [read for read in reversed(self._kept) if _has(gtids, read)]
+        return tuple(dict.fromkeys((known[0], known[len(known) // 2], known[-1]))) if known else ()
 
     def begin(self, start: BinlogPosition, *, goes_on: bool) -> None:
         """A stream begins at `start`; `goes_on`: of the log that was read before. What comes later is read again."""

@@ -11,14 +11,16 @@ nothing, or a `SourceError`, by comparing positions, files and the server's proc
     SourceRebuilt    the log is of another server, or another one under the same names and numbers
 
 The same numbers are not enough where the server may be another one: people choose the server id in a MariaDB's GTID,
-and a copy of a server, with its UUID, goes on under it. Then the newest transaction that is known must be the same.
+and a copy of a server, with its UUID, goes on under it. So three transactions that are known must be the same: the
+newest, the middle and the oldest. A process in which they were compared is not asked again, and one that the log has no
+longer says nothing.
 
 After the first two the server is certainly the right one; whether it is after the others, only its operator knows.
 Nothing is durable here.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
@@ -47,8 +49,9 @@ def _never_begun(file: str) -> None:
     """Nothing is known of the file."""
 
 
-def _no_transaction(gtids: Gtids) -> ReadTransaction | None:
+def _no_transactions(gtids: Gtids) -> Sequence[ReadTransaction]:
     """None is known."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,8 @@ class Remembered:
     since: BinlogPosition | None = None
     #: when a file of its log was begun, in seconds since the epoch, as it was read
     begun: Callable[[str], int | None] = _never_begun
-    #: the newest one known of those that were read up to a position, from whichever server
-    transaction: Callable[[Gtids], ReadTransaction | None] = _no_transaction
+    #: those to compare of what was read up to a position, from whichever server; the newest one that is known first
+    transactions: Callable[[Gtids], Sequence[ReadTransaction]] = _no_transactions
 
 
 class LogReader(Protocol):
@@ -115,8 +118,8 @@ class Continuity:
             is_read_file = self._check_files(position, files)
             if not position.gtids.covers(purged):
                 raise self._purged(position, f"the server has purged transactions up to {purged}")
-            if was_read and not is_read_file:
-                self._check_mysql_transaction(position, position.gtids, executed, purged)
+            if was_read and not (is_read_file and self._is_same_process()):
+                self._check_mysql_transactions(position, position.gtids, executed, purged)
         elif isinstance(position.gtids, MariadbGtids):
             first, last = self.log.mariadb_gtids()
             if not last.covers(position.gtids):
@@ -128,8 +131,8 @@ class Continuity:
                 raise self._purged(position, found) if self._is_remembered() else self.rebuilt(position, found)
             if self.looks_into_log or not self._is_remembered():
                 self._check_transactions(position, position.gtids)
-            if was_read and not is_read_file:
-                self._check_mariadb_transaction(position, position.gtids, files)
+            if was_read and not (is_read_file and self._is_same_process()):
+                self._check_mariadb_transactions(position, position.gtids, files, is_read_file=is_read_file)
         else:
             self._check_files(position, files)
 
@@ -262,37 +265,41 @@ class Continuity:
         names = ("MySQL", "MariaDB") if is_mariadb else ("MariaDB", "MySQL")
         raise self.rebuilt(position, f"the position is of a {names[0]}, this is a {names[1]}")
 
-    def _check_mysql_transaction(
+    def _check_mysql_transactions(
         self, position: BinlogPosition, gtids: MysqlGtids, executed: MysqlGtids, purged: MysqlGtids
     ) -> None:
-        """The newest one known; one that the server has not in its log says nothing."""
-        read = self.remembered.transaction(gtids)
-        if read is None or self.reader is None or purged.has(read.gtid):
+        """Those that are remembered; one that the server has not in its log says nothing."""
+        if self.reader is None:
             return
-        others = executed.minus(MysqlGtids({read.key: ((read.number, read.number),)}))
-        begun = self.reader.statement_begun(BinlogPosition(others, self.log.server_uuid), read)
-        if begun is not None:
-            self._check_same(position, read, begun)
+        for read in self.remembered.transactions(gtids):
+            if purged.has(read.gtid):
+                continue
+            others = executed.minus(MysqlGtids({read.key: ((read.number, read.number),)}))
+            begun = self.reader.statement_begun(BinlogPosition(others, self.log.server_uuid), read)
+            if begun is not None:
+                self._check_same(position, read, begun)
 
-    def _check_mariadb_transaction(
-        self, position: BinlogPosition, gtids: MariadbGtids, files: Mapping[str, int]
+    def _check_mariadb_transactions(
+        self, position: BinlogPosition, gtids: MariadbGtids, files: Mapping[str, int], *, is_read_file: bool
     ) -> None:
-        """The newest one known; where none is, the position itself must be at its place in the log.
+        """Those that are remembered; where the log is newer, the position itself must be at its place in it.
 
-        What holds then says that it is the server that was read, or a replica of it.
+        The newest one must be there; a replica's log may begin behind the others. What holds then says that it is the
+        server that was read, or a replica of it.
         """
         if self.reader is None:
             return
-        read = self.remembered.transaction(gtids)
-        file = self._file_of(list(files), read) if read is not None else None
-        if read is not None and file is not None:
-            begun = self.reader.statement_begun(BinlogPosition(None, self.log.server_uuid, file, FIRST_OFFSET), read)
-            self._check_same(position, read, begun)
-        elif not self._is_remembered() and not self._is_at_its_place(position, gtids, files):
-            raise self.rebuilt(
-                position,
-                "nothing is known of the server that was read, and this one has other GTIDs at its place in the log",
-            )
+        in_files = [(read, self._file_of(list(files), read)) for read in self.remembered.transactions(gtids)]
+        for number, (read, file) in enumerate(in_files):
+            if file is None:
+                continue
+            begun = self.reader.statement_begun(BinlogPosition(None, "", file, FIRST_OFFSET), read)
+            if begun is not None or (number == 0 and not is_read_file):
+                self._check_same(position, read, begun)
+        is_known = bool(in_files) and in_files[0][1] is not None
+        if not is_known and not self._is_remembered() and not self._is_at_its_place(position, gtids, files):
+            found = "nothing is known of the server that was read, and this one has other GTIDs at its place in the log"
+            raise self.rebuilt(position, found)
 
     def _check_same(self, position: BinlogPosition, read: ReadTransaction, begun: int | None) -> None:
         if begun == read.begun:
