@@ -27,7 +27,7 @@ check: lint ## lint, examples, and the tests that need no server, no Spark and n
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run)
-	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars chromium oidc-provider
+	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy chromium oidc-provider
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
 
 .PHONY: fuzz

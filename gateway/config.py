@@ -20,7 +20,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    #: folder, or any fsspec URL, of the cut log and data files: the same for all gateways of a database
+    #: folder or URL, see `menura.stores`, of the cut log and data files: the same for all gateways of a database
     landing: str
     #: owner of sources and author of log entries; no two live gateways may share it
     name: str = "gateway"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from menura.stores.store import Store
 
 from gateway.audit import Audit
 from gateway.backlog import Backlog
@@ -17,7 +18,6 @@ from gateway.identity import Authority
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.gathered import Gathered
-from gateway.landing.storage import Storage
 from gateway.lease import GatewayLease
 from gateway.log_lines import LogLines
 from gateway.memory import give_back
@@ -62,7 +62,7 @@ class LandingParts:
     #: which agents may have streams
     standings: Standings
     audit: Audit
-    storage: Storage
+    storage: Store
     committer: Committer
     lease: GatewayLease
     #: of desired tables, and of desired dumps

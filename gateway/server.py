@@ -21,6 +21,8 @@ from menura.change_batch import MAX_BATCH_BYTES
 from menura.errors import MenuraError
 from menura.landing import landing_name
 from menura.message_parts import MAX_GRPC_BYTES
+from menura.stores.opening import open_store
+from menura.stores.store import Store, StoreUnusable
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.admission import MAX_STREAMS_OF_AGENT, Admission
@@ -35,6 +37,7 @@ from gateway.errors import (
     GatewayStopping,
     IdentityMismatch,
     IdentityRefused,
+    LandingUnusable,
     ListenRefused,
     LogUnreadable,
 )
@@ -43,7 +46,6 @@ from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.cut_log import CutLog
-from gateway.landing.storage import Storage, open_storage
 from gateway.landing_parts import LandingParts
 from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
@@ -93,6 +95,17 @@ _OPTIONS = (
 )
 
 
+def _open(landing: str) -> Store:
+    try:
+        return open_store(landing)
+    except StoreUnusable as unusable:
+        raise LandingUnusable(
+            "opening the landing",
+            str(unusable),
+            remedy="Check --landing and --storage-option, and install what the address needs",
+        ) from unusable
+
+
 async def serve(
     config: GatewayConfig,
     registry: Registry,
@@ -107,7 +120,7 @@ async def serve(
     or its log can't be used.
     """
     metrics = metrics or GatewayMetrics()
-    storage = open_storage(config.landing)
+    storage = _open(config.landing)
     log = await _begin(config, storage, registry, gateway := new_run(config.name), stop)
     if log is None:
         return
@@ -195,7 +208,7 @@ async def serve(
 
 
 async def _begin(
-    config: GatewayConfig, storage: Storage, registry: Registry, gateway: GatewayRun, stop: asyncio.Event
+    config: GatewayConfig, storage: Store, registry: Registry, gateway: GatewayRun, stop: asyncio.Event
 ) -> CutLog | None:
     """The log, when the registry has come to its end; waits where the registry is away. None when asked to stop."""
     while True:

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from menura.naming import is_identity, local_name
 from menura.signals import set_at_signal
+from menura.stores.address import absolute
+from menura.stores.options import parse, use
+from menura.stores.store import StoreUnusable
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
@@ -206,7 +209,13 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         raise SinkSettingInvalid(
             "reading the arguments", f"--keep-hours {arguments.keep_hours}", remedy="Give 1 or more hours"
         )
-    landing, lake = (_absolute(url) for url in (arguments.landing, arguments.lake))
+    try:
+        use(parse(arguments.storage_option))
+    except StoreUnusable as refused:
+        raise SinkSettingInvalid(
+            "reading the arguments", f"--storage-option: {refused}", remedy="Correct it; README names the keys"
+        ) from refused
+    landing, lake = (absolute(url) for url in (arguments.landing, arguments.lake))
     if "%" in lake:
         raise SinkSettingInvalid(
             "reading the arguments", f"--lake {lake} has a '%', which Delta's readers decode", remedy="Choose another"
@@ -214,16 +223,11 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
     return SinkSettings(
         landing=landing,
         lake=lake,
-        checkpoint=_absolute(arguments.checkpoint or f"{lake}/{FOLDER}/checkpoint"),
+        checkpoint=absolute(arguments.checkpoint or f"{lake}/{FOLDER}/checkpoint"),
         trigger_seconds=arguments.trigger_seconds,
         available_now=arguments.available_now,
         keep_hours=arguments.keep_hours,
     )
-
-
-def _absolute(url: str) -> str:
-    """Workers have a working folder of their own."""
-    return url.rstrip("/") if "://" in url else str(Path(url).absolute())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -232,6 +236,13 @@ def _parser() -> argparse.ArgumentParser:
     running = commands.add_parser("run", help="follow the cut log until stopped")
     running.add_argument("--landing", required=True, metavar="URL", help="what `menura gateway run --landing` names")
     running.add_argument("--lake", required=True, metavar="URL", help="folder of the Delta tables")
+    running.add_argument(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="how to reach a landing or lake that is a URL; repeatable",
+    )
     running.add_argument("--master", default="local[*]", help="Spark's master (default: this machine, all cores)")
     running.add_argument("--checkpoint", metavar="URL", help="Spark's checkpoint (default: LAKE/_menura/checkpoint)")
     running.add_argument(

@@ -8,8 +8,8 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
-#: what a worker imports of PySpark, and what it needs of others
-IMPORTED = ("pyspark.worker", "fsspec.implementations.local")
+#: what a worker imports of PySpark
+IMPORTED = ("pyspark.worker",)
 
 
 def main() -> None:

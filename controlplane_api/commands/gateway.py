@@ -10,6 +10,9 @@ from typing import Annotated
 import typer
 from menura.identity import ENROLMENT_PORT_OFFSET
 from menura.naming import local_name
+from menura.stores.address import absolute, is_local
+from menura.stores.options import parse, use
+from menura.stores.store import StoreUnusable
 
 from controlplane_api.commands.options import DATABASE_HELP, forced_group
 from controlplane_api.database import open_database
@@ -18,6 +21,7 @@ from controlplane_api.identity.authority import SqlAuthority
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import memory
 from gateway.config import GatewayConfig, TlsFiles
+from gateway.errors import LandingUnusable
 from gateway.identity import Authority
 from gateway.metrics import GatewayMetrics, serving_metrics
 from gateway.registry import Registry
@@ -33,6 +37,9 @@ def run(
     database: Annotated[str, typer.Option(envvar="MENURA_DATABASE", help=DATABASE_HELP)],
     landing: Annotated[str, typer.Option(help="Folder or URL of the log and data files, one for all gateways.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT; beyond loopback only with TLS.")] = "127.0.0.1:7070",
+    storage_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="How to reach a landing that is a URL; repeatable.")
+    ] = None,
     name: Annotated[str, typer.Option(help="Unique among live gateways; default: from host and landing.")] = "",
     ca: Annotated[Path | None, typer.Option(help=CA_HELP)] = None,
     enrol_listen: Annotated[
@@ -55,6 +62,7 @@ def run(
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics there.")] = None,
 ) -> None:
     """Serve agents until SIGTERM or Ctrl-C."""
+    use_storage(storage_option or [])
     config = GatewayConfig(
         landing=landing,
         name=name or _default_name(landing),
@@ -88,6 +96,16 @@ async def _serve(
     await serve(config, registry, stop, ready, metrics, authority)
 
 
+def use_storage(words: list[str]) -> None:
+    """From now on for this process. Raises `LandingUnusable`."""
+    try:
+        use(parse(words))
+    except StoreUnusable as refused:
+        raise LandingUnusable(
+            "reading the storage options", str(refused), remedy="Correct --storage-option; README names the keys"
+        ) from refused
+
+
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
     if certificate is None and key is None and client_ca is None:
         return None
@@ -109,4 +127,5 @@ def port_after(listen: str) -> str:
 
 def _default_name(landing: str) -> str:
     """The same after a restart, so that it takes its own leases up again at once; another for another landing."""
-    return local_name(str(Path(landing).resolve()) if "://" not in landing else landing)
+    address = absolute(landing)
+    return local_name(str(Path(address).resolve()) if is_local(address) else address)

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from menura.landing import LandedFile, chunk_path
+from menura.stores.store import Store
 
 from gateway.errors import NOTHING_LOST, BatchColumns
 from gateway.landing.gathered import Gathered
 from gateway.landing.parquet_file import ROW_GROUP_BYTES, ParquetFile
-from gateway.landing.storage import Storage
 from gateway.registry import SourceKey
 from gateway.wire.snapshot_batch import SnapshotRows
 
@@ -52,7 +52,7 @@ class _Chunk:
 class ChunkFiles:
     """Of one stream's chunks, each from its first batch until it is pending."""
 
-    def __init__(self, storage: Storage, key: SourceKey, max_credit_bytes: int, gathered: Gathered) -> None:
+    def __init__(self, storage: Store, key: SourceKey, max_credit_bytes: int, gathered: Gathered) -> None:
         """`max_credit_bytes` of the sender's credit may be held by what is in memory, `gathered` bounds that of all."""
         self._storage = storage
         self._key = key
@@ -187,7 +187,7 @@ class ChunkFiles:
         chunk.open_file = None
 
 
-def discard_files(storage: Storage, files: Collection[LandedFile]) -> None:
+def discard_files(storage: Store, files: Collection[LandedFile]) -> None:
     """Delete closed files that no entry names."""
     for file in files:
         storage.discard(file.path, None)

@@ -29,10 +29,10 @@ from menura.landing import (
     entry_path,
     later_numbers,
 )
+from menura.stores.store import OutcomeUnknown, Store
 
 from gateway.errors import NOTHING_LOST, LandingFailed, LogUnreadable, LogUnsettled
 from gateway.landing.identity import check_entry, open_landing
-from gateway.landing.storage import OutcomeUnknown, Storage
 from gateway.registry import Held, Registry
 
 SETTLE_ATTEMPTS = 4
@@ -44,9 +44,7 @@ class EntryTaken(Exception):
 
 
 class CutLog:
-    def __init__(
-        self, storage: Storage, landing: str, gateway: str, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, storage: Store, landing: str, gateway: str, sleep: Callable[[float], None] = time.sleep) -> None:
         self._storage = storage
         self._landing = landing
         self._gateway = gateway

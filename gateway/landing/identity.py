@@ -21,13 +21,13 @@ from menura.landing import (
     encode_identity,
     entry_path,
 )
+from menura.stores.store import Store
 
 from gateway.errors import LandingFailed, LogBehindRegistry, LogUnreadable, OtherLanding
-from gateway.landing.storage import Storage
 from gateway.registry import LandingOther, Registry
 
 
-def open_landing(storage: Storage, url: str, registry: Registry) -> tuple[str, LandingIdentity]:
+def open_landing(storage: Store, url: str, registry: Registry) -> tuple[str, LandingIdentity]:
     """The database's name for the landing, and its identity, which it gets now where it has none.
 
     Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`, `LandingFailed`.
@@ -52,7 +52,7 @@ def open_landing(storage: Storage, url: str, registry: Registry) -> tuple[str, L
         ) from other
 
 
-def check_entry(storage: Storage, landing: str, identity: LandingIdentity, applied_entry: int) -> None:
+def check_entry(storage: Store, landing: str, identity: LandingIdentity, applied_entry: int) -> None:
     """That the log has the entry which the database holds. Raises `LogBehindRegistry`."""
     if applied_entry and storage.read(entry_path(applied_entry, in_folders=identity.in_folders)) is None:
         raise LogBehindRegistry(
@@ -63,7 +63,7 @@ def check_entry(storage: Storage, landing: str, identity: LandingIdentity, appli
         )
 
 
-def _make(storage: Storage, landing: str, format_: int) -> LandingIdentity:
+def _make(storage: Store, landing: str, format_: int) -> LandingIdentity:
     try:
         storage.put_if_absent(IDENTITY_PATH, encode_identity(LandingIdentity(secrets.token_hex(16), format_)))
     except OSError as failed:
@@ -76,7 +76,7 @@ def _make(storage: Storage, landing: str, format_: int) -> LandingIdentity:
     return _read(storage, landing)
 
 
-def _read(storage: Storage, landing: str) -> LandingIdentity:
+def _read(storage: Store, landing: str) -> LandingIdentity:
     document = storage.read(IDENTITY_PATH)
     if document is None:
         return LandingIdentity()

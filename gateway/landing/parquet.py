@@ -26,11 +26,11 @@ from menura.change_batch import (
     TRANSACTION_ID,
 )
 from menura.landing import LandedFile, data_path
+from menura.stores.store import Store
 
 from gateway.errors import BatchColumns, CutTooLarge, OutOfSequence
 from gateway.landing.gathered import Gathered
 from gateway.landing.parquet_file import ROW_GROUP_BYTES, ParquetFile
-from gateway.landing.storage import Storage
 from gateway.registry import SourceKey
 from gateway.wire.change_batch import LandedBatch
 
@@ -72,7 +72,7 @@ class CutFiles:
     """The data files of one cut of one source, from its first batch to its end."""
 
     def __init__(
-        self, storage: Storage, key: SourceKey, epoch: int, cut: int, max_credit_bytes: int, gathered: Gathered
+        self, storage: Store, key: SourceKey, epoch: int, cut: int, max_credit_bytes: int, gathered: Gathered
     ) -> None:
         """`max_credit_bytes` of senders' credit may be held by what is in memory, `gathered` bounds that of all."""
         self._storage = storage

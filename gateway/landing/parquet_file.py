@@ -1,7 +1,7 @@
 """One Parquet file of landing while it is being written: row groups in, a closed file out.
 
 Calls block and raise OSError or ArrowException where the storage refuses. Durable is nothing of it before
-`Storage.make_durable`.
+`Store.make_durable`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, UNREPRESENTABLE
-
-from gateway.landing.storage import Output, Storage
+from menura.stores.store import Output, Store
 
 #: what gathers in memory of one table before it is written, since small row groups read slowly
 ROW_GROUP_BYTES = 4 << 20
@@ -24,7 +23,7 @@ _OF_ANY_LENGTH = frozenset({pa.string().id, pa.binary().id})
 class ParquetFile:
     def __init__(
         self,
-        storage: Storage,
+        storage: Store,
         path: str,
         schema: pa.Schema,
         *,

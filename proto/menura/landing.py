@@ -74,11 +74,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from menura.naming import TableName, path_segment
+from menura.stores.address import absolute
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
 FORMAT = 9
@@ -285,10 +284,7 @@ def landing_name(url: str) -> str:
     >>> landing_name("file:///data/landing"), landing_name("s3://bucket/landing/")
     ('/data/landing', 's3://bucket/landing')
     """
-    parts = urlsplit(url)
-    if not parts.scheme or parts.scheme == "file":
-        return str(Path(parts.path if parts.scheme else url).absolute())
-    return url.rstrip("/")
+    return absolute(url)
 
 
 def entry_path(entry: int, *, in_folders: bool = True) -> str:

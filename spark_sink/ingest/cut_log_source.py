@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from menura.landing import LandedChunk, LandedCut, LandedEvent, LandedFile, LandedStart, LandedStop, LogEntry
+from menura.stores.options import parse, use
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
@@ -96,7 +97,7 @@ class RowsPartition(InputPartition):
 
 
 class CutLogSource(DataSource):
-    """Options: landing, lake, partitions (how many tasks a batch may have), maxCuts, maxFiles, maxBytes."""
+    """Options: landing, lake, storage (words of storage options), partitions (tasks of a batch), and three limits."""
 
     @classmethod
     def name(cls) -> str:
@@ -112,6 +113,8 @@ class CutLogSource(DataSource):
             files=int(self.options.get("maxFiles", default.files)),
             bytes=int(self.options.get("maxBytes", default.bytes)),
         )
+        if "storage" in self.options:  # this is a process of its own, with the driver's environment
+            use(parse(json.loads(self.options["storage"])))
         log = LandingLog(str(self.options["landing"]))
         events = Records(str(self.options["lake"])).events_folder if "lake" in self.options else ""
         return CutLogReader(log, int(self.options.get("partitions", 1)), limits, events)

@@ -9,20 +9,25 @@ Rows that lack values owe them to the row's earlier life, which may have had ano
 that. They are merged by the worker's way, `CHUNK_ROWS` at a time, each with the `txn` of its last number; and so are
 rows of a table without a key of which some rows are known in part.
 
+In an object store all are merged so: Spark's commits there and those of delta-rs exclude nobody, see DECISIONS 192.
+
 Deletion vectors stay off. Measured, delta-rs's MERGE and its SQL read them right, but its pyarrow dataset refuses
 the whole table, and so would shut out who reads the lake without Spark.
 A kill leaves staged files behind; they have no meaning, and the next large batch of the table removes them.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from menura.change_batch import CHANGE_TYPE, GSN, ChangeType
+from menura.stores.address import is_local
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -37,7 +42,6 @@ from spark_sink.lake.records import FOLDER
 from spark_sink.lake.steps import Segment, segment_tables
 from spark_sink.landed.landed_file import open_landed
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.landed.storage import Folder
 from spark_sink.work import CURRENT, Outcome, TableId
 
 TRANSACTION_APPLICATION = "spark.databricks.delta.write.txnAppId"
@@ -66,18 +70,19 @@ class LargeMerger:
         """`MergeRows` on Spark."""
         held = schema_of(current)
         tables = segment_tables(table, segment, held, merged_gsn)
-        if segment.may_be_partial or segment.keeps_numbers or (not segment.layout.key and unknown_texts(current)):
+        is_kept = segment.may_be_partial or segment.keeps_numbers
+        if is_kept or not is_local(self.lake) or (not segment.layout.key and unknown_texts(current)):
             for rows, carried in chunks(tables, segment, table.application, merged_gsn, transactions):
                 merge_tables(table, current, segment.layout, rows, carried)
             return
-        staging = Folder(table.folder(f"{self.lake}/{FOLDER}/staging"))
-        staging.remove()
+        staging = Path(table.folder(f"{self.lake}/{FOLDER}/staging"))
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
         schema = pa.schema([*held, pa.field(DELETED, pa.bool_())])
-        output = Folder(staging.child("segment.parquet")).open_output()
-        with output, pq.ParquetWriter(output, schema, compression="zstd") as writer:
+        with pq.ParquetWriter(staging / "segment.parquet", schema, compression="zstd") as writer:
             for rows in tables:
                 writer.write_table(rows.cast(schema))
-        staged = self.session.read.parquet(staging.url)
+        staged = self.session.read.parquet(str(staging))
         folder = f"{table.folder(self.lake)}/{CURRENT}"
         match = match_columns(held, segment.layout.key)
         effect = keyed_effect(staged, match) if segment.layout.key else keyless_effect(staged, self._delta(folder))
@@ -89,7 +94,7 @@ class LargeMerger:
                 put.write.format("delta").mode("append").save(folder)
             else:
                 self._merge(folder, effect, match)
-        staging.remove()
+        shutil.rmtree(staging)
         current.update_incremental()
 
     def _delta(self, folder: str) -> DataFrame:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from menura.instants import now_us
 from menura.landing import decode_event
+from menura.stores.options import current
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +122,7 @@ class Sink:
             self.session.readStream.format(FORMAT_NAME)
             .option("landing", self.settings.landing)
             .option("lake", self.settings.lake)
+            .option("storage", json.dumps(current().words()))
             .option("partitions", self.partitions)
             .option("maxCuts", limits.cuts)
             .option("maxFiles", limits.files)
@@ -336,7 +338,13 @@ class Sink:
         """The job, then the tables that are too large for a task."""
         chosen = self.settings
         settings = TaskSettings(
-            chosen.landing, chosen.lake, left_alone, chosen.size, recorded, keep_hours=chosen.keep_hours
+            chosen.landing,
+            chosen.lake,
+            left_alone,
+            chosen.size,
+            recorded,
+            keep_hours=chosen.keep_hours,
+            storage=current().carried(),
         )
         try:
             done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]

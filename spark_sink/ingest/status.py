@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from menura.lake_report import LakeSource
-from pyarrow import fs
 
 from spark_sink.lake.records import StoppedTable, last_cuts
 from spark_sink.landed.storage import open_storage
@@ -104,12 +103,14 @@ def checkpointed(checkpoint: str) -> tuple[int, str]:
     A streaming query keeps commits/N for each finished batch, and offsets/N: a version, its own facts, then a line for
     each source, as `cut_log_source` has it. https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html
     """
-    filesystem, root = open_storage(checkpoint)
-    selector = fs.FileSelector(f"{root}/commits", allow_not_found=True)
-    batches = [int(found.base_name) for found in filesystem.get_file_info(selector) if found.base_name.isdecimal()]
+    store = open_storage(checkpoint)
+    names = [found.path.rpartition("/")[2] for found in store.list("commits")]
+    batches = [int(name) for name in names if name.isdecimal()]
     if not batches:
         return 0, ""
-    with filesystem.open_input_stream(f"{root}/offsets/{max(batches)}") as stream:
-        lines = stream.read().decode().splitlines()
+    document = store.read(f"offsets/{max(batches)}")
+    if document is None:
+        raise FileNotFoundError(2, f"{checkpoint}/offsets/{max(batches)} is not there")
+    lines = document.decode().splitlines()
     offset = json.loads(lines[-1])
     return int(offset["entry"]), str(offset.get("landing", ""))

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
+from menura.stores.options import StorageOptions, use
 from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
@@ -89,6 +90,8 @@ class TaskSettings:
     recorded: Mapping[TableId, Recorded] = field(default_factory=dict)
     #: how long old versions of a table stay readable
     keep_hours: int = KEEP_HOURS
+    #: the driver's, with its secrets
+    storage: StorageOptions = field(default_factory=StorageOptions)
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -98,6 +101,7 @@ def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str
     """
 
     def run(rows: Iterable[Row]) -> Iterator[str]:
+        use(settings.storage)
         known, tables = split_rows(row.asDict() for row in rows)
         for message in known:
             yield encode(message)

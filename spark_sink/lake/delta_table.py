@@ -23,6 +23,8 @@ from deltalake import (
 )
 from deltalake.exceptions import TableNotFoundError
 from menura.change_batch import GSN
+from menura.stores.address import is_local
+from menura.stores.options import delta_options
 
 from spark_sink.lake.retention import is_due
 from spark_sink.landed.lake_schema import format_of, format_type
@@ -81,14 +83,14 @@ def layout_of(schema_id: str, shape: LandedShape) -> Layout:
 def open_table(folder: str) -> DeltaTable | None:
     """The table at its last version, or None when there is none yet."""
     try:
-        return DeltaTable(folder)
+        return DeltaTable(folder, storage_options=delta_options(folder))
     except TableNotFoundError:
         return None
 
 
 def make_folder(folder: str) -> None:
     """Where the storage has folders."""
-    if "://" not in folder:
+    if is_local(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
 
 
@@ -97,7 +99,14 @@ def create_table(folder: str, schema: pa.Schema, layout: Layout) -> DeltaTable:
     properties = _properties(schema, layout)
     make_folder(folder)
     nullable = pa.schema([pa.field(field.name, field.type) for field in schema])
-    return DeltaTable.create(folder, nullable, mode="ignore", configuration=properties, raise_if_key_not_exists=False)
+    return DeltaTable.create(
+        folder,
+        nullable,
+        mode="ignore",
+        configuration=properties,
+        raise_if_key_not_exists=False,
+        storage_options=delta_options(folder),
+    )
 
 
 def _statistics_columns(schema: pa.Schema, key: tuple[str, ...]) -> list[str]:

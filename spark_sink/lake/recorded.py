@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from spark_sink.errors import LakeTableLost, PredecessorMissing
 from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
 from spark_sink.lake.records import NUMBER
-from spark_sink.landed.storage import Folder
+from spark_sink.landed.storage import open_storage
 from spark_sink.work import CHANGELOG, CURRENT, TableFile, TableId, Work
 
 _TABLE = ("tenant", "source", "database", "table")
@@ -106,7 +106,7 @@ def lost_tables(lake: str, tables: Mapping[TableId, Recorded]) -> dict[TableId, 
 
 def _has_commit(folder: str, version: int) -> bool:
     """Whether Delta's log still has the file of this version, which a table does not keep for ever."""
-    return Folder(folder).has(f"_delta_log/{version:020d}.json")
+    return open_storage(folder).find(f"_delta_log/{version:020d}.json") is not None
 
 
 def _lost(table: TableId, cut: int, kind: str, version: int, held: DeltaTable | None) -> LakeTableLost:

@@ -35,6 +35,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
 from menura.instants import now_us
+from menura.stores.options import delta_options
 
 from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
 from spark_sink.lake.delta_table import add_columns, commit_properties, make_folder, open_table, scan, schema_of
@@ -162,6 +163,7 @@ class Records:
                 mode="ignore",
                 configuration={LANDING_PROPERTY: landing},
                 raise_if_key_not_exists=False,
+                storage_options=delta_options(self.landing_folder),
             )
         return self.landing()
 
@@ -355,8 +357,11 @@ def _append(
             add_columns(held, schema)
         number = held.version() + 1 if held is not None else 0
         rows_table = pa.Table.from_pylist([{**row, NUMBER: number} for row in rows], schema=schema)
-        write_deltalake(held or folder, rows_table, mode="append", commit_properties=properties)
-        table = DeltaTable(folder)
+        options = delta_options(folder)
+        write_deltalake(
+            held or folder, rows_table, mode="append", commit_properties=properties, storage_options=options
+        )
+        table = DeltaTable(folder, storage_options=options)
         if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:
             table.optimize.compact()
 

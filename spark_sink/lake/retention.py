@@ -13,6 +13,7 @@ delta-rs writes each 100 versions, take the old log away.
 from zlib import crc32
 
 from deltalake import DeltaTable
+from menura.stores.options import delta_options
 
 KEEP_HOURS = 24
 CLEAN_EVERY_VERSIONS = 64
@@ -31,7 +32,7 @@ def _turn(folder: str, version: int, every: int) -> int:
 
 def clean(folder: str, keep_hours: int) -> int:
     """Remove what no version of the last hours has. Raises OSError, DeltaError."""
-    table = DeltaTable(folder)
+    table = DeltaTable(folder, storage_options=delta_options(folder))
     wanted = {
         "delta.logRetentionDuration": f"interval {keep_hours} hours",
         "delta.deletedFileRetentionDuration": f"interval {2 * keep_hours} hours",

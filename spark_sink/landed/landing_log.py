@@ -1,7 +1,7 @@
 """The gateway's landing as the lake reads it: entries by number, data files by path; nothing is listed.
 
 Comes in: an address, an entry's number or a path. Goes out: a `LogEntry`, or an open file. Knows neither
-Spark nor Delta, and keeps nothing but the opened file system.
+Spark nor Delta, and keeps nothing but the opened store.
 """
 
 from functools import cached_property
@@ -18,7 +18,7 @@ from menura.landing import (
     entry_path,
     later_numbers,
 )
-from pyarrow import fs
+from menura.stores.store import Store
 
 from spark_sink.errors import LogEntryMissing, LogEntryUnreadable, OtherLanding
 from spark_sink.landed.storage import open_storage
@@ -28,17 +28,17 @@ LARGEST_IDENTITY_BYTES = 4096
 
 
 class LandingLog:
-    """A landing by its address: a folder, or a URL of a file system of Arrow's or fsspec's."""
+    """A landing by its address."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._identity = LandingIdentity()
 
     def __reduce__(self) -> tuple[type["LandingLog"], tuple[str]]:
-        return LandingLog, (self.url,)  # the opened file system stays behind
+        return LandingLog, (self.url,)  # the opened store stays behind
 
     @cached_property
-    def _opened(self) -> tuple[fs.FileSystem, str]:
+    def _store(self) -> Store:
         return open_storage(self.url)
 
     def entry_path(self, entry: int) -> str:
@@ -49,15 +49,12 @@ class LandingLog:
 
     def read_entry(self, entry: int) -> LogEntry | None:
         """Entry number `entry`, or None when it is not written yet. Raises `LogEntryUnreadable`."""
-        filesystem, root = self._opened
         path = self.entry_path(entry)
-        found = filesystem.get_file_info(f"{root}/{path}")
-        if found.type is fs.FileType.NotFound:
+        document = self._store.read(path, LARGEST_ENTRY_BYTES + 1)
+        if document is None:
             return None
-        if not found.is_file or found.size > LARGEST_ENTRY_BYTES:
+        if len(document) > LARGEST_ENTRY_BYTES:
             raise log_entry_unreadable(entry, f"{path} is no file of at most {LARGEST_ENTRY_BYTES} bytes")
-        with filesystem.open_input_stream(f"{root}/{path}") as stream:
-            document = stream.read()
         try:
             decoded = decode_entry(document)
         except LandingFormatError as broken:
@@ -78,12 +75,9 @@ class LandingLog:
         return self._identity.landing
 
     def _read_identity(self) -> LandingIdentity:
-        filesystem, root = self._opened
-        path = f"{root}/{IDENTITY_PATH}"
-        if filesystem.get_file_info(path).type is fs.FileType.NotFound:
+        document = self._store.read(IDENTITY_PATH, LARGEST_IDENTITY_BYTES)
+        if document is None:
             return LandingIdentity()
-        with filesystem.open_input_stream(path) as stream:
-            document = stream.read(LARGEST_IDENTITY_BYTES)
         try:
             return decode_identity(document)
         except LandingFormatError as broken:
@@ -105,11 +99,8 @@ class LandingLog:
 
     def written_us(self, entry: int) -> int | None:
         """When an entry was written, by the storage's clock; None when it is not written yet. Raises OSError."""
-        filesystem, root = self._opened
-        found = filesystem.get_file_info(f"{root}/{self.entry_path(entry)}")
-        if found.type is fs.FileType.NotFound:
-            return None
-        return found.mtime_ns // 1000 if found.mtime_ns is not None else None
+        found = self._store.find(self.entry_path(entry))
+        return found.modified_us if found is not None else None
 
     def last_entry(self, after: int = 0) -> int:
         """Number of the last entry behind number `after`, as far as there are no gaps; `after` for none."""
@@ -123,13 +114,11 @@ class LandingLog:
 
     def has(self, entry: int) -> bool:
         """Whether the entry is there."""
-        filesystem, root = self._opened
-        return bool(filesystem.get_file_info(f"{root}/{self.entry_path(entry)}").type is not fs.FileType.NotFound)
+        return self._store.find(self.entry_path(entry)) is not None
 
     def open_data(self, path: str) -> pa.NativeFile:
         """A data file, `path` as an entry names it. Raises OSError."""
-        filesystem, root = self._opened
-        return filesystem.open_input_file(f"{root}/{path}")
+        return self._store.open(path)
 
 
 def log_entry_missing(entry: int, found: str) -> LogEntryMissing:
@@ -137,8 +126,8 @@ def log_entry_missing(entry: int, found: str) -> LogEntryMissing:
         f"reading entry {entry} of the cut log",
         found,
         data="Nothing of it, or of a later entry, was written to the lake",
-        remedy=f"Restore {Path(entry_path(entry)).name} in the landing, with what else was lost there, and start the sink"
-        " again",
+        remedy=f"Restore {Path(entry_path(entry)).name} in the landing, with what else was lost there, and start the"
+        " sink again",
     )
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from menura.landing import IDENTITY_PATH, LandedCut, decode_identity, entry_path
+from menura.stores.local import LocalStore
 
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.errors import LogBehindRegistry, LogUnreadable, OtherLanding
 from gateway.landing.cut_log import CutLog
-from gateway.landing.storage import LocalStorage
 from gateway.registry import SourceKey
 from tests.controlplane_api.facts import KEY, cut, entry, file, started
 from tests.gateway.harness import read_log, running_gateway
@@ -20,7 +20,7 @@ from tests.gateway.scripted_agent import change_batch, cut_end, rows_batch, scri
 
 
 def opened(folder: Path, registry: SqlRegistry) -> CutLog:
-    log = CutLog(LocalStorage(folder), str(folder), "gw-1")
+    log = CutLog(LocalStore(folder), str(folder), "gw-1")
     log.recover(registry)
     return log
 
@@ -51,10 +51,10 @@ def test_landing_when_it_is_not_the_databases_then_the_gateway_refuses_it_by_nam
     former = identity(folder)
     if way == "beside":
         folder = tmp_path / "b"
-        CutLog(LocalStorage(folder), str(folder), "gw-2").recover(MemoryRegistry())
+        CutLog(LocalStore(folder), str(folder), "gw-2").recover(MemoryRegistry())
     elif way == "in its place":
         shutil.rmtree(folder)
-        other = CutLog(LocalStorage(folder), str(folder), "gw-2")
+        other = CutLog(LocalStore(folder), str(folder), "gw-2")
         other.recover(MemoryRegistry())
         other.append([cut(1, file("orders"))], 7)
     else:
@@ -89,7 +89,7 @@ def test_landing_of_an_earlier_version_when_it_is_opened_then_it_gets_an_identit
     with pytest.raises(LogBehindRegistry):
         opened(tmp_path / "a", registry)
     assert not (tmp_path / "a" / IDENTITY_PATH).exists()
-    other = CutLog(LocalStorage(tmp_path / "a"), str(tmp_path / "a"), "gw-1")
+    other = CutLog(LocalStore(tmp_path / "a"), str(tmp_path / "a"), "gw-1")
     other.append([cut(1, file("orders"))], 7)  # of a log that nobody has opened: without an identity
     for number in (2, 3):
         log = opened(tmp_path / "a", registry)

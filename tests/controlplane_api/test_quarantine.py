@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from menura.landing import LandedCut, encode_entry, entry_path
+from menura.stores.local import LocalStore
 from sqlalchemy import select
 
 from controlplane_api.database import Database, open_database
@@ -17,7 +18,6 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
 from gateway.landing.cut_log import CutLog
-from gateway.landing.storage import LocalStorage
 from gateway.registry import GatewayRun, Held, RegistryRefused, RegistryUnavailable, SourceKey
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import menura
@@ -86,7 +86,7 @@ def test_held_cuts_when_a_newer_version_can_apply_them_then_the_quarantine_ends(
     registry: SqlRegistry, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want_orders(database, KEY)
-    log = CutLog(LocalStorage(tmp_path), LANDING, "gw-1")
+    log = CutLog(LocalStore(tmp_path), LANDING, "gw-1")
     apply_cut = cut_log.apply_cut
 
     def defective(source: Any, landed: LandedCut, *others: Any) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 import pytest
 from menura.landing import IDENTITY_PATH, LandedCut, LandedPosition, LogEntry, encode_entry, entry_path
+from menura.stores.local import LocalStore
+from menura.stores.store import Store
 from menura.v1.changes_pb2 import Replicate
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from sqlalchemy import select, update
@@ -20,7 +22,6 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import server
 from gateway.config import GatewayConfig
 from gateway.errors import GatewayNameTaken, OtherLanding
-from gateway.landing.storage import LocalStorage, Storage
 from gateway.metrics import GatewayMetrics
 from gateway.registry import AgentName, GatewayRun, PresentElsewhere, RegistryUnavailable, SourceKey
 from spark_sink.ingest.cut_log_source import CutLogReader, Limits, RowsPartition
@@ -45,7 +46,7 @@ SHOP, CRM = SourceKey("acme", "shop"), SourceKey("acme", "crm")
 OTHERS, UNFOLLOWED = 2_000, 20
 
 
-class SteeredStorage(LocalStorage):
+class SteeredStorage(LocalStore):
     """Counts what it reads; while it is stalled, a put of an entry stays on its way."""
 
     def __init__(self, root: Path) -> None:
@@ -97,9 +98,9 @@ class Pair:
         self.storages = {"a": SteeredStorage(self.root), "b": SteeredStorage(self.root)}
         self.registries = dict(zip("ab", map(Unrenewed, databases), strict=True))
         self.metrics = {"a": GatewayMetrics(), "b": GatewayMetrics()}
-        monkeypatch.setattr(server, "open_storage", self._storage)
+        monkeypatch.setattr(server, "open_store", self._storage)
 
-    def _storage(self, url: str) -> Storage:
+    def _storage(self, url: str) -> Store:
         return self.storages["b" if url.startswith("file:") else "a"]
 
     @asynccontextmanager
@@ -231,7 +232,7 @@ def test_commit_when_others_have_written_thousands_of_entries_then_it_catches_up
 ) -> None:
     registry, metrics, storage = MemoryRegistry(), GatewayMetrics(), SteeredStorage(tmp_path)
     registry.want("acme", "shop", "orders")
-    monkeypatch.setattr(server, "open_storage", lambda _url: storage)
+    monkeypatch.setattr(server, "open_store", lambda _url: storage)
 
     async def scenario() -> None:
         async with running_gateway(tmp_path, registry, metrics) as address, scripted_agent(address, "shop") as agent:
@@ -335,7 +336,7 @@ def test_gateway_when_its_landing_is_another_one_then_it_is_refused_by_name(
 ) -> None:
     async def scenario() -> None:
         async with pair.running("a"):
-            monkeypatch.setattr(server, "open_storage", lambda url: LocalStorage(Path(url)))
+            monkeypatch.setattr(server, "open_store", lambda url: LocalStore(Path(url)))
             async with running_gateway(tmp_path / "other", SqlRegistry(database)):
                 pytest.fail("it serves")
 

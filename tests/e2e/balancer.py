@@ -23,6 +23,10 @@ class Balancer:
         for each in list(self._open):
             _end(each)
 
+    def lead_to(self, *ports: int) -> None:
+        """From now on; connections that are open stay."""
+        self._ports = ports
+
     def _accept(self) -> None:
         with suppress(OSError):  # it was closed
             while True:

@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from menura.landing import LogEntry
+from menura.stores.local import LocalStore
 
 from controlplane_api.database import open_database
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import memory, server
 from gateway.config import GatewayConfig
-from gateway.landing.storage import LocalStorage
 from gateway.registry import SourceKey
 
 
@@ -32,7 +32,7 @@ class Moment(StrEnum):
     AFTER_REGISTRY = "after-registry"
 
 
-class DeadlyStorage(LocalStorage):
+class DeadlyStorage(LocalStore):
     def __init__(self, root: Path, moment: str) -> None:
         super().__init__(root)
         self._moment = moment
@@ -71,7 +71,7 @@ async def main(landing: str, database_file: str, port: str, moment: str = "") ->
     database = open_database(f"sqlite:///{database_file}")
     registry = DeadlyRegistry(database)
     registry.moment = moment
-    server.open_storage = lambda url: DeadlyStorage(Path(url), moment)
+    server.open_store = lambda url: DeadlyStorage(Path(url), moment)
     config = GatewayConfig(landing, listen=f"127.0.0.1:{port}", commit_spacing_ms=5, poll_seconds=0.1)
     await server.serve(config, registry, asyncio.Event())
     database.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from menura.landing import IDENTITY_PATH, LandedCut, LandedPosition, LogEntry, encode_entry, entry_path
+from menura.stores.local import LocalStore
+from menura.stores.store import OutcomeUnknown
 
 from gateway import server
 from gateway.config import GatewayConfig
@@ -21,7 +23,6 @@ from gateway.errors import (
     LogUnsettled,
 )
 from gateway.landing.cut_log import CutLog, EntryTaken
-from gateway.landing.storage import LocalStorage, OutcomeUnknown, open_storage
 from gateway.registry import GatewayRun, SourceKey
 from tests.gateway.harness import data_files, landed_gsns, read_log, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
@@ -182,10 +183,10 @@ def test_an_entry_of_another_format_when_the_log_is_read_is_refused(tmp_path: Pa
     (tmp_path / entry_path(1)).parent.mkdir(parents=True)
     (tmp_path / entry_path(1)).write_text('{"format": 99}')
     with pytest.raises(LogUnreadable, match="format 99"):
-        CutLog(LocalStorage(tmp_path), "landing", "gw").recover(MemoryRegistry())
+        CutLog(LocalStore(tmp_path), "landing", "gw").recover(MemoryRegistry())
 
 
-class Shaky(LocalStorage):
+class Shaky(LocalStore):
     """Each put into the log does what its script says: 'lost' fails before, 'unknown' fails after it was written."""
 
     def __init__(self, root: Path, *script: str) -> None:
@@ -208,7 +209,7 @@ def cut(number: int) -> LandedCut:
     return LandedCut("acme", "shop", 1, number, 1, "mysql", LandedPosition(), number * 10, number)
 
 
-def log_over(storage: LocalStorage) -> CutLog:
+def log_over(storage: LocalStore) -> CutLog:
     log = CutLog(storage, "landing", "gw", sleep=lambda _: None)
     log.recover(MemoryRegistry())
     return log
@@ -235,7 +236,7 @@ def test_a_put_that_stays_unknown_when_it_appears_later_is_found_as_taken(tmp_pa
     with pytest.raises(LogUnsettled):
         log.append([cut(1)], 7)
     late = LogEntry(1, "gw", 7, (cut(1),))
-    LocalStorage(tmp_path).put_if_absent(entry_path(1), encode_entry(late))
+    LocalStore(tmp_path).put_if_absent(entry_path(1), encode_entry(late))
     with pytest.raises(EntryTaken):
         log.append([cut(1)], 8)
     assert (log.read_next(), log.read_next()) == (late, None)
@@ -287,14 +288,9 @@ def test_a_port_in_use_when_the_gateway_starts_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_landing_of_an_unknown_scheme_when_it_is_opened_is_refused() -> None:
+    async def scenario() -> None:
+        async with running_gateway("nosuch://bucket/landing", MemoryRegistry()):
+            pytest.fail("it serves")
+
     with pytest.raises(LandingUnusable, match="scheme nosuch"):
-        open_storage("nosuch://bucket/landing")
-
-
-@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
-def test_a_put_when_the_file_exists_leaves_it_alone(tmp_path: Path, scheme: str) -> None:
-    storage = open_storage(f"{scheme}{tmp_path}")
-    assert storage.read("log/1.json") is None
-    assert storage.put_if_absent("log/1.json", b"first")
-    assert not storage.put_if_absent("log/1.json", b"second")
-    assert storage.read("log/1.json") == b"first"
+        asyncio.run(scenario())
