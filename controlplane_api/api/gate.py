@@ -19,8 +19,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from controlplane_api.api.authentication import Authentication, Known
+from controlplane_api.api.guard import READS
 from controlplane_api.api.paths import Command
 from controlplane_api.api.problems import problem_response, unrouted_response
+from controlplane_api.api.proxies import client_address
 from controlplane_api.api.roles import AUDITED, NEEDS
 from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid, RoleMissing, TenantUnknown
 from controlplane_api.identity import audit, sessions
@@ -31,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_TOKEN_HEADER = "x-menura-page-token"  # noqa: S105
 MAX_BODY_BYTES_OF_NOBODY = 4_096
-#: refusals of one caller that the audit log keeps
+#: refusals of one caller that the audit log keeps; of what he reads and of his commands each
 REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
 
 
@@ -40,8 +42,10 @@ class Rule:
     path: Pattern[str]
     methods: frozenset[str]
     need: Need
-    #: of a command that stands in the audit log; empty: of none
-    action: str = ""
+    #: as the audit log names it
+    name: str = ""
+    #: a command that `writing` puts into the audit log
+    audited: bool = False
 
 
 def rules_of(routers: Iterable[APIRouter]) -> list[Rule]:
@@ -57,8 +61,8 @@ def _rule(route: APIRoute) -> Rule:
     need = NEEDS.get(route.endpoint)
     if need is None:
         raise LookupError(f"api.roles says nothing of {route.path}")
-    action = action_of(route.endpoint) if route.endpoint in AUDITED else ""
-    return Rule(route.path_regex, frozenset(route.methods or ()), need, action)
+    methods = frozenset(route.methods or ())
+    return Rule(route.path_regex, methods, need, action_of(route.endpoint), route.endpoint in AUDITED)
 
 
 def action_of(endpoint: Callable[..., Any]) -> str:
@@ -72,7 +76,9 @@ class Gate:
         self._app = app
         self._authentication = authentication
         self._rules = list(rules)
-        self._refusals = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
+        #: apart, so that nobody hides a command behind what he reads
+        self._refused_reads = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
+        self._refused_commands = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -98,27 +104,30 @@ class Gate:
         if rule.need is Need.NOBODY:
             _check_body(headers)
             return {"database": database}
-        address = scope["client"][0] if scope.get("client") else ""
-        known = await self._authentication.identify(headers, address)
+        known = await self._authentication.identify(headers, client_address(scope))
         _check_page(known, scope["method"], headers)
         tenant = unquote(named["tenant"]) if "tenant" in named else None
-        if not known.caller.may(rule.need, tenant):
-            await self._record_refusal(known.caller, rule, tenant)
-            raise _not_allowed(known.caller, rule.need, tenant)
         _, _, below = scope["path"].partition(f"/{named['tenant']}/" if tenant is not None else "/api/v1/")
-        command = Command(known.caller, tenant or "", rule.action, unquote(below))
+        command = Command(known.caller, tenant or "", rule.name if rule.audited else "", unquote(below))
+        if not known.caller.may(rule.need, tenant):
+            await self._record_refusal(rule, command, is_read=scope["method"] in READS)
+            raise _not_allowed(known.caller, rule.need, tenant)
         return {"database": database, "caller": known.caller, "known": known, "command": command}
 
-    async def _record_refusal(self, caller: Caller, rule: Rule, tenant: str | None) -> None:
-        """Of a caller who is known in the tenant; a stranger leaves nothing in it."""
-        is_own = tenant is None or caller.sees(tenant)
-        if not is_own or not self._refusals.of_name(caller.actor).try_take():
+    async def _record_refusal(self, rule: Rule, command: Command, *, is_read: bool) -> None:
+        """A stranger leaves nothing in a tenant; what he would have done there stands in the fleet's log."""
+        caller, tenant, found, code = command.caller, command.tenant, command.found, RoleMissing.code
+        if tenant and not caller.sees(tenant):
+            tenant, found, code = "", f"tenants/{tenant}/{found}", TenantUnknown.code
+            if is_read:
+                return
+        rates = self._refused_reads if is_read else self._refused_commands
+        if not rates.of_name(caller.actor).try_take():
             return
 
         def record() -> None:
             with self._authentication.database.write() as connection:
-                action = rule.action or str(rule.need)
-                audit.record(connection, tenant or "", caller.actor, action, refused=RoleMissing.code)
+                audit.record(connection, tenant, caller.actor, rule.name, refused=code, found=found)
 
         await run_in_threadpool(record)
 
@@ -134,7 +143,7 @@ def _check_body(headers: Headers) -> None:
 
 
 def _check_page(known: Known, method: str, headers: Headers) -> None:
-    if not known.session or method in ("GET", "HEAD"):
+    if not known.session or method in READS:
         return
     if not sessions.is_page_token(known.session, headers.get(PAGE_TOKEN_HEADER, "")):
         raise CrossSiteRefused(

@@ -7,6 +7,7 @@ closed. An answer may take as long as it does.
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 
 import h11
 import uvicorn
@@ -55,8 +56,13 @@ class PromptProtocol(H11Protocol):
             self.transport.close()
 
 
-def server_of(app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None) -> uvicorn.Server:
-    """A server for `app`, which is run on sockets that are there, or listens on loopback; by HTTPS with `tls`."""
+def server_of(
+    app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None, trusted_proxies: Sequence[str] = ()
+) -> uvicorn.Server:
+    """A server for `app`, which is run on sockets that are there, or listens on loopback; by HTTPS with `tls`.
+
+    `trusted_proxies`: networks whose X-Forwarded-For says from where a request comes; nobody else's does.
+    """
     config = uvicorn.Config(
         app,
         port=port,
@@ -64,7 +70,8 @@ def server_of(app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None) ->
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # a header never says whose attempts are counted
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     config.load()

@@ -14,6 +14,7 @@ import typer
 from menura.addresses import is_loopback
 
 from controlplane_api.api.app import Access, check_listen, create_app, parse_listen
+from controlplane_api.api.proxies import trusted_networks
 from controlplane_api.api.server import server_of
 from controlplane_api.api.tls import TlsFiles, follow, server_context
 from controlplane_api.commands.options import DATABASE_HELP, forced_group
@@ -37,12 +38,16 @@ def run(
         Path | None, typer.Option(help="Write a token of an admin of the whole fleet there, mode 0600, if it has none.")
     ] = None,
     oidc: Annotated[Path | None, typer.Option(help="YAML with the identity provider that people log in with.")] = None,
+    trusted_proxies: Annotated[
+        str, typer.Option(metavar="CIDR,...", help="Proxies whose X-Forwarded-For says from where a request comes.")
+    ] = "",
     anonymous: Annotated[bool, typer.Option("--anonymous", help="On loopback: ask nobody who he is.")] = False,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
     tls = _tls(tls_certificate, tls_key)
     check_listen(listen, has_tls=tls is not None, anonymous=anonymous)
     host, port = parse_listen(listen)
+    proxies = trusted_networks(trusted_proxies)
     context = None if tls is None else server_context(tls)
     provider = None if oidc is None else Provider(read_oidc_settings(oidc))
     with ExitStack() as ends:
@@ -63,7 +68,7 @@ def run(
             ends.callback(stop.set)
             follow(tls, context, stop)
         typer.echo(f"API and dashboard on {url}")
-        server_of(create_app(opened, access), tls=context).run(sockets=[listener])
+        server_of(create_app(opened, access), tls=context, trusted_proxies=proxies).run(sockets=[listener])
 
 
 def _tls(certificate: Path | None, key: Path | None) -> TlsFiles | None:

@@ -152,7 +152,9 @@ def _login_path(folder: Path) -> str:
         row = api_tokens.row_of(connection, token.id)
         if row is None:
             return "/"
-        made = sessions.create_link(connection, SessionOf(api_tokens.caller_of(row), row.id), now_us())
+        caller = api_tokens.caller_of(row)
+        made = sessions.create_link(connection, SessionOf(caller, row.id), now_us())
+        audit.record(connection, "", caller.actor, "make a login link", found="for the terminal of menura up")
     return f"/login#{made.secret}   (logs one browser in, once, within ten minutes; then: menura login)"
 
 

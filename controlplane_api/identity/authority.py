@@ -33,6 +33,8 @@ from gateway.identity import Enrolled, Enrolment, GatewayCertificate, Identity, 
 #: of a certificate's life, when the next one is made
 RENEW_AFTER = 1 / 3
 _THE_ROW = 1
+#: as the audit log names who brings a CA
+ACTOR = "start of a gateway"
 
 
 class SqlAuthority:
@@ -125,6 +127,7 @@ def _publish(connection: Connection, ca: Ca, folder: Path, *, replace: bool) -> 
     row = {"certificate_pem": ca.pem.decode(), "at_us": now_us()}
     if known is None:
         connection.execute(insert(CertificateAuthority).values(id=_THE_ROW, **row))
+        audit.record(connection, "", ACTOR, "make known a CA", found=f"SHA-256 {ca.fingerprint.hex()}")
         return
     former = fingerprint(x509.load_pem_x509_certificate(known.encode()).public_bytes(Encoding.DER))
     if former == ca.fingerprint:
@@ -137,6 +140,8 @@ def _publish(connection: Connection, ca: Ca, folder: Path, *, replace: bool) -> 
             remedy="Give --ca the folder of that CA. With --replace-ca this one counts, and every agent enrols again.",
         )
     connection.execute(update(CertificateAuthority).values(**row))
+    found = f"SHA-256 {ca.fingerprint.hex()} for {former.hex()}"
+    audit.record(connection, "", ACTOR, "replace the CA", found=found)
 
 
 def _away(away: DatabaseUnavailable) -> RegistryAway:

@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -82,9 +82,14 @@ def registry(database: Database) -> SqlRegistry:
 
 
 @contextmanager
-def serving(database: Database, port: int = 0, access: Access = Access(anonymous=True)) -> Iterator[str]:  # noqa: B008
+def serving(
+    database: Database,
+    port: int = 0,
+    access: Access = Access(anonymous=True),  # noqa: B008
+    trusted_proxies: Sequence[str] = (),
+) -> Iterator[str]:
     """The API over this database on this port, else a free one; its URL. Unless told otherwise it asks nobody."""
-    server = server_of(create_app(database, access), port)
+    server = server_of(create_app(database, access), port, trusted_proxies=trusted_proxies)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -13,8 +13,9 @@ from sqlalchemy import select, update
 
 from controlplane_api.api import attempts, authentication
 from controlplane_api.api.app import Access
+from controlplane_api.api.proxies import trusted_networks
 from controlplane_api.database import Database
-from controlplane_api.errors import AttemptsTooMany
+from controlplane_api.errors import AttemptsTooMany, ListenRefused
 from controlplane_api.identity import api_tokens, audit, sessions
 from controlplane_api.identity.admin_token import ensure_admin_token
 from controlplane_api.identity.api_tokens import ApiToken
@@ -193,6 +194,9 @@ def test_session_when_a_browser_logs_in_by_a_link_then_it_is_good_once_and_ends_
     with database.write() as connection:
         api_tokens.revoke(connection, "acme", operator.id, now_us())
     assert code(client.get(FLEET, headers=other)) == "CALLER_UNKNOWN"
+    with database.read() as connection:
+        done = [row.action for row in audit.newest(connection, "acme", 100) if not row.refused]
+    assert done == ["log out", "log in", "stop tables", "log in", "make a login link"]
 
 
 def test_sessions_when_their_time_is_over_or_one_caller_opens_many_then_they_go(database: Database):
@@ -227,10 +231,75 @@ def test_command_when_it_is_carried_out_then_the_audit_log_says_who_and_what_is_
     entries = client.get("/api/v1/tenants/acme/audit", headers=admin.headers).json()["entries"][::-1]
     assert [(entry["actor"], entry["action"], entry["refused"], entry["found"]) for entry in entries] == [
         (f"token {operator.id} (operator-of-tests)", "start table", "", "sources/shop/tables/shop/orders/start"),
-        (f"token {viewer.id} (viewer-of-tests)", "start table", "ROLE_MISSING", ""),
+        (
+            f"token {viewer.id} (viewer-of-tests)",
+            "start table",
+            "ROLE_MISSING",
+            "sources/shop/tables/shop/orders/start",
+        ),
         (f"token {admin.id} (admin-of-tests)", "create api token", "", f"{token} (nightly), viewer of acme"),
         (f"token {admin.id} from 127.0.0.1", "ask", "CALLER_UNKNOWN", "another secret"),
     ]
+
+
+def test_command_when_a_stranger_wants_it_then_the_fleets_log_says_so_and_the_tenants_nothing(
+    client: httpx.Client, database: Database, registry: SqlRegistry
+):
+    facts.record_shop(registry)
+    stranger, admin = made(database, Role.ADMIN, "globex"), made(database, Role.ADMIN, None)
+    path = "/api/v1/tenants/acme/agents/agent-1/revoke"
+    for _ in range(attempts.BURST_OF_ADDRESS + 1):  # what he reads does not hide what he commands
+        assert client.get(FLEET, headers=stranger.headers).status_code == 404
+    assert client.post(path, json={}, headers=stranger.headers).status_code == 404
+    assert client.post("/api/v1/api-tokens", json={}, headers=stranger.headers).status_code == 403
+    actor = f"token {stranger.id} (admin-of-tests)"
+    assert refusals_of(client, "/api/v1/audit", admin.headers) == [
+        (actor, "revoke agent", "TENANT_UNKNOWN", "tenants/acme/agents/agent-1/revoke"),
+        (actor, "create fleet api token", "ROLE_MISSING", "api-tokens"),
+    ]
+    assert refusals_of(client, "/api/v1/tenants/acme/audit", admin.headers) == []
+
+
+def refusals_of(client: httpx.Client, path: str, headers: dict[str, str]) -> list[tuple[str, str, str, str]]:
+    entries = client.get(path, headers=headers).json()["entries"][::-1]
+    return [(each["actor"], each["action"], each["refused"], each["found"]) for each in entries if each["refused"]]
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_address_when_a_proxy_tells_it_then_it_counts_if_the_proxy_is_trusted(no_refill: None, database: Database):
+    admin = made(database, Role.ADMIN)
+
+    def ask(client: httpx.Client, forwarded: str, token: str = admin.id) -> int:
+        wrong = ApiToken(token, "w" * 43).reveal()
+        headers = {"authorization": f"Bearer {wrong}"} | ({"x-forwarded-for": forwarded} if forwarded else {})
+        return client.get(FLEET, headers=headers).status_code
+
+    told = {
+        "198.51.100.7": "198.51.100.7",
+        "203.0.113.9, 198.51.100.7:4711": "198.51.100.7",
+        "203.0.113.9, 2001:db8::7, 127.0.0.9": "2001:db8::7",
+        "203.0.113.9, nonsense": "unknown",
+        "": "127.0.0.1",
+    }
+    with serving(database, access=Access(), trusted_proxies=["127.0.0.0/8"]) as url, http_client(url) as client:
+        for forwarded in told:
+            assert ask(client, forwarded) == 401
+        guesses = [ask(client, "198.51.100.8", f"{number:016x}") for number in range(attempts.BURST_OF_ADDRESS + 1)]
+        assert guesses == [401] * attempts.BURST_OF_ADDRESS + [429]
+        assert ask(client, "203.0.113.9, 198.51.100.8", "0" * 16) == 429
+        assert ask(client, "198.51.100.9", "0" * 16) == 401
+    for proxies in ([], ["192.0.2.0/24"]):
+        with serving(database, access=Access(), trusted_proxies=proxies) as url, http_client(url) as client:
+            assert ask(client, "198.51.100.7") == 401
+    with database.read() as connection:
+        found = [row.actor for row in audit.newest(connection, "acme", 100)][::-1]
+    assert found == [f"token {admin.id} from {address}" for address in (*told.values(), "127.0.0.1", "127.0.0.1")]
+
+
+@pytest.mark.parametrize(("text", "found"), [("10.0.0.1/8", "host bits"), ("proxy", "proxy"), ("::/0", "anybody")])
+def test_proxies_when_they_are_no_networks_of_their_own_then_refused(text: str, found: str):
+    with pytest.raises(ListenRefused, match=found):
+        trusted_networks(f"192.0.2.7, {text}")
 
 
 def test_command_when_it_is_planned_or_comes_again_with_its_key_then_the_audit_log_has_it_once_for_each_caller(

@@ -6,11 +6,13 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, select, text
+from sqlalchemy import JSON, Boolean, Float, Integer, MetaData, Table, insert, inspect, select, text
 
 from controlplane_api.database import Database, alembic_config, open_database, upgrade
 from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
 from controlplane_api.models import POSITION_OF_SYNC, Base, DumpRange, Sync
+from controlplane_api.registry.sql_registry import SqlRegistry
+from gateway.registry import Assignment, GatewayRun, SourceKey
 
 
 def _open_without_upgrade(url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
@@ -101,6 +103,49 @@ def test_migration_when_syncs_of_0013_have_positions_then_they_keep_them(
         found = connection.execute(select(Sync.table_id, POSITION_OF_SYNC).order_by(Sync.table_id)).all()
     assert found == [(1, {"kind": "mysql", "text": "1-9", "token": ""}), (2, None), (3, {})]
     database.close()
+
+
+def test_migrations_when_a_database_of_0015_has_rows_in_all_tables_then_each_keeps_what_it_says(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    database = _open_without_upgrade(empty_url, monkeypatch)
+    with database.write() as connection:
+        upgrade(connection, "0015")
+        before = MetaData()
+        before.reflect(connection)
+        tables = [table for table in before.sorted_tables if table.name != "alembic_version"]
+        assert len(tables) == 21
+        for table in tables:
+            connection.execute(insert(table), [_row(table, number) for number in (1, 2)])
+        kept = {table: connection.execute(select(table)).mappings().all() for table in tables}
+        upgrade(connection)
+        after = MetaData()
+        after.reflect(connection)
+        for table, rows in kept.items():
+            now = after.tables[table.name]
+            lost = {column.name for column in table.c} - {column.name for column in now.c}
+            assert lost == ({"expires_at_us"} if table.name == "lease" else set())
+            same = [now.c[column.name] for column in table.c if column.name not in lost]
+            found = connection.execute(select(*same)).mappings().all()
+            assert found == [{name: row[name] for name in row if name not in lost} for row in rows], table.name
+    registry = SqlRegistry(database)
+    owned = registry.assign_source(SourceKey("tenant 2", "source 2"), GatewayRun("gw", "run"), "agent")
+    assert owned == Assignment(3, needs_fence=True)
+    database.close()
+
+
+def _row(table: Table, number: int) -> dict[str, object]:
+    """Each number, text or document of a row says which row it is of; so do its references."""
+    kinds: list[tuple[type, object]] = [
+        (Boolean, number == 1),
+        (Integer, number),
+        (Float, number / 2),
+        (JSON, {"row": number}),
+    ]
+    return {
+        column.name: next((value for kind, value in kinds if isinstance(column.type, kind)), f"{column.name} {number}")
+        for column in table.c
+    }
 
 
 def test_migrations_when_printed_as_sql_then_connect_nowhere(capsys: pytest.CaptureFixture[str]):

@@ -407,6 +407,9 @@ def test_ca_when_it_is_not_the_one_that_agents_know_then_the_gateway_does_not_st
     second = SqlAuthority(database, tmp_path / "second", timedelta(hours=1), replace=True)
     assert second.ca_pem != first.ca_pem
     SqlAuthority(database, tmp_path / "second", timedelta(hours=1))
+    with database.read() as connection:
+        told = [(row.actor, row.action) for row in audit.newest(connection, "", 10)]
+    assert told == [("start of a gateway", "replace the CA"), ("start of a gateway", "make known a CA")]
 
 
 def test_ca_when_another_one_has_certified_it_then_agents_enrol_with_it(tmp_path: Path, database: Database) -> None:

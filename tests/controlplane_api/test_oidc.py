@@ -125,7 +125,7 @@ def test_person_when_known_to_the_provider_then_has_the_roles_of_the_groups(plac
         assert log_in(grace, place, "grace").headers["location"] == "/"
         entries = grace.get(f"{place.api}/api/v1/tenants/acme/audit").json()["entries"]
         seen = [(entry["actor"], entry["action"], entry["refused"]) for entry in entries]
-        assert seen == [(session["actor"], "administer", "ROLE_MISSING"), (session["actor"], "log in", "")]
+        assert seen == [(session["actor"], "get audit", "ROLE_MISSING"), (session["actor"], "log in", "")]
         assert "none of this person's groups has a role" in why(log_in(mallory, place, "mallory"))
         assert mallory.get(f"{place.api}/api/v1/session").status_code == 401
         headers = {"x-menura-page-token": session["page_token"]}

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from controlplane_api.api.authentication import Authentication, Known
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.paths import CurrentCaller
+from controlplane_api.api.proxies import client_address
 from controlplane_api.api.requests import SessionCommand, SessionOpen
 from controlplane_api.api.views import GrantView, LoginLinkCreated, LoginView, Nothing, SessionView
 from controlplane_api.errors import (
@@ -87,7 +88,7 @@ async def open_session(body: SessionOpen, login: CurrentLogin, request: Request)
     """A browser's session of a token, or of a login link, which is spent."""
     if bool(body.token) == bool(body.link):
         raise RequestInvalid("logging in", "it takes either a token or a link", remedy="Send one of them.")
-    address = _address(request)
+    address = client_address(request.scope)
     by = login.authentication
     whose = await (by.of_token(body.token, address) if body.token else by.of_link(body.link, address))
     opened = await run_in_threadpool(_open, login, whose, address)
@@ -108,9 +109,10 @@ def end_session(_body: SessionCommand, login: CurrentLogin, request: Request) ->
     secret = login.authentication.session_secret(request.headers)
     database = login.authentication.database
     with database.read() as connection:
-        is_there = bool(secret) and sessions.session_of(connection, secret, now_us()) is not None
-    if is_there:
+        whose = sessions.session_of(connection, secret, now_us()) if secret else None
+    if whose is not None:
         with database.write() as connection:
+            _record(connection, whose.caller, "log out", "")
             sessions.end_session(connection, secret)
     response = JSONResponse({})
     _forget(response, login, login.authentication.cookie)
@@ -140,7 +142,7 @@ def create_login_link(_body: SessionCommand, login: CurrentLogin, known: Current
 async def begin_login(login: CurrentLogin, request: Request) -> Response:
     """To the identity provider's page."""
     provider = _provider(login)
-    paid = login.authentication.attempts.pay(_address(request))
+    paid = login.authentication.attempts.pay(client_address(request.scope))
     page, attempt = await provider.begin(login.redirect_uri)
     paid.give_back()
     response = RedirectResponse(page, status_code=303)
@@ -163,7 +165,7 @@ async def finish_login(
     iss: Annotated[str, Query(max_length=2_048)] = "",
 ) -> Response:
     """Back from the identity provider's page: a session, or the login page with the reason."""
-    provider, address = _provider(login), _address(request)
+    provider, address = _provider(login), client_address(request.scope)
     paid = login.authentication.attempts.pay(address)
     try:
         attempt = Attempt.parse(request.cookies.get(login.attempt_cookie, ""))
@@ -219,7 +221,3 @@ def _provider(login: Login) -> Provider:
 
 def _refused(found: str) -> LoginRefused:
     return LoginRefused("logging in", found, data="Nobody was logged in.", remedy="Log in again.")
-
-
-def _address(request: Request) -> str:
-    return "" if request.client is None else request.client.host
