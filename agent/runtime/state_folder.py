@@ -4,6 +4,7 @@ Comes in: the configuration and the environment. Goes out: a folder that only it
 the modules that write it.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,3 +45,18 @@ def state_unusable(path: Path, found: str, source: str) -> StateFolderUnusable:
         remedy="Set state_folder to a folder that the agent's user may write to, on a disk that has room",
         source=source,
     )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A kill leaves the former file or this one: temporary file, fsync, rename, fsync of the folder. Raises OSError."""
+    temporary = path.with_suffix(f"{path.suffix}.new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -32,6 +32,7 @@ from agent.sources.postgresql.positions import WalPosition, WalPositionKind, fro
 from agent.sources.postgresql.seen_transactions import SeenTransactions, Snapshot
 from agent.sources.postgresql.server.checks import check_replication, identity_lost
 from agent.sources.postgresql.server.connection import Connection, Facts, connect, server_errors
+from agent.sources.postgresql.server.made_lists import MadeLists
 from agent.sources.postgresql.server.publication import Lack
 from agent.sources.postgresql.server.publication_filter import follow_filter, without_lists
 from agent.sources.postgresql.server.slot import drop_slot
@@ -81,7 +82,8 @@ class WalChanges:
         self._state_folder = context.state_folder
         self._seen = seen
         self._shared = shared
-        self._looks = Looks(config)
+        self._made_lists = MadeLists(context.state_folder, config.name)
+        self._looks = Looks(config, self._made_lists)
         self._beginnings = Beginnings(config, self._slot, coordinator, self._state, seen, shared, self._looks)
         sights = Sights(
             end=self._state.end_is,
@@ -273,7 +275,7 @@ class WalChanges:
 
     def _keep_publication(self, connection: Connection) -> None:
         """A list that keeps others from changing their rows goes soon."""
-        if follow_filter(connection, self._config):
+        if follow_filter(connection, self._config, self._made_lists):
             self._watch.look_soon()
 
     def _take_look(self) -> Look | None:

@@ -133,3 +133,22 @@ def test_source_when_no_table_is_read_any_more_then_its_lists_bind_nobody(
         gateway.unsync(SOURCE, ORDERS)
         gateway.wait(lambda: run(postgres, HAS_LIST) == [])
         run(postgres, "ALTER TABLE orders DROP COLUMN note")
+
+
+def test_lists_when_the_setting_is_taken_out_then_they_go_and_no_row_is_lost(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(postgres)
+    with streaming(tmp_path, gateway, postgres, **FILTERED):
+        begin(gateway, ORDERS)
+        run(postgres, "INSERT INTO orders VALUES (1, 'kept back', 'a')")
+        gateway.wait(lambda: rows_with(gateway, id=1))
+    assert run(postgres, HAS_LIST) == [(True,)]
+    run(postgres, "INSERT INTO orders VALUES (2, 'kept back', 'b')")
+    with streaming(tmp_path, gateway, postgres, filter=FILTERED["filter"]):
+        gateway.wait(lambda: run(postgres, HAS_LIST) == [(False,)])
+        run(postgres, "INSERT INTO orders VALUES (3, 'kept back', 'c')", "ALTER TABLE orders DROP COLUMN note")
+        run(postgres, "INSERT INTO orders VALUES (4, 'kept back')")
+        gateway.wait(lambda: all(rows_with(gateway, id=number) for number in (2, 3, 4)))
+        assert not stopped(gateway, ORDERS)
+        assert "kept back" not in str(gateway.rows(SOURCE, ORDERS))

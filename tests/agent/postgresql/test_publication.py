@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from agent.sources.postgresql.errors import TableIdentityMissing, TableUnpublish
 from agent.sources.postgresql.identifiers import IDENTIFIERS
 from agent.sources.postgresql.server import publication_state
 from agent.sources.postgresql.server.connection import Connection, connect, server_errors
+from agent.sources.postgresql.server.made_lists import MadeLists
 from agent.sources.postgresql.server.publication import ensure_published
 from agent.sources.postgresql.server.publication_state import look
 from agent.table_positions import Table
@@ -23,6 +25,8 @@ from tests.postgres import SourceServer
 from tests.remedies import commands
 
 T = ("public", "t")
+#: the agent makes no list here
+NOWHERE = Path("/nowhere")
 #: what the owner of tables lets the agent do for itself
 OWNS = "GRANT postgres TO menura"
 
@@ -30,7 +34,7 @@ OWNS = "GRANT postgres TO menura"
 def ensured(config: PostgresqlConfig, *tables: Table) -> dict[Table, TableError]:
     server = config.replication
     with closing(connect(server, SOURCE)) as connection, server_errors("publishing", server, SOURCE):
-        return dict(ensure_published(connection, config, tables).errors)
+        return dict(ensure_published(connection, config, MadeLists(NOWHERE, SOURCE), tables).errors)
 
 
 def published(running: SourceServer) -> set[tuple[object, ...]]:

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -11,13 +13,15 @@ from agent.filter import Filter, Policy
 from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig
 from agent.sources.postgresql.identifiers import IDENTIFIERS
 from agent.sources.postgresql.server.checks import advice
-from agent.sources.postgresql.server.connection import connect, server_errors
+from agent.sources.postgresql.server.connection import connect, rows, server_errors
+from agent.sources.postgresql.server.made_lists import MadeLists
 from agent.sources.postgresql.server.publication import ensure_published
-from agent.sources.postgresql.server.publication_filter import without_lists
+from agent.sources.postgresql.server.publication_filter import add_tables, removal, without_lists
+from agent.sources.postgresql.server.publication_state import look
 from agent.table_positions import Table
 from agent.unlogged import UnloggedChanges, UnloggedPolicy
 from tests.agent.postgresql.sources import SOURCE, config_of
-from tests.postgres import SourceServer
+from tests.postgres import NEWEST, SourceServer
 
 T = ("public", "t")
 SECRET = "s3cret"
@@ -38,11 +42,16 @@ def config(server: SourceServer, *ignored: str, **rules: tuple[str, ...] | None)
     return config_of(server, policy=Filter(rules=listed, identifiers=IDENTIFIERS), filtered_by=FilteredBy.SERVER)
 
 
-def ensured(config: PostgresqlConfig, *tables: Table) -> frozenset[Table]:
+def ensured(config: PostgresqlConfig, *tables: Table, state: Path | None = None) -> frozenset[Table]:
     """The tables whose publication could not be changed; each is published whole otherwise."""
     server = config.replication
-    with closing(connect(server, SOURCE)) as connection, server_errors("publishing", server, SOURCE):
-        found = ensure_published(connection, config, tables or (T,))
+    with (
+        TemporaryDirectory() as folder,
+        closing(connect(server, SOURCE)) as connection,
+        server_errors("publishing", server, SOURCE),
+    ):
+        made = MadeLists(state or Path(folder), SOURCE)
+        found = ensure_published(connection, config, made, tables or (T,))
     assert not found.errors
     return found.later
 
@@ -179,6 +188,50 @@ def test_list_when_nobody_reads_the_publication_any_more_then_it_binds_nobody(se
         without_lists(connection, settings)
     run(server, "ALTER TABLE t DROP COLUMN a")
     assert members(server) == {"u"}
+
+
+@pytest.mark.needs_setup
+@pytest.mark.parametrize("release", ["", NEWEST])
+def test_lists_when_the_agent_filters_again_then_those_that_it_has_made_go_and_others_stay(
+    release: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also by an agent that has begun again, and of tables that are not synced; what is rolled back leaves nothing."""
+    server: SourceServer = request.getfixturevalue("newest" if release else "server")
+    if release:
+        server.renew_database()
+        run(server, "GRANT postgres TO menura")
+    run(server, *(f"CREATE TABLE {name} (id int PRIMARY KEY, a text, secret text)" for name in ("t", "u", "v", "w")))
+    t, u, v, w = (("public", name) for name in ("t", "u", "v", "w"))
+    ours = config(server, u=("secret",), v=("secret",), w=("secret",))
+    ensured(ours, t, u, v, state=tmp_path)
+    run(server, "ALTER PUBLICATION menura DROP TABLE v", "ALTER PUBLICATION menura ADD TABLE v (id, a), w (id, a)")
+    rolled_back(ours, t, tmp_path)
+    theirs = replace(ours, filtered_by=FilteredBy.AGENT)
+    ensured(theirs, t, v, w, state=tmp_path)
+    assert [listed(server, name) for name in ("t", "u", "v", "w")] == [None, None, ["id", "a"], ["id", "a"]]
+    assert "they stay" in caplog.text
+    assert MadeLists(tmp_path, SOURCE).numbers == frozenset()
+    run(server, "ALTER TABLE t DROP COLUMN a", "UPDATE t SET id = 1")
+
+
+def rolled_back(config: PostgresqlConfig, table: Table, folder: Path) -> None:
+    """The agent is killed between the making of a list and its commit."""
+    with closing(connect(config.replication, SOURCE)) as connection:
+        made = MadeLists(folder, SOURCE)
+        rows(connection, "BEGIN READ WRITE")
+        state = look(connection, config, [table], made.numbers)
+        rows(connection, removal(config, state.relations[table]))
+        add_tables(connection, config, made, look(connection, config, [table]), [table])
+        assert MadeLists(folder, SOURCE).numbers == made.numbers != frozenset()
+        rows(connection, "ROLLBACK")
+
+
+def test_lists_when_what_was_made_can_not_be_read_then_they_stay(server: SourceServer, tmp_path: Path) -> None:
+    run(server, "CREATE TABLE t (id int PRIMARY KEY, secret text)")
+    ensured(config(server), state=tmp_path)
+    (tmp_path / f"{SOURCE}.lists.json").write_text('{"format": 2, "lists": []}')
+    ensured(replace(config(server), filtered_by=FilteredBy.AGENT), state=tmp_path)
+    assert listed(server) == ["id"]
 
 
 @pytest.mark.parametrize("rule", ["secret", "table"])

@@ -26,6 +26,7 @@ from agent.errors import (
     SourceGrantMissing,
     SourceLoginUnsafe,
     SourceVersionUnsupported,
+    StateFolderUnusable,
 )
 from agent.sources.postgresql.config import ServerConfig, TlsMode
 from agent.sources.postgresql.errors import SourceDatabaseMissing
@@ -425,6 +426,9 @@ def writing(connection: Connection) -> Iterator[None]:
     except DatabaseError as failed:
         if not is_connection_lost(failed):
             rows(connection, "ROLLBACK")
+        raise
+    except StateFolderUnusable:
+        rows(connection, "ROLLBACK")
         raise
     rows(connection, "COMMIT")
 

@@ -9,8 +9,9 @@ DELETE on it. From version 18 on it refuses them too where a generated column id
 the publication is made with these columns, and the decoder steps over their values.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from menura.naming import sync_anew, sync_retry
 from pg8000.exceptions import DatabaseError
@@ -19,7 +20,15 @@ from agent.errors import TableError
 from agent.sources.postgresql.config import FilteredBy, PostgresqlConfig
 from agent.sources.postgresql.errors import TableIdentityMissing, TableUnpublished
 from agent.sources.postgresql.server.connection import DUPLICATE_OBJECT, Connection, rows, sqlstate, writing
-from agent.sources.postgresql.server.publication_filter import addition, apply_filter, deviations, is_kept, removal
+from agent.sources.postgresql.server.made_lists import MadeLists
+from agent.sources.postgresql.server.publication_filter import (
+    add_tables,
+    addition,
+    apply_filter,
+    deviations,
+    is_kept,
+    removal,
+)
 from agent.sources.postgresql.server.publication_state import (
     GENERATED_VERSION,
     KINDS,
@@ -62,23 +71,28 @@ class Ensured:
     refused: Mapping[Table, Lack]
 
 
-def ensure_published(connection: Connection, config: PostgresqlConfig, tables: Collection[Table]) -> Ensured:
+def ensure_published(
+    connection: Connection, config: PostgresqlConfig, made: MadeLists, tables: Collection[Table]
+) -> Ensured:
     """Have the tables' changes published where this user may.
 
     On the server whose changes are read; inside `server_errors`.
     """
-    state = look(connection, config, tables)
+    state = look(connection, config, tables, made.numbers)
     added = state.addable()
     if state.publication is None and state.may_create and not state.is_standby:
-        _write(connection, f"CREATE PUBLICATION {quoted(config.publication)} {_options(state)}")
+        statement = f"CREATE PUBLICATION {quoted(config.publication)} {_options(state)}"
+        _write(connection, lambda: rows(connection, statement))
         state = look(connection, config, tables)
     if added:
-        _write(connection, addition(state, config, [state.relations[table] for table in added]))
-        state = look(connection, config, tables)
+        _write(connection, partial(add_tables, connection, config, made, state, added))
+        state = look(connection, config, tables, made.numbers)
     later = frozenset[Table]()
     if deviations(state, config):
-        later = apply_filter(connection, config, state)
-        state = look(connection, config, tables)
+        later = apply_filter(connection, config, made, state)
+        state = look(connection, config, tables, made.numbers)
+    if config.filtered_by is FilteredBy.AGENT:
+        made.stay([table for table, published in state.published.items() if published.listed is not None])
     settled = _settled(connection, config, tables, state)
     errors, refused = unpublished(settled, config, tables), refused_changes(settled, config, tables)
     return Ensured(errors, later.intersection(tables), refused)
@@ -92,7 +106,7 @@ def _settled(
     for _ in range(_LOOKS):
         if not unpublished(state, config, tables):
             break
-        before, state = state, look(connection, config, tables)
+        before, state = state, look(connection, config, tables, state.made)
         if state == before:
             break
     return state
@@ -121,10 +135,10 @@ def _options(state: PublicationState) -> str:
     return f"WITH (publish_via_partition_root = true{generated})"
 
 
-def _write(connection: Connection, statement: str) -> None:
+def _write(connection: Connection, statements: Callable[[], object]) -> None:
     try:
         with writing(connection):
-            rows(connection, statement)
+            statements()
     except DatabaseError as failed:
         if sqlstate(failed) != DUPLICATE_OBJECT:  # somebody was faster: the next look shows it
             raise

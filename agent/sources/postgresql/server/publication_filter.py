@@ -1,5 +1,7 @@
 """What the publication leaves out since the filter does, where the server is to: `filtered_by: server`.
 
+Where it is to no more, the lists that this agent has made (`made_lists`) leave the publication, and others stay.
+
 Comes in: a look at the publication. Goes out: statements that bring it in line with the filter, run where this user
 may; the tables of which they could not be run now. Dropped tables leave the publication. From version 15 on a table
 with ignored columns gets a column list, which has all others. Durable: the publication, on the server. A list is
@@ -34,6 +36,7 @@ from agent.sources.postgresql.server.connection import (
     sqlstate,
     writing,
 )
+from agent.sources.postgresql.server.made_lists import MadeLists
 from agent.sources.postgresql.server.publication_state import LISTS_VERSION, PublicationState, Relation, look
 from agent.sources.postgresql.server.quoting import quoted, quoted_table
 from agent.table_positions import Table
@@ -89,13 +92,16 @@ def removal(config: PostgresqlConfig, relation: Relation) -> str:
 
 
 def deviations(state: PublicationState, config: PostgresqlConfig) -> dict[Table, tuple[str, ...]]:
-    """Where the publication has more, or less, than the filter lets through: the statements that mend it."""
-    if config.filtered_by is FilteredBy.AGENT:
-        return {}
+    """Where the publication has more, or less, than the filter lets through: the statements that mend it.
+
+    Where the agent filters: the lists that it has made.
+    """
     found: dict[Table, tuple[str, ...]] = {}
     for table, published in state.published.items():
         relation = state.relations.get(table)
         if relation is None or not published.is_member or published.is_filtered:
+            continue
+        if config.filtered_by is FilteredBy.AGENT and published.number not in state.made:
             continue
         if not config.filter.verdict(*table).allowed:
             found[table] = (removal(config, relation),)
@@ -110,7 +116,21 @@ def is_kept(state: PublicationState, table: Table) -> bool:
     return publication is not None and publication.is_ours and not state.is_standby and state.relations[table].is_ours
 
 
-def apply_filter(connection: Connection, config: PostgresqlConfig, state: PublicationState) -> frozenset[Table]:
+def add_tables(
+    connection: Connection, config: PostgresqlConfig, made: MadeLists, state: PublicationState, tables: Iterable[Table]
+) -> None:
+    """In the transaction that runs, with the lists that the look says. Inside `server_errors`."""
+    relations = [state.relations[table] for table in tables]
+    rows(connection, addition(state, config, relations))
+    if any(column_list(state, config, relation) is not None for relation in relations):
+        published = look(connection, config, [relation.table for relation in relations]).published
+        added = [published[relation.table] for relation in relations if relation.table in published]
+        made.made([one.number for one in added if one.listed is not None])
+
+
+def apply_filter(
+    connection: Connection, config: PostgresqlConfig, made: MadeLists, state: PublicationState
+) -> frozenset[Table]:
     """Bring it in line where this user may; the tables of which that was not possible now. Inside `server_errors`."""
     later = set()
     for table, statements in deviations(state, config).items():
@@ -119,7 +139,7 @@ def apply_filter(connection: Connection, config: PostgresqlConfig, state: Public
         fields = {"source": config.name, "table": ".".join(table)}
         try:
             with writing(connection):
-                _apply(connection, config, table, is_removal=len(statements) == 1)
+                _apply(connection, config, made, table, is_removal=len(statements) == 1)
         except DatabaseError as failed:
             if sqlstate(failed) not in _LATER:
                 raise
@@ -127,19 +147,22 @@ def apply_filter(connection: Connection, config: PostgresqlConfig, state: Public
             later.add(table)
         else:
             log.info("the publication follows the filter", extra={"fields": fields})
+    made.forget_former(connection)
     return frozenset(later)
 
 
-def follow_filter(connection: Connection, config: PostgresqlConfig) -> bool:
+def follow_filter(connection: Connection, config: PostgresqlConfig, made: MadeLists) -> bool:
     """The same by a look of its own, at what is published by now; whether it has changed. Inside `server_errors`."""
-    if config.filtered_by is FilteredBy.AGENT:
+    if config.filtered_by is FilteredBy.AGENT and not made.numbers:
         return False
-    state = look(connection, config, ())
+    state = look(connection, config, (), made.numbers)
     kept = {table for table in deviations(state, config) if is_kept(state, table)}
-    return bool(kept - apply_filter(connection, config, state)) if kept else False
+    return bool(kept - apply_filter(connection, config, made, state)) if kept else False
 
 
-def _apply(connection: Connection, config: PostgresqlConfig, table: Table, *, is_removal: bool) -> None:
+def _apply(
+    connection: Connection, config: PostgresqlConfig, made: MadeLists, table: Table, *, is_removal: bool
+) -> None:
     """In one transaction. The first statement keeps others from altering the table, so the list is of how it is."""
     before = look(connection, config, [table]).relations.get(table)
     if before is None:
@@ -147,7 +170,7 @@ def _apply(connection: Connection, config: PostgresqlConfig, table: Table, *, is
     rows(connection, removal(config, before))
     now = look(connection, config, [table])
     if not is_removal and table in now.relations:
-        rows(connection, addition(now, config, [now.relations[table]]))
+        add_tables(connection, config, made, now, [table])
 
 
 def without_lists(connection: Connection, config: PostgresqlConfig) -> None:

@@ -61,10 +61,14 @@ class Published:
     columns: frozenset[str] | None
     #: rows are left out
     is_filtered: bool
-    #: the publication names the table itself
-    is_member: bool
+    #: by which the publication names the table itself, another one when it was taken out and put back; 0: it does not
+    number: int
     #: its column list; None: it has none
     listed: frozenset[str] | None
+
+    @property
+    def is_member(self) -> bool:
+        return self.number != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class PublicationState:
     #: those that were asked for, and where the server filters those of which the publication has too much, or a list
     relations: Mapping[Table, Relation] = field(default_factory=dict)
     published: Mapping[Table, Published] = field(default_factory=dict)
+    #: numbers of the lists that this agent has made
+    made: frozenset[int] = frozenset()
 
     def addable(self) -> list[Table]:
         """What can be added, and only lacks that."""
@@ -112,19 +118,21 @@ class PublicationState:
         )
 
 
-def look(connection: Connection, config: PostgresqlConfig, tables: Collection[Table]) -> PublicationState:
-    """What is there now. Inside `server_errors`."""
+def look(
+    connection: Connection, config: PostgresqlConfig, tables: Collection[Table], made: frozenset[int] = frozenset()
+) -> PublicationState:
+    """What is there now; `made`: lists of this agent, which are looked at too. Inside `server_errors`."""
     ((version, may_create, is_standby),) = rows(connection, _SERVER)
     has_lists = version >= LISTS_VERSION
     statement = _PUBLICATION.format(has_schemas=_HAS_SCHEMAS if has_lists else "false")
     found = rows(connection, statement, name=config.publication)
     wanted = set(tables)
-    if found and config.filtered_by is FilteredBy.SERVER:
+    if found and (made or config.filtered_by is FilteredBy.SERVER):
         wanted |= _members(connection, config, has_lists=has_lists)
     found_relations = rows(connection, _RELATIONS, **_named(wanted))
     relations = {relation.table: relation for relation in map(_relation, found_relations)}
     if not found:
-        return PublicationState(None, version, may_create, is_standby, relations)
+        return PublicationState(None, version, may_create, is_standby, relations, made=made)
     *kinds, via_root, is_ours, sends_generated, is_of_all = found[0]
     has = frozenset(kind for kind, is_there in zip(KINDS, kinds, strict=True) if is_there)
     names = {*relations, *(above for relation in relations.values() for above in relation.above)}
@@ -136,11 +144,12 @@ def look(connection: Connection, config: PostgresqlConfig, tables: Collection[Ta
         is_standby,
         relations,
         {
-            (schema, table): Published(_names(columns), is_filtered, is_member, _names(listed))
-            for schema, table, columns, is_filtered, is_member, listed in rows(
+            (schema, table): Published(_names(columns), is_filtered, number, _names(listed))
+            for schema, table, columns, is_filtered, number, listed in rows(
                 connection, statement, name=config.publication, **_named(names)
             )
         },
+        made,
     )
 
 
@@ -218,7 +227,7 @@ _RELATIONS = f"""
 #: columns and rows that are left out are known from version 15 on, where they can be
 _PUBLISHED = f"""
     SELECT schemaname::text, tablename::text, to_jsonb(published) -> 'attnames',
-        to_jsonb(published) ->> 'rowfilter' IS NOT NULL, member.oid IS NOT NULL, {{listed}}
+        to_jsonb(published) ->> 'rowfilter' IS NOT NULL, coalesce(member.oid::bigint, 0), {{listed}}
     FROM pg_publication_tables AS published
     JOIN pg_namespace AS of_schema ON nspname = schemaname
     JOIN pg_class AS one ON relnamespace = of_schema.oid AND relname = tablename

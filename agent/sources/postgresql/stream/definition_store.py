@@ -20,7 +20,6 @@ re-read of the tables, by their policy; nothing that it held is needed to be rig
 import fcntl
 import json
 import logging
-import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import IO, Any, TypeVar
 
 from agent.errors import StateFolderInUse
 from agent.positions import PositionSyntaxError
-from agent.runtime.state_folder import make_state_folder, state_unusable
+from agent.runtime.state_folder import make_state_folder, state_unusable, write_whole
 from agent.sources.postgresql.positions import lsn_text, parse_lsn
 from agent.sources.postgresql.server.definitions import Attribute, TableDefinition
 from agent.sources.postgresql.server.missing_values import Missing, MissingValue, Unrepresentable
@@ -177,17 +176,7 @@ class DefinitionStore:
         ]
         record = {"format": FORMAT, "system": self._system, "database": self._database, "tables": tables}
         text = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-        temporary = self._path.with_suffix(".json.new")
-        with temporary.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(self._path, text)
 
     def _in_folder(self, doing: Callable[[], T]) -> T:
         try:

@@ -22,6 +22,7 @@ from agent.sources.postgresql.positions import parse_lsn
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, Snapshot
 from agent.sources.postgresql.server.connection import Connection, Facts, rows
 from agent.sources.postgresql.server.definitions import TableDefinition, read_definitions
+from agent.sources.postgresql.server.made_lists import MadeLists
 from agent.sources.postgresql.server.publication import Lack, ensure_published
 from agent.table_positions import Table
 
@@ -111,8 +112,9 @@ class _Waiting:
 class Looks:
     """Of one source; looks one at a time, from any thread."""
 
-    def __init__(self, config: PostgresqlConfig) -> None:
+    def __init__(self, config: PostgresqlConfig, made: MadeLists) -> None:
         self._config = config
+        self._made = made
         self._lock = threading.Lock()
         #: by table: its oid and what publishes it
         self._settled: dict[Table, tuple[int, str]] = {}
@@ -125,7 +127,7 @@ class Looks:
             before = read_ends(connection)
             is_whole = not _snapshot(connection).pending
             allowed = [table for table in tables if self._config.filter.verdict(*table).allowed]
-            ensured = ensure_published(connection, self._config, allowed)
+            ensured = ensure_published(connection, self._config, self._made, allowed)
             definitions = read_definitions(connection, tables=allowed)
             by_oid = {one.oid: one for one in definitions.values()}
             others = [oid for oid in oids if oid not in by_oid]
