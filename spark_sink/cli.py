@@ -27,6 +27,7 @@ from spark_sink.ingest.query import Sink, SinkSettings, condition
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.records import FOLDER
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.tail import MERGE_SECONDS, Waiting
 from spark_sink.reporter import Access, LakeName, Reporter
 from spark_sink.spark import start_session
 
@@ -174,6 +175,7 @@ def _follow(sink: Sink, stop: threading.Event, reporter: Reporter | None) -> Non
         while not stop.is_set():
             has_ended = _ended(query, sink)
             sink.retry_due()  # also what the last batch has asked for
+            sink.merge_due()
             if has_ended:
                 break
     finally:
@@ -209,6 +211,10 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         raise SinkSettingInvalid(
             "reading the arguments", f"--keep-hours {arguments.keep_hours}", remedy="Give 1 or more hours"
         )
+    if arguments.merge_seconds < 0:
+        raise SinkSettingInvalid(
+            "reading the arguments", f"--merge-seconds {arguments.merge_seconds}", remedy="Give 0 or more seconds"
+        )
     try:
         use(parse(arguments.storage_option))
     except StoreUnusable as refused:
@@ -227,6 +233,7 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         trigger_seconds=arguments.trigger_seconds,
         available_now=arguments.available_now,
         keep_hours=arguments.keep_hours,
+        waiting=Waiting(arguments.merge_seconds),
     )
 
 
@@ -261,6 +268,14 @@ def _parser() -> argparse.ArgumentParser:
         default=KEEP_HOURS,
         metavar="N",
         help="old versions of tables stay readable so long, then their files are removed (default: %(default)s)",
+    )
+    running.add_argument(
+        "--merge-seconds",
+        type=float,
+        default=MERGE_SECONDS,
+        metavar="N",
+        help="changes of a table of more than 4 MiB wait so long in its changelog before they are merged, and a second"
+        " for each MiB where it has more; 0: they do not wait (default: %(default)s)",
     )
     trigger = running.add_mutually_exclusive_group()
     trigger.add_argument(

@@ -1,18 +1,25 @@
 """For users and tests: what is in the lake, with Spark or without.
 
 Plain functions over a lake's address. Without Spark they give Arrow, through delta-rs; with a session they give a
-DataFrame. A current state comes without the sink's own `_menura_` columns, so it is the source's table with
-`_unrepresentable` and `_gsn`.
+DataFrame, or a view for SQL. A current state comes without the sink's own `_menura_` columns, so it is the source's
+table with `_unrepresentable` and `_gsn`.
+
+A large table's newest changes may stand in its changelog alone (`spark_sink.lake.tail`). Everything here adds them, so
+that a reader sees the newest cut; who reads the Delta table `current` by other means sees it as it was merged last.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from spark_sink.errors import TableNotInLake
 from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
+from spark_sink.lake.net_effect import DELETED
+from spark_sink.lake.recorded import boundary_of
 from spark_sink.lake.records import Records, StoppedTable
+from spark_sink.lake.tail import Rows, rows_of
 from spark_sink.landed.landed_file import OWN_PREFIX
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 
@@ -36,9 +43,34 @@ def stopped_tables(lake: str) -> list[StoppedTable]:
     return sorted(Records(lake).stopped_tables().values(), key=lambda stop: stop.table)
 
 
-def current_state(lake: str, table: TableId, version: int | None = None) -> pa.Table:
-    """The current state, or that of a Delta version. Raises `TableNotInLake`."""
-    return _read(lake, table, CURRENT, version)
+def open_rows(lake: str, table: TableId, cut: int | None = None) -> Rows:
+    """The table's rows at this moment, to be read in batches; or as they were at a cut of the source.
+
+    `Rows.progress` says up to which cut and number they are. Raises `TableNotInLake`.
+    """
+    log_version, version = _versions_at(lake, table, cut) if cut is not None else (None, None)
+    # The changelog first: what is merged meanwhile is in the current state, which then needs no tail.
+    log = open_table(f"{table.folder(lake)}/{CHANGELOG}")
+    current = _opened(lake, table, CURRENT)
+    if cut is not None:
+        if log is None or log_version is None or version is None:
+            raise _not_at(table, cut)
+        log.load_as_version(log_version)
+        current.load_as_version(version)
+    return rows_of(table, current, log)
+
+
+def current_state(lake: str, table: TableId, cut: int | None = None) -> pa.Table:
+    """The current state, or that at a cut. Raises `TableNotInLake`."""
+    rows = open_rows(lake, table, cut)
+    names = [name for name in rows.schema.names if name not in _own(rows.schema.names)]
+    found = rows.tables(names)
+    return pa.concat_tables([pa.schema([rows.schema.field(name) for name in names]).empty_table(), *found])
+
+
+def row_count(lake: str, table: TableId, cut: int | None = None) -> int:
+    """How many rows the current state has. Raises `TableNotInLake`."""
+    return open_rows(lake, table, cut).count()
 
 
 def changelog(lake: str, table: TableId, version: int | None = None) -> pa.Table:
@@ -46,10 +78,35 @@ def changelog(lake: str, table: TableId, version: int | None = None) -> pa.Table
     return _read(lake, table, CHANGELOG, version)
 
 
-def current_state_frame(session: "SparkSession", lake: str, table: TableId) -> "DataFrame":
-    """The current state as a Spark DataFrame."""
-    frame = session.read.format("delta").load(f"{table.folder(lake)}/{CURRENT}")
+def current_state_frame(session: "SparkSession", lake: str, table: TableId, cut: int | None = None) -> "DataFrame":
+    """The current state as a Spark DataFrame: as it is at this moment, however long the frame lives."""
+    rows = open_rows(lake, table, cut)
+    reader = session.read.format("delta").option("versionAsOf", rows.current.version())
+    frame = reader.load(f"{table.folder(lake)}/{CURRENT}")
+    if rows.effect is not None and rows.effect.num_rows:
+        frame = _with_effect(session, frame, rows)
     return frame.drop(*_own(frame.columns))
+
+
+def create_view(session: "SparkSession", lake: str, table: TableId, name: str, cut: int | None = None) -> None:
+    """A view for SQL of the session, with the current state as it is at this moment; again for a later one."""
+    current_state_frame(session, lake, table, cut).createOrReplaceTempView(name)
+
+
+def _with_effect(session: "SparkSession", frame: "DataFrame", rows: Rows) -> "DataFrame":
+    """Without the rows that the tail changes or takes away, and with those that it puts."""
+    from pyspark.sql import functions as F  # noqa: PLC0415  (only who has Spark)
+    from pyspark.sql.types import BooleanType, StructField, StructType  # noqa: PLC0415
+
+    assert rows.effect is not None
+    schema = frame.schema
+    effect = session.createDataFrame(
+        [tuple(row.values()) for row in rows.effect.select([*schema.names, DELETED]).to_pylist()],
+        StructType([*schema.fields, StructField(DELETED, BooleanType())]),
+    )
+    match = [f"t.{_ticked(name)} <=> s.{_ticked(name)}" for name in rows.match]
+    left = frame.alias("t").join(effect.alias("s"), F.expr(" AND ".join(match)), "left_anti")
+    return left.unionByName(effect.where(f"NOT {DELETED}").drop(DELETED))
 
 
 def changelog_frame(session: "SparkSession", lake: str, table: TableId) -> "DataFrame":
@@ -58,6 +115,16 @@ def changelog_frame(session: "SparkSession", lake: str, table: TableId) -> "Data
 
 
 def _read(lake: str, table: TableId, kind: str, version: int | None) -> pa.Table:
+    found = _opened(lake, table, kind)
+    if version is not None:
+        found.load_as_version(version)
+    names = schema_of(found).names
+    own = set(_own(names))
+    chosen = ", ".join(quoted(name) for name in names if name not in own)
+    return scan(found, f"SELECT {chosen} FROM t").read_all()  # noqa: S608  (quoted names of a table that we opened)
+
+
+def _opened(lake: str, table: TableId, kind: str) -> DeltaTable:
     found = open_table(f"{table.folder(lake)}/{kind}")
     if found is None:
         raise TableNotInLake(
@@ -65,12 +132,30 @@ def _read(lake: str, table: TableId, kind: str, version: int | None) -> pa.Table
             f"{table} has none in {lake}",
             remedy="See which tables there are with spark_sink.reading.list_tables",
         )
-    if version is not None:
-        found.load_as_version(version)
-    names = schema_of(found).names
-    own = set(_own(names))
-    chosen = ", ".join(quoted(name) for name in names if name not in own)
-    return scan(found, f"SELECT {chosen} FROM t").read_all()  # noqa: S608  (quoted names of a table that we opened)
+    return found
+
+
+def _versions_at(lake: str, table: TableId, cut: int) -> tuple[int | None, int | None]:
+    """The changelog's and the current state's at the last boundary up to this cut."""
+    cuts = open_table(Records(lake).cuts_folder)
+    if cuts is None:
+        raise _not_at(table, cut)
+    found = boundary_of(cuts, table, cut)
+    if found is None:
+        raise _not_at(table, cut)
+    return found
+
+
+def _not_at(table: TableId, cut: int) -> TableNotInLake:
+    return TableNotInLake(
+        "reading a table at a cut",
+        f"{table} is not readable at cut {cut}: it had no row then, had stopped, or was brought further at once",
+        remedy="See LAKE/_menura/cuts for the cuts at which it has versions",
+    )
+
+
+def _ticked(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _own(names: Iterable[str]) -> list[str]:

@@ -207,6 +207,9 @@ class Outcome:
     terminal: bool = True
     #: of a large one
     work: tuple[Work, ...] = ()
+    #: where changes wait (`tail`): up to which number the current state has all, and when they must be merged
+    merged_gsn: int = 0
+    merge_at_us: int = 0
     #: which failure kept the table from being cleaned
     unclean: str = ""
     #: False: nothing of the work was its own, only its parents'

@@ -38,11 +38,13 @@ from spark_sink.ingest.missed_rows import MissedRows, entries_gone
 from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
 from spark_sink.ingest.retries import Retries
 from spark_sink.ingest.status import SinkStatus, checkpointed
-from spark_sink.ingest.table_task import TaskSettings, TaskSize, parent_stopped, table_task, warm_up
+from spark_sink.ingest.table_task import TaskSettings, TaskSize, merge_task, parent_stopped, table_task, warm_up
+from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake.delta_table import open_table
-from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables
+from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables, waiting_tables
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
 
@@ -64,6 +66,8 @@ class SinkSettings:
     size: TaskSize = field(default_factory=TaskSize)
     #: how long old versions of the lake's tables stay readable
     keep_hours: int = KEEP_HOURS
+    #: how long changes of a large table may wait to be merged
+    waiting: Waiting = field(default_factory=Waiting)
 
 
 def condition(error: PySparkException | Py4JJavaError) -> str:
@@ -102,6 +106,7 @@ class Sink:
         #: by that, and by the tables with their first entries
         self._missed: dict[tuple[int, frozenset[tuple[TableId, int]]], MissedRows] = {}
         self._retries = Retries()
+        self._merges = WaitingMerges()
         self.status = status
         #: tables to be tried again soon; another thread asks
         self._asked: set[TableId] = set()
@@ -114,7 +119,9 @@ class Sink:
         self._warm_up()
         self._stopped = self.records.stopped_tables()
         self.status.began(checkpointed(self.settings.checkpoint)[0], self._stopped)
-        self._recorded = recorded_tables(open_table(self.records.cuts_folder))
+        cuts = open_table(self.records.cuts_folder)
+        self._recorded = recorded_tables(cuts)
+        self._merges.begin(waiting_tables(cuts))
         self._stop_lost()
         self.retry_stopped(list(self._stopped))
         limits = self.settings.limits
@@ -161,6 +168,39 @@ class Sink:
             asked, self._asked = self._asked, set()
         due = self._retries.due(self._transient(), time.monotonic())
         self.retry_stopped([table for table in asked | due if table in self._stopped])
+
+    def merge_due(self) -> None:
+        """Merge changes that have waited for long enough in their changelogs, while no batch does."""
+        if not self._merges.due(now_us(), self._stopped):
+            return
+        with self._writing:
+            due = self._merges.due(now_us(), self._stopped)
+            if self._stopping or not due:
+                return
+            began = time.monotonic()
+            settings = self._task_settings(frozenset(self._stopped), self._recorded)
+            tables = [(table, boundary.cut) for table, boundary in due.items()]
+            rows = self.session.sparkContext.parallelize(tables, len(tables))
+            try:
+                outcomes = [decode(message) for message in rows.mapPartitions(merge_task(settings)).collect()]
+            except (PySparkException, Py4JJavaError) as lost:
+                logger.warning("waiting changes not merged tables=%d error=%s", len(due), condition(lost))
+                self._merges.failed(due, now_us())
+                return
+            self._merged(due, [each for each in outcomes if isinstance(each, Outcome)])
+            logger.info("waiting changes merged tables=%d seconds=%.3f", len(due), time.monotonic() - began)
+
+    def _merged(self, due: Mapping[TableId, CutSeen], outcomes: Sequence[Outcome]) -> None:
+        """Record what of these is done; a table whose merge failed is read with what waits, and goes on."""
+        failed = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
+        for outcome in failed:
+            logger.warning("waiting changes not merged table=%s error=%s", outcome.table, outcome.message)
+        self._merges.failed([outcome.table for outcome in failed], now_us())
+        for boundary in set(due.values()):
+            done = [each for each in outcomes if due[each.table] == boundary and each.result is Result.APPLIED]
+            self.records.record_batch([boundary], done)
+            self._remember(done)
+        self._merges.done(outcome.table for outcome in outcomes if outcome.result is not Result.STOPPED)
 
     def _transient(self) -> set[TableId]:
         """Stopped tables that may go on by themselves: not those below one that waits for somebody."""
@@ -336,16 +376,7 @@ class Sink:
         self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
-        chosen = self.settings
-        settings = TaskSettings(
-            chosen.landing,
-            chosen.lake,
-            left_alone,
-            chosen.size,
-            recorded,
-            keep_hours=chosen.keep_hours,
-            storage=current().carried(),
-        )
+        settings = self._task_settings(left_alone, recorded)
         try:
             done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
         except (PySparkException, Py4JJavaError) as lost:
@@ -359,6 +390,20 @@ class Sink:
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, events, self._with_large(outcomes, recorded)
+
+    def _task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
+        chosen = self.settings
+        return TaskSettings(
+            chosen.landing,
+            chosen.lake,
+            left_alone,
+            chosen.size,
+            recorded,
+            keep_hours=chosen.keep_hours,
+            storage=current().carried(),
+            # Who lets the sink run to an end reads the lake afterwards.
+            waiting=AT_ONCE if chosen.available_now else chosen.waiting,
+        )
 
     def _isolated(
         self, frame: DataFrame, settings: TaskSettings, lost: PySparkException | Py4JJavaError
@@ -416,19 +461,23 @@ class Sink:
         """Write the batch's records; gives the outcomes of tables that stopped."""
         stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
         self.records.record_batch(cuts, [outcome for outcome in outcomes if not outcome.says_nothing])
+        self._merges.note(cuts, outcomes)
+        self._remember(outcomes)
+        self._stop(stopped)
+        return stopped
+
+    def _remember(self, outcomes: Iterable[Outcome]) -> None:
+        """Which versions the tables have now."""
         for outcome in outcomes:
             if outcome.result is not Result.STOPPED:
                 before = self._recorded.get(outcome.table, NOTHING)
                 self._recorded[outcome.table] = before.followed_by(outcome.changelog_version, outcome.current_version)
-        for outcome in outcomes:
             if outcome.unclean:
                 logger.warning(
                     "table not cleaned, it keeps old files until its next turn table=%s error=%s",
                     outcome.table,
                     outcome.unclean,
                 )
-        self._stop(stopped)
-        return stopped
 
     def _stop_lost(self) -> None:
         """Tables whose folders do not hold what was recorded when the sink last ran."""

@@ -20,12 +20,13 @@ from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
 from spark_sink.ingest.families import parents_of
-from spark_sink.ingest.table_writer import Versions, apply_work
+from spark_sink.ingest.table_writer import Versions, apply_work, merge_waiting
 from spark_sink.lake.current_rows import merge_effect
 from spark_sink.lake.delta_table import Layout, create_table
 from spark_sink.lake.net_effect import DELETED, keyed_effect
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
+from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import (
     CHANGELOG,
@@ -92,6 +93,8 @@ class TaskSettings:
     keep_hours: int = KEEP_HOURS
     #: the driver's, with its secrets
     storage: StorageOptions = field(default_factory=StorageOptions)
+    #: how long changes of a large table wait to be merged
+    waiting: Waiting = AT_ONCE
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -111,6 +114,22 @@ def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str
     return run
 
 
+def merge_task(settings: TaskSettings) -> Callable[[Iterable[tuple[TableId, int]]], Iterator[str]]:
+    """The same for tables whose tail is to be merged, each with the cut that it is at."""
+
+    def run(tables: Iterable[tuple[TableId, int]]) -> Iterator[str]:
+        for table, cut in tables:
+            merge = partial(merge_waiting, settings.lake, table)
+            outcome = attempted(table, Outcome(table, Result.APPLIED, 0, cut), cut, merge)
+            recorded = settings.recorded.get(table, NOTHING)
+            done = outcome.result is not Result.STOPPED
+            yield encode(
+                replace(outcome, unclean=clean_when_due(settings, table, recorded, outcome)) if done else outcome
+            )
+
+    return run
+
+
 def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[Work]]]) -> Iterator[Outcome]:
     log = LandingLog(settings.landing)
     stopped_now, large = set(settings.stopped), set[TableId]()
@@ -123,7 +142,7 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
         if stopping := parents & stopped_now:
             outcome = parent_stopped(table, work[0], min(stopping))
         elif all(settings.size.holds(group) for group in groups) and not parents & large:
-            outcome = apply_table(table, work, partial(apply_groups, log, settings.lake, table, groups, recorded))
+            outcome = apply_table(table, work, partial(apply_groups, log, settings, table, groups, recorded))
         else:
             rows = sum(each.rows for each in work)
             outcome = Outcome(table, Result.LARGE, work[0].entry, work[-1].cut, rows, work=tuple(work))
@@ -166,34 +185,39 @@ def parent_stopped(table: TableId, first: Work, parent: TableId) -> Outcome:
 
 
 def apply_groups(
-    log: LandingLog, lake: str, table: TableId, groups: Sequence[Sequence[Work]], recorded: Recorded
+    log: LandingLog, settings: TaskSettings, table: TableId, groups: Sequence[Sequence[Work]], recorded: Recorded
 ) -> Versions:
     """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
-    done = [apply_work(log, lake, table, group, recorded) for group in groups]
+    done = [apply_work(log, settings.lake, table, group, recorded, settings.waiting) for group in groups]
     return replace(done[-1], changed=any(versions.changed for versions in done))
 
 
 def apply_table(table: TableId, work: Sequence[Work], apply: Callable[[], Versions]) -> Outcome:
     """One table's outcome, whatever happens to it in `apply`."""
+    rows = sum(each.rows for each in work)
+    return attempted(table, Outcome(table, Result.APPLIED, work[0].entry, work[-1].cut, rows), work[0].cut, apply)
+
+
+def attempted(table: TableId, planned: Outcome, first_cut: int, apply: Callable[[], Versions]) -> Outcome:
+    """The planned outcome with what came of it."""
     began = time.monotonic()
-    entry, cut, rows = work[0].entry, work[-1].cut, sum(each.rows for each in work)
     try:
-        versions = with_storage_retries(table, cut, apply)
+        versions = with_storage_retries(table, planned.cut, apply)
     except TableStopped as stop:
-        return stopped(table, work[0], stop)
+        return _stopped(table, planned.entry, first_cut, stop)
     except BaseException as unexpected:  # the table's top: one table never stops another
         if not isinstance(unexpected, Exception) and not is_panic(unexpected):
             raise
-        return stopped(table, work[0], unexpected_stop(table, cut, unexpected))
-    return Outcome(
-        table,
-        Result.APPLIED if versions.changed else Result.SKIPPED,
-        entry,
-        cut,
-        rows if versions.changed else 0,
-        round(time.monotonic() - began, 4),
-        versions.changelog,
-        versions.current,
+        return _stopped(table, planned.entry, first_cut, unexpected_stop(table, planned.cut, unexpected))
+    return replace(
+        planned,
+        result=Result.APPLIED if versions.changed else Result.SKIPPED,
+        rows=planned.rows if versions.changed else 0,
+        seconds=round(time.monotonic() - began, 4),
+        changelog_version=versions.changelog,
+        current_version=versions.current,
+        merged_gsn=versions.waits.merged_gsn,
+        merge_at_us=versions.waits.until_us,
     )
 
 
@@ -239,11 +263,15 @@ def unexpected_stop(table: TableId, cut: int, unexpected: BaseException) -> Tabl
 
 
 def stopped(table: TableId, first: Work, stop: TableStopped) -> Outcome:
+    return _stopped(table, first.entry, first.cut, stop)
+
+
+def _stopped(table: TableId, entry: int, cut: int, stop: TableStopped) -> Outcome:
     return Outcome(
         table,
         Result.STOPPED,
-        stop.from_entry or first.entry,
-        first.cut,
+        stop.from_entry or entry,
+        cut,
         code=stop.code,
         message=str(stop),
         terminal=stop.terminal,

@@ -7,6 +7,9 @@ has events or dumps, or the columns or the key changed). Both tables carry Delta
 between two commits, and the replay, also one from a lost checkpoint with other batch bounds, completes what is
 missing. A kill between the two tables leaves the current state behind the changelog until then.
 
+Changes alone of a large table may wait in the changelog (`tail`): then the batch is the changelog's commit alone. What
+can't wait merges the tail first, in a commit of its own, but where it takes all rows away.
+
 A commit that meets another writer of the same cut (a task whose driver was killed lives on for a moment) fails, is
 read anew, and finds its work done.
 """
@@ -17,6 +20,7 @@ from functools import partial
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from menura.instants import now_us
 
 from spark_sink.lake import merge
 from spark_sink.lake.cascades import Child
@@ -24,7 +28,19 @@ from spark_sink.lake.changelog import Changelog
 from spark_sink.lake.delta_table import commit_nothing, open_table, read_progress
 from spark_sink.lake.merge import MergeRows, merge_segment
 from spark_sink.lake.recorded import Recorded, check_held, check_predecessors
-from spark_sink.lake.steps import check_change_types, check_steps, steps
+from spark_sink.lake.steps import EventStep, Step, check_change_types, check_steps, steps
+from spark_sink.lake.tail import (
+    AT_ONCE,
+    NO_WAIT,
+    Tail,
+    Wait,
+    Waiting,
+    may_wait,
+    merge_tail,
+    read_tail,
+    tail_transactions,
+    wait_of,
+)
 from spark_sink.landed.landed_file import LandedPart, open_landed, read_landed
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.landed.stages import Stage, stages
@@ -42,13 +58,16 @@ class Versions:
     changelog: int | None
     current: int | None
     changed: bool
+    waits: Wait = NO_WAIT
 
 
-def apply_work(log: LandingLog, lake: str, table: TableId, work: Sequence[Work], recorded: Recorded) -> Versions:
+def apply_work(
+    log: LandingLog, lake: str, table: TableId, work: Sequence[Work], recorded: Recorded, waiting: Waiting = AT_ONCE
+) -> Versions:
     """Bring both tables to the last of `work`. Raises `TableStopped`; OSError when the lake's storage fails."""
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            return apply_once(log, lake, table, work, recorded, _read_checked, partial(merge_segment, table))
+            return apply_once(log, lake, table, work, recorded, _read_checked, partial(merge_segment, table), waiting)
         except CommitFailedError:
             if attempt == COMMIT_ATTEMPTS:
                 raise
@@ -71,13 +90,16 @@ def apply_once(
     recorded: Recorded,
     read: ReadFile,
     merge_rows: MergeRows,
+    waiting: Waiting = AT_ONCE,
 ) -> Versions:
     """`apply_work` with other ways to read a file and to merge rows. Raises CommitFailedError where another wrote."""
     changelog_folder, current_folder = (f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
     log_table, current = open_table(changelog_folder), open_table(current_folder)
     check_held(table, work[0].cut, recorded, log_table, current)
     logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
-    held_cut = min(logged.cut, merged.cut)
+    tail = read_tail(log_table, table.application, merged) if current is not None else None
+    reached = tail.progress if tail is not None else merged
+    held_cut = min(logged.cut, reached.cut)
     if not recorded.begins_anew:
         check_predecessors(table, work, held_cut)
     pending = [
@@ -87,25 +109,66 @@ def apply_once(
     ]
     marks = [each for each in work if isinstance(each, ParentsChanged) and each.cut > held_cut]
     if marks:
-        pending = Child(lake, table, current, log_table, merged, logged, pending, marks).followed()
+        _merge_tail(table, current, log_table, tail)
+        pending = Child(lake, table, current, log_table, reached, logged, pending, marks).followed()
 
     def after(cut: int) -> list[Stage]:
         return stages([each for found, each in pending if found > cut])
 
-    todo = steps(table, after(merged.cut), merged)
+    todo = steps(table, after(reached.cut), reached)
     check_steps(table, todo)
     end_cut, end_gsn = work[-1].cut, max(each.last_gsn for each in work)
+    now = now_us()
+    waits = (
+        (reached.cut, reached.gsn) == (logged.cut, logged.gsn)
+        and not marks
+        and may_wait(waiting, current, log_table, todo, tail, now)
+    )
     changelog = Changelog(log_table, changelog_folder, table, logged)
-    changelog.append(after(logged.cut), end_cut)
-    current = merge.follow(current, current_folder, table, todo, merged, end_cut, merge_rows, changelog.delta)
+    if waits:
+        since_us = tail.since_us if tail is not None else now
+        ends = todo[-1].last_gsn
+        changelog.append(
+            after(logged.cut), end_cut, tail_transactions(table.application, end_cut, ends, merged.gsn, since_us)
+        )
+    else:
+        if todo and not _removes_rows(todo[0]):
+            _merge_tail(table, current, log_table, tail)
+        changelog.append(after(logged.cut), end_cut)
+        current = merge.follow(current, current_folder, table, todo, reached, end_cut, merge_rows, changelog.delta)
     own_cut = max((each.cut for each in work if isinstance(each, TableFile)), default=0)
-    for delta in (changelog.delta, current):
+    for delta in (changelog.delta, *([] if waits else [current])):
         _reach(delta, table.application, own_cut)
+    is_at_end = reached.cut <= end_cut and reached.gsn <= end_gsn
     return Versions(
         _version_at(changelog.delta, logged.cut <= end_cut and logged.gsn <= end_gsn),
-        _version_at(current, merged.cut <= end_cut and merged.gsn <= end_gsn),
+        _version_at(current, is_at_end),
         bool(pending),
+        wait_of(waiting, table, changelog.delta, current),
     )
+
+
+def merge_waiting(lake: str, table: TableId) -> Versions:
+    """Merge the table's tail, if it has one. Raises `TableStopped`; OSError when the lake's storage fails."""
+    log_table, current = (open_table(f"{table.folder(lake)}/{kind}") for kind in (CHANGELOG, CURRENT))
+    if log_table is None or current is None:
+        return Versions(None, None, changed=False)
+    tail = read_tail(log_table, table.application, read_progress(current, table.application))
+    if tail is None or tail.gsn < read_progress(log_table, table.application).gsn:
+        return Versions(None, None, changed=False)  # a killed run has begun what merges it
+    _merge_tail(table, current, log_table, tail)
+    return Versions(log_table.version(), current.version(), changed=True)
+
+
+def _removes_rows(step: Step) -> bool:
+    return isinstance(step, EventStep) and step.seen.event.removes_rows
+
+
+def _merge_tail(table: TableId, current: DeltaTable | None, changelog: DeltaTable | None, tail: Tail | None) -> None:
+    if tail is None or current is None or changelog is None:
+        return
+    if read_progress(current, table.application).gsn < tail.gsn:  # once
+        merge_tail(table, current, changelog, tail)
 
 
 def _reach(delta: DeltaTable | None, application: str, cut: int) -> None:

@@ -65,9 +65,12 @@ class Changelog:
         self._pending: list[Stage] = []
         self._schema = schema_of(delta) if delta is not None else pa.schema([])
         self._layout = read_layout(delta) if delta is not None else None
+        #: what the commit carries where the changes wait (`tail`): there is one then
+        self._tail: Transactions = ()
 
-    def append(self, found: Sequence[Stage], end_cut: int) -> None:
-        """Append what is new of these stages. Raises `TableStopped`."""
+    def append(self, found: Sequence[Stage], end_cut: int, tail: Transactions = ()) -> None:
+        """Append what is new of these stages; `tail`: what the commit carries beside. Raises `TableStopped`."""
+        self._tail = tail
         new = [
             stage for stage in found if stage.last_gsn > self._logged.gsn or any(map(self._is_new_chunk, stage.parts))
         ]
@@ -143,7 +146,7 @@ class Changelog:
         changes = [stage for stage in self._pending if stage not in chunks]
         application = self._table.application
         if changes:
-            self._write(changes, progress_transactions(application, None if chunks else cut, gsn))
+            self._write(changes, [*self._tail, *progress_transactions(application, None if chunks else cut, gsn)])
         if chunks:
             chunk_cut = max(part.file.cut for stage in chunks for part in stage.parts)
             self._write(chunks, progress_transactions(application, cut, gsn, chunk_cut))

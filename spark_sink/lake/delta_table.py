@@ -290,3 +290,8 @@ def compact_when_due(table: DeltaTable) -> None:
 def quoted(name: str) -> str:
     """A column's name in delta-rs's SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def text(value: str) -> str:
+    """A text in delta-rs's SQL."""
+    return "'" + value.replace("'", "''") + "'"

@@ -13,7 +13,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_sink.lake.delta_table import quoted
+from spark_sink.lake.delta_table import quoted, text
 
 MILLISECOND_US = 1000
 
@@ -72,7 +72,7 @@ def _literal(value: object, type_: pa.DataType) -> str:
     if isinstance(value, date):
         return f"CAST('{value}' AS DATE)"
     if isinstance(value, str):
-        return "'" + value.replace("'", "''") + "'"
+        return text(value)
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     return str(value)

@@ -55,9 +55,18 @@ class LoggedChanges:
     def rows(self, gsns: pa.Array) -> pa.Table:
         """The changes with these numbers, as `steps.fit_current` gives them."""
         low, high = pc.min(gsns).as_py(), pc.max(gsns).as_py()
-        query = f"SELECT * FROM t WHERE {self._above(low - 1)} AND {quoted(GSN)} <= {high}"  # noqa: S608  (numbers)
-        found = [pa.table(batch).filter(pc.is_in(batch.column(GSN), gsns)) for batch in scan(self.changelog, query)]
-        whole = pa.concat_tables([schema_of(self.changelog).empty_table(), *found])
+        whole = self._whole(f"{self._above(low - 1)} AND {quoted(GSN)} <= {high}")
+        return self._fitted(whole.filter(pc.is_in(whole[GSN], gsns)))
+
+    def all_rows(self, above_gsn: int) -> pa.Table:
+        """All changes above this number, likewise."""
+        return self._fitted(self._whole(self._above(above_gsn)))
+
+    def _whole(self, condition: str) -> pa.Table:
+        found = scan(self.changelog, f"SELECT * FROM t WHERE {condition}")  # noqa: S608  (numbers)
+        return pa.concat_tables([schema_of(self.changelog).empty_table(), *map(pa.table, found)])
+
+    def _fitted(self, whole: pa.Table) -> pa.Table:
         own = {name: self._column(whole, name) for name in self._sources()}
         return fit_current(pa.table({**own, CHANGE_TYPE: whole[CHANGE_TYPE]}), self.layout, self.held)
 

@@ -176,6 +176,14 @@ def merge_tables(
     table: TableId, current: DeltaTable, layout: Layout, tables: Sequence[pa.Table], transactions: Transactions
 ) -> None:
     """Merge rows as `segment_tables` gives them."""
+    effect, match = effect_on(table, current, layout, tables)
+    merge_effect(current, effect, match, transactions)
+
+
+def effect_on(
+    table: TableId, current: DeltaTable, layout: Layout, tables: Sequence[pa.Table]
+) -> tuple[pa.Table, list[str]]:
+    """What such rows do to the current state, and the columns that tell its rows apart."""
     match = match_columns(schema_of(current), layout.key)
     rows = with_kept_numbers(in_order(pa.concat_tables(tables, promote_options="default")))
     if layout.key:
@@ -189,4 +197,4 @@ def merge_tables(
         less_known = unknown_hashes(rows, columns, unknown_texts(current))
         hashes = pa.chunked_array([*rows[ROW_HASH].chunks, *less_known], pa.binary())
         effect = keyless_effect(rows, copies_held(current, hashes), less_known)
-    merge_effect(current, effect, match, transactions)
+    return effect, match

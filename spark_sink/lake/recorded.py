@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from deltalake import DeltaTable
 
 from spark_sink.errors import LakeTableLost, PredecessorMissing
-from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
-from spark_sink.lake.records import NUMBER
+from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of, text
+from spark_sink.lake.records import MERGED_GSN, number_of
 from spark_sink.landed.storage import open_storage
-from spark_sink.work import CHANGELOG, CURRENT, TableFile, TableId, Work
+from spark_sink.work import CHANGELOG, CURRENT, CutSeen, TableFile, TableId, Work
 
 _TABLE = ("tenant", "source", "database", "table")
 
@@ -70,14 +70,38 @@ def recorded_tables(cuts: DeltaTable | None) -> dict[TableId, Recorded]:
 
 def _last_versions(cuts: DeltaTable, column: str) -> dict[TableId, int]:
     names = ", ".join(map(quoted, _TABLE))
-    number = f"coalesce({NUMBER}, -1)" if NUMBER in schema_of(cuts).names else "-1"
-    order = f"cut DESC, {number} DESC, applied_at_us DESC"
+    order = f"cut DESC, {number_of(cuts)} DESC, applied_at_us DESC"
     numbered = (
         f"SELECT {names}, {column}, row_number() OVER (PARTITION BY {names} ORDER BY {order})"  # noqa: S608
         f" AS place FROM t WHERE {column} IS NOT NULL"
     )
     found = scan(cuts, f"SELECT * FROM ({numbered}) WHERE place = 1").read_all()  # noqa: S608  (constants)
     return {TableId(*(row[name] for name in _TABLE)): row[column] for row in found.to_pylist()}
+
+
+def boundary_of(cuts: DeltaTable, table: TableId, cut: int) -> tuple[int | None, int | None] | None:
+    """The versions of a table's changelog and current state at a cut; None where it has no row up to it."""
+    names = " AND ".join(f"{quoted(name)} = {text(getattr(table, name))}" for name in _TABLE)
+    order = f"cut DESC, {number_of(cuts)} DESC, applied_at_us DESC"
+    query = f"SELECT * FROM t WHERE {names} AND cut <= {cut} ORDER BY {order} LIMIT 1"  # noqa: S608  (own literals)
+    found = scan(cuts, query).read_all().to_pylist()
+    return (found[0]["changelog_version"], found[0]["current_version"]) if found else None
+
+
+def waiting_tables(cuts: DeltaTable | None) -> dict[TableId, CutSeen]:
+    """The tables of which changes waited to be merged when they were written last, each with that boundary."""
+    if cuts is None or MERGED_GSN not in schema_of(cuts).names:
+        return {}
+    of_table = ", ".join(map(quoted, _TABLE))
+    order = f"cut DESC, {number_of(cuts)} DESC, applied_at_us DESC"
+    numbered = f"SELECT *, row_number() OVER (PARTITION BY {of_table} ORDER BY {order}) AS place FROM t"  # noqa: S608
+    query = f"SELECT * FROM ({numbered}) WHERE place = 1 AND {MERGED_GSN} IS NOT NULL"  # noqa: S608  (constants)
+    return {
+        TableId(*(row[name] for name in _TABLE)): CutSeen(
+            row["tenant"], row["source"], 0, row["cut"], row["entry"], 0, 0, row["last_commit_timestamp_us"]
+        )
+        for row in scan(cuts, query).read_all().to_pylist()
+    }
 
 
 def check_held(

@@ -3,7 +3,10 @@
 ``cuts``    one row per (source, boundary, table that changed since the boundary before). A boundary is the
             last cut of a source in a micro-batch: the only cuts at which every table has a version. A table's
             versions at boundary B are those of its last row with `cut` <= B; null there means that the table is
-            not readable at B (it had stopped, or an earlier run had brought it further).
+            not readable at B (it had stopped, or an earlier run had brought it further). Where `merged_gsn` is not
+            null, the rows at B are those of the current state's version and, over them, the changes with a higher
+            number of the changelog's version (`tail`; `spark_sink.reading` reads both). When these are merged, B gets
+            another row, with the version that has them.
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
             which changes its changelog lacks, if any). `begins_at_gsn`: its lake table begins anew with the event of
             that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
@@ -38,13 +41,22 @@ from menura.instants import now_us
 from menura.stores.options import delta_options
 
 from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
-from spark_sink.lake.delta_table import add_columns, commit_properties, make_folder, open_table, scan, schema_of
+from spark_sink.lake.delta_table import (
+    add_columns,
+    commit_properties,
+    make_folder,
+    open_table,
+    scan,
+    schema_of,
+)
 from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
 from spark_sink.work import CutSeen, EventSeen, Outcome, TableId
 
 FOLDER = "_menura"
 #: rows of a later commit have a higher one, whatever the clock says
 NUMBER = "number"
+#: of `cuts`
+MERGED_GSN = "merged_gsn"
 CUTS_SCHEMA = pa.schema(
     [
         ("tenant", pa.string()),
@@ -58,6 +70,7 @@ CUTS_SCHEMA = pa.schema(
         ("current_version", pa.int64()),
         ("applied_at_us", pa.int64()),
         (NUMBER, pa.int64()),
+        (MERGED_GSN, pa.int64()),
     ]
 )
 EVENTS_SCHEMA = pa.schema(
@@ -183,6 +196,7 @@ class Records:
                     "changelog_version": outcome.changelog_version,
                     "current_version": outcome.current_version,
                     "applied_at_us": at_us,
+                    MERGED_GSN: outcome.merged_gsn or None,
                 }
             )
         _append(self.cuts_folder, rows, CUTS_SCHEMA)
@@ -298,7 +312,11 @@ def last_boundaries(since_us: int) -> str:
 
 def in_order(records: DeltaTable, at_us: str) -> str:
     """What to order rows by, from the first written to the last: those of an earlier version have their time alone."""
-    return f"coalesce({NUMBER}, -1), {at_us}" if NUMBER in schema_of(records).names else at_us
+    return f"{number_of(records)}, {at_us}"
+
+
+def number_of(records: DeltaTable) -> str:
+    return f"coalesce({NUMBER}, -1)" if NUMBER in schema_of(records).names else "-1"
 
 
 def last_cuts(cuts: Iterable[CutSeen]) -> dict[tuple[str, str], CutSeen]:

@@ -9,6 +9,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from rich.table import Table
 
+from spark_sink.errors import TableNotInLake
+from spark_sink.reading import row_count
+from spark_sink.work import TableId
 from tests.demo.shop import TABLES
 from tests.e2e.lake import table_path
 from tests.live_source import LiveSource
@@ -64,14 +67,13 @@ class Follower:
         return looks
 
     def _lake(self, table: str) -> tuple[int, int | None]:
-        """Rows of the current state and the commit time of the newest change, both from the files' statistics."""
+        """Rows of the current state and the commit time of the newest change, which is in the files' statistics."""
         place = (self.stack.lake, self.stack.tenant, self.source, self.database.namespace, table)
         try:
-            current = DeltaTable(str(table_path(*place, "current")))
+            rows = row_count(str(self.stack.lake), TableId(*place[1:]))
             changelog = DeltaTable(str(table_path(*place, "changelog")))
-        except TableNotFoundError:
+        except (TableNotFoundError, TableNotInLake):
             return 0, None
-        rows = sum(current.get_add_actions(flatten=True)["num_records"].to_pylist())
         newest = changelog.get_add_actions(flatten=True)["max._commit_timestamp_us"].to_pylist()
         return rows, max((at for at in newest if at is not None), default=None)
 

@@ -10,6 +10,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from menura.naming import lake_column
 
+from spark_sink import reading
+from spark_sink.errors import TableNotInLake
+from spark_sink.reading import current_state
 from spark_sink.work import TableId
 from tests.compare import Comparison, compare, read_source
 from tests.servers import Server
@@ -25,9 +28,8 @@ def compare_table(
     """The source's table beside its current state in the lake; an empty lake table when there is none yet."""
     columns, rows = read_source(server, database, table, ignored)
     try:
-        path = table_path(lake, tenant, source, database, table, "current")
-        in_lake = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
-    except TableNotFoundError:
+        in_lake = current_state(str(lake), TableId(tenant, source, database, table)).to_pylist()
+    except TableNotInLake:
         in_lake = []
     return compare(f"{database}.{table}", columns, rows, in_lake, {c.name: lake_column(c.name) for c in columns})
 
@@ -70,9 +72,11 @@ def wait_for_changelog(
 def row_count(lake: Path, tenant: str, source: str, database: str, table: str, part: str = "current") -> int:
     """Rows of a lake table; 0 while there is no such table."""
     try:
+        if part == "current":
+            return reading.row_count(str(lake), TableId(tenant, source, database, table))
         path = table_path(lake, tenant, source, database, table, part)
         return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows())
-    except TableNotFoundError:
+    except (TableNotInLake, TableNotFoundError):
         return 0
 
 

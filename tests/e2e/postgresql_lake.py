@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from menura.naming import lake_column
 from psycopg import sql
 
 from agent.sources.postgresql.columns import distinct_names
+from spark_sink.errors import TableNotInLake
+from spark_sink.reading import current_state
+from spark_sink.work import TableId
 from tests.agent.postgresql.sources import entries, login
 from tests.compare import NO_COLUMN, Comparison
 from tests.e2e.lake import table_path
@@ -145,9 +147,8 @@ def compare_table(
 ) -> Comparison:
     columns, rows = read_source(server, table, schema, ignored)
     try:
-        path = table_path(running.lake, running.tenant, source, schema, table, "current")
-        found = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
-    except TableNotFoundError:
+        found = current_state(str(running.lake), TableId(running.tenant, source, schema, table)).to_pylist()
+    except TableNotInLake:
         found = []
 
     return compared(f"{schema}.{table}", columns, rows, found, {c.sent: lake_column(c.sent) for c in columns})

@@ -4,13 +4,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 from menura.v1 import changes_pb2
 
+from spark_sink.errors import TableNotInLake
+from spark_sink.reading import current_state
+from spark_sink.work import TableId
 from tests.agent.dumping import agent_inside
 from tests.agent.memory import COLUMNS, TRUTHS, Writers, config, create, installed, order
-from tests.e2e.lake import table_path
 from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 from tests.remedies import commands
 from tests.stack import stack, wait_for
@@ -23,8 +23,8 @@ KEYED, JOINED, UNKEYED, ALTERED = (("shop", name) for name in ("keyed", "joined"
 
 def in_lake(lake: Path, table: Table, names: list[str]) -> list[str]:
     try:
-        found = DeltaTable(str(table_path(lake, "acme", "shop", *table, "current"))).to_pyarrow_table().to_pylist()
-    except TableNotFoundError:
+        found = current_state(str(lake), TableId("acme", "shop", *table)).to_pylist()
+    except TableNotInLake:
         return []
     return sorted(repr([row.get(name) for name in names]) for row in found)
 

@@ -38,6 +38,7 @@ from spark_sink.ingest.families import Families
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.lake_schema import format_of
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import current_state
@@ -334,6 +335,7 @@ def apply_entries(
     last: int | None = None,
     recorded: Mapping[TableId, Recorded] | None = None,
     keep_hours: int = KEEP_HOURS,
+    waiting: Waiting = AT_ONCE,
 ) -> list[Outcome]:
     """Do without Spark what a task does with the log from entry `first` to `last` (its end), as one batch."""
     log = LandingLog(str(landing))
@@ -343,7 +345,9 @@ def apply_entries(
         families.note(entry)
         rows += entry_rows(entry) if number >= first else []
     rows = families.arranged(rows)
-    settings = TaskSettings(str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {}, keep_hours)
+    settings = TaskSettings(
+        str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {}, keep_hours, waiting
+    )
     return list(apply_tables(settings, split_rows(rows)[1].items()))
 
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from spark_sink.lake import changelog as changelog_module
-from spark_sink.lake import chunk_merge, delta_table, merge
+from spark_sink.lake import chunk_merge, delta_table, merge, tail
 from spark_sink.reading import changelog, current_state
 from tests.spark_sink.landing import (
     Change,
@@ -32,6 +32,7 @@ KEYS = 12
 RANGES = ((0, 5), (5, 7), (7, KEYS))
 KILLED = (
     (merge, "merge_effect"),
+    (tail, "merge_effect"),
     (merge, "merge_chunks"),
     (merge, "remove_below"),
     (chunk_merge, "append"),

@@ -19,9 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_sink.errors import TableNotInLake
+from spark_sink.ingest.table_writer import merge_waiting
 from spark_sink.lake import changelog as changelog_module
-from spark_sink.lake import delta_table, merge
+from spark_sink.lake import delta_table, merge, tail
+from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.reading import changelog, current_state
+from spark_sink.work import TableId
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import (
     Batch,
@@ -39,7 +42,14 @@ from tests.spark_sink.landing import (
 )
 
 KEYS = 6
-KILLED = ((merge, "merge_effect"), (delta_table, "write_deltalake"), (changelog_module, "append"))
+KILLED = (
+    (merge, "merge_effect"),
+    (tail, "merge_effect"),
+    (delta_table, "write_deltalake"),
+    (changelog_module, "append"),
+)
+#: whether changes are merged at once, wait till something else comes, or till they are some
+WAITINGS = (AT_ONCE, Waiting(3600, -1, part_of_table=1e9), Waiting(3600, -1, 6, 1e9))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +234,8 @@ class Run:
     batches: list[Batch] = field(default_factory=list)
     applied: int = 0
     changes: int = 0
+    #: batches whose changes were not merged with them
+    waited: int = 0
 
     def log(self, table: Table, changes: list[list[Change]]) -> None:
         if changes:
@@ -236,8 +248,19 @@ class Run:
             self.batches = []
 
     def apply(self, first: int, last: int | None = None) -> None:
-        for outcome in apply_entries(self.writer.folder, self.lake, first=first, last=last):
+        waiting = WAITINGS[(self.applied * 7 + first) % len(WAITINGS)]
+        for outcome in apply_entries(self.writer.folder, self.lake, first=first, last=last, waiting=waiting):
             assert outcome.message == ""
+            self.waited += outcome.merged_gsn > 0
+            if outcome.merged_gsn and outcome.cut % 4 == 0:
+                self.read_and_merge(outcome.table)
+
+    def read_and_merge(self, table: TableId) -> None:
+        """What waited is read as it is once it is merged."""
+        before = current_state(str(self.lake), table)
+        merge_waiting(str(self.lake), table)
+        after = current_state(str(self.lake), table)
+        assert Counter(map(repr, before.to_pylist())) == Counter(map(repr, after.to_pylist()))
 
     def catch_up(self) -> None:
         self.end_cut()
