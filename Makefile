@@ -83,6 +83,11 @@ bench-fleet: ## a gateway with thousands of agents and millions of tables, into 
 	@.ci/setup environment postgresql
 	@$(PYTHON) -m tests.bench.fleet --agents $(or $(AGENTS),2000) --tables $(or $(TABLES),1000) --largest $(or $(LARGEST),50000)
 
+.PHONY: bench-lake
+bench-lake: ## CPU of the lake's batches beside Delta's own MERGE, into build/bench-lake.json (CASES="updates inserts tables changes" ROWS=2000000 MANY_ROWS=)
+	@.ci/setup environment jars
+	@$(PYTHON) -m tests.bench.lake $(CASES) --rows $(or $(ROWS),2000000) --many-rows $(or $(MANY_ROWS),0)
+
 .PHONY: dist
 dist: ## sdist and wheel, into dist/
 	@.ci/setup environment

@@ -118,6 +118,7 @@ def merge_task(settings: TaskSettings) -> Callable[[Iterable[tuple[TableId, int]
     """The same for tables whose tail is to be merged, each with the cut that it is at."""
 
     def run(tables: Iterable[tuple[TableId, int]]) -> Iterator[str]:
+        use(settings.storage)
         for table, cut in tables:
             merge = partial(merge_waiting, settings.lake, table)
             outcome = attempted(table, Outcome(table, Result.APPLIED, 0, cut), cut, merge)

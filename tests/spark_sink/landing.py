@@ -194,11 +194,11 @@ class Writer:
         entry = LogEntry(self.entry, "gw-1", COMMIT_US + self.entry, tuple(cuts), tuple(fences), self.landing)
         path = self.folder / self.entry_path(self.entry)
         path.parent.mkdir(parents=True, exist_ok=True)
-        if self.landing:
-            (self.folder / IDENTITY_PATH).write_bytes(
-                encode_identity(LandingIdentity(self.landing, self.landing_format))
-            )
         draft = path.with_suffix(".draft")
+        if self.landing:
+            # At once whole: a sink may be reading.
+            draft.write_bytes(encode_identity(LandingIdentity(self.landing, self.landing_format)))
+            draft.rename(self.folder / IDENTITY_PATH)
         draft.write_bytes(encode_entry(entry))
         draft.rename(path)
         return entry
@@ -346,7 +346,7 @@ def apply_entries(
         rows += entry_rows(entry) if number >= first else []
     rows = families.arranged(rows)
     settings = TaskSettings(
-        str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {}, keep_hours, waiting
+        str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {}, keep_hours, waiting=waiting
     )
     return list(apply_tables(settings, split_rows(rows)[1].items()))
 

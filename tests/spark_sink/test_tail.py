@@ -243,7 +243,9 @@ def waits_in_cuts(lake: Path) -> bool:
 
 
 @contextmanager
-def running(session: SparkSession, writer: Writer, lake: Path, checkpoint: str, waiting: Waiting) -> Iterator[Future[None]]:
+def running(
+    session: SparkSession, writer: Writer, lake: Path, checkpoint: str, waiting: Waiting
+) -> Iterator[Future[None]]:
     """The sink in a thread of its own, until the end of the block."""
     settings = SinkSettings(
         str(writer.folder),
