@@ -1,24 +1,27 @@
-"""`menura agent enrol`, `menura agent run` and `menura agent check`."""
+"""`menura agent enrol`, `menura agent run`, `menura agent check` and `menura agent policy test`."""
 
 import argparse
 import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from menura.identity import ENROLMENT_PORT_OFFSET, EnrolmentToken
-from menura.signals import set_at_signal
+from menura.signals import set_at_signals
 
+from agent import policy_command
 from agent.config import load, named, to_enrol
 from agent.enrolment import enrol
 from agent.errors import ConfigError, EnrolmentFailed, GatewayError, TableError
 from agent.identity import FILE_NAME, IdentityFile
 from agent.pipeline import Agent
 from agent.runtime import logs, memory
-from agent.settings import AgentConfig
+from agent.veto.policy_file import DEFAULT_FILE
 
 TOKEN_VARIABLE = "MENURA_ENROLMENT_TOKEN"  # noqa: S105  (a name)
+POLICY_HELP = f"what may leave this host; default: policy in the agent's file, else {DEFAULT_FILE} where it is there"
 ENROL_HELP = "get this host's agent a certificate with an enrolment token"
 
 
@@ -29,26 +32,43 @@ def main() -> int:
     try:
         if arguments.command == "enrol":
             return _enrol(arguments)
+        if arguments.command == "policy":
+            return policy_command.run(arguments.config, arguments.policy, arguments.table)
         config = load(arguments.config)
+        if getattr(arguments, "policy", None) is not None:
+            config = replace(config, policy=arguments.policy)
+        made = Agent(config)
     except (ConfigError, GatewayError) as error:
         print(f"menura agent: {error}", file=sys.stderr)
         return error.exit_code
-    return _check(config) if arguments.command == "check" else _run(config)
+    return _check(made) if arguments.command == "check" else _run(made)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="menura agent", description="Change data capture beside the database.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{enrol,run,check}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{enrol,run,check,policy}")
     for name, what in (
         ("run", "stream changes to the gateway"),
         ("check", "check every source and print one line each"),
     ):
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's YAML file")
+        command.add_argument("--policy", type=Path, metavar="FILE", help=POLICY_HELP)
         levels = ("debug", "info", "warning", "error")
         command.add_argument("--log-level", choices=levels, default="info" if name == "run" else "error")
+    _add_policy(commands.add_parser("policy", help=policy_command.HELP, description=policy_command.HELP))
     _add_enrol(commands.add_parser("enrol", help=ENROL_HELP, description=ENROL_HELP))
     return parser
+
+
+def _add_policy(command: argparse.ArgumentParser) -> None:
+    tests = command.add_subparsers(dest="policy_command", required=True, metavar="{test}")
+    test = tests.add_parser("test", help=policy_command.HELP, description=policy_command.HELP)
+    test.set_defaults(log_level="error")
+    test.add_argument("--config", type=Path, metavar="FILE", help="the agent's YAML file; its servers are asked")
+    test.add_argument("--policy", type=Path, metavar="FILE", help=POLICY_HELP)
+    names = "no server is asked, and the exit code is 39 where one of them stays"
+    test.add_argument("--table", action="append", default=[], metavar="DATABASE.TABLE", help=names)
 
 
 def _add_enrol(command: argparse.ArgumentParser) -> None:
@@ -89,9 +109,9 @@ def _enrol(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(config: AgentConfig) -> int:
+def _check(agent: Agent) -> int:
     """One line per source, and one per finding; the exit code is that of what stands still first: a source, a table."""
-    checked = Agent(config).check()
+    checked = agent.check()
     for result in checked:
         print(f"{result.source}: {result.error or 'ok, ' + '; '.join(result.found)}")
         for finding in result.findings:
@@ -101,11 +121,11 @@ def _check(config: AgentConfig) -> int:
     return stopped[0].exit_code if stopped else 0
 
 
-def _run(config: AgentConfig) -> int:
-    stopping = threading.Event()
-    set_at_signal(stopping, signal.SIGTERM, signal.SIGINT)
+def _run(agent: Agent) -> int:
+    stopping, is_policy_due = threading.Event(), threading.Event()
+    set_at_signals({signal.SIGTERM: stopping, signal.SIGINT: stopping, signal.SIGHUP: is_policy_due})
     memory.settle()
-    return Agent(config).run(stopping)
+    return agent.run(stopping, is_policy_due)
 
 
 if __name__ == "__main__":

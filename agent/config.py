@@ -30,7 +30,7 @@ from agent.windows import Window, WindowInvalid
 COMMON_KEYS = ("kind", "filter_policy", "filter", "unlogged_changes", "dump")
 MOST_WORKERS = 64
 _MOST_PER_SECOND = 9_999_999_999
-_KEYS = ("tenant", "agent", "gateway", "state_folder", "sources", "remote")
+_KEYS = ("tenant", "agent", "gateway", "state_folder", "sources", "remote", "policy")
 _REMOTE_KEYS = ("secrets", "variables", "hosts")
 #: beside what the agent keeps in its state folder
 SECRETS_FOLDER = "secrets"
@@ -121,7 +121,8 @@ def _agent(root: Entry) -> AgentConfig:
             "is empty",
             "Add a source: 'shop: {client: {host: ..., user: ...}}'; or add remote: {}, so that the control plane may",
         )
-    return AgentConfig(tenant, agent, gateway, sources, _state_folder(entries), remote)
+    policy = Path(entries["policy"].text()) if "policy" in entries else None
+    return AgentConfig(tenant, agent, gateway, sources, _state_folder(entries), remote, policy)
 
 
 def _folder(entries: Mapping[str, Entry], agent: str) -> Path:

@@ -6,7 +6,7 @@ key and fix. Secrets show as '***'. What an entry may name on this host is its `
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,9 +50,11 @@ class Entry:
     #: its marks are None where it was no text of a file
     node: yaml.Node
     access: HostAccess = OWN
+    #: of what kind its errors are
+    refusal: type[ConfigError] = ConfigError
 
     def error(self, found: str, remedy: str) -> ConfigError:
-        return ConfigError(f"reading the configuration {self.file}", f"{self._where} {found}", remedy=remedy)
+        return self.refusal(f"reading the configuration {self.file}", f"{self._where} {found}", remedy=remedy)
 
     def refused(self, why: AccessRefused) -> ConfigAccessRefused:
         found, remedy = why.args
@@ -74,8 +76,8 @@ class Entry:
         entries: dict[str, Entry] = {}
         for key_node, value_node in self.node.value:
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else ""
-            entry = Entry(self.file, f"{self.path}.{key}" if self.path else key, value_node, self.access)
-            here = Entry(self.file, entry.path, key_node, self.access)
+            entry = replace(self, path=f"{self.path}.{key}" if self.path else key, node=value_node)
+            here = replace(entry, node=key_node)
             if allowed is not None and key not in allowed:
                 raise here.error("is not a known key", f"Remove it, or use one of {', '.join(allowed)}")
             if key in entries:
@@ -111,7 +113,7 @@ class Entry:
         if not isinstance(self.node, yaml.SequenceNode):
             raise self.error("is not a list", f"Write {self.path}: [name, name]")
         named = ((f"{self.path}[{i}]", node) for i, node in enumerate(self.node.value))
-        return tuple(Entry(self.file, path, node, self.access) for path, node in named)
+        return tuple(replace(self, path=path, node=node) for path, node in named)
 
     def one_of(self, kind: Callable[[str], Value], words: tuple[str, ...]) -> Value:
         word = self.text() if not self.is_empty() else ""

@@ -61,6 +61,12 @@ class ConfigSourceLocal(ConfigError):
     exit_code = 18
 
 
+class PolicyUnusable(ConfigError):
+    """The policy of the database's host can't be read, or others may write it."""
+
+    exit_code = 19
+
+
 class SourceError(AgentError):
     """A source can't work; the others go on."""
 
@@ -170,6 +176,12 @@ class FilterColumnIsKey(TableError):
 
 class TableDenied(TableError):
     exit_code = 40
+
+
+class PolicyDenied(TableError):
+    """The policy of the database's host keeps it back. It says no name that a gateway has not said itself."""
+
+    exit_code = 39
 
 
 class TableSchemaUnknown(TableError):

@@ -2,7 +2,8 @@
 
 Comes in: `filter_policy` and `filter` of a source's configuration. Goes out: a verdict per table, asked
 before a table's rows are planned, so that an ignored column's bytes are stepped over by the decoder and
-never reach a buffer. The control plane can narrow what the verdict allows, never widen it.
+never reach a buffer. The control plane can narrow what the verdict allows, never widen it. What the policy of the host
+says (`agent.veto`) is in each verdict: a table leaves where both let it, a column too.
 
 ==========  ==========================  =================================  =====================
 policy      table not in the filter     listed, empty                      with `ignored_columns`
@@ -20,12 +21,14 @@ a missing table is only told, a column that is missing or in the key denies its 
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from menura.naming import sync_resync
 
 from agent.errors import FilterColumnIsKey, FilterColumnUnknown, FilterTableUnknown, TableDenied, TableError
+from agent.veto.local_policy import NO_VETO, SourceVeto
+from agent.veto.policy import ALL_COLUMNS, ColumnVeto
 
 #: (database, table)
 Table = tuple[str, str]
@@ -61,9 +64,16 @@ class Verdict:
     #: folded names
     ignored_columns: frozenset[str] = frozenset()
     identifiers: Identifiers = field(default=WITHOUT_CASE, compare=False, repr=False)
+    #: what the host's policy keeps back beside them
+    vetoed: ColumnVeto = ALL_COLUMNS
 
     def ignores(self, column: str) -> bool:
-        return self.identifiers.fold(column) in self.ignored_columns
+        return self.identifiers.fold(column) in self.ignored_columns or self.vetoed.ignores(column)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether there may be a column that it ignores."""
+        return bool(self.ignored_columns) or bool(self.vetoed)
 
 
 class KnownTable:
@@ -128,11 +138,12 @@ class Filter:
     identifiers: Identifiers = field(default=WITHOUT_CASE, compare=False, repr=False)
     origins: Origins = field(default_factory=Origins, compare=False, repr=False)
     findings: Findings = field(default_factory=Findings, compare=False, repr=False)
+    veto: SourceVeto = field(default=NO_VETO, compare=False, repr=False)
 
     @property
     def keeps_back(self) -> bool:
         """Whether there is anything that a rename could bring out."""
-        return bool(self.rules) or self.policy is Policy.DROP
+        return bool(self.rules) or self.policy is Policy.DROP or self.veto.keeps_back
 
     def verdict(self, database: str, table: str) -> Verdict:
         """Whether the table may be synced and without which columns.
@@ -143,18 +154,40 @@ class Filter:
         >>> accept.verdict("shop", "customers").ignores("email")
         True
         """
-        verdict = self.by_name(database, table)
-        for origin in self.origins.of((database, table)):
-            if not self._lets_come(database, table, origin):
-                was = self.by_name(*origin)
+        name = (database, table)
+        verdict = self.by_name(*name)
+        for origin in self.origins.of(name):
+            if not self._lets_come(*name, origin):
+                was = self._by_rules(*origin)
                 ignored = verdict.ignored_columns | was.ignored_columns
-                verdict = self._verdict(verdict.allowed and was.allowed, ignored)
-        if (database, table) in self.findings.denied:
-            return self._verdict(False, verdict.ignored_columns)
-        return verdict
+                verdict = replace(verdict, allowed=verdict.allowed and was.allowed, ignored_columns=ignored)
+            if not self.veto.lets_come(name, origin):
+                verdict = self._with_veto(verdict, origin)
+        return replace(verdict, allowed=False) if name in self.findings.denied else verdict
 
     def by_name(self, database: str, table: str) -> Verdict:
-        """The same, by the rules alone."""
+        """The same, by the rules and the host's policy alone."""
+        return self._with_veto(self._by_rules(database, table), (database, table))
+
+    def is_vetoed(self, table: Table) -> bool:
+        """Whether the host's policy keeps the table back, by its name or a former one: no gateway may hear of it."""
+        ruled_by = [table, *(origin for origin in self.origins.of(table) if not self.veto.lets_come(table, origin))]
+        return not all(self.veto.ruling(*name).leaves for name in ruled_by)
+
+    def told_columns(self, table: Table) -> frozenset[str]:
+        """Of the columns that do not leave those of which a gateway may hear."""
+        verdict = self.verdict(*table)
+        unlogged = self.findings.unlogged.get(table, frozenset())
+        return frozenset(name for name in verdict.ignored_columns | unlogged if not verdict.vetoed.ignores(name))
+
+    def _with_veto(self, verdict: Verdict, name: Table) -> Verdict:
+        ruling = self.veto.ruling(*name)
+        if ruling.leaves and not ruling.columns:
+            return verdict
+        allowed = verdict.allowed and ruling.leaves
+        return replace(verdict, allowed=allowed, vetoed=verdict.vetoed & ruling.columns)
+
+    def _by_rules(self, database: str, table: str) -> Verdict:
         if self.identifiers.fold(database) in self.identifiers.system_databases:
             return self._verdict(False)
         names = [table, *(self.identifiers.copied_tables(table) if self.policy is Policy.ACCEPT else ())]
@@ -171,6 +204,8 @@ class Filter:
 
     def denial(self, source: str, database: str, table: str) -> TableError:
         """Why the table is denied."""
+        if self.is_vetoed((database, table)):
+            return self.veto.denial((database, table))
         found = self.findings.denied.get((database, table))
         if found is not None:
             return type(found)(
@@ -185,7 +220,7 @@ class Filter:
         remedy = f"Allow it in sources.{source}.filter of the agent's configuration and restart it, or stop the sync"
         said = "this agent's own filter policy drops the table"
         for origin in self.origins.of((database, table)):
-            if self.by_name(database, table).allowed and not self._lets_come(database, table, origin):
+            if self._by_rules(database, table).allowed and not self._lets_come(database, table, origin):
                 said = f"the table was renamed from {'.'.join(origin)}, which this agent's own filter policy drops"
                 remedy = (
                     f"If its rows may leave the host, set sources.{source}.filter.{database}.{table}.renamed_from:"
@@ -208,11 +243,13 @@ class Filter:
         answering: set[str] = set()
         denied: dict[Table, TableError] = {}
         for known in tables:
+            if self.is_vetoed((known.database, known.table)):
+                continue  # who reads the findings learns of no such table
             keys = [key for key in (f"{known.database}.{known.table}", known.table) if key in rules]
             answering.update(keys)
             known.dropped = self.findings.dropped.get((known.database, known.table), frozenset())
             ignored = rules[keys[0]] or () if keys else ()
-            errors = self._wrong_columns(known, keys[0], ignored, source) if keys else []
+            errors = self._wrong_columns(known, keys[0] if keys else "", ignored, source)
             if errors:
                 denied[known.database, known.table] = errors[0]
         self.findings.denied = denied
@@ -224,11 +261,19 @@ class Filter:
         columns, key_columns, kept_back = (
             frozenset(map(fold, names)) for names in (known.columns, known.key_columns, [*known.kept_back, *ignored])
         )
-        unknown = [column for column in ignored if fold(column) not in columns | known.dropped]
+        table = (known.database, known.table)
+        vetoed = self.by_name(*table).vetoed
+        unknown = [name for name in ignored if fold(name) not in columns | known.dropped and not vetoed.ignores(name)]
         found: list[TableError] = [_column_unknown(known, column, key, source) for column in unknown]
         for column in sorted(kept_back & key_columns):
-            found.append(ignored_key(source, (known.database, known.table), column, _DOING, _UNREAD))
+            found.append(self.ignored_key(source, table, column, _DOING, _UNREAD))
         return found
+
+    def ignored_key(self, source: str, table: Table, column: str, doing: str, data: str) -> TableError:
+        """Why a table stays of whose key a column does; without its name, where the host's policy may be why."""
+        if self.verdict(*table).vetoed:
+            return self.veto.key_denial(table)
+        return _ignored_key(source, table, column, doing, data)
 
     def sha256(self) -> str:
         """Digest of the policy, so that a change of it is seen."""
@@ -274,7 +319,7 @@ def _column_unknown(known: KnownTable, column: str, key: str, source: str) -> Fi
     )
 
 
-def ignored_key(source: str, table: tuple[str, str], column: str, doing: str, data: str) -> FilterColumnIsKey:
+def _ignored_key(source: str, table: tuple[str, str], column: str, doing: str, data: str) -> FilterColumnIsKey:
     where = f"sources.{source}.filter.{'.'.join(table)}.ignored_columns"
     return FilterColumnIsKey(
         doing,

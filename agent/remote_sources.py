@@ -32,6 +32,7 @@ from agent.running_source import Checked, RunningSource
 from agent.runtime.session import GatewayChannel
 from agent.runtime.state import SourceStates
 from agent.settings import SourceConfig
+from agent.veto.policy import Request
 
 log = logging.getLogger("menura.remote")
 
@@ -106,6 +107,12 @@ class RemoteSources:
             self._desired, self._is_due = desired, True
             self._changed.notify_all()
 
+    def judge_again(self) -> None:
+        """The host's policy has changed: some may run no longer, others may now."""
+        with self._changed:
+            self._is_due = True
+            self._changed.notify_all()
+
     def effective(self) -> config_pb2.EffectiveSources | None:
         with self._changed:
             if self._desired is None or self._is_due:
@@ -133,9 +140,18 @@ class RemoteSources:
                 if self._stopping:
                     return
                 desired, self._is_due = self._desired, False
+            self._end_refused()
             if desired is not None:
                 self._follow(desired, channel)
                 self._on_change()
+
+    def _end_refused(self) -> None:
+        """Those that the host's policy lets run no longer; they stay stored, in case that it does again."""
+        for name, source in list(self._running.items()):
+            refusal = source.state.refusal(Request.CONFIGURATION)
+            if refusal is not None:
+                self._end(source)
+                self._note(name, refusal)
 
     def _follow(self, desired: config_pb2.DesiredSources, channel: GatewayChannel) -> None:
         wanted = {one.source: one for one in desired.sources[:MAX_SOURCES] if is_identity(one.source)}

@@ -1,6 +1,7 @@
 """The values of the configuration. What a kind of source has beside those of every source it adds by inheritance."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agent.filter import Filter
 from agent.host_access import RemoteAccess
@@ -67,3 +68,5 @@ class AgentConfig:
     state_folder: str = ""
     #: what sources of the control plane may reach on this host; None: it may configure none
     remote: RemoteAccess | None = None
+    #: the file of the host's policy; None: the default one, which need not be there
+    policy: Path | None = None

@@ -73,6 +73,9 @@ _NO_SNAPSHOTS = (
     "e2e/test_memory_source.py::"
     "test_dump_when_its_source_has_no_snapshots_then_the_commands_of_its_remedy_bring_the_rows"
 )
+_HOST_POLICY = (
+    "e2e/test_memory_source.py::test_table_when_its_hosts_policy_comes_to_deny_it_then_its_remedy_brings_its_rows"
+)
 _SHORT = f"{E2E}::test_dump_when_the_log_is_kept_too_short_then_its_remedy_brings_its_rows"
 _REFUSED = f"{E2E}::test_command_when_it_is_refused_then_what_it_says_instead_is_taken"
 _LIMIT = f"{E2E}::test_table_when_it_needs_too_many_re_reads_then_its_remedy_brings_its_rows"
@@ -248,9 +251,10 @@ RUN_BY = {
     "agent/sources/postgresql/failures.py row_unreadable": (_PG_ROW,),
     "agent/sources/postgresql/failures.py rows_unlogged": (_PG_POLICY,),
     "agent/filter.py Filter.denial": (_DROPPED, _RENAMED),
+    "agent/veto/local_policy.py SourceVeto.denial": (_HOST_POLICY,),
     "agent/filter.py _table_unknown": (_CHECKS,),
     "agent/filter.py _column_unknown": (_CHECKS,),
-    "agent/filter.py ignored_key": (_CHECKS,),
+    "agent/filter.py _ignored_key": (_CHECKS,),
     "agent/snapshot/failures.py column_unsupported": (_LABELS,),
     "agent/snapshot/failures.py key_changed": (_DUMPS,),
     "agent/snapshot/failures.py server_ends": (_ENDS,),

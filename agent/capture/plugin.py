@@ -24,6 +24,7 @@ from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import FAILED, READING, SourceState
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.unchunked_snapshots import DumpForgotten
+from agent.veto.policy import Request
 
 log = logging.getLogger("menura.replicator")
 
@@ -143,6 +144,7 @@ class ChangesPlugin:
     def _run(self) -> None:
         while (task := self._next_task()) is not None:
             try:
+                self._state.check(Request.CHANGES)
                 self._changes.read(task)
             except (StreamClosed, TaskCancelled, CreditCancelled):
                 continue

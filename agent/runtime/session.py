@@ -28,6 +28,7 @@ from agent.runtime.backoff import Backoff
 from agent.runtime.commands import CommandLog
 from agent.runtime.requests import MAX_REQUEST_BYTES, read_request
 from agent.settings import AgentConfig, GatewayConfig
+from agent.veto.outgoing import Withheld
 
 log = logging.getLogger("menura.session")
 
@@ -107,8 +108,12 @@ class Plugin(Protocol):
 class StreamWriter:
     """The agent's side of one open stream; safe to use from several threads."""
 
-    def __init__(self, header: stream_pb2.Header) -> None:
+    def __init__(
+        self, header: stream_pb2.Header, look: Callable[[str, stream_pb2.StreamResponse], None] | None = None
+    ) -> None:
+        """`look`: at each message before it is queued; raises `Withheld`."""
         self._header = header
+        self._look = look
         self._queue: deque[tuple[stream_pb2.StreamResponse, list[bytes] | None]] = deque()
         #: number of the last message that the transport has taken over
         self._sent = 0
@@ -122,6 +127,14 @@ class StreamWriter:
         `rows`: pieces of its batch's field of that name, which are not copied into the message; the list is emptied
         once they are sent. A large batch is waited for: while it is on its way, no other is made.
         """
+        try:
+            if self._look is not None:
+                self._look(self._header.source, response)
+        except Withheld as withheld:
+            fields = {"source": self._header.source, "message": response.WhichOneof("payload")}
+            log.error("a message stays on this host: its stream opens anew", extra={"fields": fields})  # noqa: TRY400
+            self.abort()
+            raise StreamClosed from withheld
         is_large = sum(map(len, rows or ())) >= LARGE_BYTES
         with self._changed:
             while (self._queue if is_large else len(self._queue) >= QUEUE_MESSAGES) and not self.is_closed:
@@ -176,8 +189,12 @@ class StreamWriter:
 class GatewayChannel:
     """The one connection to the gateway; a new one when its certificate's files change (`follow_files`)."""
 
-    def __init__(self, config: AgentConfig) -> None:
+    def __init__(
+        self, config: AgentConfig, look: Callable[[str, stream_pb2.StreamResponse], None] | None = None
+    ) -> None:
+        """`look`: at each message that leaves, by the source of its stream."""
         self._config = config
+        self.look = look
         self._session = str(uuid4())
         self._lock = threading.Lock()
         self._told: set[str] = set()
@@ -237,6 +254,13 @@ class GatewayChannel:
         log.info("connecting anew with new certificates", extra={"fields": {"streams": len(writers)}})
         for follower in list(self.followers):
             follower()
+
+    def open_anew(self) -> None:
+        """End all streams: what they have queued does not leave, and what comes next is made for new ones."""
+        with self._lock:
+            writers = list(self._writers)
+        for writer in writers:
+            writer.abort()
 
     def _dialled(self, channel: grpc.Channel) -> None:
         self._channel = channel
@@ -318,7 +342,7 @@ class Stream:
 
     def _one_session(self) -> None:
         header = self._channel.header(self._plugin.source, self._plugin.request_type)
-        writer = StreamWriter(stream_pb2.Header.FromString(header.SerializeToString()))
+        writer = StreamWriter(stream_pb2.Header.FromString(header.SerializeToString()), self._channel.look)
         self._writer = writer
         if self._stopping.is_set():
             return

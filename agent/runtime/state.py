@@ -15,6 +15,7 @@ from menura.v1 import config_pb2
 from agent.positions import Position
 from agent.settings import SourceConfig
 from agent.table_positions import Table
+from agent.veto.policy import Request
 
 TableStates = Mapping[Table, tuple[config_pb2.TableState.State, MenuraError | None]]
 
@@ -107,6 +108,16 @@ class SourceState:
     @property
     def name(self) -> str:
         return self._config.name
+
+    def refusal(self, request: Request) -> MenuraError | None:
+        """Why the host's policy grants it to no gateway; None: it does."""
+        return self._config.filter.veto.refusal(request)
+
+    def check(self, request: Request) -> None:
+        """Raises that."""
+        refusal = self.refusal(request)
+        if refusal is not None:
+            raise refusal
 
     def seen(self, flavor: str, version: str) -> None:
         with self._lock:
@@ -230,7 +241,6 @@ class SourceState:
     def _table_state(self, table: Table, unread: MenuraError | None) -> config_pb2.TableState:
         database, name = table
         verdict = self._config.filter.verdict(database, name)
-        unsent = verdict.ignored_columns | self._config.filter.findings.unlogged.get(table, frozenset())
         state, error = self._tables.get(table, (config_pb2.TableState.PENDING, None))
         if error is None and unread is not None:
             state, error = config_pb2.TableState.WAITING, unread
@@ -241,7 +251,7 @@ class SourceState:
         shown = config_pb2.TableState(
             table=config_pb2.TableName(database=database, table=name),
             state=state,
-            ignored_columns=sorted(unsent),
+            ignored_columns=sorted(self._config.filter.told_columns(table)),
         )
         if error is not None:
             shown.error.CopyFrom(as_message(error))

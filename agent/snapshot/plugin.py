@@ -28,6 +28,7 @@ from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.reader import OpenReader
 from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.worker import Workers
+from agent.veto.policy import Request
 
 log = logging.getLogger("menura.client")
 
@@ -82,6 +83,7 @@ class CatalogPlugin:
         self.request_type = request_type
         self.source = config.name
         self._state = state
+        self._veto = config.filter.veto
         self._catalog = catalog
         self._credit = Credit()
         self._coordinator = coordinator
@@ -111,6 +113,10 @@ class CatalogPlugin:
         self._state.findings_are(self.findings)
         self._told = {str(finding) for finding in findings}
         return found
+
+    def tables(self, send: SendTables) -> None:
+        """All of them, for who asks on this host. Raises a `SourceError`."""
+        self._catalog.look(None, send)
 
     def hello(self) -> config_pb2.Hello:
         return config_pb2.Hello(protocol=PROTOCOL_VERSION)
@@ -182,9 +188,12 @@ class CatalogPlugin:
 
     def _send_cartography(self, writer: StreamWriter, *, is_asked: bool) -> None:
         """Where nobody asked, only what is new."""
+        refusal = self._veto.refusal(Request.CARTOGRAPHY)
+        if refusal is not None:
+            raise refusal
 
         def send(head: catalog_pb2.Cartography, cards: Iterable[catalog_pb2.TableCard]) -> None:
-            telling = Telling(head, cards, self._sent if self._known == self._sent.digest else Sent())
+            telling = Telling(head, self._veto.cards(cards), self._sent if self._known == self._sent.digest else Sent())
             for part in telling.parts():
                 writer.send(stream_pb2.StreamResponse(cartography=part))
             self._sent = telling.sent

@@ -25,6 +25,7 @@ from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.tasks import SnapshotTask, TaskKind
 from agent.snapshot.throttles import Throttles
 from agent.table_positions import Table, name_message
+from agent.veto.policy import Request
 
 #: of the server, while the same rows are read: a third read could end it again
 MOST_RESTARTS = 2
@@ -154,7 +155,10 @@ class SnapshotReading:
             raise ServerEnds
 
     def _check_allowed(self, table: Table) -> None:
-        """A rename may have brought other rows under the name."""
+        """A rename may have brought other rows under the name, or the host another policy."""
+        refusal = self._config.filter.veto.refusal(Request.DUMPS)
+        if refusal is not None:
+            raise refusal
         if not self._config.filter.verdict(*table).allowed:
             raise self._config.filter.denial(self._config.name, *table)
 

@@ -10,24 +10,31 @@ thread reads it.
 import signal
 import socket
 import threading
+from collections.abc import Mapping
 from types import FrameType
 
 
 def set_at_signal(event: threading.Event, *numbers: signal.Signals) -> None:
     """From now on each of the signals sets `event`; to be called in the main thread. A later call replaces this one."""
+    set_at_signals(dict.fromkeys(numbers, event))
+
+
+def set_at_signals(events: Mapping[signal.Signals, threading.Event]) -> None:
+    """From now on each of the signals sets its event; to be called in the main thread. A later call replaces this."""
     told, arrived = socket.socketpair()
     told.setblocking(False)  # as `set_wakeup_fd` asks
 
     def pass_on() -> None:
         with told, arrived:
             while numbers_arrived := arrived.recv(64):
-                if any(number in numbers for number in numbers_arrived):
-                    event.set()
+                for number in numbers_arrived:
+                    if number in events:
+                        events[signal.Signals(number)].set()
 
     def handled(number: int, frame: FrameType | None) -> None:
         """Python's part, which has nothing left to do."""
 
     signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=pass_on, name="signals", daemon=True).start()
-    for number in numbers:
+    for number in events:
         signal.signal(number, handled)

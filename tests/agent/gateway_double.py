@@ -106,6 +106,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         #: whether chunks are told to have landed
         self.lands_chunks = True
         self.sources: dict[str, SourceRecord] = {}
+        self.desired_sources: config_pb2.DesiredSources | None = None
         self.heartbeats: list[config_pb2.Heartbeat] = []
         self.messages: list[bytes] = []
         self.changed = threading.Condition()
@@ -178,6 +179,13 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                     setattr(dump, name, value)
             ledger.generation += 1
             self._push_dumps(source)
+
+    def configure(self, desired: config_pb2.DesiredSources) -> None:
+        """Desire these sources of every agent, now and whenever it comes again."""
+        with self.changed:
+            self.desired_sources = desired
+            for stream in [found for (_, role), found in self._control.items() if role is Role.CONFIG]:
+                stream.out.put(stream_pb2.StreamRequest(desired_sources=desired))
 
     def ask_cartography(self, source: str, known: bytes) -> None:
         """As if the one of that digest was recorded."""
@@ -284,6 +292,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
     def _opened(self, first: stream_pb2.StreamResponse, stream: _Stream, record: SourceRecord | None) -> None:
         role = ROLES[first.header.request_type]
         if role is Role.CONFIG:
+            if self.desired_sources is not None:
+                stream.out.put(stream_pb2.StreamRequest(desired_sources=self.desired_sources))
             for hello in first.hello.sources:
                 self.source(hello.source).hello = hello
                 stream.out.put(stream_pb2.StreamRequest(desired_state=self._desired(hello.source)))

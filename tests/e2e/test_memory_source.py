@@ -11,9 +11,10 @@ from spark_sink.reading import current_state
 from spark_sink.work import TableId
 from tests.agent.dumping import agent_inside
 from tests.agent.memory import COLUMNS, TRUTHS, Writers, config, create, installed, order
+from tests.agent.policed import agent_with
 from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 from tests.remedies import commands
-from tests.stack import stack, wait_for
+from tests.stack import Stack, stack, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -51,6 +52,35 @@ def test_dump_when_its_source_has_no_snapshots_then_the_commands_of_its_remedy_b
             names = [column.name for column in COLUMNS]
             expected = in_source(database, KEYED, names)
             wait_for("the rows", lambda: in_lake(running.lake, KEYED, names) == expected, 600)
+
+
+def test_table_when_its_hosts_policy_comes_to_deny_it_then_its_remedy_brings_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what the control plane shows of it meanwhile."""
+    with installed(tmp_path, monkeypatch), stack(tmp_path / "stack") as running:
+        database = MemoryDatabase("shop")
+        create(database, KEYED, rows=5)
+        names = [column.name for column in COLUMNS]
+        with agent_with(config(tmp_path, f"127.0.0.1:{running.gateway_port}"), "default: open\n") as host:
+            running.start_sync("shop", *KEYED, "dump")
+            wait_for("the rows", lambda: in_lake(running.lake, KEYED, names) == in_source(database, KEYED, names), 600)
+            host.policy("default: open\ndatabases: {shop: {keyed: denied}}\n")
+            code, message = wait_for("its stop", lambda: _denied(running))
+            assert code == "POLICY_DENIED" and "the database's owner may name it" in message.lower()
+            wait_for("it to be known no longer", lambda: running.table("shop", *KEYED)["gone"])
+            database.commit(Change(KEYED, None, order(99, "while it was denied")))
+            host.policy("default: open\n")
+            wait_for("it to be known again", lambda: not running.table("shop", *KEYED)["gone"])
+            for command in commands(message):
+                running.command(*command)
+            expected = in_source(database, KEYED, names)
+            wait_for("all rows", lambda: in_lake(running.lake, KEYED, names) == expected, 600)
+
+
+def _denied(running: Stack) -> tuple[str, str] | None:
+    problem = running.table("shop", *KEYED).get("problem")
+    return (problem["code"], problem["message"]) if problem and problem["code"] == "POLICY_DENIED" else None
 
 
 def test_source_when_it_is_no_database_server_then_the_lake_is_equal_to_it_after_kills(

@@ -24,9 +24,10 @@ def with_derived(verdict: Verdict, definition: TableDefinition | None) -> Verdic
     >>> sorted(with_derived(Verdict(True, frozenset({"secret"})), table).ignored_columns)
     ['g', 'secret', 'upper']
     """
-    if not verdict.ignored_columns or definition is None:
+    if not verdict.keeps_columns or definition is None:
         return verdict
     kept_back = set(verdict.ignored_columns)
+    kept_back.update(column.name.lower() for column in definition.columns if verdict.ignores(column.name))
     kept_back.update(column.name.lower() for column in definition.columns if column.reads_unknown)
     computed = {column.name.lower(): column.reads for column in definition.columns if column.reads}
     while found := {name for name, reads in computed.items() if not kept_back.isdisjoint(reads)} - kept_back:

@@ -240,7 +240,7 @@ class Definitions:
     def _lacks_expressions(self, table: Table, definition: TableDefinition) -> bool:
         unlogged = self._filter.findings.unlogged.get(table)
         is_open = unlogged is not None and not unlogged  # which columns these are is to be looked up
-        if self._filter.verdict(*table).ignored_columns or is_open:
+        if self._filter.verdict(*table).keeps_columns or is_open:
             return lacks_expressions(definition)
         return may_be_generated(definition, unlogged or ())
 

@@ -159,7 +159,7 @@ class Renames:
 
     def _restricts(self, table: Table) -> bool:
         verdict = self._filter.by_name(*table)
-        return not verdict.allowed or bool(verdict.ignored_columns)
+        return not verdict.allowed or verdict.keeps_columns
 
     def _bounded(self, origins: dict[Table, Table]) -> dict[Table, Table]:
         """Those that matter: tables that are kept back under one of both names."""

@@ -19,7 +19,7 @@ from agent.errors import (
     TableSchemaMismatch,
     TableSchemaUnknown,
 )
-from agent.filter import Verdict, ignored_key
+from agent.filter import Verdict
 from agent.sources.mysql.columns import Column, schema_id
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl import hidden
@@ -128,7 +128,7 @@ class TablePlanner:
 
     def _ignores_columns(self, table: Table) -> bool:
         """Then its definition says which columns are computed from those; no table map does."""
-        return bool(self._config.filter.verdict(*table).ignored_columns)
+        return self._config.filter.verdict(*table).keeps_columns
 
     def _lacks_columns(self, table: Table) -> bool:
         """Of its columns, those that the server leaves out of the log while they are generated are not sent."""
@@ -235,7 +235,7 @@ class TablePlanner:
     def _check_key(self, table: Table, columns: Iterable[Column], verdict: Verdict) -> None:
         for column in columns:
             if column.key and verdict.ignores(column.name):
-                raise ignored_key(self._config.name, table, column.name, DOING, COMPLETE)
+                raise self._config.filter.ignored_key(self._config.name, table, column.name, DOING, COMPLETE)
 
     def _column(self, table_map: TableMap, index: int, defined: tuple[Column, ...] | None, *, sent: bool) -> Column:
         """A column that the table map describes; of one that is not sent the type matters only for its size."""

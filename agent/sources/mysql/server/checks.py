@@ -154,7 +154,12 @@ def _filtered_tables(connection: "Connection[Any]", source: MysqlConfig, facts: 
         columns.setdefault((database, table), []).append((column, bool(is_key)))
     verdicts = verdicts_on(connection, source.filter, columns, facts)
     return [
-        KnownTable(*table, (name for name, _ in found), _keys(found), verdicts[table].ignored_columns)
+        KnownTable(
+            *table,
+            (name for name, _ in found),
+            _keys(found),
+            filter(verdicts[table].ignores, (name for name, _ in found)),
+        )
         for table, found in columns.items()
     ]
 

@@ -27,6 +27,7 @@ from agent.errors import (
     SourceUnreachable,
     SourceVersionUnsupported,
 )
+from agent.server_words import SERVER_WORDS
 from agent.sources.mysql.config import ServerConfig, TlsMode
 
 Flavor = Literal["mysql", "mariadb"]
@@ -244,7 +245,7 @@ def server_errors(doing: str, server: ServerConfig, source: str, grant: str = ""
                 remedy="It is tried again by itself; see the server's log if it repeats",
                 source=source,
             ) from failed
-        text = failed.args[1] if len(failed.args) > 1 else ""
+        text = SERVER_WORDS.quoted(str(failed.args[1]) if len(failed.args) > 1 else "")
         raise SourceFailed(
             doing,
             f"{server.address} answered with code {code}: {text}",

@@ -158,7 +158,7 @@ def verdicts_on(
     """The filter's verdicts, with generated columns that are not sent; inside `server_errors`."""
     verdicts = {table: filter_.verdict(*table) for table in tables}
     unlogged = filter_.findings.unlogged
-    ignoring = [table for table, verdict in verdicts.items() if verdict.ignored_columns or table in unlogged]
+    ignoring = [table for table, verdict in verdicts.items() if verdict.keeps_columns or table in unlogged]
     server = Server(facts.flavor == "mariadb", (0, 0, 0))
     for table, found in read_definitions(connection, ignoring, server, labels_as_shown=True, filter_=filter_).items():
         if isinstance(found, TableDefinition):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from menura.v1 import snapshot_pb2
 
 from agent.columnar.encode import SnapshotRows
-from agent.filter import ignored_key
 from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.failures import column_unsupported
@@ -178,7 +177,8 @@ class MysqlTableReader:
         verdict = unsent(self._config.filter, table, definition)
         for name in definition.primary_key:
             if verdict.ignores(name):
-                raise ignored_key(self._config.name, table, name, DOING, "Nothing of it was dumped")
+                undumped = "Nothing of it was dumped"
+                raise self._config.filter.ignored_key(self._config.name, table, name, DOING, undumped)
 
     def _keys(self, table: Table, definition: TableDefinition) -> list[Key]:
         """None for a table without a primary key: the lake knows its rows by their values, so no change of one can be

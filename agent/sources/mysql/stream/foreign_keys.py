@@ -284,7 +284,8 @@ class FollowedKeys:
         if Action.SET_DEFAULT in (key.on_delete, key.on_update):
             return "SET DEFAULT is not followed"
         if not gets_rows(key.parent):
-            return f"{'.'.join(key.parent)} is not synced here"
+            is_hidden = self._filter.is_vetoed(key.parent)
+            return f"{'a table' if is_hidden else '.'.join(key.parent)} is not synced here"
         if key.parent != table and self._is_in_ring(table, key.parent):
             return "the tables refer to each other in a ring"
         above = self._cascades.of(key.parent)

@@ -148,7 +148,7 @@ class SchemaChanges:
     def _learn_what_is_kept_back(self, summary: StatementSummary, live: Collection[Table]) -> None:
         """What was computed from an ignored column before the statement has to be known to see whether it shows it."""
         for table in live:
-            if summary.mentions(*table) and self._filter.verdict(*table).ignored_columns:
+            if summary.mentions(*table) and self._filter.verdict(*table).keeps_columns:
                 self._definitions.learn_before(table, self._read.position)
 
     def _keys_changed(self, summary: StatementSummary, transaction: Transaction, live: Collection[Table]) -> None:
@@ -331,7 +331,7 @@ class SchemaChanges:
         keep the values.
         """
         verdict = self._filter.verdict(*table)
-        if not verdict.ignored_columns:
+        if not verdict.keeps_columns:
             return False
         after = self._definitions.of(table)
         ghosts = [change.table for change in made.applied.changes if change.new_table == table]

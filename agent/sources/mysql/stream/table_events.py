@@ -11,7 +11,7 @@ from dataclasses import replace
 from menura.change_batch import MAX_STATEMENT_BYTES
 from menura.v1 import changes_pb2, config_pb2
 
-from agent.filter import Filter, Policy, Verdict
+from agent.filter import Filter, Verdict
 from agent.sources.mysql.ddl import hidden
 from agent.sources.mysql.ddl.derived import with_derived
 from agent.sources.mysql.ddl.lexer import Token, TokenKind, lex
@@ -124,7 +124,7 @@ def statement_about(change: Change, statement: Statement, server: Server, filter
             part += f" TO {_quoted(change.new_table)}"
         return part
     verdict = kept_back(filter_, change)
-    if verdict.ignored_columns and change.before is change.after is None:  # which columns are computed is not known
+    if verdict.keeps_columns and change.before is change.after is None:  # which columns are computed is not known
         return HIDDEN
     tokens = list(lex(statement.text, server, statement.sql_mode))
     if _speaks_of_hidden(tokens, verdict, filter_):
@@ -143,7 +143,7 @@ def _quoted(table: Table) -> str:
 
 def _speaks_of_hidden(tokens: Collection[Token], verdict: Verdict, filter_: Filter) -> bool:
     """Whether a word of the statement may be a name that the filter keeps back; it errs on that side."""
-    if not filter_.rules and filter_.policy is Policy.ACCEPT:
+    if not filter_.keeps_back:
         return False
     texts = [token.text for token in tokens if token.kind in _TEXTS]
     is_broken = any(token.kind is TokenKind.BROKEN for token in tokens)

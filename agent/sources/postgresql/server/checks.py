@@ -4,6 +4,7 @@ Comes in: a source's configuration. Goes out: the server's `Facts`, or the error
 what else lacks for its tables. Each has the statement that puts it right. Changes nothing on the server.
 """
 
+import logging
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ from agent.sources.postgresql.server.slot import (
 )
 from agent.sources.postgresql.server.wire import slot_error
 from agent.table_positions import Table
+
+log = logging.getLogger("menura.policy")
 
 DOING = "checking the server's settings"
 READ_NOTHING = "Nothing was read"
@@ -272,6 +275,12 @@ def _unfiltered(state: PublicationState, source: PostgresqlConfig) -> list[Menur
     if source.filtered_by is FilteredBy.AGENT:
         return []
     foreign = {table: by for table, by in deviations(state, source).items() if not is_kept(state, table)}
+    vetoed = [table for table in foreign if source.filter.is_vetoed(table)]
+    if vetoed:
+        log.warning(
+            "published against the policy", extra={"fields": {"source": source.name, "tables": _listed(vetoed)}}
+        )
+    foreign = {table: by for table, by in foreign.items() if table not in vetoed}
     bare = {
         table: why
         for table, relation in state.relations.items()

@@ -28,6 +28,7 @@ from agent.errors import (
     SourceVersionUnsupported,
     StateFolderUnusable,
 )
+from agent.server_words import SERVER_WORDS
 from agent.sources.postgresql.config import ServerConfig, TlsMode
 from agent.sources.postgresql.errors import SourceDatabaseMissing
 from agent.sources.postgresql.positions import WalPosition
@@ -408,7 +409,7 @@ def _said(failed: Exception) -> str:
     fields = failed.args[0] if isinstance(failed, DatabaseError) and failed.args else None
     if not isinstance(fields, dict) or sqlstate(failed).startswith(_CLASS_DATA_EXCEPTION):
         return "see the server's log"
-    return str(fields.get("M", ""))
+    return SERVER_WORDS.quoted(str(fields.get("M", "")))
 
 
 def rows(connection: Connection, statement: str, **parameters: object) -> list[Row]:

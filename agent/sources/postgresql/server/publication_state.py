@@ -159,7 +159,7 @@ def _members(connection: Connection, config: PostgresqlConfig, *, has_lists: boo
     found: set[Table] = set()
     for schema, table, has_list in rows(connection, statement, name=config.publication):
         verdict = config.filter.verdict(schema, table)
-        if has_list or verdict.ignored_columns or not verdict.allowed:
+        if has_list or verdict.keeps_columns or not verdict.allowed:
             found.add((schema, table))
     return found
 

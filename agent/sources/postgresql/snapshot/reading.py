@@ -18,7 +18,7 @@ from pg8000.exceptions import DatabaseError
 
 from agent.columnar.encode import SnapshotRows
 from agent.errors import SourceGrantMissing
-from agent.filter import Verdict, ignored_key
+from agent.filter import Verdict
 from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.failures import column_unsupported
@@ -314,7 +314,8 @@ class PostgresqlTableReader:
         verdict = self._verdict(definition)
         for name in definition.key:
             if verdict.ignores(name):
-                raise ignored_key(self._config.name, definition.table, name, DOING, "Nothing of it was dumped")
+                undumped = "Nothing of it was dumped"
+                raise self._config.filter.ignored_key(self._config.name, definition.table, name, DOING, undumped)
 
     def _check_schemas(self, definition: TableDefinition, keys: Keys) -> None:
         if not keys.unusable:

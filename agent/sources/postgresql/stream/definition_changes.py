@@ -275,7 +275,7 @@ def altered(
         if earlier is None and column.number in computed:
             added[sent.name] = Missing.UNKNOWN
             why.append(f"column {column.name}: it was computed, and was not sent")
-            if verdict.ignored_columns:
+            if verdict.keeps_columns:
                 revealed.append(column.name)
         elif earlier is None:
             added[sent.name] = column.missing if has_same_files else Missing.UNKNOWN

@@ -5,7 +5,7 @@ is. Goes out: plans in the decoder, active or not. Nothing is durable here.
 """
 
 from agent.capture.cuts import Cuts
-from agent.filter import Verdict, ignored_key
+from agent.filter import Verdict
 from agent.sources.postgresql.columns import Column, schema_id
 from agent.sources.postgresql.failures import TABLE_COMPLETE, columns_unsupported, row_unreadable
 from agent.sources.postgresql.native.decoder import DecodeError, PlannedColumn, TablePlan
@@ -85,7 +85,8 @@ class TableRouter:
         verdict = self._filter.verdict(*table)
         hidden = [name for name in definition.key if verdict.ignores(name)]
         if hidden:
-            self._stops.stop_here(table, ignored_key(self._source, table, hidden[0], _DOING, TABLE_COMPLETE))
+            error = self._filter.ignored_key(self._source, table, hidden[0], _DOING, TABLE_COMPLETE)
+            self._stops.stop_here(table, error)
             return None
         columns = _planned(relation, definition, verdict)
         shape = tuple((one.column, one.sent, one.identity) for one in columns)

@@ -1,0 +1,41 @@
+"""Agents inside the test's process whose host has a policy, which a test replaces while they run."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from agent.config import load
+from agent.pipeline import Agent
+
+END_SECONDS = 300
+
+
+@contextmanager
+def agent_with(configuration: Path, policy: str) -> Iterator["Host"]:
+    file = configuration.parent / "policy.yaml"
+    file.write_text(policy)
+    entries = yaml.safe_load(configuration.read_text())
+    configuration.write_text(yaml.safe_dump(entries | {"policy": str(file)}))
+    stopping, is_due = threading.Event(), threading.Event()
+    thread = threading.Thread(target=Agent(load(configuration)).run, args=(stopping, is_due))
+    thread.start()
+    try:
+        yield Host(file, is_due)
+    finally:
+        stopping.set()
+        thread.join(END_SECONDS)
+        assert not thread.is_alive()
+
+
+class Host:
+    def __init__(self, file: Path, is_due: threading.Event) -> None:
+        self._file = file
+        self._is_due = is_due
+
+    def policy(self, text: str) -> None:
+        """As a SIGHUP has it read."""
+        self._file.write_text(text)
+        self._is_due.set()
