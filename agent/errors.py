@@ -256,6 +256,12 @@ class DumpKeyChanged(DumpError):
     exit_code = 67
 
 
+class VerificationImpossible(DumpError):
+    """The table can't be compared with its lake by ranges of its key."""
+
+    exit_code = 68
+
+
 class GatewayError(AgentError):
     """The way to the gateway."""
 

@@ -33,6 +33,7 @@ COMMANDS = {
     "status": ("controlplane_api.commands.show", "status_app"),
     "sync": ("controlplane_api.commands.sync", "app"),
     "dump": ("controlplane_api.commands.dump", "app"),
+    "verify": ("controlplane_api.commands.verify", "app"),
 }
 
 

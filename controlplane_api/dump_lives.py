@@ -11,7 +11,7 @@ from types import MappingProxyType
 from uuid import uuid4
 
 from menura.instants import now_us
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, insert, or_, select, update
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import problem_document
@@ -21,6 +21,9 @@ from gateway.registry import Problem
 
 #: `Dump.cause` of one that was ordered for rows that the server changed without logging them
 REREAD = "reread"
+
+#: of one that brings no rows: its chunks are digests, which the lake compares
+VERIFICATION = "verification"
 
 #: of a sync by dump, while the dump runs
 NOT_YET = "the dump that brings them is not done"
@@ -97,9 +100,7 @@ def end_dumps(
         begins_without = begins_without or connection.execute(select(Sync.table_id).where(waits)).first() is not None
         connection.execute(
             update(Sync)
-            .where(
-                or_(waits, and_(Sync.earlier_rows_missing != "", Sync.table_id.in_(select(Dump.table_id).where(ended))))
-            )
+            .where(or_(waits, and_(Sync.earlier_rows_missing != "", Sync.table_id.in_(_tables_of(ended)))))
             .values(earlier_rows_missing=missing)
         )
         generation = select(Sync.changed_generation).where(Sync.table_id == Dump.table_id).scalar_subquery()
@@ -125,6 +126,11 @@ def delete_dumps(connection: Connection, dumps: Sequence[int]) -> None:
 def grow_dump_generation(connection: Connection, source_id: int) -> None:
     """What is asked of the source's dumps has changed: the gateway says it to the agent."""
     connection.execute(update(Source).where(Source.id == source_id).values(dump_generation=Source.dump_generation + 1))
+
+
+def _tables_of(dumps: ColumnElement[bool]) -> Select[int]:
+    """Those whose rows they were to bring."""
+    return select(Dump.table_id).where(dumps, Dump.cause != VERIFICATION)
 
 
 def _waits_for(dumps: ColumnElement[bool]) -> ColumnElement[bool]:

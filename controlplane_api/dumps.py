@@ -17,6 +17,7 @@ from sqlalchemy import Connection, func, select, update
 from controlplane_api.dump_lives import (
     NOT_YET,
     REREAD,
+    VERIFICATION,
     DumpOptions,
     create_dumps,
     end_dumps,
@@ -47,11 +48,11 @@ def start_dumps(
     stream's beginning makes one snapshot of it and its changes fit together.
     """
     lock_source(connection, source_id)
-    rows = _tables(connection, source_id, tables)
-    running = _running(connection, source_id)
+    rows = synced_tables(connection, source_id, tables)
+    running = running_dumps(connection, source_id)
     if tables is None:
         tables = [name for name, row in rows.items() if is_syncing(row) and row.id not in running]
-    refusals = {name: refused for name in tables if (refused := _refusal(name, rows.get(name), running)) is not None}
+    refusals = {name: refused for name in tables if (refused := refusal(name, rows.get(name), running)) is not None}
     names = [name for name in dict.fromkeys(tables) if name not in refusals]
     anew = [name for name in names if not has_unique_key(rows[name].columns, rows[name].keys)]
     made = create_dumps(connection, source_id, [rows[name].id for name in names], options)
@@ -128,20 +129,22 @@ def resume(connection: Connection, source_id: int, uuid: str) -> bool:
         raise DumpNotResumable(
             "resuming a dump", why_not, data=_UNCHANGED, remedy=f"Begin a new one: {_anew(row)}", **_named(row)
         )
-    other = _running(connection, source_id).get(row.table_id)
+    other = running_dumps(connection, source_id).get(row.table_id)
     if other is not None:
         raise _runs_already("resuming a dump", (row.database, row.name), other)
-    connection.execute(
-        update(Sync)
-        .where(Sync.table_id == row.table_id, Sync.earlier_rows_missing != "")
-        .values(earlier_rows_missing=NOT_YET)
-    )
+    if row.cause != VERIFICATION:
+        connection.execute(
+            update(Sync)
+            .where(Sync.table_id == row.table_id, Sync.earlier_rows_missing != "")
+            .values(earlier_rows_missing=NOT_YET)
+        )
     return _change(connection, row, state=DumpEnd.RUNNING, paused=False, problem=None, ended_at_us=None)
 
 
 def unfinished(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
     """Of tables whose syncs run, the newest dump of each where it ended without its rows; `tables` None means all."""
-    newest = select(func.max(Dump.id)).where(Dump.source_id == source_id).group_by(Dump.table_id)
+    copies = (Dump.source_id == source_id, Dump.cause != VERIFICATION)
+    newest = select(func.max(Dump.id)).where(*copies).group_by(Dump.table_id)
     rows = connection.execute(
         select(Dump, SourceTable.database, SourceTable.name)
         .join(SourceTable, SourceTable.id == Dump.table_id)
@@ -240,11 +243,14 @@ def _named(row: AnyRow) -> dict[str, str]:
     return {"database": row.database, "table": row.name}
 
 
-def _tables(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
+def synced_tables(
+    connection: Connection, source_id: int, tables: Sequence[TableName] | None
+) -> dict[TableName, AnyRow]:
     statement = (
         select(
             SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.denied, SourceTable.gone,
-            SourceTable.columns, SourceTable.keys, Sync.desired, Sync.failed, Source.name.label("source"),
+            SourceTable.columns, SourceTable.keys, Sync.desired, Sync.failed, Sync.start, Sync.earlier_rows_missing,
+            Source.name.label("source"),
         )
         .join(Source, Source.id == SourceTable.source_id)
         .outerjoin(Sync, Sync.table_id == SourceTable.id)
@@ -254,7 +260,7 @@ def _tables(connection: Connection, source_id: int, tables: Sequence[TableName] 
     return by_name(connection, statement, tables, (Sync.desired == Desired.SYNCING,))
 
 
-def _running(connection: Connection, source_id: int) -> dict[int, str]:
+def running_dumps(connection: Connection, source_id: int) -> dict[int, str]:
     """UUIDs of the source's dumps that are not over, by table."""
     rows = connection.execute(
         select(Dump.table_id, Dump.uuid).where(Dump.source_id == source_id, Dump.state == DumpEnd.RUNNING)
@@ -262,7 +268,7 @@ def _running(connection: Connection, source_id: int) -> dict[int, str]:
     return {row.table_id: row.uuid for row in rows}
 
 
-def _refusal(name: TableName, row: AnyRow | None, running: Mapping[int, str]) -> MenuraError | None:
+def refusal(name: TableName, row: AnyRow | None, running: Mapping[int, str]) -> MenuraError | None:
     database, table = name
     if row is None:
         return unknown_table(name)

@@ -177,6 +177,13 @@ class DumpRunning(RequestError):
     fix = "Wait for the end of the one that runs, or cancel it."
 
 
+class VerificationImpossible(RequestError):
+    """The table can't be compared with its lake now, or at all."""
+
+    status = 409
+    fix = "Do what the answer says, or compare the table by a query."
+
+
 class DumpOver(RequestError):
     """The dump is over."""
 

@@ -359,6 +359,8 @@ class DumpDesired:
     next_chunk: int
     #: from now on it waits so long before it begins
     begins_in_seconds: int = 0
+    #: a verification: its chunks are digests
+    verifies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,7 @@ def run(
             stop.wait(restarts.pause_seconds)
         else:
             break
+    sink.verifications.stop(STOP_GRACE_SECONDS, finish=settings.available_now)
     logger.info("sink stopped")
 
 

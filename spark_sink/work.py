@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from menura.landing import LandedEvent, LandedForeignKey, decode_event, decode_foreign_key
+from menura.landing import LandedChunk, LandedEvent, LandedForeignKey, decode_chunk, decode_event, decode_foreign_key
 from menura.naming import TableName, path_segment, sync_resync, sync_retry
 
 CHANGELOG = "changelog"
@@ -175,8 +175,43 @@ class ParentsChanged:
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class DigestChunk:
+    """A chunk of a verification: with its cut the table is to be looked at. It changes nothing."""
+
+    entry: int
+    cut: int
+    #: of the cut
+    last_gsn: int
+    chunk: LandedChunk
+
+    @property
+    def first_gsn(self) -> int:
+        return self.last_gsn
+
+    @property
+    def rows(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class DueChunk:
+    """A chunk of a verification whose cut the table has: what is to be compared with it."""
+
+    digest: DigestChunk
+    #: that end with its cut; None where they are not exactly there: an earlier run had brought one further
+    changelog_version: int | None
+    current_version: int | None
+
+
 #: what a table has to follow
-Work = TableFile | CutEvent | ParentsChanged
+Work = TableFile | CutEvent | ParentsChanged | DigestChunk
+#: kinds of events that change nothing of a table
+OF_VERIFICATIONS = ("VERIFICATION_STARTED", "VERIFIED")
 
 
 class Result(StrEnum):
@@ -214,6 +249,7 @@ class Outcome:
     unclean: str = ""
     #: False: nothing of the work was its own, only its parents'
     has_own: bool = True
+    due: tuple[DueChunk, ...] = ()
 
     @property
     def says_nothing(self) -> bool:
@@ -270,12 +306,15 @@ def decode(document: str) -> Message:
         return CutSeen(**facts)
     work = tuple(map(_decode_work, facts["work"]))
     table = TableId(**facts["table"])
-    return Outcome(**{**facts, "table": table, "result": Result(facts["result"]), "work": work})
+    due = tuple(map(decode_due, facts["due"]))
+    return Outcome(**{**facts, "table": table, "result": Result(facts["result"]), "work": work, "due": due})
 
 
 def _decode_work(facts: dict[str, Any]) -> Work:
     if "event" in facts:
         return _decode_cut_event(facts)
+    if "last_gsn" in facts and "first_gsn" not in facts:
+        return _decode_digest(facts)
     return decode_parents(facts) if "keys" in facts else _decode_file(facts)
 
 
@@ -291,6 +330,15 @@ def decode_parents(facts: dict[str, Any]) -> ParentsChanged:
 
 def _decode_file(facts: dict[str, Any]) -> TableFile:
     return TableFile(**{**facts, "chunk": ChunkFacts(**facts["chunk"]) if facts["chunk"] is not None else None})
+
+
+def decode_due(facts: dict[str, Any]) -> DueChunk:
+    """From its `asdict`."""
+    return DueChunk(**{**facts, "digest": _decode_digest(facts["digest"])})
+
+
+def _decode_digest(facts: dict[str, Any]) -> DigestChunk:
+    return DigestChunk(facts["entry"], facts["cut"], facts["last_gsn"], decode_chunk(facts["chunk"]))
 
 
 def _decode_cut_event(facts: dict[str, Any]) -> CutEvent:
@@ -325,15 +373,20 @@ def split_rows(
             known.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
             continue
         table = row_table(row)
+        if row.get("event") is not None:
+            seen = CutEvent(row["entry"], row["cut"], decode_event(json.loads(row["event"])))
+            known.append(EventSeen(table, seen))
+            if seen.event.kind not in OF_VERIFICATIONS:
+                tables.setdefault(table, []).append(seen)
+            continue
         work = tables.setdefault(table, [])
+        if row.get("digest") is not None:
+            digest = decode_chunk(json.loads(row["digest"]))
+            work.append(DigestChunk(row["entry"], row["cut"], row["last_gsn"], digest))
+            continue
         if row.get("parents") is not None:
             work.append(decode_parents(json.loads(row["parents"])))
             continue
-        if row.get("event") is None:
-            chunk = json.loads(row["chunk"]) if row.get("chunk") is not None else None
-            work.append(_decode_file({**{name: row[name] for name in TableFile.__slots__}, "chunk": chunk}))
-            continue
-        seen = CutEvent(row["entry"], row["cut"], decode_event(json.loads(row["event"])))
-        work.append(seen)
-        known.append(EventSeen(table, seen))
+        chunk = json.loads(row["chunk"]) if row.get("chunk") is not None else None
+        work.append(_decode_file({**{name: row[name] for name in TableFile.__slots__}, "chunk": chunk}))
     return known, tables

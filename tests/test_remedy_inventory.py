@@ -304,7 +304,7 @@ RUN_BY = {
     "controlplane_api/commands/show.py _note": (_NOTED,),
     "controlplane_api/commands/up.py _first_step": (_UP,),
     "controlplane_api/dumps.py _anew": (_DUMP,),
-    "controlplane_api/dumps.py _refusal": (_SYNC,),
+    "controlplane_api/dumps.py refusal": (_SYNC,),
     "controlplane_api/dumps.py _runs_already": (_DUMP,),
     "controlplane_api/dumps.py dump_of": (_DUMP,),
     "controlplane_api/dumps.py pause": (_DUMP,),

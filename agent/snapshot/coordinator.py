@@ -172,14 +172,14 @@ class SnapshotCoordinator:
             if self._unchunked.landed(dump, number):
                 self._decided(dump)
 
-    def want_start(self, dump: str, table: Table) -> None:
-        """DUMP_STARTED belongs into a cut as soon as the table is streamed; may be said again."""
+    def want_start(self, dump: str, table: Table, *, is_verification: bool = False) -> None:
+        """The event of its beginning belongs into a cut as soon as the table is streamed; may be said again."""
         with self._lock:
-            self._events.want_start(dump, table)
+            self._events.want_start(dump, table, is_verification=is_verification)
             self._note_busy()
 
     def want_end(self, ending: Ending, of_attempt: int) -> bool:
-        """DUMPED belongs into the first cut that covers its position; False: the position is to be read again."""
+        """That of its end belongs into the first cut that covers its position; False: that is to be read again."""
         with self._lock:
             if of_attempt != self._attempt:
                 return False

@@ -1,4 +1,5 @@
-"""DUMP_STARTED and DUMPED of a source's dumps by key: what is to be said, and which cut says it.
+"""The events that begin and end a source's dumps by key, and its verifications: what is to be said, and which cut says
+it.
 
 Pure state, locked by `coordinator`.
 """
@@ -20,6 +21,8 @@ class Ending:
     table: Table
     started_gsn: int
     high: Position
+    #: no rows came
+    is_verification: bool = False
 
 
 class DumpEvents:
@@ -27,6 +30,7 @@ class DumpEvents:
 
     def __init__(self) -> None:
         self._to_start: dict[str, Table] = {}
+        self._verifications: set[str] = set()
         self._started_in: dict[str, int] = {}
         self._endings: dict[str, Ending] = {}
         self._ended_in: dict[str, int] = {}
@@ -34,7 +38,9 @@ class DumpEvents:
     def __bool__(self) -> bool:
         return bool(self._to_start or self._endings)
 
-    def want_start(self, dump: str, table: Table) -> None:
+    def want_start(self, dump: str, table: Table, *, is_verification: bool = False) -> None:
+        if is_verification:
+            self._verifications.add(dump)
         if dump not in self._started_in:
             self._to_start[dump] = table
 
@@ -55,12 +61,15 @@ class DumpEvents:
         for dump, table in [(dump, table) for dump, table in self._to_start.items() if table in live]:
             del self._to_start[dump]
             self._started_in[dump] = place.cut
-            said.dump_started(dump, table)
+            said.dump_started(dump, table, is_verification=dump in self._verifications)
         for ending in list(self._endings.values()):
             if ending.table in live and place.covers(ending.table, ending.high):
                 del self._endings[ending.dump]
                 self._ended_in[ending.dump] = place.cut
-                said.dumped(ending.dump, ending.table, ending.high, ending.started_gsn)
+                if ending.is_verification:
+                    said.verified(ending.dump, ending.table, ending.high)
+                else:
+                    said.dumped(ending.dump, ending.table, ending.high, ending.started_gsn)
 
     def lose(self, next_cut: int) -> None:
         """Cuts from this one on were not committed; the position of an ending has to be read again."""
@@ -75,6 +84,7 @@ class DumpEvents:
 
     def over(self, dump: str) -> None:
         self.forget(dump)
+        self._verifications.discard(dump)
         self._started_in.pop(dump, None)
         self._ended_in.pop(dump, None)
 

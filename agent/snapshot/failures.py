@@ -11,6 +11,7 @@ from agent.errors import (
     DumpTableGone,
     ResultInvalid,
     TableColumnUnsupported,
+    VerificationImpossible,
 )
 from agent.snapshot.progress import Losses, RangeProgress
 from agent.table_positions import Table
@@ -55,6 +56,18 @@ def sync_goes_on(source: str, table: Table) -> DumpSnapshotImpossible:
         " fits together with a snapshot of the whole table",
         data="Nothing of it was dumped; its stream goes on",
         remedy=f"Begin its sync anew: {sync_resync(source, *table)}",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def unverifiable(source: str, table: Table, found: str) -> VerificationImpossible:
+    return VerificationImpossible(
+        "verifying a table",
+        f"its rows can't be found in the lake by ranges of its key: {found}",
+        data="Nothing is known of whether the lake is equal to it; its changes go on",
+        remedy="Compare it by a query over both, or give it a primary key of integers",
         source=source,
         database=table[0],
         table=table[1],

@@ -3,12 +3,14 @@
 Comes in: a task and a source's `TableReader`. Goes out: messages on the catalog's stream, and to `scheduler` what was
 read. Nothing is durable.
 
+Of a verification the rows go no further than `digest`.
+
 The table is looked at behind the low watermark. Had an ALTER come between the two, its event in the stream has a number
 above the chunk's, and the chunk does not count; so it does not matter which of both definitions was found.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from menura.v1 import snapshot_pb2, stream_pb2
@@ -19,6 +21,8 @@ from agent.runtime.credit import Credit
 from agent.settings import SourceConfig
 from agent.snapshot.chunk_size import ChunkSize
 from agent.snapshot.coordinator import SnapshotCoordinator
+from agent.snapshot.digest import ChunkDigest, KeyUnordered
+from agent.snapshot.failures import unverifiable
 from agent.snapshot.progress import ONLY_RANGE, Losses, SentChunk, SnapshotProgress
 from agent.snapshot.reader import Rows, TableReader
 from agent.snapshot.scheduler import SnapshotScheduler
@@ -89,6 +93,8 @@ class SnapshotReading:
         # a chunk that meets the same damage names its rows
         looks_at_rows = not progress.losses.restarts
         plan = self.tables.plan(progress.order, looks_at_rows=looks_at_rows, is_repeated=progress.is_repeated)
+        if progress.order.verifies and not plan.key:
+            raise unverifiable(self._config.name, progress.table, "it has no key in whose order it could be read")
         task.writer.send(stream_pb2.StreamResponse(dump_plan=plan))
         self._scheduler.planned(task, by_key=bool(plan.key), above=self.tables.above(progress.table))
 
@@ -112,7 +118,8 @@ class SnapshotReading:
         with tables.chunk(progress.table) as low:
             gsn = self._watermark(task, low)
             rows = tables.read_chunk(progress.table, key, part.cursor, part.upper, limit, self._received(task))
-            count = self._send(task, rows)
+            digest = self._digest(task, rows) if progress.order.verifies else None
+            count = self._send(task, rows) if digest is None else sum(leaf.rows for leaf in digest.leaves)
             high = tables.high()
         seconds = time.monotonic() - began
         if limit == most:
@@ -121,6 +128,8 @@ class SnapshotReading:
         end = part.upper if is_last else rows.upper
         sent = SentChunk(task.number, part.number, part.cursor, end, is_last, count)
         message = _chunk_end(task, sent, rows, low, seconds)
+        if digest is not None:
+            message.digest.CopyFrom(digest)
         if not self._scheduler.chunk_read(task, sent, gsn, tables.in_the_log(high), message):
             self.give_up(task)
 
@@ -188,14 +197,30 @@ class SnapshotReading:
 
         return received
 
+    def _digest(self, task: SnapshotTask, rows: Rows) -> snapshot_pb2.Digest:
+        """Of a verification's chunk. Raises `VerificationImpossible`."""
+        progress, part = task.progress, task.part
+        assert part is not None
+        try:
+            digest = ChunkDigest(tuple(progress.order.plan.key), part.cursor)
+            for batch in self._metered(task, rows):
+                digest.add(batch)
+        except KeyUnordered as unordered:
+            raise unverifiable(self._config.name, progress.table, str(unordered)) from unordered
+        return digest.message()
+
+    def _metered(self, task: SnapshotTask, rows: Rows) -> Iterator[SnapshotRows]:
+        for batch in rows:
+            yield batch
+            task.progress.meter.add(batch.row_count, 0)
+            self._throttles.of_task(task, self.tables.read_load).rows(batch.row_count)
+
     def _send(self, task: SnapshotTask, rows: Rows) -> int:
         """How many they were."""
         count = 0
-        for batch in rows:
+        for batch in self._metered(task, rows):
             self._send_batch(task, batch)
             count += batch.row_count
-            task.progress.meter.add(batch.row_count, 0)
-            self._throttles.of_task(task, self.tables.read_load).rows(batch.row_count)
         return count
 
     def _send_batch(self, task: SnapshotTask, rows: SnapshotRows) -> None:

@@ -111,7 +111,7 @@ class SnapshotScheduler:
                 self._order(order)
                 if order.paused:
                     stopping.add(dump)
-            tables = frozenset(progress.table for progress in self._dumps.values())
+            tables = frozenset(progress.table for progress in self._dumps.values() if not progress.order.verifies)
             stopped = self._tasks_of(stopping)
             self._changed.notify_all()
         self._state.dumping_are(tables)
@@ -213,7 +213,8 @@ class SnapshotScheduler:
 
     def all_read(self, task: SnapshotTask, high: Position) -> None:
         """Every chunk is committed, and the server shows nothing later than `high`."""
-        ending = Ending(task.progress.dump, task.progress.table, task.progress.order.started_gsn, high)
+        order = task.progress.order
+        ending = Ending(task.progress.dump, task.progress.table, order.started_gsn, high, order.verifies)
         with self._changed:
             if not task.cancelled.is_set() and self._coordinator.want_end(ending, task.attempt):
                 task.progress.goes_on()

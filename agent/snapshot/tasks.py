@@ -99,10 +99,10 @@ def _kind_of(
         return None
     if not progress.is_unchunked and not order.started_gsn:
         first = next((other for other in dumps if _comes_before(other, progress, coordinator)), None)
-        if first is not None:
+        if first is not None and not order.verifies:
             progress.holds(f"{'.'.join(first.table)}, which the table's foreign keys follow, is dumped first")
             return None
-        coordinator.want_start(progress.dump, progress.table)
+        coordinator.want_start(progress.dump, progress.table, is_verification=order.verifies)
         progress.holds("the stream of the table has to say that the dump begins, and has not, or does not run")
         return None
     if progress.is_read and not progress.in_flight:

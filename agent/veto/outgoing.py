@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf.message import Message
-from menura.v1 import changes_pb2, config_pb2, error_pb2
+from menura.change_batch import UNREPRESENTABLE, source_column
+from menura.v1 import changes_pb2, config_pb2, error_pb2, snapshot_pb2
 from menura.v1.stream_pb2 import StreamResponse
 
 from agent.veto.local_policy import LocalPolicy, SourceVeto, Table, without_columns
@@ -53,8 +54,11 @@ class OutgoingLook:
 
     def _of_source(self, veto: SourceVeto, source: str, response: StreamResponse, payload: str) -> None:
         match payload:
-            case "change_batch" | "snapshot_batch" | "chunk_end":
+            case "change_batch" | "snapshot_batch":
                 _check_table(veto, getattr(response, payload).table)
+            case "chunk_end":
+                _check_table(veto, response.chunk_end.table)
+                _check_digest(veto, response.chunk_end)
             case "cartography":
                 _cartography(veto, response)
             case "cut_end":
@@ -102,6 +106,14 @@ class OutgoingLook:
 
 def _check_table(veto: SourceVeto, table: config_pb2.TableName) -> None:
     if not veto.ruling(table.database, table.table).leaves:
+        raise Withheld
+
+
+def _check_digest(veto: SourceVeto, end: snapshot_pb2.ChunkEnd) -> None:
+    """A hash of few values is as good as the values."""
+    columns = veto.ruling(end.table.database, end.table.table).columns
+    named = [column.name for column in end.digest.columns if column.name != UNREPRESENTABLE]
+    if any(columns.ignores(source_column(name)) for name in named):
         raise Withheld
 
 

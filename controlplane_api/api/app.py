@@ -28,6 +28,7 @@ from controlplane_api.api.routers import (
     rules,
     service,
     tables,
+    verifications,
 )
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
@@ -47,7 +48,8 @@ OPENAPI = "/api/v1/openapi.json"
 ROUTERS = tuple(
     module.router
     for module in (
-        fleet, configurations, identities, api_tokens, tables, events, rules, dumps, lakes, login, service,
+        fleet, configurations, identities, api_tokens, tables, events, rules, dumps, verifications, lakes, login,
+        service,
     )
 )  # fmt: skip
 

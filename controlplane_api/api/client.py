@@ -226,6 +226,12 @@ class ApiClient:
         body = {"tables": _names(tables), **options}
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/dumps", body=body)
 
+    def start_verifications(
+        self, source: str, tables: Sequence[TableName] | None, options: Mapping[str, object]
+    ) -> Outcomes:
+        body = {"tables": _names(tables), **options}
+        return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/verifications", body=body)
+
     def dumps(self, source: str | None = None, *, running: bool = False, limit: int | None = None) -> list[DumpView]:
         """The newest first: `limit` of them, or all over as many pages as it takes."""
         found: list[DumpView] = []

@@ -125,11 +125,14 @@ class PositionStart(Request):
     position: str = Field(json_schema_extra={"minLength": 1, "maxLength": MAX_POSITION_CHARS})
 
 
-class DumpRequest(Request):
-    """How a dump shall run."""
-
+class Pace(Request):
     priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     limits: DumpLimits = DumpLimits()
+
+
+class DumpRequest(Pace):
+    """How a dump shall run."""
+
     #: also when the server may not keep its log long enough
     force: bool = False
 
@@ -202,6 +205,10 @@ class ResyncManyRequest(ResyncRequest):
 
 
 class DumpManyRequest(DumpRequest):
+    tables: NamedTables | TablePattern | Literal["all"]
+
+
+class VerificationRequest(Pace):
     tables: NamedTables | TablePattern | Literal["all"]
 
 

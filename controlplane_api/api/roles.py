@@ -15,6 +15,7 @@ from controlplane_api.api.routers import (
     rules,
     service,
     tables,
+    verifications,
 )
 from controlplane_api.identity.callers import Need
 
@@ -74,6 +75,7 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     dumps.cancel_dump: Need.OPERATE,
     dumps.set_dump_priority: Need.OPERATE,
     dumps.set_dump_limits: Need.OPERATE,
+    verifications.start_verifications: Need.OPERATE,
     identities.create_token: Need.ADMINISTER,
     identities.get_tokens: Need.ADMINISTER,
     identities.revoke_token: Need.ADMINISTER,

@@ -46,6 +46,11 @@ STATE_STYLES = {
     DumpState.REFUSED: "bold red",
     DumpState.LOST: "bold red",
 }
+#: by `cause`
+_ORDERED = {
+    "reread": "by Menura: the server changed rows without logging them",
+    "verification": "by a user, to compare the table with the lake: it brings no rows",
+}
 #: of a list, where not all are asked for
 LISTED_DUMPS = 50
 #: of a dump's UUID, as much as names it
@@ -205,7 +210,7 @@ def _detail_table(dump: DumpDetail) -> Table:
         ("dump", dump.dump),
         ("table", f"{dump.source}: {dump.database}.{dump.table}"),
         ("state", f"{dump.state}{': ' if dump.reason else ''}{dump.reason}"),
-        ("ordered", "by Menura: the server changed rows without logging them" if dump.cause else "by a user"),
+        ("ordered", _ORDERED.get(dump.cause, "by a user")),
         ("done", _done(dump)),
         ("in the lake", f"{count(dump.rows)} rows, {size(dump.bytes)}, {count(dump.chunks)} chunks"),
         ("on its way", f"{count(dump.uncommitted_rows)} rows"),

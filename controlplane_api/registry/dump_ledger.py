@@ -25,7 +25,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, upd
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, insert_into
-from controlplane_api.dump_lives import missing_rows
+from controlplane_api.dump_lives import VERIFICATION, missing_rows
 from controlplane_api.models import Dump, DumpRange, Source
 from controlplane_api.states import DumpEnd
 from gateway.registry import Problem
@@ -83,6 +83,7 @@ class _Dump:
     planned_at_us: int | None = None
     ended_at_us: int | None = None
     problem: Document | None = None
+    cause: str = ""
     started_gsn: int = 0
     next_chunk: int = 1
     rows: int = 0
@@ -92,7 +93,7 @@ class _Dump:
 
 
 _DUMP_COLUMNS = tuple(column.name for column in fields(_Dump) if column.name != "ranges")
-_MOVED_BY_LOG = ("state", "ended_at_us", "problem", "started_gsn", "next_chunk", "rows", "bytes", "chunks")
+_MOVED_BY_LOG = ("state", "cause", "ended_at_us", "problem", "started_gsn", "next_chunk", "rows", "bytes", "chunks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +159,17 @@ class Ledger:
             return None
         self._changed.add(name)
         self._asked.add(source_id)
+        if event.kind == "VERIFIED":
+            dump.state, dump.ended_at_us, dump.problem = DumpEnd.DONE, self._at_us, None
+            return None
         if event.kind == "DUMPED":
             # Also of one that was cancelled meanwhile: the log has all of it.
             dump.state, dump.ended_at_us, dump.problem = DumpEnd.DONE, self._at_us, None
             return ""
         dump.started_gsn = dump.started_gsn or event.gsn
+        if event.kind == "VERIFICATION_STARTED":
+            dump.cause = VERIFICATION  # where the database was built anew from the log
+            return None
         return missing_rows(dump.state, LOST.message) if dump.state == DumpEnd.LOST else None
 
     def stopped(self, source_id: int, table_id: int, stop: LandedStop) -> str:
@@ -172,7 +179,7 @@ class Ledger:
             if name[0] == source_id and dump.table_id == table_id and dump.state == DumpEnd.RUNNING:
                 problem = Problem("DUMP_SYNC_STOPPED", f"its table's sync failed: {stop.message}", True, self._at_us)
                 dump.state, dump.ended_at_us, dump.problem = DumpEnd.CANCELLED, self._at_us, asdict(problem)
-                missing = missing_rows(dump.state, problem.message)
+                missing = missing_rows(dump.state, problem.message) if dump.cause != VERIFICATION else missing
                 self._changed.add(name)
                 self._asked.add(source_id)
         return missing

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from controlplane_api import rereads
 from controlplane_api.documents import insert_into
-from controlplane_api.dump_lives import end_dumps, grow_dump_generation
+from controlplane_api.dump_lives import VERIFICATION, end_dumps, grow_dump_generation
 from controlplane_api.models import AnyRow, Dump, DumpRange, DumpStatus, Quarantine, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import DumpEnd, StartKind
 from controlplane_api.syncs import begin_anew
@@ -73,6 +73,11 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
     if short and not found.forced:
         problem = Problem("DUMP_RUNWAY_SHORT", short, terminal=True, at_us=at_us)
         _failed(connection, source_id, found, DumpEnd.REFUSED, problem, at_us)
+        return
+    if not plan.key and found.cause == VERIFICATION:  # no agent of ours plans one so
+        words = "Verifying a table: it has no key in whose order it could be read. Nothing was compared."
+        problem = Problem("VERIFICATION_IMPOSSIBLE", words, terminal=True, at_us=at_us)
+        _failed(connection, source_id, found, DumpEnd.FAILED, problem, at_us)
         return
     if not plan.key:
         _begin_sync_with(connection, source_id, found)
@@ -205,4 +210,5 @@ def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
         remaining=tuple(KeyRange(each.number, each.reached, each.upper) for each in ranges if not each.done),
         next_chunk=row.next_chunk,
         begins_in_seconds=_left_seconds(row),
+        verifies=row.cause == VERIFICATION,
     )

@@ -18,6 +18,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 from controlplane_api import lost_state, rules, wanted_tables
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
+from controlplane_api.dump_lives import VERIFICATION
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
 from controlplane_api.identity import standings
 from controlplane_api.models import (
@@ -384,7 +385,12 @@ _BEGINS_WITH = and_(Sync.start == StartKind.DUMP, Dump.table_id == Sync.table_id
 _RUNNING = aliased(Dump)
 _DUMP_GSN = (
     select(func.min(_RUNNING.started_gsn))
-    .where(_RUNNING.table_id == Sync.table_id, _RUNNING.state == DumpEnd.RUNNING, _RUNNING.started_gsn > 0)
+    .where(
+        _RUNNING.table_id == Sync.table_id,
+        _RUNNING.state == DumpEnd.RUNNING,
+        _RUNNING.started_gsn > 0,
+        _RUNNING.cause != VERIFICATION,
+    )
     .scalar_subquery()
 )
 

@@ -282,7 +282,9 @@ class ClientChunks:
 
 
 def _text_bytes(chunk: LandedChunk) -> int:
-    return len(chunk.lower) + len(chunk.upper) + len(chunk.position)
+    digest = chunk.digest
+    of_digest = 100 * len(digest.leaves) + sum(len(name) + 100 for name, _ in digest.columns) if digest else 0
+    return len(chunk.lower) + len(chunk.upper) + len(chunk.position) + of_digest
 
 
 class PendingChunks:

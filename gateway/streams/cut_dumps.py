@@ -9,6 +9,7 @@ What a cut may say is checked against the registry and against what is pending, 
   not move, and its range is read again.
 - A dump ends (DUMPED) when the ledger has all its ranges. So the cuts before are committed first, then the ledger is
   asked. An end that comes too early would remove rows that were not read.
+- A verification begins and ends like a dump, by VERIFICATION_STARTED and VERIFIED; neither removes a row.
 - A whole table's DUMPED and its chunk come together or not at all: alone, it would empty the table.
 """
 
@@ -30,10 +31,14 @@ from gateway.wire.translation import table_name
 logger = logging.getLogger(__name__)
 
 DUMP_STARTED, DUMPED = "DUMP_STARTED", "DUMPED"
+VERIFICATION_STARTED, VERIFIED = "VERIFICATION_STARTED", "VERIFIED"
 #: of one cut; more than can be pending
 MAX_REFS = 4096
 #: of a log entry, about, for each file and each chunk
 FILE_ENTRY_BYTES = 500
+#: for each leaf and each column of a digest
+LEAF_ENTRY_BYTES = 200
+NAME_ENTRY_BYTES = 100
 DOING = "reading a cut's dumps"
 
 
@@ -48,6 +53,8 @@ class NamedChunks:
     def entry_bytes(self) -> int:
         """About what they take of a log entry."""
         bounds = sum(len(chunk.lower) + len(chunk.upper) + len(chunk.position) for chunk in self.landed)
+        digests = [chunk.digest for chunk in self.landed if chunk.digest is not None]
+        bounds += sum(LEAF_ENTRY_BYTES * len(each.leaves) + NAME_ENTRY_BYTES * len(each.columns) for each in digests)
         return bounds + FILE_ENTRY_BYTES * (len(self.landed) + len(self.files))
 
 
@@ -71,7 +78,7 @@ class CutDumps:
         if len(end.chunks) > MAX_REFS:
             raise PayloadInvalid(DOING, f"{len(end.chunks)} chunks", data=NOTHING_LOST, source=str(self.key))
         of_dumps = [event for event in events if event.dump]
-        if any(event.kind == DUMPED for event in of_dumps):
+        if any(event.kind in (DUMPED, VERIFIED) for event in of_dumps):
             await settle()
         if of_dumps or any(not self._start_of(ref.dump) for ref in end.chunks):
             desired = await ask_registry(self.parts.registry.dumps, self.key)
@@ -115,7 +122,9 @@ class CutDumps:
         table = event.database, event.table
         if order is not None and (order.database, order.table) != table:
             raise self._at(table, PayloadInvalid(DOING, "an event of another table's dump", data=NOTHING_LOST))
-        if event.kind == DUMP_STARTED:
+        if order is not None and order.verifies != (event.kind in (VERIFICATION_STARTED, VERIFIED)):
+            raise self._at(table, PayloadInvalid(DOING, "an event of a dump for a verification", data=NOTHING_LOST))
+        if event.kind in (DUMP_STARTED, VERIFICATION_STARTED):
             if order is None or self._start_of(event.dump):
                 return False
             self._started[event.dump] = event.gsn
@@ -124,7 +133,8 @@ class CutDumps:
             return True
         if order is None:
             return False
-        if order.plan is None or order.remaining or not 0 < order.started_gsn == event.removes_rows_before_gsn:
+        started = order.started_gsn if order.verifies else event.removes_rows_before_gsn
+        if order.plan is None or order.remaining or not 0 < order.started_gsn == started:
             found = f"a dump that ends with {len(order.remaining)} ranges left, rows before"
             found += f" {event.removes_rows_before_gsn} gone, begun at {order.started_gsn}"
             self.parts.pending_chunks.begin_again(self.key)

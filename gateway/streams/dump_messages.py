@@ -31,6 +31,7 @@ from menura.v1.snapshot_pb2 import (
 from gateway.errors import NOTHING_LOST, PayloadInvalid
 from gateway.landing.chunks import WHOLE
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange
+from gateway.wire.digest import landed_digest
 from gateway.wire.translation import table_name
 
 #: a key has at most 3,072 bytes, and a text of it several characters a byte
@@ -57,6 +58,7 @@ def desired_dumps(desired: DumpsDesired, next_chunk: Callable[[DumpDesired], int
                 remaining=_wire_ranges(order.remaining),
                 next_chunk=next_chunk(order),
                 begins_in_seconds=order.begins_in_seconds,
+                verifies=order.verifies,
             )
             for order in desired.dumps
         ],
@@ -117,6 +119,8 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
             raise _invalid("the end of a dump's chunk", "a part of a table that has no plan of parts")
     elif not end.last_of_range and upper in ("", lower):
         raise _invalid("the end of a dump's chunk", "a chunk that ends where it begins")
+    if end.HasField("digest") != order.verifies:
+        raise _invalid("the end of a dump's chunk", "a digest of a dump's rows, or rows of a verification")
     if len(end.position) > MAX_TEXT_CHARS:
         raise _invalid("the end of a dump's chunk", f"a position of more than {MAX_TEXT_CHARS} characters")
     return LandedChunk(
@@ -134,6 +138,7 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
         read_at_us=end.read_at_us,
         read_us=end.read_us,
         position=clean_text(end.position),
+        digest=landed_digest(end.digest, end.row_count) if order.verifies else None,
     )
 
 

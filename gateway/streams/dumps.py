@@ -4,6 +4,8 @@ Goes out: DesiredDumps when the stream opens and whenever they change, Credit, C
 a dump's plan, its chunks' batches and ends, its state, its failure. What is recorded of a plan or a failure is in the
 registry before anything after it is read; a state is told anew and may be dropped.
 
+Chunks of a verification have no batches: what lands of them is the digest in their end.
+
 Every message passes one queue and one task, `_land`, which alone changes what is open; blocking work goes to threads,
 one call at a time. The credit that a sender was not granted bounds the queue and what is in memory, `gateway.backlog`
 that of all streams; while too many chunks wait for a cut, no credit comes back.
@@ -164,6 +166,10 @@ class Dumps:
             raise PayloadInvalid(
                 "reading rows of a dump", "a table other than its dump's", data=NOTHING_LOST, source=str(self.key)
             )
+        if order.verifies:
+            raise PayloadInvalid(
+                "reading rows of a dump", "rows of a verification", data=NOTHING_LOST, source=str(self.key)
+            )
         self._chunks.receive(batch.dump, batch.chunk)
         if self._chunks.open > MAX_OPEN_CHUNKS:
             raise PayloadInvalid(
@@ -184,7 +190,7 @@ class Dumps:
             return
         landed = landed_chunk(end, order)
         self._chunks.end(landed)
-        if self._files.rows(end.dump, end.chunk) != landed.rows:
+        if landed.digest is None and self._files.rows(end.dump, end.chunk) != landed.rows:
             raise PayloadInvalid(
                 "landing a chunk of a dump",
                 f"{self._files.rows(end.dump, end.chunk)} rows came, announced {landed.rows}",

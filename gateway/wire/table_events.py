@@ -57,6 +57,9 @@ def landed_events(end: CutEnd, tables: Collection[TableName], after_gsn: int) ->
     return tuple(events)
 
 
+_OF_DUMPS = (TableEvent.DUMP_STARTED, TableEvent.DUMPED, TableEvent.VERIFICATION_STARTED, TableEvent.VERIFIED)
+
+
 def _landed_event(table: TableName, event: TableEvent) -> LandedEvent:
     known = TableEvent.Kind.DESCRIPTOR.values_by_number
     if event.kind == TableEvent.KIND_UNSPECIFIED or event.kind not in known:
@@ -94,7 +97,7 @@ def _landed_event(table: TableName, event: TableEvent) -> LandedEvent:
 
 
 def _check_dump(table: TableName, event: TableEvent) -> None:
-    if (event.kind in (TableEvent.DUMP_STARTED, TableEvent.DUMPED)) != bool(event.dump):
+    if (event.kind in _OF_DUMPS) != bool(event.dump):
         raise _invalid(table, "a dump's event without a dump, or another one with a dump")
     if not _DUMP.fullmatch(event.dump):
         raise _invalid(table, "a dump that is no UUID")

@@ -44,6 +44,7 @@ WORDS = {
         "controlplane_api", "api", "start and stop the sync of tables, and bring back those that have stopped"
     ),
     "dump": Word("controlplane_api", "api", "copy what tables held before their sync began"),
+    "verify": Word("controlplane_api", "api", "compare tables with the lake, without sending their rows"),
 }
 
 

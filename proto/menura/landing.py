@@ -12,14 +12,14 @@ files that it names are durable; so whoever reads entries 1, 2, 3, ... until one
 committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-landing.json is `{"format": 9, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
+landing.json is `{"format": 10, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
 landing. Numbers of entries, cuts and rows count within one landing alone. Whoever keeps any of them keeps the identity
 too, and refuses another landing's. Its `format` says where the landing's entries lie, for as long as it is there: entry
 N in the folder N // 1000 of `log`; up to format 8, and without landing.json, in `log` itself.
 
-An entry, format 9 (times in microseconds since the epoch, UTC)::
+An entry, format 10 (times in microseconds since the epoch, UTC)::
 
-    {"format": 9, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
+    {"format": 10, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
      "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
@@ -39,7 +39,7 @@ An entry, format 9 (times in microseconds since the epoch, UTC)::
        "chunks": [{"database": "shop", "table": "orders", "dump": "0f8e...", "chunk": 12, "gsn": 871, "range": 2,
                    "lower": "[\\"500\\"]", "upper": "[\\"900\\"]", "last_of_range": false, "rows": 400,
                    "source_bytes": 51200, "read_at_us": 1699999999000000, "read_us": 930000,
-                   "position": "3E11...:1-75"}],
+                   "position": "3E11...:1-75", "digest": null}],
        "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
@@ -55,6 +55,9 @@ are what the table held at a moment after all changes with `gsn` or a lower numb
 over them, wherever in the log those stand.
 `previous_cut` of a file is the last cut before this one that has files of the table, 0 where none has, null where the
 gateway does not know it: who has not applied that cut lacks rows of the table.
+A chunk of a verification has no file, and a `digest` of what its rows were, as in menura.v1.Digest:
+`{"columns": [["id", "l"], ["name", "u"]], "key": ["id"], "leaves": [{"upper": [700], "rows": 200, "first_sum": -9,
+"second_sum": 8}, {"upper": [], ...}]}`; it changes no row. Format 9 has no `digest`.
 Format 8 differs in where entries lie alone.
 Format 7 has no `landing` and no `fences`, and its files neither `previous_cut` nor `plain_bytes`.
 Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
@@ -80,8 +83,8 @@ from menura.naming import TableName, path_segment
 from menura.stores.address import absolute
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 9
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
+FORMAT = 10
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 #: from this format of landing.json on, entries lie in folders
 FOLDERS_FORMAT = 9
 ENTRIES_PER_FOLDER = 1_000
@@ -194,6 +197,27 @@ class LandedEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class LandedLeaf:
+    """Rows of a chunk up to a key, as `menura.row_hash` sums them; the last leaf's ends with its chunk."""
+
+    upper: tuple[int, ...]
+    rows: int
+    first_sum: int
+    second_sum: int
+
+
+@dataclass(frozen=True, slots=True)
+class LandedDigest:
+    """What stands for the rows of a chunk of a verification."""
+
+    #: landed names and Arrow C format strings, in the order in which they were hashed
+    columns: tuple[tuple[str, str], ...]
+    #: of the key's columns, which are integers
+    key: tuple[str, ...]
+    leaves: tuple[LandedLeaf, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LandedChunk:
     """What one range of a table's key held at one moment; a whole table where it has no key."""
 
@@ -212,6 +236,8 @@ class LandedChunk:
     read_at_us: int
     read_us: int
     position: str
+    #: of a verification: the chunk brings no rows
+    digest: LandedDigest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +435,7 @@ def _decode_cut(facts: dict[str, Any]) -> LandedCut:
         "stopped": tuple(LandedStop(**_with_position(stop)) for stop in facts["stopped"]),
         "files": tuple(LandedFile(**file) for file in facts["files"]),
         "events": tuple(decode_event(event) for event in facts.get("events", ())),
-        "chunks": tuple(LandedChunk(**chunk) for chunk in facts.get("chunks", ())),
+        "chunks": tuple(map(decode_chunk, facts.get("chunks", ()))),
     }
     return LandedCut(**{**facts, **nested})
 
@@ -430,6 +456,16 @@ def position_from(facts: Mapping[str, Any]) -> LandedPosition:
     text = (str(facts["gtid_set"]) or "the log's beginning") if has_gtids else by_file
     token = {"gtids": has_gtids, **{name: facts[name] for name in ("server_uuid", "file", "offset")}}
     return LandedPosition("mysql", text, json.dumps(token))
+
+
+def decode_chunk(facts: dict[str, Any]) -> LandedChunk:
+    """A chunk from its `asdict`; raises KeyError or TypeError for another document."""
+    digest = facts.get("digest")
+    if digest is None:
+        return LandedChunk(**facts)
+    leaves = tuple(LandedLeaf(**{**leaf, "upper": tuple(leaf["upper"])}) for leaf in digest["leaves"])
+    columns = tuple((str(name), str(format_)) for name, format_ in digest["columns"])
+    return LandedChunk(**{**facts, "digest": LandedDigest(columns, tuple(map(str, digest["key"])), leaves)})
 
 
 def decode_event(facts: dict[str, Any]) -> LandedEvent:

@@ -45,6 +45,7 @@ SECOND_LITERAL = 7
 cdef enum:
     # rows that are hashed column by column, so that their hashes stay near
     BLOCK_ROWS = 512
+    MOST_KEY_COLUMNS = 64
     LONG_DIGITS = 18
 
 cdef enum Form:
@@ -94,12 +95,14 @@ cdef class HashedRows:
     """Columns whose rows are to be hashed. ValueError: a column of another type."""
 
     cdef object _schema, _array
+    cdef list _described
     cdef Hashed* _columns
     cdef int _count
     cdef readonly int64_t length
 
     def __cinit__(self, columns):
         self._schema, self._array = columns.__arrow_c_array__()
+        self._described = []
         cdef ArrowSchema* schema = <ArrowSchema*> PyCapsule_GetPointer(self._schema, b"arrow_schema")
         cdef ArrowArray* array = <ArrowArray*> PyCapsule_GetPointer(self._array, b"arrow_array")
         cdef ArrowArray* child
@@ -117,7 +120,49 @@ cdef class HashedRows:
             self._columns[i].values = <const uint8_t*> child.buffers[1]
             self._columns[i].text = <const uint8_t*> (child.buffers[2] if child.n_buffers > 2 else NULL)
             self._columns[i].offset = child.offset + array.offset
+            self._described.append((schema.children[i].name.decode(), schema.children[i].format.decode()))
         self.length = array.length
+
+    @property
+    def columns(self):
+        """Names and Arrow C format strings."""
+        return tuple(self._described)
+
+    def numbers(self, columns, int64_t row):
+        """The values of these columns (by place) in a row, as a tuple of int. ValueError: one is no integer."""
+        if not 0 <= row < self.length:
+            raise ValueError("a row that is not there")
+        return tuple([self._number(column, row) for column in columns])
+
+    def ascends(self, columns):
+        """Whether each row has a greater key, of these columns, than the one before."""
+        cdef int places[MOST_KEY_COLUMNS]
+        cdef int count = len(columns)
+        cdef bint is_greater = True
+        cdef int64_t row
+        if not 0 < count <= MOST_KEY_COLUMNS:
+            raise ValueError(f"a key of {count} columns")
+        for i, column in enumerate(columns):
+            if self.length:
+                self._number(column, 0)
+            places[i] = column
+        with nogil:
+            for row in range(1, self.length):
+                if not is_above(self._columns, places, count, row):
+                    is_greater = False
+                    break
+        return is_greater
+
+    cdef object _number(self, int column, int64_t row):
+        if not 0 <= column < self._count:
+            raise ValueError(f"column {column} of {self._count}")
+        cdef Hashed* of = &self._columns[column]
+        if not is_integer(of.form) or not is_valid(of, row):
+            raise ValueError(f"column {self._described[column][0]} is no integer")
+        cdef uint64_t value = long_of(of.form, of.values, of.offset + row) if of.form != FORM_UINT64 else (
+            (<const uint64_t*> of.values)[of.offset + row]
+        )
+        return value if of.form == FORM_UINT64 else <int64_t> value
 
     def __dealloc__(self):
         free(self._columns)
@@ -246,6 +291,32 @@ cdef enum:
 cdef inline bint is_valid(const Hashed* column, int64_t row) noexcept nogil:
     cdef int64_t at = column.offset + row
     return column.validity == NULL or column.validity[at >> 3] >> (at & 7) & 1
+
+
+cdef inline bint is_integer(Form form) noexcept nogil:
+    return form <= FORM_UINT64
+
+
+cdef bint is_above(const Hashed* columns, const int* places, int count, int64_t row) noexcept nogil:
+    """Whether the row's key is greater than that of the row before; NULL is above nothing."""
+    cdef const Hashed* column
+    cdef uint64_t now, before
+    cdef int i
+    for i in range(count):
+        column = &columns[places[i]]
+        if not is_valid(column, row) or not is_valid(column, row - 1):
+            return False
+        if column.form == FORM_UINT64:
+            now = (<const uint64_t*> column.values)[column.offset + row]
+            before = (<const uint64_t*> column.values)[column.offset + row - 1]
+            if now != before:
+                return now > before
+            continue
+        now = long_of(column.form, column.values, column.offset + row)
+        before = long_of(column.form, column.values, column.offset + row - 1)
+        if now != before:
+            return <int64_t> now > <int64_t> before
+    return False
 
 
 cdef void note_present(const Hashed* column, int64_t begin, int64_t rows, uint64_t bit, uint64_t* words) noexcept nogil:

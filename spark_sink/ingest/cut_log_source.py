@@ -33,6 +33,7 @@ from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
 FORMAT_NAME = "menura_cut_log"
 #: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut, or
 #: an event that says what became of a table's sync, and which its table does not follow;
+#: `digest`, a JSON document of `LandedChunk`, is there for a chunk of a verification;
 #: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump; a row with `parents`, one of
 #: `ParentsChanged`, says that a table's foreign keys may have changed it
 ROW_SCHEMA = pa.schema(
@@ -57,6 +58,7 @@ ROW_SCHEMA = pa.schema(
         ("plain_bytes", pa.int64()),
         ("chunk", pa.string()),
         ("event", pa.string()),
+        ("digest", pa.string()),
         ("parents", pa.string()),
         ("problem", pa.string()),
         ("is_missing", pa.bool_()),
@@ -272,6 +274,7 @@ def entry_rows(entry: LogEntry) -> list[Row]:
         chunks = {(chunk.dump, chunk.chunk): _chunk_facts(cut, chunk) for chunk in cut.chunks}
         files = [_file_facts(file, cut, chunks[file.dump, file.chunk] if file.dump else None) for file in cut.files]
         rows.extend(facts | row for row in sorted([*files, *map(_event_facts, cut.events)], key=_place))
+        rows.extend(facts | _digest_facts(cut, chunk) for chunk in cut.chunks if chunk.digest is not None)
     return rows
 
 
@@ -330,6 +333,18 @@ def _file_facts(file: LandedFile, cut: LandedCut, chunk: ChunkFacts | None) -> R
         "first_gsn": cut.last_gsn if is_range else file.first_gsn,
         "last_gsn": cut.last_gsn if is_range else file.last_gsn,
         "chunk": json.dumps(asdict(chunk)) if chunk is not None else None,
+    }
+
+
+def _digest_facts(cut: LandedCut, chunk: LandedChunk) -> Row:
+    return {
+        "database": chunk.database,
+        "table": chunk.table,
+        "rows": 0,
+        "bytes": 0,
+        "first_gsn": cut.last_gsn,
+        "last_gsn": cut.last_gsn,
+        "digest": json.dumps(asdict(chunk), ensure_ascii=False),
     }
 
 

@@ -39,6 +39,7 @@ from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_be
 from spark_sink.ingest.retries import Retries
 from spark_sink.ingest.status import SinkStatus, checkpointed
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, merge_task, parent_stopped, table_task, warm_up
+from spark_sink.ingest.verifications import Verifications
 from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables, waiting_tables
@@ -90,6 +91,7 @@ class Sink:
         self.settings = settings
         self.log = LandingLog(settings.landing)
         self.records = Records(settings.lake, settings.keep_hours)
+        self.verifications = Verifications(settings.lake)
         self.large = LargeMerger(session, self.log, settings.lake)
         self.failure: SinkError | None = None
         #: how many were applied
@@ -123,6 +125,7 @@ class Sink:
         self._recorded = recorded_tables(cuts)
         self._merges.begin(waiting_tables(cuts))
         self._stop_lost()
+        self.verifications.start()
         self.retry_stopped(list(self._stopped))
         limits = self.settings.limits
         frame = (
@@ -292,6 +295,7 @@ class Sink:
         left_alone = frozenset(self._stopped) - going
         _, _, outcomes = self._run(frame, left_alone, recorded)  # events were recorded with their batch
         self._record(cuts, outcomes)
+        self.verifications.note(outcomes, ())
         # Only what was really done goes on: a table whose entries are gone must not skip them.
         done = [outcome for outcome in outcomes if outcome.result is not Result.STOPPED]
         resumed = [outcome for outcome in done if outcome.table in self._stopped]
@@ -350,6 +354,7 @@ class Sink:
         self.records.record_events(events)
         self._told += bool(events)
         stopped = self._record(cuts, outcomes)
+        self.verifications.note(outcomes, events)
         self.batches += 1
         seconds = time.monotonic() - began
         self.status.applied(cuts, sum(outcome.rows for outcome in outcomes), seconds)

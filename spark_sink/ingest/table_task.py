@@ -31,6 +31,8 @@ from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import (
     CHANGELOG,
     CURRENT,
+    DigestChunk,
+    DueChunk,
     Outcome,
     ParentsChanged,
     Result,
@@ -69,11 +71,15 @@ class TaskSize:
         return sum(each.rows for each in counted) <= self.rows and plain_bytes <= self.plain_bytes
 
     def groups(self, work: Sequence[Work]) -> list[list[Work]]:
-        """Whole cuts, as many together as fit; at least one."""
+        """Whole cuts, as many together as fit; at least one. A group ends with a cut that a verification looks at."""
         groups: list[list[Work]] = []
         for _, found in groupby(work, key=lambda each: each.cut):
             cut = list(found)
-            if groups and self.holds([*groups[-1], *cut]):
+            if (
+                groups
+                and not any(isinstance(each, DigestChunk) for each in groups[-1])
+                and self.holds([*groups[-1], *cut])
+            ):
                 groups[-1].extend(cut)
             else:
                 groups.append(cut)
@@ -190,7 +196,13 @@ def apply_groups(
 ) -> Versions:
     """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
     done = [apply_work(log, settings.lake, table, group, recorded, settings.waiting) for group in groups]
-    return replace(done[-1], changed=any(versions.changed for versions in done))
+    due = tuple(
+        DueChunk(each, versions.changelog, versions.current)
+        for group, versions in zip(groups, done, strict=True)
+        for each in group
+        if isinstance(each, DigestChunk)
+    )
+    return replace(done[-1], changed=any(versions.changed for versions in done), due=due)
 
 
 def apply_table(table: TableId, work: Sequence[Work], apply: Callable[[], Versions]) -> Outcome:
@@ -219,6 +231,7 @@ def attempted(table: TableId, planned: Outcome, first_cut: int, apply: Callable[
         current_version=versions.current,
         merged_gsn=versions.waits.merged_gsn,
         merge_at_us=versions.waits.until_us,
+        due=versions.due,
     )
 
 

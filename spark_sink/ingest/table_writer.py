@@ -44,7 +44,17 @@ from spark_sink.lake.tail import (
 from spark_sink.landed.landed_file import LandedPart, open_landed, read_landed
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.landed.stages import Stage, stages
-from spark_sink.work import CHANGELOG, CURRENT, CutEvent, ParentsChanged, TableFile, TableId, Work
+from spark_sink.work import (
+    CHANGELOG,
+    CURRENT,
+    CutEvent,
+    DigestChunk,
+    DueChunk,
+    ParentsChanged,
+    TableFile,
+    TableId,
+    Work,
+)
 
 COMMIT_ATTEMPTS = 5
 
@@ -59,6 +69,8 @@ class Versions:
     current: int | None
     changed: bool
     waits: Wait = NO_WAIT
+    #: chunks of verifications whose cuts end with versions of these
+    due: tuple[DueChunk, ...] = ()
 
 
 def apply_work(
@@ -105,7 +117,7 @@ def apply_once(
     pending = [
         (each.cut, each if isinstance(each, CutEvent) else read(log, table, each))
         for each in work
-        if each.cut > held_cut and not isinstance(each, ParentsChanged)
+        if each.cut > held_cut and not isinstance(each, ParentsChanged | DigestChunk)
     ]
     marks = [each for each in work if isinstance(each, ParentsChanged) and each.cut > held_cut]
     if marks:

@@ -189,7 +189,7 @@ class Records:
             boundary = last[outcome.table.tenant, outcome.table.source]
             rows.append(
                 {
-                    **_table_facts(outcome.table),
+                    **table_facts(outcome.table),
                     "cut": boundary.cut,
                     "entry": boundary.entry,
                     "last_commit_timestamp_us": boundary.last_commit_timestamp_us,
@@ -199,7 +199,7 @@ class Records:
                     MERGED_GSN: outcome.merged_gsn or None,
                 }
             )
-        _append(self.cuts_folder, rows, CUTS_SCHEMA)
+        append_rows(self.cuts_folder, rows, CUTS_SCHEMA)
         self._clean(self.cuts_folder)
         self._leave_old_out(at_us)
 
@@ -216,14 +216,14 @@ class Records:
             application = event.table.application
             cuts[application] = max(event.seen.cut, cuts.get(application, 0))
         rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
-        _append(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
+        append_rows(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
         self._clean(self.events_folder)
 
     def record_stops(self, stops: Iterable[StoppedTable]) -> None:
         """Rows of `errors` for tables that stopped, or that begin anew elsewhere than where they stopped."""
         rows = [
             {
-                **_table_facts(stop.table),
+                **table_facts(stop.table),
                 "entry": stop.entry,
                 "cut": stop.cut,
                 "code": stop.code,
@@ -235,7 +235,7 @@ class Records:
             }
             for stop in stops
         ]
-        _append(self.errors_folder, rows, ERRORS_SCHEMA)
+        append_rows(self.errors_folder, rows, ERRORS_SCHEMA)
         self._clean(self.errors_folder)
 
     def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
@@ -329,7 +329,7 @@ def last_cuts(cuts: Iterable[CutSeen]) -> dict[tuple[str, str], CutSeen]:
     return last
 
 
-def _table_facts(table: TableId) -> dict[str, Any]:
+def table_facts(table: TableId) -> dict[str, Any]:
     return {"tenant": table.tenant, "source": table.source, "database": table.database, "table": table.table}
 
 
@@ -337,7 +337,7 @@ def _event_row(seen: EventSeen) -> dict[str, Any]:
     event = seen.seen.event
     new_database, new_table = event.new_name or (None, None)
     return {
-        **_table_facts(seen.table),
+        **table_facts(seen.table),
         "kind": event.kind,
         GSN: event.gsn,
         "cut": seen.seen.cut,
@@ -359,7 +359,7 @@ def _event_row(seen: EventSeen) -> dict[str, Any]:
     }
 
 
-def _append(
+def append_rows(
     folder: str,
     rows: list[dict[str, Any]],
     schema: pa.Schema,

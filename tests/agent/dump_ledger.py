@@ -48,6 +48,7 @@ class Dump:
     paused: bool = False
     limits: snapshot_pb2.DumpLimits = field(default_factory=snapshot_pb2.DumpLimits)
     begins_in_seconds: int = 0
+    verifies: bool = False
     started_gsn: int = 0
     plan: snapshot_pb2.DumpPlan | None = None
     #: range: where its next chunk begins; a range that is done is not in it
@@ -81,6 +82,7 @@ class Dump:
             ],
             next_chunk=self.next_chunk,
             begins_in_seconds=self.begins_in_seconds,
+            verifies=self.verifies,
         )
 
 
@@ -127,7 +129,8 @@ class DumpLedger:
         table = (end.table.database, end.table.table)
         pending = self.pending.setdefault((end.dump, end.chunk), Pending(table))
         assert pending.end is None
-        assert sum(batch.num_rows for batch in pending.batches) == end.row_count
+        came = sum(leaf.rows for leaf in end.digest.leaves) if end.HasField("digest") else 0
+        assert came + sum(batch.num_rows for batch in pending.batches) == end.row_count
         pending.end = end
 
     def drop(self, message: snapshot_pb2.ChunkDropped) -> None:
@@ -142,7 +145,7 @@ class DumpLedger:
         """What a cut says of dumps; returns the chunks that are committed with it."""
         committed = [landed for ref in end.chunks if (landed := self._chunk(ref, end.cut)) is not None]
         for event in end.events:
-            if event.kind in (Event.DUMP_STARTED, Event.DUMPED):
+            if event.dump:
                 self._event(event, end)
         return committed
 
@@ -170,13 +173,16 @@ class DumpLedger:
         dump = self.dumps[event.dump]
         assert not dump.is_over or dump.cancelled or dump.failed
         self.generation += 1
-        if event.kind == Event.DUMP_STARTED:
+        if event.kind in (Event.DUMP_STARTED, Event.VERIFICATION_STARTED):
             assert not dump.started_gsn
             dump.started_gsn = event.gsn
             return
         assert not dump.remaining
         dump.dumped_cut, dump.dumped = end.cut, event
-        if event.removes_rows:
+        assert (event.kind == Event.VERIFIED) == dump.verifies
+        if dump.verifies:
+            assert not event.removes_rows and not event.removes_rows_before_gsn
+        elif event.removes_rows:
             assert any(chunk.dump == event.dump and chunk.cut == end.cut for chunk in self.chunks), "rows are missing"
         else:
             assert event.removes_rows_before_gsn == dump.started_gsn > 0

@@ -231,6 +231,12 @@ def test_second_look_when_a_message_says_what_stays_then_it_does_not_leave(tmp_p
         stream_pb2.StreamResponse(cartography={"tables": cards[1:]}),
         stream_pb2.StreamResponse(chunk_end={"table": denied, "lower": '["1"]'}),
         stream_pb2.StreamResponse(snapshot_batch={"table": denied}),
+        stream_pb2.StreamResponse(
+            chunk_end={
+                "table": {"database": "shop", "table": "orders"},
+                "digest": {"columns": [{"name": "id"}, {"name": "card_no"}]},
+            }
+        ),
     ):
         with pytest.raises(Withheld):
             look("shop", message)

@@ -18,9 +18,10 @@ class MemoryDumps:
     def desired(self, key: SourceKey) -> DumpsDesired:
         return self.wanted.get(key, DumpsDesired(0, ()))
 
-    def want(self, key: SourceKey, database: str, table: str) -> str:
-        """A new dump of the table; its UUID."""
-        order = DumpDesired(str(uuid.uuid4()), database, table, 0, False, 0, 0, 0, 0, None, (), 1)
+    def want(self, key: SourceKey, database: str, table: str, *, verifies: bool = False) -> str:
+        """A new dump of the table, or a verification; its UUID."""
+        facts = (0, False, 0, 0, 0, 0, None, (), 1)
+        order = DumpDesired(str(uuid.uuid4()), database, table, *facts, verifies=verifies)
         self._set(key, (*self.desired(key).dumps, order))
         return order.dump
 
@@ -61,9 +62,9 @@ class MemoryDumps:
             order = self._find(key, event.dump)
             if order is None:
                 continue
-            if event.kind == "DUMP_STARTED":
+            if event.kind in ("DUMP_STARTED", "VERIFICATION_STARTED"):
                 self._replace(key, event.dump, started_gsn=order.started_gsn or event.gsn)
-            elif event.kind == "DUMPED":
+            elif event.kind in ("DUMPED", "VERIFIED"):
                 assert not order.remaining
                 self.done.append(event.dump)
                 self.end(key, event.dump)

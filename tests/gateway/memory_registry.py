@@ -90,10 +90,10 @@ class MemoryRegistry:
         self.wanted[key] = SourceDesired(source, generation, wanted)
         return generation
 
-    def want_dump(self, tenant: str, source: str, table: str) -> str:
-        """A new dump of the table; its UUID."""
+    def want_dump(self, tenant: str, source: str, table: str, *, verifies: bool = False) -> str:
+        """A new dump of the table, or a verification; its UUID."""
         with self.lock:
-            return self.ledger.want(SourceKey(tenant, source), "shop", table)
+            return self.ledger.want(SourceKey(tenant, source), "shop", table, verifies=verifies)
 
     def cancel_dump(self, tenant: str, source: str, dump: str) -> None:
         with self.lock:

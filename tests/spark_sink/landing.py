@@ -33,6 +33,9 @@ from menura.landing import (
 )
 from menura.naming import lake_column
 
+from agent.columnar.encode import SnapshotRows
+from agent.snapshot.digest import ChunkDigest
+from gateway.wire.digest import landed_digest
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
@@ -116,6 +119,34 @@ class Chunk:
     dump: str = "dump-1"
 
 
+@dataclass(frozen=True)
+class Verified:
+    """A chunk of a verification: the source's rows of a range of keys above `lower` up to `upper`, as it read them."""
+
+    table: Table
+    rows: Sequence[Values]
+    gsn: int
+    lower: int | None = None
+    upper: int | None = None
+    dump: str = "verification-1"
+    leaf_rows: int = 1 << 14
+
+    def landed(self, number: int) -> LandedChunk:
+        fields = [
+            *(pa.field(name, type_) for name, type_ in self.table.columns.items()),
+            pa.field(UNREPRESENTABLE, pa.string()),
+        ]
+        digest = ChunkDigest(self.table.key, "", self.leaf_rows)
+        rows = sorted(self.rows, key=lambda row: int(str(row[self.table.key[0]])))
+        batch = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(fields)).combine_chunks()
+        for part in batch.to_batches():
+            digest.add(SnapshotRows(len(part), "", part))
+        made = landed_digest(digest.message(), len(rows))
+        lower, upper = ("" if bound is None else f'["{bound}","#order"]' for bound in (self.lower, self.upper))
+        facts = (number, self.gsn, 0, lower, upper, self.upper is None, len(rows), 0, COMMIT_US + 7, 1, "gtid:read")
+        return LandedChunk(self.table.database, self.table.name, self.dump, *facts, digest=made)
+
+
 def truncate(table: Table) -> Event:
     return Event(table, "TRUNCATED", removes_rows=True, statement=f"TRUNCATE {table.name}")
 
@@ -155,7 +186,7 @@ def altered(
     return Event(table, kind, removes_rows, tuple(map(column, table.columns)), f"ALTER TABLE {table.name} ...")
 
 
-Batch = tuple[Table, Iterable[list[Change]]] | Event | Chunk
+Batch = tuple[Table, Iterable[list[Change]]] | Event | Chunk | Verified
 
 
 @dataclass
@@ -217,6 +248,9 @@ class Writer:
                 gsn = next(gsns) if batch.gsn is None else batch.gsn
                 chunks.append(self._chunk(batch, gsn))
                 chunk_files.extend(self._chunk_files(batch, chunks[-1], tenant, source))
+                continue
+            if isinstance(batch, Verified):
+                chunks.append(batch.landed(next(self.chunks)))
                 continue
             if isinstance(batch, Event):
                 events.append(_landed_event(batch, next(gsns), number))

@@ -280,7 +280,7 @@ function dumpProgress(table) {
   const hold = dump.state === "paused" ? dumpButton("Resume", "Resume the dump", table, `${path}/resume`, {})
     : dumpButton("Pause", "Pause the dump", table, `${path}/pause`, {});
   const end = dumpButton("Cancel", "Cancel the dump", table, `${path}/cancel`, {}, CANCEL);
-  return element("span", "dump", element("span", "dump-head", pill(dump.state, `${dump.cause ? "re-read" : "dump"} ${dump.state}`), bar, hold, end),
+  return element("span", "dump", element("span", "dump-head", pill(dump.state, `${{ reread: "re-read", verification: "verification" }[dump.cause] ?? "dump"} ${dump.state}`), bar, hold, end),
     element("span", "muted", facts), ...notes);
 }
 

@@ -1,0 +1,288 @@
+"""Verifications in the driver: which chunks are to be compared with the lake, and what they make of their tables.
+
+Comes in: from each batch the chunks whose cuts its tables have, and events: that a verification begins or ends, that a
+table's sync begins or stops. Goes out: rows of LAKE/_menura/validation.
+
+Chunks are compared by a thread of its own, one after the other: it holds no lock of the batches, and what it fails at
+is a verdict, never the sink's end. What is due is recorded before the batch is checkpointed. A kill leaves it due, and
+the next start compares it, as long as the version that the chunk belongs to is kept. A kill before leaves a batch to be
+done again, whose tables may be further then: such chunks are unknown.
+
+A table is equal when its chunks follow each other from the key's beginning to its end, and each is equal. It is void
+when its sync began anew or stopped, or another verification of it began; unknown when a chunk is, or is missing.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from spark_sink.errors import SinkError
+from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.digests import Finding, Verdict, compare
+from spark_sink.lake.validation_records import DUE, ValidationRecords, chunk_row, due_row, table_row
+from spark_sink.work import CHANGELOG, CURRENT, DueChunk, EventSeen, Outcome, TableId, decode_due
+
+logger = logging.getLogger("menura.sink")
+
+#: where what was found could not be recorded
+RETRY_SECONDS = 30.0
+
+STARTED, ENDED = "VERIFICATION_STARTED", "VERIFIED"
+_GIVEN_UP_BY = {
+    "SYNC_STARTED": "the table's sync began anew",
+    "SYNC_STOPPED": "the table's sync stopped",
+    "DUMP_STARTED": "a dump of the table began",
+    "RENAMED": "the table was renamed",
+    "DROPPED": "the table was dropped",
+}
+
+
+@dataclass(slots=True)
+class _Verification:
+    """The newest of a table."""
+
+    name: str
+    #: number of the event that began it
+    gsn: int
+    #: by number, in the order of their cuts
+    found: dict[int, tuple[DueChunk, Finding | None]] = field(default_factory=dict)
+    #: position and cut of its end
+    ended: tuple[str, int] | None = None
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    table: TableId
+    verification: str
+    due: DueChunk
+    #: Delta's, of the current state
+    table_id: str
+
+
+class Verifications:
+    """Of one sink."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake = lake
+        self.records = ValidationRecords(lake)
+        self._of: dict[TableId, _Verification] = {}
+        self._tasks: deque[_Task] = deque()
+        self._moved = threading.Condition()
+        self._is_idle = True
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Go on with what the lake says is due; once."""
+        if self._thread is not None:
+            return
+        try:
+            self._read()
+        except (SinkError, OSError, DeltaError) as failed:
+            logger.warning("verifications of before are not known error=%s", type(failed).__name__)
+        self._thread = threading.Thread(target=self._run, name="verifications", daemon=True)
+        self._thread.start()
+
+    def stop(self, seconds: float, *, finish: bool = False) -> None:
+        """Leave what is due to the next start; `finish`: wait for it first."""
+        with self._moved:
+            if finish:
+                self._moved.wait_for(lambda: self._is_idle and not self._tasks)
+            self._stopping = True
+            self._moved.notify_all()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def note(self, outcomes: Iterable[Outcome], events: Sequence[EventSeen]) -> None:
+        """What a batch brought, before it is checkpointed. Raises nothing: what can't be recorded is not compared."""
+        try:
+            self._note(list(outcomes), events)
+        except (SinkError, OSError, DeltaError) as failed:
+            logger.warning("verification not recorded error=%s", type(failed).__name__)
+
+    def _note(self, outcomes: Sequence[Outcome], events: Sequence[EventSeen]) -> None:
+        rows = [row for event in events if event.seen.event.kind == STARTED for row in self._begin(event)]
+        tasks = [
+            _Task(outcome.table, due.digest.chunk.dump, due, self._table_id(outcome.table))
+            for outcome in outcomes
+            for due in outcome.due
+            if self._awaits(outcome.table, due)
+        ]
+        rows += [due_row(task.table, task.due, task.table_id) for task in tasks]
+        if rows:
+            self.records.record(rows)
+        with self._moved:
+            for task in tasks:
+                self._of[task.table].found[task.due.digest.chunk.chunk] = (task.due, None)
+            self._tasks.extend(tasks)
+            self._moved.notify_all()
+        for event in events:
+            self._follow(event)
+
+    def _begin(self, event: EventSeen) -> Iterable[dict[str, object]]:
+        seen, held = event.seen.event, self._of.get(event.table)
+        if held is not None and seen.gsn <= held.gsn:
+            return  # of a batch that is done again
+        if held is not None and not held.is_over:
+            finding = Finding(Verdict.VOID, "another one of the table began")
+            yield table_row(event.table, held.name, held.gsn, event.seen.cut, "", None, finding)
+        with self._moved:
+            self._of[event.table] = _Verification(seen.dump, seen.gsn)
+        yield table_row(event.table, seen.dump, seen.gsn, event.seen.cut, "", None, None)
+
+    def _awaits(self, table: TableId, due: DueChunk) -> bool:
+        held, chunk = self._of.get(table), due.digest.chunk
+        return held is not None and held.name == chunk.dump and not held.is_over and chunk.chunk not in held.found
+
+    def _table_id(self, table: TableId) -> str:
+        held = open_table(f"{table.folder(self._lake)}/{CURRENT}")
+        return str(held.metadata().id) if held is not None else ""
+
+    def _follow(self, event: EventSeen) -> None:
+        seen, held = event.seen.event, self._of.get(event.table)
+        if held is None or held.is_over or seen.gsn <= held.gsn:
+            return
+        if seen.kind == ENDED and seen.dump == held.name:
+            self.records.record(
+                [table_row(event.table, held.name, held.gsn, event.seen.cut, seen.position, None, None)]
+            )
+            with self._moved:
+                held.ended = seen.position, event.seen.cut
+            self._conclude(event.table, held)
+        elif seen.kind in _GIVEN_UP_BY:
+            given_up = Finding(Verdict.VOID, _GIVEN_UP_BY[seen.kind])
+            self._over(event.table, held, event.seen.cut, "", None, given_up)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._moved:
+                self._is_idle = not self._tasks
+                self._moved.notify_all()
+                self._moved.wait_for(lambda: self._stopping or self._tasks)
+                if self._stopping:
+                    return
+                self._is_idle = False
+                task = self._tasks.popleft()
+            try:
+                self._do(task)
+            except Exception as failed:  # noqa: BLE001  (the thread's top: no verification may end the sink)
+                logger.warning("verification not recorded table=%s error=%s", task.table, type(failed).__name__)
+                with self._moved:
+                    self._tasks.appendleft(task)
+                    self._moved.wait_for(lambda: self._stopping, RETRY_SECONDS)
+
+    def _do(self, task: _Task) -> None:
+        held = self._of[task.table]
+        if held.name != task.verification or held.is_over:
+            return
+        began = time.monotonic()
+        finding = self._compared(task)
+        self.records.record([chunk_row(task.table, task.due, finding)])
+        with self._moved:
+            held.found[task.due.digest.chunk.chunk] = (task.due, finding)
+        seconds = time.monotonic() - began
+        chunk, rows = task.due.digest.chunk, finding.lake_rows
+        words = "chunk verified table=%s chunk=%d verdict=%s rows=%d seconds=%.3f"
+        logger.info(words, task.table, chunk.chunk, finding.verdict.value, rows, seconds)
+        self._conclude(task.table, held)
+
+    def _compared(self, task: _Task) -> Finding:
+        due = task.due
+        try:
+            if not task.table_id:  # the table has no row yet, nor ever had one
+                return compare(task.table, due.digest.chunk, due.digest.last_gsn, None, None)
+            if due.current_version is None or due.changelog_version is None:
+                return Finding(Verdict.UNKNOWN, "the lake was further than the chunk when it was to be compared")
+            folder = task.table.folder(self._lake)
+            current = DeltaTable(f"{folder}/{CURRENT}", version=due.current_version)
+            if str(current.metadata().id) != task.table_id:
+                return Finding(Verdict.VOID, "the lake's table was made anew")
+            changelog = DeltaTable(f"{folder}/{CHANGELOG}", version=due.changelog_version)
+            return compare(task.table, due.digest.chunk, due.digest.last_gsn, current, changelog)
+        except Exception as failed:  # noqa: BLE001  (whatever it is, the rows were not compared)
+            return Finding(Verdict.UNKNOWN, f"the lake could not be read at that version: {type(failed).__name__}")
+
+    def _conclude(self, table: TableId, held: _Verification) -> None:
+        """Once it has ended and all that was due is compared."""
+        with self._moved:
+            waits = held.ended is None or any(finding is None for _, finding in held.found.values())
+            if waits or held.is_over:
+                return
+            finding, rows = conclusion([(due, finding) for due, finding in held.found.values() if finding is not None])
+            assert held.ended is not None
+            position, cut = held.ended
+        self._over(table, held, cut, position, rows, finding)
+        words = "table verified table=%s verdict=%s rows=%d reason=%s"
+        logger.info(words, table, finding.verdict.value, rows, finding.reason or "none")
+
+    def _over(
+        self, table: TableId, held: _Verification, cut: int, position: str, rows: int | None, finding: Finding
+    ) -> None:
+        self.records.record([table_row(table, held.name, held.gsn, cut, position, rows, finding)])
+        held.is_over = True
+        self.records.forget_chunks(held.name)
+
+    def _read(self) -> None:
+        """What was due when a sink last ran."""
+        tasks: dict[tuple[str, int], _Task] = {}
+        for row in self.records.rows():
+            table = TableId(row["tenant"], row["source"], row["database"], row["table"])
+            held = self._of.get(table)
+            if row["chunk"] is None:
+                if held is None or held.name != row["verification"]:
+                    held = self._of[table] = _Verification(row["verification"], row["gsn"])
+                held.is_over = row["verdict"] != DUE
+                held.ended = (row["position"], row["cut"]) if row["position"] else held.ended
+                continue
+            if held is None or held.name != row["verification"]:
+                continue
+            name = (row["verification"], row["chunk"])
+            if row["verdict"] == DUE:
+                facts = json.loads(row["due"])
+                due = decode_due(facts["due"])
+                tasks.setdefault(name, _Task(table, row["verification"], due, facts["table_id"]))
+                held.found.setdefault(row["chunk"], (due, None))
+            elif name in tasks:
+                finding = Finding(Verdict(row["verdict"]), row["reason"], row["lake_rows"])
+                held.found[row["chunk"]] = (tasks.pop(name).due, finding)
+        self._tasks.extend(task for task in tasks.values() if not self._of[task.table].is_over)
+        for table, held in self._of.items():
+            self._conclude(table, held)
+
+
+def conclusion(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[Finding, int]:
+    """A table's verdict by those of its chunks, and how many rows of the source these had."""
+    by_lower = {}
+    for due, finding in sorted(found, key=lambda each: (each[0].digest.cut, each[0].digest.chunk.chunk)):
+        by_lower[due.digest.chunk.lower] = due.digest.chunk, finding  # the last reading of a range counts
+    lower, rows, lake_rows = "", 0, 0
+    verdicts: list[Finding] = []
+    while lower in by_lower:
+        chunk, finding = by_lower.pop(lower)
+        verdicts.append(finding)
+        rows, lake_rows, lower = rows + chunk.rows, lake_rows + finding.lake_rows, chunk.upper
+        if not lower:
+            break
+    else:
+        missing = Finding(Verdict.UNKNOWN, "a part of the table was not compared", lake_rows)
+        return _worst([*verdicts, missing], lake_rows), rows
+    return _worst(verdicts, lake_rows), rows
+
+
+def _worst(verdicts: Sequence[Finding], lake_rows: int) -> Finding:
+    for verdict in (Verdict.DIFFERS, Verdict.VOID, Verdict.UNKNOWN):
+        of_kind = [finding for finding in verdicts if finding.verdict is verdict]
+        if of_kind:
+            leaves = tuple(leaf for finding in of_kind for leaf in finding.leaves)
+            return Finding(verdict, of_kind[0].reason, lake_rows, leaves)
+    return Finding(Verdict.EQUAL, "", lake_rows)

@@ -1,0 +1,336 @@
+"""A chunk of a verification, compared with the lake: whether its leaves are what the current state holds.
+
+Comes in: a chunk's digest, and the table's current state, with its tail, at the Delta versions that end with the cut
+which named the chunk (H). Goes out: a `Finding`. Nothing is written.
+
+The source's rows were read at one moment between the chunk's number G and H. So the sums of the current state at H are
+compared first; then the changes between are taken back, transaction by transaction down to G, until the sums of all
+leaves are those of the source at one of these moments. Only where none fits the chunk differs. A change whose values
+before it the log does not have can't be taken back: what is not equal until there is unknown, and so is a leaf with
+rows that lack values.
+
+The lake's values are compared in the lake's types. Where the source's type is narrower, a column is brought to it only
+if that loses nothing; if it does, the rows are not the source's.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, UNREPRESENTABLE, ChangeType, source_column
+from menura.landing import LandedChunk, LandedDigest
+from menura.naming import lake_column
+from menura.row_hash import HashedRows
+
+from spark_sink.lake.delta_table import quoted, scan, schema_of
+from spark_sink.lake.tail import Rows, rows_of
+from spark_sink.landed.lake_schema import format_type
+from spark_sink.landed.landed_file import OWN_PREFIX
+from spark_sink.work import TableId
+
+#: what one hash takes at once
+PIECE_ROWS = 65_536
+WRAP = 1 << 64
+
+_UNKNOWN = "_menura_unknown"
+
+Key = tuple[int, ...]
+#: rows, and the sums of both hashes modulo 2^64
+Sums = tuple[int, int, int]
+
+
+class Verdict(StrEnum):
+    EQUAL = "equal"
+    DIFFERS = "differs"
+    #: it had to be given up
+    VOID = "void"
+    #: the lake or the log does not have all that would tell
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingLeaf:
+    """Keys above `lower` up to and with `upper`; empty: without bound."""
+
+    lower: Key
+    upper: Key
+    source_rows: int
+    lake_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    verdict: Verdict
+    reason: str = ""
+    lake_rows: int = 0
+    leaves: tuple[DifferingLeaf, ...] = ()
+
+
+class Incomparable(Exception):
+    """Says why nothing can be told of the chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the lake's rows are hashed as the source's were."""
+
+    digest: LandedDigest
+    lower: Key
+    upper: Key
+
+    @property
+    def names(self) -> list[str]:
+        """The lake's, in the order of the digest's columns."""
+        return [
+            name if name == UNREPRESENTABLE else lake_column(source_column(name)) for name, _ in self.digest.columns
+        ]
+
+    @property
+    def key(self) -> list[str]:
+        return [lake_column(source_column(name)) for name in self.digest.key]
+
+    @property
+    def bounds(self) -> list[Key]:
+        """Where leaves end, but the last."""
+        return [leaf.upper for leaf in self.digest.leaves[:-1]]
+
+    def leaf_bounds(self, leaf: int) -> tuple[Key, Key]:
+        ends = [self.lower, *self.bounds, self.upper]
+        return ends[leaf], ends[leaf + 1]
+
+
+def compare(
+    table: TableId, chunk: LandedChunk, last_gsn: int, current: DeltaTable | None, changelog: DeltaTable | None
+) -> Finding:
+    """`last_gsn`: of the cut that named the chunk, at whose end the tables are opened; None: there is none yet."""
+    assert chunk.digest is not None
+    try:
+        key_columns = len(chunk.digest.key)
+        plan = _Plan(chunk.digest, key_of(chunk.lower, key_columns), key_of(chunk.upper, key_columns))
+        rows = rows_of(table, current, changelog) if current is not None else None
+        return _Comparison(plan, chunk.gsn, last_gsn, rows, changelog).finding()
+    except Incomparable as why:
+        return Finding(Verdict.UNKNOWN, str(why))
+
+
+def key_of(bound: str, columns: int) -> Key:
+    """The numbers of a bound as a source writes it, without how it is ordered; none without a bound.
+
+    >>> key_of('["7","-9","#ab12"]', 2), key_of("", 2)
+    ((7, -9), ())
+    """
+    try:
+        found = tuple(int(text) for text in json.loads(bound)[:columns]) if bound else ()
+    except (ValueError, TypeError) as wrong:
+        raise Incomparable("a bound of the chunk is no key of integers") from wrong
+    if found and len(found) != columns:
+        raise Incomparable("a bound of the chunk has other columns than its key")
+    return found
+
+
+@dataclass(slots=True)
+class _Comparison:
+    plan: _Plan
+    gsn: int
+    last_gsn: int
+    #: of the current state, with its tail
+    rows: Rows | None
+    changelog: DeltaTable | None
+
+    def finding(self) -> Finding:
+        held, lacking = self._held()
+        source = [(leaf.rows, leaf.first_sum % WRAP, leaf.second_sum % WRAP) for leaf in self.plan.digest.leaves]
+        lake_rows = sum(rows for rows, _, _ in held)
+        best, is_known = held, True
+        if held != source:
+            for state in self._earlier(held):
+                if state is None:
+                    is_known = False
+                    break
+                if _differences(state, source) < _differences(best, source):
+                    best = state
+                if state == source:
+                    break
+        if best == source:
+            return Finding(Verdict.EQUAL, lake_rows=lake_rows)
+        differing = [leaf for leaf, (ours, theirs) in enumerate(zip(best, source, strict=True)) if ours != theirs]
+        if not is_known:
+            return Finding(Verdict.UNKNOWN, "the log lacks values from before changes in the meantime", lake_rows)
+        if lacking.issuperset(differing):
+            return Finding(Verdict.UNKNOWN, "rows of the lake lack values that no change has brought yet", lake_rows)
+        leaves = tuple(
+            DifferingLeaf(*self.plan.leaf_bounds(leaf), source[leaf][0], best[leaf][0])
+            for leaf in differing
+            if leaf not in lacking
+        )
+        return Finding(Verdict.DIFFERS, "rows differ", lake_rows, leaves)
+
+    def _held(self) -> tuple[list[Sums], set[int]]:
+        """The current state's sums by leaf, and the leaves with rows that lack values."""
+        sums = _nothing(len(self.plan.digest.leaves))
+        lacking: set[int] = set()
+        if self.rows is None:
+            return sums, lacking
+        names = [name for name in self.rows.schema.names if not name.startswith(OWN_PREFIX)]
+        for found in _pieces(self.rows.tables(names, self._condition(self.rows.schema))):
+            rows = found.filter(self._in_range(found))  # a tail's rows are of any range
+            leaves = self._leaves_of(rows)
+            sums = _added(sums, self._sums(rows, leaves))
+            if ABSENT in rows.column_names:
+                lacking.update(leaves.filter(rows[ABSENT].is_valid()).to_pylist())
+        return sums, lacking
+
+    def _earlier(self, held: list[Sums]) -> Iterator[list[Sums] | None]:
+        """The sums before each transaction, the last one first; None: what was before one is not known."""
+        state = held
+        for changes in self._transactions():
+            if pc.any(changes[_UNKNOWN]).as_py():
+                yield None
+                return
+            came = pc.is_in(changes[CHANGE_TYPE], pa.array([ChangeType.insert.name, ChangeType.update_postimage.name]))
+            for rows, sign in ((changes.filter(came), -1), (changes.filter(pc.invert(came)), 1)):
+                state = _added(state, self._sums(rows, self._leaves_of(rows)), sign)
+            yield state
+
+    def _transactions(self) -> Iterator[pa.Table]:
+        """Changes of the chunk's keys above its number, by transaction, the last one first."""
+        if self.changelog is None:
+            return
+        self._condition(schema_of(self.changelog))
+        between = (
+            f"{quoted(GSN)} > {self.gsn} AND {quoted(GSN)} <= {self.last_gsn}"
+            f" AND {quoted(CHANGE_TYPE)} <> '{ChangeType.snapshot.name}'"
+        )
+        query = f"SELECT * FROM t WHERE {between}"  # noqa: S608  (numbers, constants)
+        found = [pa.table(batch) for batch in scan(self.changelog, query)]
+        if not found:
+            return
+        changes = _judged(pa.concat_tables(found).sort_by(GSN))
+        changes = changes.filter(self._in_range(changes))
+        numbers = changes[TRANSACTION_ID].to_pylist()
+        runs = [[at for at, _ in run] for _, run in groupby(enumerate(numbers), key=lambda place: place[1])]
+        for run in reversed(runs):
+            yield changes.slice(run[0], len(run))
+
+    def _in_range(self, rows: pa.Table) -> pa.ChunkedArray:
+        inside: pa.ChunkedArray = rows[self.plan.key[0]].is_valid()
+        if self.plan.lower:
+            inside = pc.and_(inside, self._is_above(rows, self.plan.lower))
+        if self.plan.upper:
+            inside = pc.and_(inside, pc.invert(self._is_above(rows, self.plan.upper)))
+        return inside
+
+    def _is_above(self, rows: pa.Table, bound: Key) -> pa.ChunkedArray:
+        is_above: pa.ChunkedArray | None = None
+        for name, number in reversed(list(zip(self.plan.key, bound, strict=True))):
+            limit = pa.scalar(number, rows[name].type)
+            greater, equal = pc.greater(rows[name], limit), pc.equal(rows[name], limit)
+            is_above = greater if is_above is None else pc.or_(greater, pc.and_(equal, is_above))
+        assert is_above is not None
+        return is_above
+
+    def _condition(self, schema: pa.Schema) -> str:
+        """SQL for the chunk's keys. Raises `Incomparable` where the lake does not order them as numbers."""
+        for name in self.plan.key:
+            type_ = schema.field(name).type if name in schema.names else None
+            if type_ is None or not (pa.types.is_integer(type_) or (pa.types.is_decimal(type_) and type_.scale == 0)):
+                raise Incomparable(f"the lake's column {name}, of the key, is no integer")
+        parts = [_above(self.plan.key, self.plan.lower)] if self.plan.lower else []
+        parts += [f"NOT {_above(self.plan.key, self.plan.upper)}"] if self.plan.upper else []
+        return " AND ".join(parts) or "TRUE"
+
+    def _leaves_of(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Of each row how many leaves end below its key."""
+        found: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)])
+        for bound in self.plan.bounds:
+            found = pc.add(found, self._is_above(rows, bound).cast(pa.int32()))
+        return found
+
+    def _sums(self, rows: pa.Table, leaves: pa.ChunkedArray) -> list[Sums]:
+        if not rows.num_rows or not self.plan.digest.columns:
+            # a chunk without rows does not say what its columns would be: that there are rows is enough
+            counts = pc.value_counts(leaves.combine_chunks()).to_pylist() if rows.num_rows else []
+            counted = {each["values"]: each["counts"] for each in counts}
+            return [(counted.get(leaf, 0), 0, 0) for leaf in range(len(self.plan.digest.leaves))]
+        columns = [
+            _canonical(rows, name, format_)
+            for name, (_, format_) in zip(self.plan.names, self.plan.digest.columns, strict=True)
+        ]
+        names = [str(place) for place in range(len(columns))]
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        of_rows = leaves.combine_chunks()
+        numbers = of_rows.buffers()[1].slice(of_rows.offset * 4, rows.num_rows * 4)
+        return HashedRows(batch).sums_of(numbers, len(self.plan.digest.leaves))
+
+
+def _canonical(rows: pa.Table, name: str, format_: str) -> pa.Array:
+    """A column's values in the type in which the source's were hashed, if that holds them; else as they are."""
+    type_ = format_type(format_)
+    held = {found.lower(): found for found in rows.column_names}.get(name.lower())
+    if held is None:
+        return pa.nulls(rows.num_rows, type_)
+    values = rows[held].combine_chunks()
+    if values.type == type_:
+        return values
+    try:
+        narrowed = values.cast(type_, safe=False)
+        back = narrowed.cast(values.type, safe=False)
+    except pa.ArrowException:
+        return values
+    same = pc.or_(pc.equal(back, values).fill_null(False), pc.and_(values.is_null(), narrowed.is_null()))
+    if pa.types.is_floating(values.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(values), pc.is_nan(narrowed)).fill_null(False))
+    return narrowed if pc.all(same, min_count=0).as_py() else values
+
+
+def _judged(changes: pa.Table) -> pa.Table:
+    """With a column that says where the values before or after a change are not known. Raises `Incomparable`."""
+    kinds, gsns = changes[CHANGE_TYPE], changes[GSN]
+    if not pc.all(pc.is_in(kinds, pa.array(list(ChangeType.__members__)))).as_py():
+        raise Incomparable("all rows of the table were removed in the meantime")
+    # an update's two images have numbers that follow each other, or the one of the parent's change that caused it
+    before = gsns.filter(pc.equal(kinds, ChangeType.update_preimage.name)).combine_chunks()
+    has_before = pc.or_(pc.is_in(gsns, before), pc.is_in(pc.subtract(gsns, 1), before))
+    unknown = pc.and_(pc.equal(kinds, ChangeType.update_postimage.name), pc.invert(has_before))
+    if ABSENT in changes.column_names:
+        unknown = pc.or_(unknown, changes[ABSENT].is_valid())
+    return changes.append_column(_UNKNOWN, unknown)
+
+
+def _pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """In parts of a size that is hashed at once."""
+    for whole in tables:
+        for at in range(0, whole.num_rows, PIECE_ROWS):
+            yield whole.slice(at, PIECE_ROWS)
+
+
+def _above(key: Sequence[str], bound: Key) -> str:
+    """SQL: the key is greater.
+
+    >>> _above(["a", "b"], (1, 2))
+    '("a" > 1 OR ("a" = 1 AND ("b" > 2)))'
+    """
+    name, number = quoted(key[0]), bound[0]
+    if len(key) == 1:
+        return f"({name} > {number})"
+    return f"({name} > {number} OR ({name} = {number} AND {_above(key[1:], bound[1:])}))"
+
+
+def _nothing(leaves: int) -> list[Sums]:
+    return [(0, 0, 0)] * leaves
+
+
+def _added(to: list[Sums], more: list[Sums], sign: int = 1) -> list[Sums]:
+    return [
+        (rows + sign * count, (first + sign * one) % WRAP, (second + sign * two) % WRAP)
+        for (rows, first, second), (count, one, two) in zip(to, more, strict=True)
+    ]
+
+
+def _differences(state: list[Sums], source: list[Sums]) -> int:
+    return sum(ours != theirs for ours, theirs in zip(state, source, strict=True))

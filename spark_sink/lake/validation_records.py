@@ -1,0 +1,129 @@
+"""What verifications have found: rows of the Delta table LAKE/_menura/validation, which the driver writes.
+
+One row for each chunk whose cut the lake has (`verdict` due: it is still to be compared, and `due` says with what), one
+for what was found of it, and one for the table (`chunk` null) when its verification begins (due), ends, or is given up.
+The last row of a chunk, or of a table, is the one with the highest `number`. Once a table has its verdict, the rows of
+its chunks go, but those that say what is not equal.
+
+``verdict``  due, or `digests.Verdict`; never "equal" where something was not compared
+``leaves``   JSON array of {"lower", "upper", "source_rows", "lake_rows"}: key ranges in which rows differ
+"""
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+from menura.instants import now_us
+
+from spark_sink.lake.delta_table import open_table, scan
+from spark_sink.lake.digests import Finding, Verdict
+from spark_sink.lake.records import FOLDER, NUMBER, append_rows, table_facts
+from spark_sink.work import DueChunk, TableId
+
+#: what is found later
+DUE = "due"
+SCHEMA = pa.schema(
+    [
+        ("tenant", pa.string()),
+        ("source", pa.string()),
+        ("database", pa.string()),
+        ("table", pa.string()),
+        ("verification", pa.string()),
+        ("chunk", pa.int64()),
+        ("range", pa.int64()),
+        ("lower", pa.string()),
+        ("upper", pa.string()),
+        #: of the cut at whose end the lake was looked at; of a table its last one
+        ("cut", pa.int64()),
+        ("gsn", pa.int64()),
+        #: of the source
+        ("position", pa.string()),
+        ("read_at_us", pa.int64()),
+        ("source_rows", pa.int64()),
+        ("lake_rows", pa.int64()),
+        ("verdict", pa.string()),
+        ("reason", pa.string()),
+        ("leaves", pa.string()),
+        ("due", pa.string()),
+        ("at_us", pa.int64()),
+        (NUMBER, pa.int64()),
+    ]
+)
+
+
+class ValidationRecords:
+    def __init__(self, lake: str) -> None:
+        self.folder = f"{lake}/{FOLDER}/validation"
+        self._writing = threading.Lock()
+
+    def record(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Append rows. Raises `LakeRecordsUnwritable`."""
+        with self._writing:
+            append_rows(self.folder, [{**row, "at_us": now_us()} for row in rows], SCHEMA)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All there are, in the order in which they were written."""
+        held = open_table(self.folder)
+        query = f"SELECT * FROM t ORDER BY {NUMBER}, chunk NULLS FIRST"  # noqa: S608  (constants)
+        return [] if held is None else scan(held, query).read_all().to_pylist()
+
+    def forget_chunks(self, verification: str) -> None:
+        """Take away what its table's verdict has made needless. Raises `DeltaError`."""
+        kept = ", ".join(f"'{verdict}'" for verdict in Verdict if verdict is not Verdict.EQUAL)
+        with self._writing:
+            held = open_table(self.folder)
+            assert held is not None
+            held.delete(f"verification = '{verification}' AND chunk IS NOT NULL AND verdict NOT IN ({kept})")
+
+
+def due_row(table: TableId, due: DueChunk, table_id: str) -> dict[str, Any]:
+    """A chunk that is to be compared; `table_id`: Delta's, of the current state."""
+    return {
+        **_chunk_facts(table, due),
+        "verdict": DUE,
+        "reason": "",
+        "due": json.dumps({"table_id": table_id, "due": asdict(due)}, ensure_ascii=False),
+    }
+
+
+def chunk_row(table: TableId, due: DueChunk, finding: Finding) -> dict[str, Any]:
+    return {**_chunk_facts(table, due), **finding_facts(finding)}
+
+
+def table_row(
+    table: TableId, verification: str, gsn: int, cut: int, position: str, rows: int | None, finding: Finding | None
+) -> dict[str, Any]:
+    """`gsn`: of the event that began it. Without a finding it goes on; with a position, all of its chunks are there."""
+    said = {"verdict": DUE, "reason": ""} if finding is None else finding_facts(finding)
+    facts = {"verification": verification, "gsn": gsn, "cut": cut, "position": position, "source_rows": rows}
+    return {**table_facts(table), **facts, **said}
+
+
+def finding_facts(finding: Finding) -> dict[str, Any]:
+    leaves = [asdict(leaf) for leaf in finding.leaves]
+    return {
+        "verdict": finding.verdict.value,
+        "reason": finding.reason,
+        "lake_rows": finding.lake_rows,
+        "leaves": json.dumps(leaves) if leaves else None,
+    }
+
+
+def _chunk_facts(table: TableId, due: DueChunk) -> dict[str, Any]:
+    chunk = due.digest.chunk
+    return {
+        **table_facts(table),
+        "verification": chunk.dump,
+        "chunk": chunk.chunk,
+        "range": chunk.range,
+        "lower": chunk.lower,
+        "upper": chunk.upper,
+        "cut": due.digest.cut,
+        "gsn": chunk.gsn,
+        "position": chunk.position,
+        "read_at_us": chunk.read_at_us,
+        "source_rows": chunk.rows,
+    }

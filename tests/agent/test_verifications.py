@@ -1,0 +1,137 @@
+"""What an agent says of a table that is verified: digests of its rows, and no row. The source is one in memory."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from menura.row_hash import HashedRows
+from menura.v1 import snapshot_pb2
+
+from agent.columnar.encode import SnapshotRows
+from agent.snapshot import digest
+from agent.snapshot.digest import ChunkDigest, KeyUnordered
+from tests.agent.dump_ledger import Committed, Dump
+from tests.agent.dumping import agent_inside, wait_dumped
+from tests.agent.gateway_double import GatewayDouble
+from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, database, gateway
+from tests.agent.policed import agent_with
+from tests.memory_source.changes import fields_of, values_of
+from tests.memory_source.database import Column, MemoryDatabase, Row
+
+__all__ = ["database", "gateway"]
+
+WRAP = 1 << 64
+
+
+def hashed(rows: list[Row]) -> HashedRows:
+    fields = fields_of(COLUMNS)
+    arrays = [pa.array(values, field.type) for values, field in zip(values_of(COLUMNS, rows), fields, strict=True)]
+    return HashedRows(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
+
+
+def leaves_of(chunks: list[Committed]) -> list[tuple[int, int, int, int]]:
+    """Of each leaf its last key, rows and sums, where no chunk is the last of its range."""
+    return [
+        (leaf.upper[0] if leaf.upper else 0, leaf.rows, leaf.first_sum, leaf.second_sum)
+        for chunk in sorted(chunks, key=lambda chunk: (chunk.end.range, chunk.number))
+        for leaf in chunk.end.digest.leaves
+    ]
+
+
+def test_table_when_it_is_verified_then_its_leaves_are_the_sums_of_its_rows_and_no_row_is_sent(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "LEAF_ROWS", 40)
+    create(database, ORDERS, rows=1000)
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        wait_dumped(gateway, verification)
+    ledger = gateway.source("shop").ledger
+    assert ledger.received_rows == 0
+    rows = sorted(database.tables[ORDERS].rows, key=lambda row: int(str(row["id"])))
+    begin = 0
+    for upper, count, first, second in leaves_of(ledger.chunks):
+        assert hashed(rows[begin : begin + count]).sums() == (count, first, second)
+        assert count <= 40 and (not upper or rows[begin + count - 1]["id"] == upper)
+        begin += count
+    assert begin == 1000
+    (columns,) = {tuple((each.name, each.arrow_format) for each in chunk.end.digest.columns) for chunk in ledger.chunks}
+    assert columns == (*((column.name, column.arrow_format) for column in COLUMNS), ("_unrepresentable", "u"))
+
+
+def test_table_when_others_write_to_it_then_its_verification_ends_and_its_chunks_follow_each_other(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(database, ORDERS, rows=1000)
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)), Writers(database, ORDERS, 1, 3000):
+        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        wait_dumped(gateway, verification)
+    assert verification.dumped is not None and verification.dumped.position
+
+
+@pytest.mark.parametrize(
+    ("columns", "found"),
+    [
+        ((Column("id", "l"), *COLUMNS[1:]), "no key in whose order"),
+        ((Column("id", "l"), Column("name", "u", key=1), *COLUMNS[2:]), "are no integers"),
+    ],
+)
+def test_table_when_the_lake_could_not_find_its_leaves_then_its_verification_is_impossible_and_says_why(
+    columns: tuple[Column, ...], found: str, database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tests.memory_source.tables._key_of", lambda row, key: tuple(str(row[name]) for name in key))
+    monkeypatch.setattr("tests.memory_source.tables._values", lambda bound: ("",))
+    create(database, ORDERS, rows=5, columns=columns)
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        verification: Dump = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        gateway.wait(lambda: verification.failed)
+    assert verification.failed is not None
+    assert verification.failed.code == "VERIFICATION_IMPOSSIBLE"
+    assert found in verification.failed.found
+    assert ORDERS in gateway.source("shop").tables and not gateway.source("shop").ledger.chunks
+
+
+def test_table_when_its_hosts_policy_keeps_columns_back_then_no_hash_has_them(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create(database, ORDERS, rows=20)
+    gateway.sync("shop", ORDERS, now=True)
+    policy = "default: closed\ndatabases: {shop: {orders: {columns: [id, name]}}}\n"
+    with agent_with(config(tmp_path, gateway.address), policy):
+        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        wait_dumped(gateway, verification)
+    (chunk, *_) = gateway.source("shop").ledger.chunks
+    assert [column.name for column in chunk.end.digest.columns] == ["id", "name", "_unrepresentable"]
+
+
+def batch(*keys: tuple[int, int]) -> SnapshotRows:
+    columns = {"a": pa.array([key[0] for key in keys], pa.uint8()), "b": pa.array([key[1] for key in keys], pa.int32())}
+    return SnapshotRows(len(keys), "00ff", pa.record_batch(columns))
+
+
+def test_digest_when_rows_come_in_batches_then_leaves_go_on_over_them_and_end_with_their_last_keys() -> None:
+    made = ChunkDigest(("a", "b"), '["1","-3","#order"]', leaf_rows=2)
+    for rows in (batch((1, -2)), batch((1, 5), (2, -9)), batch(), batch((2, 0), (2, 1))):
+        made.add(rows)
+    found = made.message()
+    assert [(list(leaf.upper), leaf.rows) for leaf in found.leaves] == [([1, 5], 2), ([2, 0], 2), ([], 1)]
+    assert list(found.key) == ["a", "b"]
+    whole = ChunkDigest(("a", "b"), "")
+    whole.add(batch((1, -2), (1, 5), (2, -9), (2, 0), (2, 1)))
+    (leaf,) = whole.message().leaves
+    assert leaf.first_sum % WRAP == sum(each.first_sum for each in found.leaves) % WRAP
+    assert leaf.second_sum % WRAP == sum(each.second_sum for each in found.leaves) % WRAP
+
+
+def test_digest_when_a_chunk_has_no_rows_then_is_one_leaf_of_none() -> None:
+    assert ChunkDigest(("a",), "").message() == snapshot_pb2.Digest(key=["a"], leaves=[snapshot_pb2.Leaf()])
+
+
+@pytest.mark.parametrize("keys", [[(2, 1), (1, 1)], [(1, 2), (1, 1)], [(1, 1), (1, 1)], [(0, 3)]])
+def test_digest_when_keys_do_not_rise_then_is_refused(keys: list[tuple[int, int]]) -> None:
+    with pytest.raises(KeyUnordered):
+        ChunkDigest(("a", "b"), '["0","3","#order"]').add(batch(*keys))
