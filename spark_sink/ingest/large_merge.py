@@ -174,13 +174,21 @@ def keyless_effect(staged: DataFrame, current: DataFrame) -> DataFrame:
         .withColumn("_menura_place", F.row_number().over(last_first))
         .where("_menura_place = 1")
     )
-    held = current.groupBy(ROW_HASH).agg(F.count(F.lit(1)).alias("_menura_held"))
-    counted = sums.join(held, ROW_HASH, "left").fillna(0, ["_menura_held"])
+    numbers = F.count(F.lit(1)).alias("_menura_held"), F.max(COPY).alias("_menura_greatest")
+    counted = sums.join(current.groupBy(ROW_HASH).agg(*numbers), ROW_HASH, "left")
+    counted = counted.fillna({"_menura_held": 0, "_menura_greatest": -1})
     after = F.col("_menura_total") + F.greatest(F.col("_menura_held"), -F.col("_menura_least"))
-    counted = counted.withColumn("_menura_after", after).where("_menura_after <> _menura_held")
-    copies = F.sequence(F.least("_menura_held", "_menura_after"), F.greatest("_menura_held", "_menura_after") - 1)
-    numbered = counted.withColumn(COPY, F.explode(copies))
-    return numbered.withColumn(DELETED, F.col(COPY) >= F.col("_menura_after"))
+    counted = counted.withColumn("_menura_after", after)
+    first = F.greatest("_menura_greatest", F.lit(-1)) + 1
+    added = counted.where("_menura_after > _menura_held")
+    new = F.sequence(first, first + F.col("_menura_after") - F.col("_menura_held") - 1)
+    added = added.withColumn(COPY, F.explode(new)).withColumn(DELETED, F.lit(False))
+    gone = counted.where("_menura_after < _menura_held").drop(COPY).join(current.select(ROW_HASH, COPY), ROW_HASH)
+    highest_first = Window.partitionBy(ROW_HASH).orderBy(column(COPY).desc())
+    gone = gone.withColumn("_menura_rank", F.row_number().over(highest_first))
+    gone = gone.where("_menura_rank <= _menura_held - _menura_after").withColumn(DELETED, F.lit(True))
+    names = list(map(column, staged.columns))
+    return added.select(*names).unionByName(gone.select(*names))
 
 
 def column(name: str) -> Column:

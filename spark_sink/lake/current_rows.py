@@ -4,8 +4,9 @@ Comes in: the Delta table and rows or keys in its columns. Goes out: rows, or a 
 """
 
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
+from heapq import heappush, heappushpop
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,14 +45,19 @@ def read_rows(current: DeltaTable, match: Sequence[str], keys: set[Key], from_gs
     return pa.concat_tables(found)
 
 
-def copies_held(current: DeltaTable, hashes: pa.ChunkedArray) -> Counter[bytes]:
-    """How many copies of each of these rows the lake has."""
-    held: Counter[bytes] = Counter()
+def copies_held(current: DeltaTable, hashes: pa.ChunkedArray, most: int) -> dict[bytes, list[int]]:
+    """Of each of these rows the highest copy numbers that the lake has, at most so many, in order."""
+    held: defaultdict[bytes, list[int]] = defaultdict(list)
     wanted = hashes.unique()
-    for batch in scan(current, "SELECT _menura_row FROM t"):
-        column = batch.column(0)
-        held.update(column.filter(pc.is_in(column, wanted)).to_pylist())
-    return held
+    for batch in scan(current, f"SELECT {ROW_HASH}, {COPY} FROM t"):  # noqa: S608  (constants)
+        found = batch.filter(pc.is_in(batch.column(0), wanted))
+        for row, copy in zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True):
+            copies = held[row]
+            if len(copies) < most:
+                heappush(copies, copy)
+            else:
+                heappushpop(copies, copy)
+    return {row: sorted(copies) for row, copies in held.items()}
 
 
 def unknown_texts(current: DeltaTable) -> list[str]:
@@ -69,11 +75,13 @@ def merge_effect(
     transactions: Transactions,
     bounds: KeyBounds | None = None,
 ) -> None:
-    """One commit: a MERGE, or a plain append where the table is empty. Always commits, for its transactions' sake.
+    """One commit: a MERGE, or a plain append where no row of the table can be one of the effect's: it is empty, or the
+    effect has new copies of rows without a key alone. Always commits, for its transactions' sake.
 
     `bounds` of the effect's keys have it skip files where it is large, too.
     """
-    if current.get_add_actions().num_rows == 0 or effect.num_rows == 0:
+    is_new = list(match) == [ROW_HASH, COPY] and not pc.any(effect[DELETED]).as_py()
+    if is_new or current.get_add_actions().num_rows == 0 or effect.num_rows == 0:
         append(current, effect.filter(pc.invert(effect[DELETED])).select(schema_of(current).names), transactions)
         return
     deleted = f"s.{quoted(DELETED)}"

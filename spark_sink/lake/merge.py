@@ -36,12 +36,14 @@ from spark_sink.lake.derived_rows import FollowedRange
 from spark_sink.lake.key_bounds import key_bounds
 from spark_sink.lake.logged_changes import LoggedChanges
 from spark_sink.lake.net_effect import (
+    DELETED,
     KEY_TEXT,
     ROW_HASH,
     in_order,
     key_text,
     keyed_effect,
     keyless_effect,
+    needs_copies,
     unknown_hashes,
     with_kept_numbers,
 )
@@ -193,8 +195,11 @@ def effect_on(
         effect = keyed_effect(rows, match)
     else:  # `check_steps` has seen that its rows are whole
         rows = rows.select([name for name in rows.column_names if name != CHANGE_TYPE])
-        columns = own_columns(rows, layout)
-        less_known = unknown_hashes(rows, columns, unknown_texts(current))
-        hashes = pa.chunked_array([*rows[ROW_HASH].chunks, *less_known], pa.binary())
-        effect = keyless_effect(rows, copies_held(current, hashes), less_known)
+        if needs_copies(rows):
+            less_known = unknown_hashes(rows, own_columns(rows, layout), unknown_texts(current))
+            hashes = pa.chunked_array([*rows[ROW_HASH].chunks, *less_known], pa.binary())
+            deleted = pc.sum(rows[DELETED]).as_py() or 0
+            effect = keyless_effect(rows, copies_held(current, hashes, max(1, deleted)), less_known)
+        else:
+            effect = keyless_effect(rows, {})
     return effect, match

@@ -3,10 +3,11 @@
 Keyed tables: the last change of a key decides, by `_gsn` and, within an update, its postimage after its
 preimage. An update of the key itself ends the old key with its preimage and begins the new one.
 
-Keyless tables are multisets. A row is known by the hash of its values and by its copy number: n equal rows
-are copies 0 to n-1, an insert adds the next number, a delete takes the highest away. So equal rows never
-need to be told apart, and the same MERGE serves both kinds. Nulls do not enter the hash: a column added
-later, null in the rows before it, changes no row's hash.
+Keyless tables are multisets. A row is known by the hash of its values and by its copy number, which no equal row
+has: an insert's is its `_gsn` below zero, so that nobody has to look for equal rows and inserts alone are an append;
+rows of one number, as of a dump, count up from 0. A delete takes the highest away. So equal rows never need to be told
+apart, and the same MERGE serves both kinds. Nulls do not enter the hash: a column added later, null in the rows before
+it, changes no row's hash.
 
 A row of which some columns are unknown (its `_absent` names them, and is in its hash) is known by the others. A delete
 takes an equal row away; where there is none, one that is equal in all that is known of it. So the lake's rows stay
@@ -15,8 +16,7 @@ those of the source: had an equal row been there as well, it would be the other 
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,38 +70,68 @@ def keyed_effect(ordered: pa.Table, key: list[str]) -> pa.Table:
     return ordered.take(last)
 
 
-def keyless_effect(ordered: pa.Table, held: Counter[bytes], less_known: Sequence[pa.Array] = ()) -> pa.Table:
+class _Copies:
+    """Copy numbers of one row while changes are followed."""
+
+    def __init__(self, held: Sequence[int]) -> None:
+        self.held = frozenset(held)
+        self.alive = list(held)
+        self._used = set(held)
+        self._next = max([-1, *held]) + 1
+
+    def add(self, gsn: int) -> None:
+        number = -gsn
+        if number in self._used:
+            number, self._next = self._next, self._next + 1
+        self._used.add(number)
+        self.alive.append(number)
+
+    def changed(self) -> list[int]:
+        return sorted(self.held.symmetric_difference(self.alive))
+
+
+def keyless_effect(
+    ordered: pa.Table, held: Mapping[bytes, Sequence[int]], less_known: Sequence[pa.Array] = ()
+) -> pa.Table:
     """Copies to add and to take away.
 
-    `ordered` has `_menura_row`, and a `_menura_copy` that is filled here; `held` counts the copies in the lake.
+    `ordered` has `_menura_row`, and a `_menura_copy` that is filled here; `held` has the copies that the lake has
+    (`copies_held`), where `needs_copies` says that they matter.
     `less_known` are the rows' hashes with columns unknown, fewest first (`unknown_hashes`).
     A delete of a row that the lake does not hold (a sync that began after the row) changes nothing.
     """
     hashes = ordered[ROW_HASH].to_pylist()
     others = [found.to_pylist() for found in less_known]
-    after = Counter({row: held[row] for row in {*hashes, *(row for found in others for row in found)}})
+    of_row = {row: _Copies(held.get(row, ())) for row in {*hashes, *(row for found in others for row in found)}}
     last: dict[bytes, int] = {}
-    for place, (row, deleted) in enumerate(zip(hashes, ordered[DELETED].to_pylist(), strict=True)):
+    numbered = zip(hashes, ordered[DELETED].to_pylist(), ordered[GSN].to_pylist(), strict=True)
+    for place, (row, deleted, gsn) in enumerate(numbered):
         taken = row
-        if deleted and not after[row]:
-            taken = next((found[place] for found in others if after[found[place]]), row)
-        after[taken] = max(0, after[taken] - 1) if deleted else after[taken] + 1
+        if deleted and not of_row[row].alive:
+            taken = next((found[place] for found in others if of_row[found[place]].alive), row)
+        if deleted:
+            del of_row[taken].alive[-1:]
+        else:
+            of_row[row].add(gsn)
         if taken == row:
             last[row] = place
         else:
             last.setdefault(taken, place)  # its values are of no matter: it only goes
-    rows: list[bytes] = []
-    copies: list[int] = []
-    for row, count in after.items():
-        changed = range(min(count, held[row]), max(count, held[row]))
-        rows.extend(row for _ in changed)
-        copies.extend(changed)
-    effect = ordered.take(pa.array([last[row] for row in rows], pa.int64()))
-    deleted = pa.array([copy >= after[row] for row, copy in zip(rows, copies, strict=True)], pa.bool_())
-    columns = {DELETED: deleted, COPY: pa.array(copies, pa.int64()), ROW_HASH: pa.array(rows, pa.binary())}
+    changed = [(row, copy, copy in copies.held) for row, copies in of_row.items() for copy in copies.changed()]
+    effect = ordered.take(pa.array([last[row] for row, _, _ in changed], pa.int64()))
+    columns = {
+        DELETED: pa.array([deleted for _, _, deleted in changed], pa.bool_()),
+        COPY: pa.array([copy for _, copy, _ in changed], pa.int64()),
+        ROW_HASH: pa.array([row for row, _, _ in changed], pa.binary()),
+    }
     for name, values in columns.items():
         effect = effect.set_column(effect.schema.get_field_index(name), name, values)
     return effect
+
+
+def needs_copies(rows: pa.Table) -> bool:
+    """Whether what the lake holds decides which copies these rows of a table without a key add or take away."""
+    return bool(pc.any(rows[DELETED]).as_py()) or pc.count_distinct(rows[GSN]).as_py() < rows.num_rows
 
 
 def unknown_hashes(rows: pa.Table, columns: list[str], absent: Sequence[str]) -> list[pa.Array]:

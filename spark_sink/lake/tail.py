@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE, ChangeType
 
 from spark_sink.lake.current_rows import match_columns, merge_effect
 from spark_sink.lake.delta_table import (
@@ -41,6 +41,7 @@ from spark_sink.lake.merge import effect_on
 from spark_sink.lake.net_effect import DELETED, KEY_TEXT
 from spark_sink.lake.partial_rows import has_partial, row_keys
 from spark_sink.lake.steps import Segment, Step
+from spark_sink.landed.landed_file import LandedPart
 from spark_sink.work import TableId
 
 MERGE_SECONDS = 60
@@ -138,6 +139,8 @@ def may_wait(
         for name in match_columns(schema_of(current), layouts[0].key)
     ):
         return False  # there is more than one zero, and what is no number equals itself nowhere but in a MERGE
+    if tail is None and not layouts[0].key and _inserts_alone(parts):
+        return False  # that is an append
     rows, size = sum(part.file.rows for part in parts), sum(part.file.bytes for part in parts)
     if tail is not None:
         waited_us = now_us - tail.since_us
@@ -146,6 +149,11 @@ def may_wait(
         more_rows, more_bytes = _size(changelog, tail.merged.gsn)
         rows, size = rows + more_rows, size + more_bytes
     return rows <= waiting.most_rows and size <= waiting.most_bytes(table_bytes)
+
+
+def _inserts_alone(parts: Sequence[LandedPart]) -> bool:
+    inserts = pa.array([ChangeType.insert.name])
+    return all(pc.all(pc.is_in(rows[CHANGE_TYPE], inserts)).as_py() for part in parts for rows in part.tables())
 
 
 @dataclass(frozen=True, slots=True)

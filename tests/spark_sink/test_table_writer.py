@@ -380,3 +380,24 @@ def test_a_delete_of_a_row_that_the_lake_lacks_when_applied_then_later_rows_are_
     apply_entries(writer.folder, lake)
     assert lake_rows(lake, EVENTS) == [{"kind": "x", "value": 1.0}]
     assert lake_rows(lake, ORDERS) == [order(8, 5)]
+
+
+def test_inserts_without_a_key_when_equal_rows_are_there_then_they_are_appended_and_each_can_be_deleted(
+    writer: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table("t", {"v": pa.int32()}, key=())
+    one, two = insert(v=1), insert(v=2)
+    for changes in ([one, two, one], [one, one], [two]):
+        writer.cut((table, changes))
+    with monkeypatch.context() as patched:
+        patched.setattr(merge, "copies_held", None)  # nobody looks what is there
+        for number in (1, 2, 3):
+            apply_entries(writer.folder, lake, first=number, last=number)
+    current = open_table(f"{table_id(table).folder(str(lake))}/current")
+    assert current is not None and "MERGE" not in {found["operation"] for found in current.history()}
+    left = [1, 1, 1, 1, 2, 2]
+    for value in (1, 2, 1, 1, 2):
+        writer.cut((table, [delete(v=value), one, delete(v=1), delete(v=3)]))
+        apply_entries(writer.folder, lake, first=writer.entry)
+        left.remove(value)
+        assert lake_rows(lake, table) == [{"v": each} for each in left]
