@@ -4,6 +4,7 @@ import pytest
 
 from tests.e2e import every_type
 from tests.e2e.lake import wait_for_changelog, wait_until_equal
+from tests.e2e.verified import wait_until_verified
 from tests.oracle import count_changes
 from tests.servers import Flavor, Server
 from tests.stack import Stack
@@ -23,6 +24,7 @@ def test_every_type_when_inserted_updated_and_deleted_then_lake_equals_source(
         every_type.change(database, flavor, first_half=False)
         tables = ["every_type"]
         wait_until_equal(running.lake, running.tenant, flavor, database, every_type.DATABASE, tables)
+        wait_until_verified(running, flavor, every_type.DATABASE, "every_type")
         logged = count_changes(database, every_type.DATABASE)["every_type"]
         wait_for_changelog(running.lake, running.tenant, flavor, every_type.DATABASE, "every_type", logged)
 

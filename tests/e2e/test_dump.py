@@ -12,6 +12,7 @@ from menura.landing import LandedChunk, decode_entry
 
 from tests.e2e import churn
 from tests.e2e.lake import wait_until_equal
+from tests.e2e.verified import wait_until_verified
 from tests.servers import Flavor, Server, replica_of, server
 from tests.stack import Process, Stack, stack, wait_for
 
@@ -61,6 +62,7 @@ def test_dump_when_rows_and_keys_change_meanwhile_then_the_lake_equals_the_sourc
         for table in churn.TABLES:
             running.start_sync(source, database, table, "dump")
         wait_until_dumped(running, source, len(churn.TABLES))
+        wait_until_verified(running, source, database, "numbers")
     with running.agent(source, {source: origin}, **SMALL_CHUNKS):
         wait_until_equal(running.lake, running.tenant, source, origin, database, churn.TABLES)
     views = [running.table(source, database, table) for table in churn.TABLES]

@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e import postgresql_types
 from tests.e2e.postgresql_lake import DATABASE, agent, changelog, may_publish, wait_until_equal
+from tests.e2e.verified import wait_until_verified
 from tests.postgres import SourceServer, source_server
 from tests.stack import Stack, wait_for
 
@@ -76,6 +77,8 @@ def test_every_type_when_dumped_and_changed_then_lake_equals_source(
             wait_until_equal(running, source, shop, "every_type")
         postgresql_types.change(shop, DATABASE)
         wait_until_equal(running, source, shop, "every_type")
+        if start == "dump":
+            wait_until_verified(running, source, "public", "every_type")
 
 
 def test_columns_when_their_names_differ_in_case_alone_then_the_lake_has_each(
