@@ -88,6 +88,11 @@ bench-lake: ## CPU of the lake's batches beside Delta's own MERGE, into build/be
 	@.ci/setup environment jars
 	@$(PYTHON) -m tests.bench.lake $(CASES) --rows $(or $(ROWS),2000000) --many-rows $(or $(MANY_ROWS),0)
 
+.PHONY: bench-verify
+bench-verify: ## CPU of a verification at the agent and in the sink, into build/bench-verify.json (ROWS=2000000)
+	@.ci/setup environment mysql
+	@$(PYTHON) -m tests.bench.verify --rows $(or $(ROWS),2000000)
+
 .PHONY: dist
 dist: ## sdist and wheel, into dist/
 	@.ci/setup environment

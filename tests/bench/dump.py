@@ -1,6 +1,7 @@
-"""A dump's reader alone: one SELECT over one connection, to Arrow columns, or to these as they travel.
+"""A dump's reader alone: one SELECT over one connection, to Arrow columns, to these as they travel, or to digests.
 
-`python -m tests.bench.dump [--encode] HOST PORT TABLE ROWS` ('menura-dump', without --encode 'menura-select')
+`python -m tests.bench.dump [--encode | --digest] HOST PORT TABLE ROWS` ('menura-dump', 'menura-digest', and without
+either 'menura-select')
 """
 
 import sys
@@ -8,6 +9,7 @@ import sys
 from agent.columnar.encode import encode_snapshot
 from agent.config_entries import Secret
 from agent.filter import Filter
+from agent.snapshot.digest import ChunkDigest
 from agent.sources.mysql.config import MysqlConfig, ServerConfig, ServerTls, TlsMode
 from agent.sources.mysql.ddl.model import Server as DefinitionServer
 from agent.sources.mysql.ddl.model import TableDefinition
@@ -18,8 +20,8 @@ from agent.sources.mysql.snapshot.statements import prepare, unchunked_statement
 
 
 def main() -> None:
-    encode = sys.argv[1] == "--encode"
-    host, port, name, rows = sys.argv[1 + encode :]
+    *option, host, port, name, rows = sys.argv[1:]
+    digest = ChunkDigest(("id",), "") if option == ["--digest"] else None
     table = ("bench", name)
     # without TLS, as the peer reads
     at = ServerConfig(host, "menura", int(port), Secret("menura-secret"), ServerTls(TlsMode.DISABLED))
@@ -35,8 +37,10 @@ def main() -> None:
     seen = 0
     for batch in reading:
         seen += batch.row_count
-        if encode:
+        if option == ["--encode"]:
             encode_snapshot(batch)
+        elif digest is not None:
+            digest.add(batch)
     if seen != int(rows) or reading.result.rows != seen:
         raise SystemExit(f"{seen} rows read, {rows} expected")
 
