@@ -178,7 +178,8 @@ class _Comparison:
             return sums, lacking
         names = [name for name in self.rows.schema.names if not name.startswith(OWN_PREFIX)]
         for found in _pieces(self.rows.tables(names, self._condition(self.rows.schema))):
-            rows = found.filter(self._in_range(found))  # a tail's rows are of any range
+            inside = self._in_range(found)  # a tail's rows are of any range
+            rows = found if pc.all(inside, min_count=0).as_py() else found.filter(inside)
             leaves = self._leaves_of(rows)
             sums = _added(sums, self._sums(rows, leaves))
             if ABSENT in rows.column_names:
@@ -246,9 +247,15 @@ class _Comparison:
 
     def _leaves_of(self, rows: pa.Table) -> pa.ChunkedArray:
         """Of each row how many leaves end below its key."""
-        found: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)])
+        ends = pc.min_max(rows[self.plan.key[0]]).as_py()
+        if ends["min"] is None:
+            return pa.chunked_array([pa.array([], pa.int32())])
+        # of rows that are near to each other most bounds are on one side
+        below = sum(bound[0] < ends["min"] for bound in self.plan.bounds)
+        found: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(below, pa.int32()), rows.num_rows)])
         for bound in self.plan.bounds:
-            found = pc.add(found, self._is_above(rows, bound).cast(pa.int32()))
+            if ends["min"] <= bound[0] <= ends["max"]:
+                found = pc.add(found, self._is_above(rows, bound).cast(pa.int32()))
         return found
 
     def _sums(self, rows: pa.Table, leaves: pa.ChunkedArray) -> list[Sums]:
