@@ -28,12 +28,7 @@ def ahead_document(ahead: Iterable[LandedAhead]) -> list[Document]:
 
 
 def ahead_from(documents: Iterable[Mapping[str, Any]]) -> tuple[LandedAhead, ...]:
-    return tuple(
-        LandedAhead(
-            landing.position_from(part["position"]), tuple((database, table) for database, table in part["tables"])
-        )
-        for part in documents
-    )
+    return tuple(map(landing.decode_ahead, documents))
 
 
 def position_text(document: Mapping[str, Any] | None) -> str:

@@ -56,6 +56,7 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
         .where(Lake.id == lake_id)
         .values(
             url=report.url, landing=report.landing, run=report.run, number=report.number, entry=report.entry,
+            durable_entry=report.durable_entry,
             complete=not report.more or (lake is not None and lake.complete),
             waiting_since_us=report.waiting_since_us, received_at_us=at_us,
             problem=None if report.problem is None else asdict(report.problem),

@@ -323,6 +323,8 @@ class Sync(Base):
     unlogged: Mapped[dict[str, Any] | None]
     #: dumps an hour that a lake may ask for, by the agent's policy; 0: none
     lake_rereads_per_hour: Mapped[int] = mapped_column(default=0)
+    #: the last event FOREIGN_KEYS of the log, as `LandedEvent`; none: it has none
+    foreign_keys: Mapped[dict[str, Any] | None]
     ignored_columns: Mapped[list[Any]]
     rows: Mapped[int] = mapped_column(default=0)
     bytes: Mapped[int] = mapped_column(default=0)
@@ -651,6 +653,8 @@ class Lake(Base):
     complete: Mapped[bool] = mapped_column(default=False)
     #: of its cut log: all up to it is in the lake
     entry: Mapped[int] = mapped_column(default=0)
+    #: the same, and no restart of the sink needs an entry up to it again
+    durable_entry: Mapped[int] = mapped_column(default=0, server_default="0")
     waiting_since_us: Mapped[int] = mapped_column(default=0)
     #: what ended the sink: {code, message}
     problem: Mapped[dict[str, Any] | None]

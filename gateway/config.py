@@ -50,6 +50,8 @@ class GatewayConfig:
     hello_seconds: float = 10
     #: an open cut with rows that hears nothing of its agent for so long, though it could, is dropped
     open_cut_seconds: float = 300
+    #: how long landed files and log entries are kept at least; 0: for ever
+    keep_landing_hours: int = 24
     #: threads that decode batches and write Parquet
     landing_threads: int = 2
 

@@ -22,7 +22,7 @@ def _counter(meaning: str) -> int:
 
 @dataclass(slots=True)
 class GatewayMetrics:
-    """Only ever grow; changed on the event loop alone, read from any thread."""
+    """Only ever grow; each is changed by one thread alone, read from any thread."""
 
     menura_session_streams_total: int = _counter("Streams that agents have opened.")
     menura_session_errors_total: int = _counter("Streams that have ended with an error.")
@@ -46,6 +46,15 @@ class GatewayMetrics:
     menura_log_entries_total: int = _counter("Entries of the cut log written.")
     menura_log_conflicts_total: int = _counter("Times that another gateway had written the log's next entry.")
     menura_log_commit_us_total: int = _counter("Microseconds spent committing entries of the cut log.")
+    menura_retention_entries_total: int = _counter("Entries of the cut log that were removed, with their files.")
+    menura_retention_files_total: int = _counter("Landed files that were removed.")
+    menura_retention_bytes_total: int = _counter("Bytes of landed files that were removed.")
+    menura_retention_held_turns_total: int = _counter(
+        "Looks, one a minute, at which landed files were an hour over their time and something needed them."
+    )
+    menura_retention_silent_lake_turns_total: int = _counter(
+        "Those of them at which it was a lake that had said nothing for 7 days."
+    )
     menura_registry_failures_total: int = _counter("Times that the database was away.")
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Protocol
 
+from menura.horizon import Horizon
 from menura.landing import LandedAhead, LandedPosition, LogEntry
 from menura.naming import TableName
 
@@ -404,6 +405,18 @@ class Held:
     last_entry: int
 
 
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """Up to where nobody needs the cut log any more, and who needs what comes next."""
+
+    #: all up to it is in the database, and in every lake for good; 0: nothing is
+    entry: int
+    #: in words; '': nobody, but that more has not been committed
+    held_by: str = ""
+    #: when the lake of which `held_by` speaks was heard last; 0: never, or it speaks of none
+    heard_at_us: int = 0
+
+
 #: waits so many seconds; whether something may be new. Raises `RegistryUnavailable`
 WaitForChange = Callable[[float], bool]
 
@@ -541,6 +554,15 @@ class Registry(Protocol):
 
         With the last entry the quarantine ends. Entries come in order.
         """
+
+    def removable(self, landing: str) -> Removable:
+        """See there. Lakes are those whose sinks have reported to the database; without any nothing is removable."""
+
+    def horizon(self, landing: str, identity: str, first_entry: int, at_us: int) -> Horizon:
+        """What the database has by the log, at one moment."""
+
+    def apply_horizon(self, landing: str, horizon: Horizon) -> None:
+        """In place of all entries up to its own; idempotent. What the database has of before is replaced."""
 
     def committed(self, key: SourceKey) -> SourceCommitted: ...
 

@@ -46,6 +46,7 @@ from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.cut_log import CutLog
+from gateway.landing.retention import Retention
 from gateway.landing_parts import LandingParts
 from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
@@ -71,6 +72,7 @@ REGISTRY_RETRY_SECONDS = 1.0
 QUARANTINE_SECONDS = 1.0
 #: of heartbeats: an agent that misses so many makes room for another process of its name
 SILENT_INTERVALS, LEAST_INTERVAL_SECONDS = 3, 1.0
+HOUR_US = 3_600_000_000
 #: how often the clock is looked at again, which somebody may set
 CLOCK_SECONDS = 60.0
 
@@ -196,6 +198,7 @@ async def serve(
                 standings.run(),
                 heartbeats.run(),
                 *identity,
+                *_retention_tasks(config, storage, log, registry, metrics),
                 _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
                 wait_for_stop(),
             )
@@ -256,6 +259,14 @@ async def _reapply(log: CutLog, registry: Registry, *, asked: bool, told: set[st
             told.add(str(unreadable))
         else:
             logger.info("source tried again: source=%s in_quarantine=%s", held.key, not is_over)
+
+
+def _retention_tasks(
+    config: GatewayConfig, storage: Store, log: CutLog, registry: Registry, metrics: GatewayMetrics
+) -> list[Coroutine[Any, Any, None]]:
+    if not config.keep_landing_hours:
+        return []
+    return [Retention(storage, log, registry, config.keep_landing_hours * HOUR_US, metrics).run()]
 
 
 def _tls(config: GatewayConfig, authority: Authority | None) -> AuthorityTls | FilesTls | None:

@@ -176,6 +176,7 @@ class Reporter:
                 base=base,
                 more=place < len(found) or not is_known,
                 entry=now.entry,
+                durable_entry=now.durable_entry,
                 waiting_since_us=self._waiting_since_us(now.entry),
                 sources=page.sources,
                 stopped=page.stopped,

@@ -135,6 +135,18 @@ _SYNC = f"{CONTROL}::test_sync_when_a_command_is_refused_then_what_it_says_inste
 _DUMP = f"{CONTROL}::test_dump_when_a_command_is_refused_then_what_it_says_instead_is_taken"
 _RETENTION = f"{CONTROL}::test_dump_when_the_log_is_not_kept_long_enough_then_both_commands_of_the_message_begin_it"
 _LAKES = f"{CONTROL}::test_lakes_when_one_is_unknown_or_silent_then_what_the_message_says_is_taken"
+_HELD = (
+    "controlplane_api/test_horizon.py::"
+    "test_landing_when_a_lake_is_silent_for_a_week_then_it_waits_until_somebody_forgets_the_lake"
+)
+_BEHIND = (
+    "spark_sink/test_horizon.py::"
+    "test_lake_when_it_begins_behind_a_horizon_then_each_table_waits_for_its_dump_and_says_so"
+)
+_BEFORE = (
+    "spark_sink/test_horizon.py::"
+    "test_lake_when_it_is_before_the_logs_first_entry_then_its_sink_refuses_and_one_that_lost_its_checkpoint_goes_on"
+)
 _QUARANTINE = f"{CONTROL}::test_quarantine_when_it_begins_or_is_over_then_what_the_messages_say_is_taken"
 _ACCEPTANCE = f"{CONTROL}::test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken"
 
@@ -322,6 +334,8 @@ RUN_BY = {
     "controlplane_api/lost_state.py table_problem": (_LOST,),
     "controlplane_api/quarantines.py held_row": (_QUARANTINE,),
     "controlplane_api/recovery.py _retry_refusal": (_SYNC,),
+    "controlplane_api/registry/horizons.py _of_lake": (_HELD,),
+    "controlplane_api/registry/horizons.py removable": (_QUARANTINE,),
     "controlplane_api/registry/quarantine.py _problem": (_QUARANTINE,),
     "controlplane_api/registry/dump_reports.py _shortage": (_RETENTION, _SHORT),
     "controlplane_api/rereads.py _limit_problem": (_LIMIT,),
@@ -341,7 +355,9 @@ RUN_BY = {
     "gateway/streams/dumps.py Dumps._record_plan": (_PLAN,),
     "spark_sink/ingest/new_beginning.py _parent_begun_anew": (_BEREFT,),
     "spark_sink/ingest/isolation.py _killed": (_KILLED,),
+    "spark_sink/ingest/horizon.py _stops": (_BEHIND,),
     "spark_sink/ingest/missed_rows.py entries_gone": (_GONE,),
+    "spark_sink/landed/landing_log.py log_entry_missing": (_BEFORE,),
     "spark_sink/ingest/table_task.py unexpected_stop": (_UNEXPECTED,),
     "spark_sink/ingest/table_task.py with_storage_retries": (_STORAGE,),
     "spark_sink/lake/recorded.py check_predecessors": (_PREDECESSOR,),

@@ -106,7 +106,8 @@ def lake_silent(lake: str, received_at_us: int) -> Document:
     silent = LakeSilent(
         f"following lake {lake}",
         since if received_at_us else "its sink has not said anything yet",
-        data="What has landed is kept; how much of it is in the lake is not known",
+        data="What has landed is kept for it, also beyond the gateways' --keep-landing-hours; how much of it is in the"
+        " lake is not known",
         remedy="See whether the sink runs (menura sink run --api ...) and what its log says; forget a lake that is no"
         f" more: menura lakes --forget {lake}",
     )

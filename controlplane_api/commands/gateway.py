@@ -59,6 +59,10 @@ def run(
     ] = 64 << 20,
     dump_credit_window_bytes: Annotated[int, typer.Option(min=1 << 20, help="The same of rows that dumps read.")] = 32
     << 20,
+    keep_landing_hours: Annotated[
+        int,
+        typer.Option(min=0, help="Landed files that every lake has are removed after so many hours; 0: never."),
+    ] = 24,
     metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics there.")] = None,
 ) -> None:
     """Serve agents until SIGTERM or Ctrl-C."""
@@ -73,6 +77,7 @@ def run(
         cut_bytes=cut_bytes,
         credit_window_bytes=credit_window_bytes,
         dump_credit_window_bytes=dump_credit_window_bytes,
+        keep_landing_hours=keep_landing_hours,
     )
     memory.settle()
     counted = GatewayMetrics()

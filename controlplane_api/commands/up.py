@@ -56,6 +56,9 @@ def up(
     ),
     api_listen: Annotated[str, typer.Option(help="HOST:PORT of API and dashboard.")] = "127.0.0.1:7080",
     sink: Annotated[bool, typer.Option("--sink/--no-sink", help="Also run the Spark sink.")] = True,
+    keep_landing_hours: Annotated[
+        int, typer.Option(min=0, help="Landed files that the lake has are removed after so many hours; 0: never.")
+    ] = 24,
     gateway_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
     sink_metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=METRICS_HELP)] = None,
 ) -> None:
@@ -76,6 +79,7 @@ def up(
             api_listen,
             gateway_metrics=gateway_metrics,
             sink_metrics=sink_metrics,
+            keep_landing_hours=keep_landing_hours,
             with_sink=sink,
         )
         supervisor = Supervisor(components, stop)
@@ -181,6 +185,7 @@ def _components(
     *,
     gateway_metrics: str | None = None,
     sink_metrics: str | None = None,
+    keep_landing_hours: int = 24,
     with_sink: bool,
 ) -> list[Component]:
     agents = _agents(folder, gateway_listen)
@@ -188,7 +193,7 @@ def _components(
     for made in (landing, lake, log):
         made.mkdir(exist_ok=True)
     gateway = ["gateway", "run", "--database", database, "--landing", str(landing), "--listen", gateway_listen]
-    gateway += [*agents.arguments, *_metrics(gateway_metrics)]
+    gateway += [*agents.arguments, *_metrics(gateway_metrics), "--keep-landing-hours", str(keep_landing_hours)]
     token = str(folder / API_TOKEN)
     api = ["api", "run", "--database", database, "--listen", api_listen, "--admin-token-file", token]
     sink = ["sink", "run", "--landing", str(landing), "--lake", str(lake), "--name", local_name(str(lake))]

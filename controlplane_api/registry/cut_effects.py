@@ -44,6 +44,7 @@ def apply_cut(
         sync.unlogged = rereads.noted(sync.unlogged, event)
         if event.kind == FOREIGN_KEYS:
             sync.lake_rereads_per_hour = event.most_rereads_per_hour
+            sync.foreign_keys = asdict(event)
         if event.dump:
             _follow_dump(sync, ledger.event(source.id, sync.table_id, event))
     for file in cut.files:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from menura.bounds import clean_int64
+from menura.horizon import Horizon
 from menura.landing import LandedCut, LogEntry
 from sqlalchemy import Connection, select, update
 
@@ -23,7 +24,7 @@ from controlplane_api import positions, rereads
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Landing
-from controlplane_api.registry import leases, quarantine, table_events
+from controlplane_api.registry import horizons, leases, quarantine, table_events
 from controlplane_api.registry.cut_effects import FOREIGN_KEYS, apply_cut
 from controlplane_api.registry.dump_ledger import Ledger, Mention
 from controlplane_api.registry.quarantine import HeldCuts
@@ -63,6 +64,15 @@ def apply_apart(connection: Connection, landing: str, entry: LogEntry) -> None:
     _applied(connection, landing, entry)
 
 
+def apply_horizon(connection: Connection, landing: str, horizon: Horizon) -> None:
+    """What entries up to the horizon's have built, in place of them; nothing where they are applied."""
+    if _lock_landing(connection, landing) < horizon.entry:
+        entry = horizons.as_entry(horizon)
+        _apply_cuts(connection, landing, entry, with_held=True)
+        horizons.restore(connection, horizon)
+        _applied(connection, landing, entry)
+
+
 def apply_held(connection: Connection, landing: str, key: SourceKey, entry: LogEntry) -> bool:
     """Apply what is held of a source in quarantine; False where it is refused again."""
     part = _by_source(entry).get(key)
@@ -97,11 +107,7 @@ def _held(key: SourceKey, landing: str, entry: LogEntry, source_id: int) -> Held
 
 def _is_next(connection: Connection, landing: str, entry: LogEntry) -> bool:
     """False for one that is there; the landing's row gets locked."""
-    new = insert_into(connection, Landing).values(url=landing, applied_entry=0)
-    connection.execute(new.on_conflict_do_nothing())
-    applied = connection.execute(
-        select(Landing.applied_entry).where(Landing.url == landing).with_for_update(key_share=True)
-    ).scalar_one()
+    applied = _lock_landing(connection, landing)
     if entry.entry <= applied:
         return False
     if entry.entry != applied + 1:
@@ -112,6 +118,14 @@ def _is_next(connection: Connection, landing: str, entry: LogEntry) -> bool:
             remedy="Apply the entries between first.",
         )
     return True
+
+
+def _lock_landing(connection: Connection, landing: str) -> int:
+    """The last entry that is applied; nobody applies one meanwhile."""
+    new = insert_into(connection, Landing).values(url=landing, applied_entry=0)
+    connection.execute(new.on_conflict_do_nothing())
+    locked = select(Landing.applied_entry).where(Landing.url == landing).with_for_update(key_share=True)
+    return int(connection.execute(locked).scalar_one())
 
 
 def _applied(connection: Connection, landing: str, entry: LogEntry) -> None:

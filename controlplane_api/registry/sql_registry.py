@@ -10,6 +10,7 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+from menura.horizon import Horizon
 from menura.landing import LogEntry
 from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
@@ -39,6 +40,7 @@ from controlplane_api.registry import (
     configurations,
     cut_log,
     dump_reports,
+    horizons,
     landings,
     leases,
     presences,
@@ -65,6 +67,7 @@ from gateway.registry import (
     Problem,
     RegistryRefused,
     RegistryUnavailable,
+    Removable,
     SourceCommitted,
     SourceConfigured,
     SourceDesired,
@@ -276,6 +279,18 @@ class SqlRegistry:
     def apply_held(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
         with self._write() as connection:
             return cut_log.apply_held(connection, landing, key, entry)
+
+    def removable(self, landing: str) -> Removable:
+        with self._read() as connection:
+            return horizons.removable(connection, landing)
+
+    def horizon(self, landing: str, identity: str, first_entry: int, at_us: int) -> Horizon:
+        with self._write() as connection:
+            return horizons.horizon(connection, landing, identity, first_entry, at_us)
+
+    def apply_horizon(self, landing: str, horizon: Horizon) -> None:
+        with self._write() as connection:
+            cut_log.apply_horizon(connection, landing, horizon)
 
     def committed(self, key: SourceKey) -> SourceCommitted:
         with self._read() as connection:

@@ -33,6 +33,7 @@ class SyncRow:
     earlier_rows_missing: str = ""
     unlogged: Document | None = None
     lake_rereads_per_hour: int = 0
+    foreign_keys: Document | None = None
     ignored_columns: list[Any] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0

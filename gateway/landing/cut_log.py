@@ -15,9 +15,11 @@ the entry appear later, the next append finds it taken, the registry gets it, an
 begins again from there: so it counts once.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 
+from menura.horizon import HORIZONS_FOLDER, Horizon, HorizonName, decode_horizon, newest_horizon
 from menura.landing import (
     LandedCut,
     LandedFence,
@@ -35,20 +37,39 @@ from gateway.errors import NOTHING_LOST, LandingFailed, LogUnreadable, LogUnsett
 from gateway.landing.identity import check_entry, open_landing
 from gateway.registry import Held, Registry
 
+logger = logging.getLogger(__name__)
+
 SETTLE_ATTEMPTS = 4
 SETTLE_SECONDS = 0.1
+#: who has not seen the log's end for so long may have slept while entries came and were removed
+LOOK_AGAIN_SECONDS = 600.0
 
 
 class EntryTaken(Exception):
     """The next number holds an entry of another writer, which is to be read first."""
 
 
+def _seconds_since_boot() -> float:
+    """Also those that the machine slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class CutLog:
-    def __init__(self, storage: Store, landing: str, gateway: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        storage: Store,
+        landing: str,
+        gateway: str,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = _seconds_since_boot,
+    ) -> None:
         self._storage = storage
         self._landing = landing
         self._gateway = gateway
         self._sleep = sleep
+        self._clock = clock
+        #: when the log's end was seen last, by `clock`
+        self._known_at = clock()
         self._next = 1
         self._identity = LandingIdentity()
 
@@ -66,16 +87,62 @@ class CutLog:
         Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`.
         """
         self._landing, self._identity = open_landing(self._storage, self._landing, registry)
-        applied = registry.applied_entry(self._landing)
+        applied = self._from_horizon(registry, registry.applied_entry(self._landing))
         check_entry(self._storage, self._landing, self._identity, applied)
-        self._next = applied + 1
-        while (entry := self._read(self._next)) is not None or self._is_behind():
+        self._moved_to(applied + 1)
+        while (entry := self.read(self._next)) is not None or self._is_behind():
             if entry is not None:
                 registry.apply_entry(self._landing, entry)
                 self._next += 1
         return self._next - 1 - applied
 
-    def _path(self, number: int) -> str:
+    def _from_horizon(self, registry: Registry, applied: int) -> int:
+        """What the registry holds, once a horizon stands in for entries that it lacks and that are removed."""
+        newest = newest_horizon(found.path for found in self._storage.list(HORIZONS_FOLDER))
+        if applied + 1 >= newest.first_entry:
+            return applied
+        horizon = self._read_horizon(newest, applied)
+        registry.apply_horizon(self._landing, horizon)
+        logger.warning(
+            "the database lacks entries that are removed, goes on from a horizon: first_entry=%d entry=%d before=%d",
+            newest.first_entry,
+            newest.entry,
+            applied,
+        )
+        return horizon.entry
+
+    def _read_horizon(self, name: HorizonName, applied: int) -> Horizon:
+        document = self._storage.read(name.path)
+        found = "it is gone"
+        if document is not None:
+            try:
+                horizon = decode_horizon(document)
+            except LandingFormatError as broken:
+                found = str(broken)
+            else:
+                if (horizon.entry, horizon.landing) == (name.entry, self._identity.landing):
+                    return horizon
+                found = f"it calls itself entry {horizon.entry} of landing {horizon.landing}"
+        raise LogUnreadable(
+            f"reading {name.path} of {self._landing}",
+            found,
+            data=f"The database holds entry {applied}, and the log begins at entry {name.first_entry}: nothing was"
+            " changed",
+            remedy="Start the version that wrote it, or restore the file or the database",
+        )
+
+    @property
+    def identity(self) -> str:
+        """The landing's; '' before `recover`."""
+        return self._identity.landing
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether entries lie in folders of a thousand."""
+        return self._identity.in_folders
+
+    def path(self, number: int) -> str:
+        """Where an entry lies, relative to the landing."""
         return entry_path(number, in_folders=self._identity.in_folders)
 
     def _is_behind(self) -> bool:
@@ -84,8 +151,8 @@ class CutLog:
         An entry behind a missing one would count twice: once it is written, and as what it was.
         """
         for number in later_numbers(self._next):
-            if self._storage.read(self._path(number)) is not None:
-                if self._storage.read(self._path(self._next)) is None:
+            if self._storage.read(self.path(number)) is not None:
+                if self._storage.read(self.path(self._next)) is None:
                     raise self._unreadable(self._next, f"it is gone, and entry {number} is there")
                 return True
         return False
@@ -93,7 +160,7 @@ class CutLog:
     def reapply(self, registry: Registry, held: Held) -> bool:
         """Apply what is held back of a source in quarantine; False where it is refused again."""
         for number in range(held.entry, held.last_entry + 1):
-            entry = self._read(number)
+            entry = self.read(number)
             if entry is None:
                 raise self._unreadable(number, "it is not there")
             is_last = number == held.last_entry
@@ -115,8 +182,8 @@ class CutLog:
             if attempt:
                 self._sleep(SETTLE_SECONDS * 2**attempt)
             try:
-                written = self._storage.put_if_absent(self._path(entry.entry), document)
-                found = document if written else self._storage.read(self._path(entry.entry))
+                written = self._storage.put_if_absent(self.path(entry.entry), document)
+                found = document if written else self._storage.read(self.path(entry.entry))
             except OutcomeUnknown as unknown:
                 reason = unknown
                 continue
@@ -126,7 +193,8 @@ class CutLog:
                     continue
                 raise _failed(f"writing entry {entry.entry} of the cut log", failed) from failed
             if found == document:
-                self._next += 1
+                self._check_not_removed(entry.entry)
+                self._moved_to(self._next + 1)
                 return entry
             if found is not None:
                 raise EntryTaken(f"entry {entry.entry} is there already")
@@ -141,19 +209,33 @@ class CutLog:
     def read_next(self) -> LogEntry | None:
         """The next entry, and the log stands behind it; None where nobody has written it. Raises `LandingFailed`."""
         try:
-            entry = self._read(self._next)
+            entry = self.read(self._next)
         except OSError as failed:
             raise _failed(f"reading entry {self._next} of the cut log", failed) from failed
-        if entry is not None:
-            self._next += 1
+        self._moved_to(self._next + (entry is not None))
         return entry
+
+    def _moved_to(self, number: int) -> None:
+        self._next, self._known_at = number, self._clock()
+
+    def _check_not_removed(self, number: int) -> None:
+        """That the entry which was put did not replace a removed one. Raises `EntryTaken`.
+
+        None is removed before it is an hour old; so only who has not seen the log's end for a while looks.
+        """
+        if self._clock() - self._known_at < LOOK_AGAIN_SECONDS:
+            return
+        if newest_horizon(found.path for found in self._storage.list(HORIZONS_FOLDER)).first_entry > number:
+            self._storage.delete([self.path(number)])
+            raise EntryTaken(f"entry {number} was there, and is removed")
 
     def skip_to(self, number: int) -> None:
         """Go on at this entry: what those before it say is known."""
-        self._next = max(self._next, number)
+        self._moved_to(max(self._next, number))
 
-    def _read(self, number: int) -> LogEntry | None:
-        document = self._storage.read(self._path(number))
+    def read(self, number: int) -> LogEntry | None:
+        """An entry; None where there is none. Raises `LogUnreadable`, OSError."""
+        document = self._storage.read(self.path(number))
         if document is None:
             return None
         try:

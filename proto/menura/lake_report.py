@@ -10,7 +10,8 @@ changes nothing says that the sink lives.
 A report, format 1 (times in microseconds since the epoch, UTC)::
 
     {"format": 1, "lake": "host-1f2e3d4c", "url": "/data/lake", "landing": "/data/landing", "run": "5c0f...",
-     "number": 12, "base": 11, "more": false, "entry": 4711, "waiting_since_us": 0,
+     "number": 12, "base": 11, "more": false, "entry": 4711, "durable_entry": 4711,
+     "waiting_since_us": 0,
      "sources": [{"tenant": "acme", "source": "shop", "entry": 4710, "cut": 812, "committed_at_us": 1700000000000000,
                   "last_commit_timestamp_us": 1699999999900000}],
      "stopped": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "orders", "entry": 4702, "cut": 808,
@@ -127,6 +128,8 @@ class LakeReport:
     stopped: tuple[LakeStop, ...] = ()
     resumed: tuple[LakeTable, ...] = ()
     problem: LakeProblem | None = None
+    #: of the log: the sink never reads an entry up to it again, but for stopped tables; 0 for none, or not known
+    durable_entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ def decode_report(document: bytes) -> LakeReport:
         stopped=_rows(facts, "stopped", _stop),
         resumed=_rows(facts, "resumed", _table),
         problem=None if facts.get("problem") is None else _problem(_object(facts["problem"], "problem")),
+        durable_entry=_integer(facts, "durable_entry") if "durable_entry" in facts else 0,
     )
     if not report.base < report.number:
         raise LakeReportError("base is not below number")

@@ -4,12 +4,14 @@
 
     LANDING/landing.json                                         which landing it is, written once
     LANDING/log/00000000000000000/00000000000000000001.json      entry 1, then 2, ... without gaps
+    LANDING/horizons/ENTRY-FIRST.json                            in place of entries that are removed: `horizon.py`
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/EPOCH-CUT-SCHEMA.parquet
     LANDING/data/TENANT/SOURCE/DATABASE/TABLE/dump-DUMP/CHUNK-SCHEMA-WORD.parquet
 
 A data file counts only when an entry names it. An entry is written once (put if absent), after the
 files that it names are durable; so whoever reads entries 1, 2, 3, ... until one is missing sees each
-committed cut once, whole and in order, and never lists a folder. Paths in an entry are relative to LANDING; where
+committed cut once, whole and in order, and never lists a folder. Who begins when the first entries are gone goes on
+behind the newest horizon. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
 landing.json is `{"format": 10, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
@@ -425,12 +427,7 @@ def decode_entry(document: bytes) -> LogEntry:
 def _decode_cut(facts: dict[str, Any]) -> LandedCut:
     nested = {
         "position": position_from(facts["position"]),
-        "ahead": tuple(
-            LandedAhead(
-                position_from(ahead["position"]), tuple((database, table) for database, table in ahead["tables"])
-            )
-            for ahead in facts["ahead"]
-        ),
+        "ahead": tuple(map(decode_ahead, facts["ahead"])),
         "started": tuple(LandedStart(**_with_position(start)) for start in facts["started"]),
         "stopped": tuple(LandedStop(**_with_position(stop)) for stop in facts["stopped"]),
         "files": tuple(LandedFile(**file) for file in facts["files"]),
@@ -438,6 +435,13 @@ def _decode_cut(facts: dict[str, Any]) -> LandedCut:
         "chunks": tuple(map(decode_chunk, facts.get("chunks", ()))),
     }
     return LandedCut(**{**facts, **nested})
+
+
+def decode_ahead(facts: Mapping[str, Any]) -> LandedAhead:
+    """From its `asdict`; raises KeyError, TypeError or ValueError for another document."""
+    return LandedAhead(
+        position_from(facts["position"]), tuple((database, table) for database, table in facts["tables"])
+    )
 
 
 def position_from(facts: Mapping[str, Any]) -> LandedPosition:

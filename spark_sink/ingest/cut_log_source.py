@@ -99,7 +99,8 @@ class RowsPartition(InputPartition):
 
 
 class CutLogSource(DataSource):
-    """Options: landing, lake, storage (words of storage options), partitions (tasks of a batch), and three limits."""
+    """Options: landing, lake, storage (words of storage options), beginsBehind (an entry, without a checkpoint),
+    partitions (tasks of a batch), and three limits."""
 
     @classmethod
     def name(cls) -> str:
@@ -119,12 +120,16 @@ class CutLogSource(DataSource):
             use(parse(json.loads(self.options["storage"])))
         log = LandingLog(str(self.options["landing"]))
         events = Records(str(self.options["lake"])).events_folder if "lake" in self.options else ""
-        return CutLogReader(log, int(self.options.get("partitions", 1)), limits, events)
+        begins_behind = int(self.options.get("beginsBehind", 0))
+        return CutLogReader(log, int(self.options.get("partitions", 1)), limits, events, begins_behind)
 
 
 class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, log: LandingLog, partitions: int, limits: Limits, events_folder: str = "") -> None:
+    def __init__(
+        self, log: LandingLog, partitions: int, limits: Limits, events_folder: str = "", begins_behind: int = 0
+    ) -> None:
         self.log = log
+        self._begins_behind = begins_behind
         self.partition_count = partitions
         self.limits = limits
         #: nothing behind what was there at the first batch
@@ -143,7 +148,7 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._families: Families | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        return {"entry": 0}
+        return {"entry": self._begins_behind}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         # One limit is all that Spark can carry; `latestOffset` applies all three.

@@ -36,7 +36,7 @@ def check_identity(log: LandingLog, records: Records, checkpoint: str) -> str:
             " the landing reaches",
         )
     if entry and (missing := log.missing(entry + 1)) and not log.has(entry + 1):
-        raise log_entry_missing(entry + 1, missing)
+        raise log_entry_missing(entry + 1, missing, is_removed=entry + 1 < log.horizon().first_entry)
     if found and not held and (first := records.belongs_to(found)) != found:
         raise _other(log, f"the lake {records.lake}", first, found)
     return found

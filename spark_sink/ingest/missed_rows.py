@@ -4,15 +4,20 @@ Comes in: entries of the log. Goes out: rows of `cut_log_source.ROW_SCHEMA`, eac
 that its foreign keys follow. Nothing is durable. A retry reads on from where the last one ended, so that a table that
 is tried often costs no more than its rows are many; who keeps one from retry to retry bounds its length.
 
-Entries may be gone. What stands behind them is read all the same, since a dump there begins a table anew; `gone_entry`
-says which tables can't go on from where they stopped.
+Entries may be gone, or removed. What stands behind them is read all the same, since a dump there begins a table anew;
+`gone_entry` says which tables can't go on from where they stopped. Of one that is known to be such (`only_anew`)
+nothing is kept but what it may begin with: it may wait for long, and then reads on from there.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
+
+from menura.landing import decode_event
 
 from spark_sink.errors import EntriesGone
 from spark_sink.ingest.cut_log_source import Row, entry_rows
 from spark_sink.ingest.families import Families
+from spark_sink.ingest.new_beginning import begins_anew
 from spark_sink.lake.records import StoppedTable
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import CutSeen, TableId, is_cut, row_table
@@ -21,9 +26,16 @@ from spark_sink.work import CutSeen, TableId, is_cut, row_table
 class MissedRows:
     """Of these tables, each from an entry on."""
 
-    def __init__(self, log: LandingLog, events_folder: str, first_entries: Mapping[TableId, int]) -> None:
+    def __init__(
+        self,
+        log: LandingLog,
+        events_folder: str,
+        first_entries: Mapping[TableId, int],
+        only_anew: Collection[TableId] = (),
+    ) -> None:
         self._log = log
         self._first_entries = dict(first_entries)
+        self._only_anew = frozenset(only_anew)
         self._first = self._next = min(first_entries.values())
         self._families = Families()
         self._families.read(events_folder)
@@ -43,7 +55,7 @@ class MissedRows:
             if entry is None:
                 if not self._log.missing(self._next):
                     return
-                self.gone_entry = self._next
+                self._next = self.gone_entry = max(self._next, self._log.horizon().first_entry - 1)
             else:
                 self._families.note(entry)
                 wanted = self._wanted()
@@ -53,9 +65,14 @@ class MissedRows:
                     if is_cut(row):
                         self._cuts.append(CutSeen(**{name: row[name] for name in CutSeen.__slots__}))
                         self._rows.append(row)
-                    elif self._next >= wanted.get(row_table(row), self._next + 1):
+                    elif self._next >= wanted.get(row_table(row), self._next + 1) and self._is_needed(row):
                         self._rows.append(row)
             self._next += 1
+
+    def _is_needed(self, row: Row) -> bool:
+        if row_table(row) not in self._only_anew:
+            return True
+        return row.get("event") is not None and begins_anew(decode_event(json.loads(row["event"])))
 
     def rows(self) -> tuple[list[CutSeen], list[Row]]:
         """The cuts that were read, and the rows in order."""

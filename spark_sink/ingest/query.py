@@ -31,6 +31,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row
 from spark_sink.ingest.families import Families, parents_of
+from spark_sink.ingest.horizon import begin_at_horizon
 from spark_sink.ingest.identity import check_identity
 from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
@@ -52,6 +53,8 @@ from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, 
 PARTITIONS_PER_CORE = 4
 #: that stopped tables have missed, kept in memory from one retry to the next; some hundred bytes each
 MOST_KEPT_ROWS = 100_000
+#: from the last batch until the checkpoint is read
+LOOK_SECONDS = 60.0
 
 logger = logging.getLogger("menura.sink")
 
@@ -96,6 +99,8 @@ class Sink:
         self.failure: SinkError | None = None
         #: how many were applied
         self.batches = 0
+        #: when the checkpoint is to be looked at
+        self._look_at: float | None = None
         self.partitions = session.sparkContext.defaultParallelism * PARTITIONS_PER_CORE
         self._stopped: dict[TableId, StoppedTable] = {}
         self._recorded: dict[TableId, Recorded] = {}
@@ -118,9 +123,11 @@ class Sink:
         """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
         self._stopping = False
         self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
+        entry = checkpointed(self.settings.checkpoint)[0]
+        begins_behind = entry or begin_at_horizon(self.log, self.records)
         self._warm_up()
         self._stopped = self.records.stopped_tables()
-        self.status.began(checkpointed(self.settings.checkpoint)[0], self._stopped)
+        self.status.began(entry, self._stopped)
         cuts = open_table(self.records.cuts_folder)
         self._recorded = recorded_tables(cuts)
         self._merges.begin(waiting_tables(cuts))
@@ -133,6 +140,7 @@ class Sink:
             .option("landing", self.settings.landing)
             .option("lake", self.settings.lake)
             .option("storage", json.dumps(current().words()))
+            .option("beginsBehind", begins_behind)
             .option("partitions", self.partitions)
             .option("maxCuts", limits.cuts)
             .option("maxFiles", limits.files)
@@ -167,10 +175,20 @@ class Sink:
 
     def retry_due(self) -> None:
         """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly."""
+        self._look_at_checkpoint()
         with self._asking:
             asked, self._asked = self._asked, set()
         due = self._retries.due(self._transient(), time.monotonic())
         self.retry_stopped([table for table in asked | due if table in self._stopped])
+
+    def _look_at_checkpoint(self) -> None:
+        """Once after the last batch: no other one comes that would say that it is done for good."""
+        if self._look_at is not None and time.monotonic() >= self._look_at:
+            try:
+                self.status.is_durable(checkpointed(self.settings.checkpoint)[0])
+                self._look_at = None
+            except OSError:
+                self._look_at = time.monotonic() + LOOK_SECONDS
 
     def merge_due(self) -> None:
         """Merge changes that have waited for long enough in their changelogs, while no batch does."""
@@ -321,7 +339,8 @@ class Sink:
         first_entries = {table: self._stopped[table].entry for table in tables}
         key = (self._told, frozenset(first_entries.items()))
         if key not in self._missed:
-            self._missed[key] = MissedRows(self.log, self.records.events_folder, first_entries)
+            only_anew = {table for table in tables if self._stopped[table].waits_for_dump}
+            self._missed[key] = MissedRows(self.log, self.records.events_folder, first_entries, only_anew)
         return self._missed[key]
 
     def _leave_gone(self, tables: Collection[TableId], gone_entry: int) -> set[TableId]:
@@ -348,6 +367,7 @@ class Sink:
 
     def _apply_batch(self, frame: DataFrame, batch: int) -> None:
         began = time.monotonic()
+        self.status.is_durable(self.status.now().entry)  # of the batch before, or this one would not come
         if not self._landing:  # no gateway had opened it when the sink started
             self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
         cuts, events, outcomes = self._run(frame, frozenset(self._stopped), self._recorded)
@@ -356,6 +376,7 @@ class Sink:
         stopped = self._record(cuts, outcomes)
         self.verifications.note(outcomes, events)
         self.batches += 1
+        self._look_at = time.monotonic() + LOOK_SECONDS
         seconds = time.monotonic() - began
         self.status.applied(cuts, sum(outcome.rows for outcome in outcomes), seconds)
         self.status.stopped_are(self._stopped)
@@ -389,8 +410,10 @@ class Sink:
         for message in done:
             if isinstance(message, EntryProblem):
                 check_identity(self.log, self.records, self.settings.checkpoint)
-                refused = log_entry_missing if message.is_missing else log_entry_unreadable
-                raise refused(message.entry, message.problem)
+                if message.is_missing:
+                    is_removed = message.entry < self.log.horizon().first_entry
+                    raise log_entry_missing(message.entry, message.problem, is_removed=is_removed)
+                raise log_entry_unreadable(message.entry, message.problem)
         cuts = [message for message in done if isinstance(message, CutSeen)]
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]

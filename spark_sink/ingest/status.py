@@ -23,6 +23,8 @@ SourceName = tuple[str, str]
 class Snapshot:
     #: of the log: all up to it is in the lake, but for stopped tables; 0 for none
     entry: int = 0
+    #: the same, and Spark's checkpoint has it
+    durable_entry: int = 0
     sources: Mapping[SourceName, LakeSource] = field(default_factory=dict)
     stopped: Mapping[TableId, StoppedTable] = field(default_factory=dict)
     #: since the sink started
@@ -40,7 +42,13 @@ class SinkStatus:
         self._changes = 0
 
     def began(self, entry: int, stopped: Mapping[TableId, StoppedTable]) -> None:
-        self._become(replace(self.now(), entry=entry, stopped=dict(stopped)))
+        self._become(replace(self.now(), entry=entry, durable_entry=entry, stopped=dict(stopped)))
+
+    def is_durable(self, entry: int) -> None:
+        """What was applied up to this entry will not be done again."""
+        now = self.now()
+        if now.durable_entry < entry:
+            self._become(replace(now, durable_entry=entry))
 
     def applied(self, cuts: Iterable[CutSeen], rows: int, seconds: float) -> None:
         """A batch is in the lake and recorded."""

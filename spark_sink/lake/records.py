@@ -40,7 +40,7 @@ from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_
 from menura.instants import now_us
 from menura.stores.options import delta_options
 
-from spark_sink.errors import CascadeUncertain, LakeRecordsUnwritable, ParentBegunAnew
+from spark_sink.errors import CascadeUncertain, EntriesGone, LakeRecordsUnwritable, ParentBegunAnew
 from spark_sink.lake.delta_table import (
     add_columns,
     commit_properties,
@@ -142,6 +142,11 @@ class StoppedTable:
     def is_bereft(self) -> bool:
         """A table above it has begun anew: it can only begin anew itself, above `begins_at_gsn`."""
         return self.code == ParentBegunAnew.code
+
+    @property
+    def waits_for_dump(self) -> bool:
+        """Entries that it lacks are gone, so that it can only begin anew, and the log has shown no dump yet."""
+        return self.code == EntriesGone.code and not self.begins_at_gsn
 
     @property
     def is_healed_by_dump(self) -> bool:
@@ -267,6 +272,14 @@ class Records:
             add_columns(held, CUTS_SCHEMA)
             kept = scan(held, last_boundaries(now_us - self._keep_hours * 3_600_000_000)).read_all()
             write_deltalake(held, kept.cast(CUTS_SCHEMA), mode="overwrite")
+
+    def last_entry(self) -> int:
+        """The last one of which a batch is recorded, and with it all before it; 0 for none."""
+        cuts = open_table(self.cuts_folder)
+        if cuts is None:
+            return 0
+        (row,) = scan(cuts, "SELECT max(entry) AS entry FROM t").read_all().to_pylist()
+        return int(row["entry"] or 0)
 
     def stopped_tables(self) -> dict[TableId, StoppedTable]:
         return stopped_tables(open_table(self.errors_folder))

@@ -1,4 +1,4 @@
-"""The gateway's landing as the lake reads it: entries by number, data files by path; nothing is listed.
+"""The gateway's landing as the lake reads it: entries by number, data files by path; horizons alone are listed.
 
 Comes in: an address, an entry's number or a path. Goes out: a `LogEntry`, or an open file. Knows neither
 Spark nor Delta, and keeps nothing but the opened store.
@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
+from menura.horizon import HORIZONS_FOLDER, Horizon, HorizonName, decode_horizon, newest_horizon
 from menura.landing import (
     IDENTITY_PATH,
     LandingFormatError,
@@ -25,6 +26,7 @@ from spark_sink.landed.storage import open_storage
 
 LARGEST_ENTRY_BYTES = 256 << 20
 LARGEST_IDENTITY_BYTES = 4096
+LARGEST_HORIZON_BYTES = (1 << 30) - 1
 
 
 class LandingLog:
@@ -88,8 +90,29 @@ class LandingLog:
                 remedy=f"Restore {IDENTITY_PATH} as it was, or upgrade the sink to at least the gateway's version",
             ) from broken
 
+    def horizon(self) -> HorizonName:
+        """The newest one; entry 0 where nothing was removed."""
+        return newest_horizon(found.path for found in self._store.list(HORIZONS_FOLDER))
+
+    def read_horizon(self, name: HorizonName) -> Horizon:
+        """Raises `LogEntryUnreadable`, OSError."""
+        document = self._store.read(name.path, LARGEST_HORIZON_BYTES + 1)
+        if document is None or len(document) > LARGEST_HORIZON_BYTES:
+            raise log_entry_unreadable(name.entry, f"{name.path} is no file of at most {LARGEST_HORIZON_BYTES} bytes")
+        try:
+            horizon = decode_horizon(document)
+        except LandingFormatError as broken:
+            raise log_entry_unreadable(name.entry, f"{name.path}: {broken}") from broken
+        if (horizon.entry, horizon.landing) != (name.entry, self.identity()):
+            words = f"{name.path} calls itself entry {horizon.entry} of landing {horizon.landing}"
+            raise log_entry_unreadable(name.entry, words)
+        return horizon
+
     def missing(self, entry: int) -> str:
         """Why entry number `entry`, which is not there, should be; '' where it is not written yet."""
+        first_entry = self.horizon().first_entry
+        if entry < first_entry:
+            return f"it is removed, as are all before entry {first_entry}"
         for number in later_numbers(entry):
             if self.has(number):  # written behind it, or after it meanwhile
                 return "" if self.has(entry) else f"it is gone, and entry {number} is there"
@@ -121,13 +144,23 @@ class LandingLog:
         return self._store.open(path)
 
 
-def log_entry_missing(entry: int, found: str) -> LogEntryMissing:
+def log_entry_missing(entry: int, found: str, *, is_removed: bool = False) -> LogEntryMissing:
+    """`is_removed`: by the gateway's retention."""
+    if is_removed:
+        return LogEntryMissing(
+            f"reading entry {entry} of the cut log",
+            found,
+            data="The lake stays as it is",
+            remedy="Start the sink with a new --lake and --checkpoint: it says of each table which dump it needs. Let"
+            " gateways keep more (menura gateway run --keep-landing-hours), or give the sink --api, so that they"
+            " wait for it",
+        )
     return LogEntryMissing(
         f"reading entry {entry} of the cut log",
         found,
         data="Nothing of it, or of a later entry, was written to the lake",
-        remedy=f"Restore {Path(entry_path(entry)).name} in the landing, with what else was lost there, and start the"
-        " sink again",
+        remedy=f"Restore {Path(entry_path(entry)).name} in the landing's log, with what else was lost there, and start"
+        " the sink again",
     )
 
 

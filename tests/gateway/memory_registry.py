@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from menura.horizon import Horizon
 from menura.instants import now_us
 from menura.landing import LogEntry
 from menura.naming import TableName
@@ -31,6 +32,7 @@ from gateway.registry import (
     PresentElsewhere,
     Problem,
     RegistryUnavailable,
+    Removable,
     SourceCommitted,
     SourceConfigured,
     SourceDesired,
@@ -285,6 +287,16 @@ class MemoryRegistry:
     def applied_entry(self, landing: str) -> int:
         self._check()
         return self.applied[landing]
+
+    def removable(self, landing: str) -> Removable:
+        self._check()
+        return Removable(0)
+
+    def horizon(self, landing: str, identity: str, first_entry: int, at_us: int) -> Horizon:
+        raise AssertionError("nothing is removable")
+
+    def apply_horizon(self, landing: str, horizon: Horizon) -> None:
+        raise AssertionError("nothing was removed")
 
     def held(self, landing: str, *, asked: bool) -> list[Held]:
         return []

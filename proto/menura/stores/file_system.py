@@ -108,6 +108,9 @@ class FileSystemStore:
             with suppress(FileNotFoundError), _failures(f"deleting {path}"):
                 self._file_system.rm_file(self._at(path))
 
+    def drop_folder(self, folder: str) -> None:
+        """Nothing to do: an empty one harms nobody."""
+
 
 @contextmanager
 def _failures(doing: str) -> Iterator[None]:

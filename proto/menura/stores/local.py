@@ -90,6 +90,10 @@ class LocalStore:
         for path in paths:
             (self._root / path).unlink(missing_ok=True)
 
+    def drop_folder(self, folder: str) -> None:
+        with suppress(OSError):  # it is not empty, or not there
+            (self._root / folder).rmdir()
+
 
 def _draft(target: Path, document: bytes) -> Path:
     """The document beside its place, durable but for its name."""

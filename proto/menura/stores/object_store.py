@@ -146,6 +146,9 @@ class ObjectStore:
             with suppress(FileNotFoundError), _failures("deleting files"):
                 obstore.delete(self._client, gone[first : first + DELETED_AT_ONCE])
 
+    def drop_folder(self, folder: str) -> None:
+        """Nothing to do: a folder is a part of names."""
+
 
 #: a store that says so has written nothing
 _NOT_WRITTEN = frozenset(

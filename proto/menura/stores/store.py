@@ -81,3 +81,6 @@ class Store(Protocol):
 
     def delete(self, paths: Iterable[str]) -> None:
         """Take files away; those that are not there are no error."""
+
+    def drop_folder(self, folder: str) -> None:
+        """Forget a folder that holds nothing more, where the store has folders; one that holds something stays."""
