@@ -147,8 +147,9 @@ class _Comparison:
         source = [(leaf.rows, leaf.first_sum % WRAP, leaf.second_sum % WRAP) for leaf in self.plan.digest.leaves]
         lake_rows = sum(rows for rows, _, _ in held)
         best, is_known = held, True
-        if held != source:
-            for state in self._earlier(held):
+        changes = self._changes() if held != source else None
+        if changes is not None:
+            for state in self._earlier(held, changes):
                 if state is None:
                     is_known = False
                     break
@@ -159,8 +160,11 @@ class _Comparison:
         if best == source:
             return Finding(Verdict.EQUAL, lake_rows=lake_rows)
         differing = [leaf for leaf, (ours, theirs) in enumerate(zip(best, source, strict=True)) if ours != theirs]
-        if not is_known:
-            return Finding(Verdict.UNKNOWN, "the log lacks values from before changes in the meantime", lake_rows)
+        if not is_known and changes is not None:
+            moving = set(self._leaves_of(changes).to_pylist())
+            differing = [leaf for leaf in differing if leaf not in moving]  # the others were the same all the while
+            if not differing:
+                return Finding(Verdict.UNKNOWN, "the log lacks values from before changes in the meantime", lake_rows)
         if lacking.issuperset(differing):
             return Finding(Verdict.UNKNOWN, "rows of the lake lack values that no change has brought yet", lake_rows)
         leaves = tuple(
@@ -186,22 +190,25 @@ class _Comparison:
                 lacking.update(leaves.filter(rows[ABSENT].is_valid()).to_pylist())
         return sums, lacking
 
-    def _earlier(self, held: list[Sums]) -> Iterator[list[Sums] | None]:
+    def _earlier(self, held: list[Sums], changes: pa.Table) -> Iterator[list[Sums] | None]:
         """The sums before each transaction, the last one first; None: what was before one is not known."""
         state = held
-        for changes in self._transactions():
-            if pc.any(changes[_UNKNOWN]).as_py():
+        numbers = changes[TRANSACTION_ID].to_pylist()
+        runs = [[at for at, _ in run] for _, run in groupby(enumerate(numbers), key=lambda place: place[1])]
+        for run in reversed(runs):
+            of_one = changes.slice(run[0], len(run))
+            if pc.any(of_one[_UNKNOWN]).as_py():
                 yield None
                 return
-            came = pc.is_in(changes[CHANGE_TYPE], pa.array([ChangeType.insert.name, ChangeType.update_postimage.name]))
-            for rows, sign in ((changes.filter(came), -1), (changes.filter(pc.invert(came)), 1)):
+            came = pc.is_in(of_one[CHANGE_TYPE], pa.array([ChangeType.insert.name, ChangeType.update_postimage.name]))
+            for rows, sign in ((of_one.filter(came), -1), (of_one.filter(pc.invert(came)), 1)):
                 state = _added(state, self._sums(rows, self._leaves_of(rows)), sign)
             yield state
 
-    def _transactions(self) -> Iterator[pa.Table]:
-        """Changes of the chunk's keys above its number, by transaction, the last one first."""
+    def _changes(self) -> pa.Table | None:
+        """Of the chunk's keys above its number, in order."""
         if self.changelog is None:
-            return
+            return None
         self._condition(schema_of(self.changelog))
         between = (
             f"{quoted(GSN)} > {self.gsn} AND {quoted(GSN)} <= {self.last_gsn}"
@@ -210,13 +217,9 @@ class _Comparison:
         query = f"SELECT * FROM t WHERE {between}"  # noqa: S608  (numbers, constants)
         found = [pa.table(batch) for batch in scan(self.changelog, query)]
         if not found:
-            return
+            return None
         changes = _judged(pa.concat_tables(found).sort_by(GSN))
-        changes = changes.filter(self._in_range(changes))
-        numbers = changes[TRANSACTION_ID].to_pylist()
-        runs = [[at for at, _ in run] for _, run in groupby(enumerate(numbers), key=lambda place: place[1])]
-        for run in reversed(runs):
-            yield changes.slice(run[0], len(run))
+        return changes.filter(self._in_range(changes))
 
     def _in_range(self, rows: pa.Table) -> pa.ChunkedArray:
         inside: pa.ChunkedArray = rows[self.plan.key[0]].is_valid()

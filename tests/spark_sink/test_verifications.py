@@ -257,6 +257,19 @@ def test_rows_when_the_log_has_no_values_of_before_then_a_reading_before_its_cha
     assert (found["verdict"], "from before changes" in found["reason"]) == ("unknown", True)
 
 
+def test_rows_when_the_log_has_no_values_of_before_then_what_did_not_change_differs_all_the_same(
+    driver: Driver,
+) -> None:
+    rows = begin(driver.writer, random.Random(1))
+    driver.follow()
+    DeltaTable(f"{table_id(ORDERS).folder(str(driver.lake))}/current").update({"note": "'other'"}, predicate="id = 60")
+    changed = (ORDERS, [[("update_postimage", {**rows[4], "note": "after"})]])
+    found = verified(driver, [changed], rows=list(rows.values()))
+    assert found["verdict"] == "differs"
+    (leaf,) = json.loads(found["leaves"])
+    assert leaf["lower"][0] < 60 <= leaf["upper"][0]
+
+
 @pytest.mark.parametrize(("held", "verdict"), [("1.250", "equal"), ("1.254", "differs"), ("1.2500001", "differs")])
 def test_values_when_the_lakes_type_is_wider_then_are_equal_only_where_nothing_is_rounded(
     held: str, verdict: str, driver: Driver
