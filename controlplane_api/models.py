@@ -277,6 +277,32 @@ class SourceTable(Base):
     gone: Mapped[bool] = mapped_column(default=False)
     #: of what a cartography says about the table, so that only what changed is written
     digest: Mapped[str] = mapped_column(default="")
+    #: how many versions of `TableDefinition` there have been
+    definitions: Mapped[int] = mapped_column(default=0, server_default="0")
+
+
+class TableDefinition(Base):
+    """What a table's definition became: see `registry.definitions`."""
+
+    __tablename__ = "table_definition"
+    __table_args__ = (UniqueConstraint("table_id", "number"), Index(None, "source_id", "id"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
+    table_id: Mapped[int] = mapped_column(ForeignKey("source_table.id"))
+    #: of the table's, from 1
+    number: Mapped[int]
+    #: `registry.definitions.Teller`
+    teller: Mapped[str]
+    #: of the change, or when it was seen
+    at_us: Mapped[int | None]
+    gsn: Mapped[int | None]
+    position: Mapped[str]
+    digest: Mapped[str]
+    columns: Mapped[list[Any]]
+    keys: Mapped[list[Any]]
+    #: what it takes here
+    bytes: Mapped[int]
 
 
 class SourcePosition(Base):

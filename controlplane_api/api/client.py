@@ -19,6 +19,8 @@ from controlplane_api.api.views import (
     Audit,
     ConfigurationChanged,
     ConfigurationView,
+    Definitions,
+    DefinitionView,
     DumpChanged,
     DumpDetail,
     Dumps,
@@ -35,6 +37,7 @@ from controlplane_api.api.views import (
     QuarantineView,
     Rules,
     SourceAssigned,
+    TableDetail,
     TableEvents,
     Tables,
     TableView,
@@ -92,8 +95,21 @@ class ApiClient:
             query["cursor"] = page.next_cursor
 
     def events(self, source: str, database: str, table: str) -> TableEvents:
-        named = "/".join(quote(part, safe="") for part in (database, table))
-        return self._ask(TableEvents, "GET", f"/sources/{quote(source, safe='')}/tables/{named}/events")
+        return self._ask(TableEvents, "GET", f"{_of_table(source, database, table)}/events")
+
+    def table(self, source: str, database: str, table: str) -> TableDetail:
+        return self._ask(TableDetail, "GET", _of_table(source, database, table))
+
+    def definitions(self, source: str, database: str, table: str) -> Definitions:
+        """All that are kept, over as many pages as it takes."""
+        found: list[DefinitionView] = []
+        query: dict[str, Any] = {"limit": PAGE_TABLES}
+        while True:
+            page = self._ask(Definitions, "GET", f"{_of_table(source, database, table)}/definitions", query=query)
+            found += page.definitions
+            if page.next_cursor is None:
+                return Definitions(definitions=found, dropped=page.dropped)
+            query["cursor"] = page.next_cursor
 
     def create_token(self, agent: str, ttl_seconds: int) -> TokenCreated:
         return self._ask(TokenCreated, "POST", "/tokens", body={"agent": agent or None, "ttl_seconds": ttl_seconds})
@@ -283,6 +299,11 @@ class ApiClient:
 
 def _api_tokens(fleet: bool) -> str:
     return "/api/v1/api-tokens" if fleet else "/api-tokens"
+
+
+def _of_table(source: str, database: str, table: str) -> str:
+    named = "/".join(quote(part, safe="") for part in (database, table))
+    return f"/sources/{quote(source, safe='')}/tables/{named}"
 
 
 def _dump_path(source: str, dump: str) -> str:

@@ -18,6 +18,8 @@ from controlplane_api.api.stages import MOVING, Standing
 from controlplane_api.api.views import (
     Agents,
     AgentView,
+    Definitions,
+    DefinitionView,
     DumpView,
     LakeTableView,
     ProblemView,
@@ -29,7 +31,17 @@ from controlplane_api.api.views import (
 )
 from controlplane_api.documents import position_text
 from controlplane_api.errors import SourceUnknown, TableUnknown
-from controlplane_api.models import Agent, AnyRow, CommittedPosition, Source, SourceTable, Sync, TableEvent, Tenant
+from controlplane_api.models import (
+    Agent,
+    AnyRow,
+    CommittedPosition,
+    Source,
+    SourceTable,
+    Sync,
+    TableDefinition,
+    TableEvent,
+    Tenant,
+)
 from controlplane_api.states import LakeState, Stage, State
 from controlplane_api.syncs import is_syncing
 
@@ -202,6 +214,28 @@ def table_events(connection: Connection, table_id: int) -> list[TableEventView]:
     columns = [getattr(TableEvent, name) for name in TableEventView.model_fields]
     rows = connection.execute(select(*columns).where(TableEvent.table_id == table_id).order_by(TableEvent.gsn.desc()))
     return [TableEventView(**row._mapping) for row in rows]
+
+
+def definitions(connection: Connection, source_id: int, table: TableName, cursor: str, limit: int) -> Definitions:
+    """One page of what a table's definition was. Raises `TableUnknown`."""
+    of_table = TableDefinition.table_id == table_id(connection, source_id, *table)
+    counted = select(SourceTable.definitions, func.count(TableDefinition.id).label("kept")).outerjoin(
+        TableDefinition, TableDefinition.table_id == SourceTable.id
+    )
+    this = (SourceTable.source_id == source_id, SourceTable.database == table[0], SourceTable.name == table[1])
+    counts = connection.execute(counted.where(*this).group_by(SourceTable.id)).one()
+    columns = [getattr(TableDefinition, name) for name in DefinitionView.model_fields]
+    statement = select(*columns).where(of_table).order_by(TableDefinition.number.desc())
+    after = read_cursor(cursor, int)
+    if after is not None:
+        statement = statement.where(TableDefinition.number < after[0])
+    found = connection.execute(statement.limit(limit + 1)).all()
+    rows, following = page_of(found, limit, lambda row: (row.number,))
+    return Definitions(
+        definitions=[DefinitionView(**row._mapping) for row in rows],
+        dropped=counts.definitions - counts.kept,
+        next_cursor=following,
+    )
 
 
 def _table_unknown(database: str, name: str) -> TableUnknown:

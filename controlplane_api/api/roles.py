@@ -57,6 +57,7 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     tables.get_tables: Need.VIEW,
     tables.get_table: Need.VIEW,
     tables.get_table_events: Need.VIEW,
+    tables.get_table_definitions: Need.VIEW,
     tables.start_table: Need.OPERATE,
     tables.stop_table: Need.OPERATE,
     tables.start_tables: Need.OPERATE,

@@ -1,6 +1,6 @@
 """What the API answers, as JSON: one class per thing a caller sees. Times in microseconds since the epoch, UTC."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -611,6 +611,50 @@ class TableEventView(View):
 class SourceEventView(TableEventView):
     database: str
     table: str
+
+
+class DefinitionColumnView(View):
+    name: str
+    #: a very long one ends in "..."
+    column_type: str
+    #: null: the log does not say it
+    nullable: bool | None = None
+    ignored: bool | None = None
+    generated: bool | None = None
+
+
+class DefinitionView(View):
+    """What a table's definition became."""
+
+    #: of the table's, from 1
+    number: int
+    #: "log": an event of the log, with the columns that leave the host. "server": a look at the server, which shows all
+    teller: Literal["log", "server"]
+    #: when it became so, as the log says, or when it was seen; null: before anybody looked
+    at_us: int | None
+    #: number of the event among the source's row changes; null: no event told it
+    gsn: int | None
+    #: of the change, in the server's own words; empty: no event told it
+    position: str
+    columns: list[DefinitionColumnView]
+    #: of the log: the key by which it names rows, without a name of its own
+    keys: list[KeyView]
+
+
+class Definitions(View):
+    #: the newest first; none: the definition of now is the only one that was seen
+    definitions: list[DefinitionView]
+    #: versions that are not kept any more, of the oldest ones
+    dropped: int
+    #: for the next page; null on the last
+    next_cursor: str | None = None
+
+
+class TableShown(View):
+    """As `menura table show --json` has it."""
+
+    table: TableDetail
+    history: Definitions
 
 
 class TableEvents(View):

@@ -13,16 +13,19 @@ after the last one. A kill between two pieces leaves the tables that were writte
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from menura.bounds import clean_int64, clean_text
+from menura.instants import now_us
 from sqlalchemy import Connection, Select, bindparam, select, tuple_, update
 
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.models import Source, SourceTable
+from controlplane_api.registry import definitions
+from controlplane_api.registry.definitions import Seen
 from gateway.registry import CartographyEnd, TableSeen, table_hash
 
 PIECE_TABLES = 1_000
@@ -61,27 +64,54 @@ def end(connection: Connection, source_id: int, told: CartographyEnd, at_us: int
     )
 
 
-def changed(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> list[Document]:
-    """Rows to write, new ones and others."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row to write, and what becomes of its table's definition where that is another one."""
+
+    row: Document
+    seen: Seen | None = None
+
+
+def changed(connection: Connection, source_id: int, tables: Sequence[TableSeen]) -> list[Change]:
+    """New ones and others, in the order of their names."""
     found = []
-    for piece in _pieces(list({(table.database, table.table): table for table in tables}.values())):
+    told = {(table.database, table.table): table for table in tables}
+    for piece in _pieces([told[name] for name in sorted(told)]):
         names = [(table.database, table.table) for table in piece]
         kept = {
-            (row.database, row.name): row.digest
+            (row.database, row.name): row
             for row in connection.execute(
-                select(SourceTable.database, SourceTable.name, SourceTable.digest).where(
-                    SourceTable.source_id == source_id,
-                    SourceTable.gone.is_(False),
-                    tuple_(SourceTable.database, SourceTable.name).in_(names),
+                select(
+                    SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.digest, SourceTable.gone
+                ).where(
+                    SourceTable.source_id == source_id, tuple_(SourceTable.database, SourceTable.name).in_(names)
                 )
             )
-        }
-        cards = zip(names, map(_card, piece), strict=True)
-        found += [
+        }  # fmt: skip
+        rows = [
             {"source_id": source_id, "database": database, "name": name, **card}
-            for (database, name), card in cards
-            if kept.get((database, name)) != card["digest"]
+            for (database, name), card in zip(names, map(_card, piece), strict=True)
+            if (row := kept.get((database, name))) is None or row.gone or row.digest != card["digest"]
         ]
+        there = {kept[name].id: row for row in rows if (name := (row["database"], row["name"])) in kept}
+        seen = _redefined(connection, there)
+        found += [Change(row, seen.get((row["database"], row["name"]))) for row in rows]
+    return found
+
+
+def _redefined(connection: Connection, there: Mapping[int, Document]) -> dict[tuple[str, str], Seen]:
+    """Of tables that have a row, by its id, those with another definition; also of one that was gone."""
+    if not there:
+        return {}
+    found, at_us = {}, now_us()
+    columns = select(SourceTable.id, SourceTable.columns, SourceTable.keys).where(SourceTable.id.in_(list(there)))
+    for row in connection.execute(columns):
+        now = there[row.id]
+        # One that only the cut log knew has neither columns nor keys.
+        former = definitions.of_look(row.id, row.columns, row.keys, None)
+        told = definitions.of_look(row.id, now["columns"], now["keys"], at_us)
+        if former.columns and former.digest != told.digest:
+            found[now["database"], now["name"]] = Seen(row.id, former, told)
     return found
 
 
@@ -103,17 +133,17 @@ def _there(source_id: int) -> Select[int, str, str]:
     )
 
 
-def store(
-    write: Write, changed: Sequence[Document], *, clock: Clock = time.monotonic, pause: Pause = time.sleep
-) -> None:
+def store(write: Write, changed: Sequence[Change], *, clock: Clock = time.monotonic, pause: Pause = time.sleep) -> None:
     """Write rows; `write` begins a transaction. Raises what that raises."""
     for piece in _pieces(changed):
         began = clock()
         with write() as connection:
             statement = insert_into(connection, SourceTable)
-            card = {name: statement.excluded[name] for name in piece[0]}
+            rows = [change.row for change in piece]
+            card = {name: statement.excluded[name] for name in rows[0]}
             keys = [SourceTable.source_id, SourceTable.database, SourceTable.name]
-            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=card), piece)
+            connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=card), rows)
+            definitions.record_seen(connection, rows[0]["source_id"], [one.seen for one in piece if one.seen])
         pause(clock() - began)
 
 

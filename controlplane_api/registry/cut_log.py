@@ -24,7 +24,7 @@ from controlplane_api import positions, rereads
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Landing
-from controlplane_api.registry import horizons, leases, quarantine, table_events
+from controlplane_api.registry import definitions, horizons, leases, quarantine, table_events
 from controlplane_api.registry.cut_effects import FOREIGN_KEYS, apply_cut
 from controlplane_api.registry.dump_ledger import Ledger, Mention
 from controlplane_api.registry.quarantine import HeldCuts
@@ -159,6 +159,7 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_h
     left = keep_positions(connection, syncs)
     events = [(syncs[source.id, event.database, event.table], event) for source, cut in cuts for event in cut.events]
     table_events.record(connection, [(sync.table_id, event) for sync, event in events])
+    definitions.record_events(connection, [(sync.source_id, sync.table_id, event) for sync, event in events])
     store_syncs(connection, syncs.values(), known)
     positions.drop_unused(connection, left)
     # Before the position moves: a dump that begins in this entry heals what lakes stopped before it.

@@ -48,6 +48,7 @@ LEAST = {
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables": "viewer",
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}": "viewer",
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/events": "viewer",
+    "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/definitions": "viewer",
     "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/start": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/stop": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/start": "operator",

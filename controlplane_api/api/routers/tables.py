@@ -32,7 +32,7 @@ from controlplane_api.api.routers.outcomes import (
     named_tables,
     pattern_of,
 )
-from controlplane_api.api.views import Outcomes, StartedTable, TableDetail, TableEvents, Tables, TableView
+from controlplane_api.api.views import Definitions, Outcomes, StartedTable, TableDetail, TableEvents, Tables, TableView
 from controlplane_api.api.writing import GUARDED, TAGGED, WriteIf, Writing
 from controlplane_api.errors import (
     RequestInvalid,
@@ -92,6 +92,21 @@ def get_table_events(tenant: TenantName, source: SourceName, table: TableName, c
     with control.read() as connection:
         row = queries.source_row(connection, tenant, source)
         return TableEvents(events=queries.table_events(connection, queries.table_id(connection, row.id, *table)))
+
+
+@router.get("/tables/{database}/{table}/definitions", responses=OF_TABLE)
+def get_table_definitions(
+    tenant: TenantName,
+    source: SourceName,
+    table: TableName,
+    control: ControlDatabase,
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> Definitions:
+    """How the table's columns and keys have changed, as its log and looks at its server tell; the newest first."""
+    with control.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        return queries.definitions(connection, row.id, table, cursor, limit)
 
 
 @router.post("/tables/{database}/{table}/start", responses=WRITES_TABLE)
