@@ -9,9 +9,10 @@ Durable: an entry for which `append` returned. The log is the truth; the registr
 the put leaves files that no entry names; a kill after it leaves the registry one entry behind, and `recover`
 applies what is missing at the next start.
 
-A put ends ok, failed or *unknown*. Unknown is settled by reading the entry back and, where it is absent, by
-putting the same document again. Where that does not settle it either, the cuts fail as `LogUnsettled`; should
-the entry appear later, the next append finds it taken, the registry gets it, and every source that it names
+A put ends ok, failed or *unknown*; that a file is there already is unknown too until it is read, since what stands
+between us and the store may have sent the put twice. Unknown is settled by reading the entry back and, where it is
+absent, by putting the same document again. Where that does not settle it either, the cuts fail as `LogUnsettled`;
+should the entry appear later, the next append finds it taken, the registry gets it, and every source that it names
 begins again from there: so it counts once.
 """
 
@@ -181,14 +182,16 @@ class CutLog:
         for attempt in range(SETTLE_ATTEMPTS):
             if attempt:
                 self._sleep(SETTLE_SECONDS * 2**attempt)
+            may_be_there = attempt > 0  # as this very document
             try:
                 written = self._storage.put_if_absent(self.path(entry.entry), document)
+                may_be_there = True
                 found = document if written else self._storage.read(self.path(entry.entry))
             except OutcomeUnknown as unknown:
                 reason = unknown
                 continue
             except OSError as failed:
-                if attempt:  # an earlier put of this document is not settled yet
+                if may_be_there:
                     reason = failed
                     continue
                 raise _failed(f"writing entry {entry.entry} of the cut log", failed) from failed

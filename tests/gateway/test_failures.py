@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from menura.landing import IDENTITY_PATH, LandedCut, LandedPosition, LogEntry, encode_entry, entry_path
 from menura.stores.local import LocalStore
-from menura.stores.store import OutcomeUnknown
+from menura.stores.store import MOST_BYTES, OutcomeUnknown
 
 from gateway import server
 from gateway.config import GatewayConfig
@@ -187,11 +187,15 @@ def test_an_entry_of_another_format_when_the_log_is_read_is_refused(tmp_path: Pa
 
 
 class Shaky(LocalStore):
-    """Each put into the log does what its script says: 'lost' fails before, 'unknown' fails after it was written."""
+    """Each put into the log does what its script says: 'lost' fails before, 'unknown' fails after it was written.
+
+    After 'twice', written and sent again on its way, it is there already, and can't be read at once.
+    """
 
     def __init__(self, root: Path, *script: str) -> None:
         super().__init__(root)
         self.script = list(script)
+        self.is_unread = False
 
     def put_if_absent(self, path: str, document: bytes) -> bool:
         step = self.script.pop(0) if self.script and path != IDENTITY_PATH else "ok"
@@ -202,7 +206,14 @@ class Shaky(LocalStore):
         written = super().put_if_absent(path, document)
         if step == "unknown":
             raise OutcomeUnknown("written, answer lost")
-        return written
+        self.is_unread = step == "twice"
+        return written and step != "twice"
+
+    def read(self, path: str, most_bytes: int = MOST_BYTES) -> bytes | None:
+        if self.is_unread:
+            self.is_unread = False
+            raise TimeoutError(110, "timed out")
+        return super().read(path, most_bytes)
 
 
 def cut(number: int) -> LandedCut:
@@ -215,7 +226,9 @@ def log_over(storage: LocalStore) -> CutLog:
     return log
 
 
-@pytest.mark.parametrize("script", [("unknown",), ("lost",), ("lost", "unknown"), ("lost", "refused", "unknown")])
+@pytest.mark.parametrize(
+    "script", [("unknown",), ("lost",), ("lost", "unknown"), ("lost", "refused", "unknown"), ("twice",)]
+)
 def test_a_put_whose_outcome_is_unknown_when_it_is_settled_counts_once(tmp_path: Path, script: tuple[str, ...]) -> None:
     log = log_over(Shaky(tmp_path, *script))
     assert log.append([cut(1)], 7).entry == 1

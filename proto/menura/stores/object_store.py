@@ -1,8 +1,8 @@
 """S3, Google Cloud Storage and Azure as a store, by obstore: the object_store crate, which delta-rs has inside too.
 
 A put is whole or not there, and a conditional one (`If-None-Match: *`) has one winner. The client tries again by itself
-what failed by 5xx or a lost connection, a few times and for some seconds; a put if absent that was tried again may so
-find its own document there, which the caller learns by reading back.
+what failed by 5xx or a lost connection, a few times and for some seconds. A put if absent it sends once: sent again, it
+may find its own document there, or be refused when it was written before, and what it says would not be what happened.
 """
 
 import re
@@ -47,11 +47,15 @@ def open_object_store(url: str, options: StorageOptions) -> "ObjectStore":
     config = {key: value for key, value in given.items() if key.startswith(f"{provider}_")}
     if allowed := config.pop("aws_allow_http", None):
         of_client["allow_http"] = _plain(allowed)
+    retries = _retries(given)
     try:
-        client = from_url(url, config=config, client_options=of_client, retry_config=_retries(given))  # type: ignore[call-overload]
+        client, once = (
+            from_url(url, config=config, client_options=of_client, retry_config=each)  # type: ignore[call-overload]
+            for each in (retries, {**retries, "max_retries": 0})
+        )
     except (BaseError, ValueError) as refused:
         raise StoreUnusable(f"{url} can't be opened with these options: {_first_line(refused)}") from refused
-    return ObjectStore(client)
+    return ObjectStore(client, once)
 
 
 def _plain(value: str) -> str | bool:
@@ -68,8 +72,9 @@ def _retries(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 class ObjectStore:
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, once: Client) -> None:
+        """`once` tries nothing again."""
+        self._client, self._once = client, once
 
     def read(self, path: str, most_bytes: int = MOST_BYTES) -> bytes | None:
         try:
@@ -112,7 +117,7 @@ class ObjectStore:
     def put_if_absent(self, path: str, document: bytes) -> bool:
         try:
             with _failures(f"putting {path}"):
-                obstore.put(self._client, path, document, mode="create", use_multipart=False)
+                obstore.put(self._once, path, document, mode="create", use_multipart=False)
         except FileExistsError:
             return False
         except FileNotFoundError as missing:
