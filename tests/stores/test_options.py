@@ -38,6 +38,41 @@ def test_option_when_it_is_none_then_it_is_refused_without_its_value(word: str):
     assert "abc" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "azure_storage_access_key",
+        "azure_storage_master_key",
+        "aws_sse_customer_key_base64",
+        "google_service_account_key",
+        "fs.s3a.secret.key",
+        "fs.s3a.bucket.landing.secret.key",
+        "fs.azure.account.key.acme.dfs.core.windows.net",
+        "fs.azure.account.oauth2.client.secret.acme.dfs.core.windows.net",
+        "fs.azure.sas.container.acme",
+    ],
+)
+def test_option_when_its_key_is_of_a_secret_then_its_value_is_refused_and_its_place_is_taken(key: str):
+    with pytest.raises(StoreUnusable, match="is a secret") as refused:
+        parse([f"{key}=hunter2"], {})
+    assert "hunter2" not in str(refused.value)
+    assert parse([f"{key}=env:NOT_SET"], {}).words() == [f"{key}=env:NOT_SET"]
+
+
+def test_option_when_its_url_has_a_user_then_it_is_a_secret(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PROXY", "http://me:hunter2@proxy:3128")
+    assert parse(["proxy_url=env:PROXY"], {}).values() == {"proxy_url": "http://me:hunter2@proxy:3128"}
+    for word in ("proxy_url=http://me:hunter2@proxy:3128", "aws_endpoint=https://me:hunter2@store"):
+        with pytest.raises(StoreUnusable, match="is a secret"):
+            parse([word], {})
+    plain = [
+        "aws_sse_kms_key_id=k",
+        "aws_web_identity_token_file=/run/token",
+        "azure_fabric_token_service_url=http://f",
+    ]
+    assert parse(plain, {}).words() == plain
+
+
 def test_options_of_a_store_when_others_are_there_then_it_is_told_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("S3_SECRET", "hunter2")
     before = current()

@@ -10,6 +10,7 @@ with them, secrets included (`carried`): what carries them must not be shown. `r
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,8 +46,12 @@ CLIENT_KEYS = frozenset(
 RETRY_KEYS = frozenset({"max_retries", "retry_timeout"})
 #: of Hadoop's file systems
 HADOOP_PREFIXES = ("dfs.", "fs.", "hadoop.")
-_SECRET_ENDS = ("secret", "secret_access_key", "token", "password", "account_key", "storage_key", "sas_key")
-_SECRET_WORDS = ("secret_access_key", "service_account_key", "customer_key", "client_secret", "sas_token")
+#: a key with one of these words has a secret value, whatever stands behind the word: Hadoop's end in an account's name
+_SECRET_WORDS = frozenset({"key", "password", "sas", "secret", "token"})
+#: but not where the whole ends so
+_PLAIN_ENDS = ("_key_id", "_enabled", "_file", "_url")
+_USER_IN_URL = re.compile(r"://[^/?#]*@")
+REFERENCES = ("env:", "file:")
 MAX_SECRET_BYTES = 1 << 16
 
 
@@ -112,16 +117,18 @@ def parse(words: Iterable[str], environment: Mapping[str, str] | None = None) ->
     for name in ENVIRONMENT:
         if held.get(name):
             key = name.lower()
-            entries[key] = Secret(f"env:{name}") if is_secret(key) else held[name]
+            is_hidden = is_secret(key) or _USER_IN_URL.search(held[name])
+            entries[key] = Secret(f"env:{name}") if is_hidden else held[name]
     for word in words:
         key, separator, value = word.partition("=")
         key = key if key.startswith(HADOOP_PREFIXES) else key.strip().lower()
         if not separator or not key or not value:
             raise StoreUnusable(f"{key or 'an option'} has no value: give KEY=VALUE")
         _check_key(key)
-        if is_secret(key) and not value.startswith(("env:", "file:")):
+        is_reference = value.startswith(REFERENCES)
+        if not is_reference and (is_secret(key) or _USER_IN_URL.search(value)):
             raise StoreUnusable(f"{key} is a secret: give env:NAME or file:PATH, where it stands")
-        entries[key] = Secret(value) if is_secret(key) else value
+        entries[key] = Secret(value) if is_secret(key) or (is_reference and key == "proxy_url") else value
     return StorageOptions(tuple(entries.items()))
 
 
@@ -131,7 +138,7 @@ def is_secret(key: str) -> bool:
     >>> [is_secret(key) for key in ("aws_access_key_id", "aws_secret_access_key", "azure_storage_sas_token")]
     [False, True, True]
     """
-    return key.endswith(_SECRET_ENDS) or any(word in key for word in _SECRET_WORDS)
+    return not key.endswith(_PLAIN_ENDS) and not _SECRET_WORDS.isdisjoint(re.split(r"[._-]", key.lower()))
 
 
 def _check_key(key: str) -> None:
