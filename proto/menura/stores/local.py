@@ -20,7 +20,7 @@ class LocalStore:
     def read(self, path: str, most_bytes: int = MOST_BYTES) -> bytes | None:
         try:
             with (self._root / path).open("rb") as file:
-                return file.read(most_bytes)
+                return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))  # it takes memory for all it asks
         except FileNotFoundError:
             return None
 
@@ -32,7 +32,7 @@ class LocalStore:
         return Found(path, status.st_size, status.st_mtime_ns // 1000)
 
     def list(self, folder: str) -> Iterator[Found]:
-        for parent, _, names in os.walk(self._root / folder):
+        for parent, _, names in os.walk(self._root / folder, onerror=_raise_unless_absent):
             for name in names:
                 path = Path(parent, name).relative_to(self._root).as_posix()
                 if not name.startswith(".") and (found := self.find(path)) is not None:
@@ -93,6 +93,12 @@ class LocalStore:
     def drop_folder(self, folder: str) -> None:
         with suppress(OSError):  # it is not empty, or not there
             (self._root / folder).rmdir()
+
+
+def _raise_unless_absent(failed: OSError) -> None:
+    """A folder that can't be read is not one without files."""
+    if not isinstance(failed, FileNotFoundError | NotADirectoryError):
+        raise failed
 
 
 def _draft(target: Path, document: bytes) -> Path:
