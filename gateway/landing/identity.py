@@ -9,6 +9,7 @@ which is put if absent, then the database's row. A kill between leaves a landing
 database's. Of two gateways that open an empty landing at once, both read what the first one has put.
 """
 
+import logging
 import secrets
 
 from menura.landing import (
@@ -23,14 +24,16 @@ from menura.landing import (
 )
 from menura.stores.store import Store
 
-from gateway.errors import LandingFailed, LogBehindRegistry, LogUnreadable, OtherLanding
+from gateway.errors import LandingFailed, LandingUnusable, LogBehindRegistry, LogUnreadable, OtherLanding
 from gateway.registry import LandingOther, Registry
+
+logger = logging.getLogger(__name__)
 
 
 def open_landing(storage: Store, url: str, registry: Registry) -> tuple[str, LandingIdentity]:
     """The database's name for the landing, and its identity, which it gets now where it has none.
 
-    Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`, `LandingFailed`.
+    Raises `OtherLanding`, `LogBehindRegistry`, `LogUnreadable`, `LandingFailed`, `LandingUnusable`.
     """
     found = _read(storage, url)
     try:
@@ -40,6 +43,7 @@ def open_landing(storage: Store, url: str, registry: Registry) -> tuple[str, Lan
             check_entry(storage, name, found, applied)
             has_entries = applied > 0 or storage.read(entry_path(1, in_folders=False)) is not None
             found = _make(storage, url, FOLDERS_FORMAT - 1 if has_entries else FORMAT)
+        _check_put_if_absent(storage, url, found)
         return registry.claim_landing(url, found.landing), found
     except LandingOther as other:
         missing = f"it does not say which landing it is ({IDENTITY_PATH} is missing)"
@@ -74,6 +78,22 @@ def _make(storage: Store, landing: str, format_: int) -> LandingIdentity:
             remedy="Check the landing's free space and permissions, and start the gateway again",
         ) from failed
     return _read(storage, landing)
+
+
+def _check_put_if_absent(storage: Store, landing: str, identity: LandingIdentity) -> None:
+    """Some object stores do not know `If-None-Match` and put in place of what is there: here, of the same document."""
+    try:
+        is_kept = not storage.put_if_absent(IDENTITY_PATH, encode_identity(identity))
+    except OSError as failed:  # a full disk, a store that is away: commits will say so, and go on when it is over
+        logger.warning("whether the landing's store keeps what is there is not known: %s", type(failed).__name__)
+        return
+    if not is_kept:
+        raise LandingUnusable(
+            f"opening the landing {landing}",
+            "its store replaces a file that was to be put only where there is none",
+            data="Nothing was landed: two gateways would have written over each other's entries",
+            remedy="Use a store with conditional writes: Amazon S3, MinIO, Ceph and others have them in newer versions",
+        )
 
 
 def _read(storage: Store, landing: str) -> LandingIdentity:

@@ -244,6 +244,23 @@ def test_a_put_that_is_refused_when_nothing_was_written_fails_and_keeps_the_numb
     assert log.append([cut(1)], 8).entry == 1
 
 
+class Replacing(LocalStore):
+    """As an object store that does not know the condition of a put."""
+
+    def put_if_absent(self, path: str, document: bytes) -> bool:
+        self.put(path, document)
+        return True
+
+
+def test_a_store_that_replaces_what_is_there_when_the_landing_is_opened_is_refused(tmp_path: Path) -> None:
+    log_over(LocalStore(tmp_path))
+    before = (tmp_path / IDENTITY_PATH).read_bytes()
+    for folder in (tmp_path, tmp_path / "new"):
+        with pytest.raises(LandingUnusable, match="replaces a file"):
+            log_over(Replacing(folder))
+    assert (tmp_path / IDENTITY_PATH).read_bytes() == before
+
+
 def test_a_put_that_stays_unknown_when_it_appears_later_is_found_as_taken(tmp_path: Path) -> None:
     log = log_over(Shaky(tmp_path, *["lost"] * 4))
     with pytest.raises(LogUnsettled):
