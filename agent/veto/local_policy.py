@@ -124,11 +124,18 @@ class SourceVeto:
         return self._local.policy.lets_come(*table, origin, self.subject)
 
     def parts_are(self, parts: Mapping[Table, Iterable[Table]]) -> None:
-        """Which partitions hold the rows of tables; those of other tables are as they were."""
+        """Which partitions hold the rows of which tables: of all that there are."""
+        found = {table: frozenset(of_table) for table, of_table in parts.items()}
         with self._lock:
-            self._parts = {**self._parts, **{table: frozenset(of_table) for table, of_table in parts.items()}}
-            for table in parts:
+            for table in found.keys() | self._parts.keys():
                 self._rulings.pop(table, None)
+            self._parts = found
+
+    def part_came(self, table: Table, part: Table) -> None:
+        """One more."""
+        with self._lock:
+            self._parts = {**self._parts, table: self._parts.get(table, frozenset()) | {part}}
+            self._rulings.pop(table, None)
 
     # --- requests
 

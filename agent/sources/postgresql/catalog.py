@@ -17,6 +17,7 @@ from agent.sources.postgresql.seen_transactions import SeenTransactions
 from agent.sources.postgresql.server.cartography import cards, head, names_digest
 from agent.sources.postgresql.server.checks import advice, check_client, check_filter
 from agent.sources.postgresql.server.connection import connect, facts_of, server_errors
+from agent.sources.postgresql.server.partitions import tell_partitions
 from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader
 
 FLAVOR = "postgresql"
@@ -46,7 +47,7 @@ class PostgresqlCatalog:
         server, source = self.config.client, self.config.name
         with closing(connect(server, source)) as connection, server_errors("reading what tables exist", server, source):
             began = time.monotonic()
-            digest = names_digest(connection)
+            digest = names_digest(connection), tell_partitions(connection, self.config.filter)
             seconds = time.monotonic() - began
             if digest == known:
                 return Look(digest, seconds, None)

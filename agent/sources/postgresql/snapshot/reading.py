@@ -31,6 +31,7 @@ from agent.sources.postgresql.positions import WalPosition, WalPositionKind
 from agent.sources.postgresql.seen_transactions import SeenTransactions
 from agent.sources.postgresql.server.connection import INSUFFICIENT_PRIVILEGE, sqlstate
 from agent.sources.postgresql.server.definitions import TableDefinition, read_definitions
+from agent.sources.postgresql.server.partitions import tell_partitions
 from agent.sources.postgresql.server.quoting import quoted, quoted_table
 from agent.sources.postgresql.server.type_names import FIRST_NORMAL_OBJECT_ID, read_type_names
 from agent.sources.postgresql.snapshot.answers import Subject, subject_of
@@ -260,6 +261,9 @@ class PostgresqlTableReader:
         found = read_definitions(session.connection, [table], in_transaction=True).get(table)
         if found is None:
             raise TableMissing
+        tell_partitions(session.connection, self._config.filter)
+        if self._config.filter.is_vetoed(table):
+            raise self._config.filter.veto.denial(table)
         self.used = found
         return found
 

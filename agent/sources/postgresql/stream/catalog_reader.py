@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.server.connection import Connection, connect, server_errors
 from agent.sources.postgresql.server.definitions import TableDefinition, read_definitions
+from agent.sources.postgresql.server.partitions import above
 from agent.sources.postgresql.stream.looks import read_ends
+from agent.table_positions import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class CatalogReader:
             found = read_definitions(self._connection, oids=[oid])
             after = read_ends(self._connection)
         return Answer(next(iter(found.values()), None), before.flushed_lsn, after.written_lsn, time.monotonic())
+
+    def above(self, oid: int) -> list[Table]:
+        """The tables that this one is a partition of. Raises a `SourceError`."""
+        server, source = self._config.replication, self._config.name
+        if self._connection is None:
+            self._connection = connect(server, source)
+        with server_errors("asking of which table one is a partition", server, source):
+            return above(self._connection, oid)
 
     def close(self) -> None:
         if self._connection is not None:

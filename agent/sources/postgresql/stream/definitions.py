@@ -164,6 +164,21 @@ class StreamDefinitions:
         self._is(relation.table, replace(known, definition=definition, since_lsn=0))
         return definition
 
+    def denied_part_came(self, relation: Relation, before: Table | None) -> None:
+        """The log has rows of a table that the host's policy denies: they are those of the table that it is a part of.
+
+        `before`: whose message came before this one. Of a part the server sends the whole table's right before; that
+        counts where the catalog has no such part any more.
+        """
+        of_it = self._catalog.above(relation.oid)
+        known = self._known.get(before, Known(None)).definition if before is not None else None
+        if not of_it and before is not None and known is not None and known.kind == "p":
+            of_it = [before]
+        for table in of_it:
+            self._filter.veto.part_came(table, relation.table)
+            if self._stops.may_stop(table):
+                self._stops.stop_here(table, self._filter.veto.denial(table))
+
     def renamed_away(self, relation: Relation, table: Table) -> None:
         """Rows of a synced table come under another name now."""
         known = self._known[table]
@@ -185,6 +200,10 @@ class StreamDefinitions:
         for table in tables:
             known = self._known.get(table)
             if known is None or self._asked_at.get(table, 0.0) >= look.began_at:
+                continue
+            if self._filter.is_vetoed(table):
+                self._read.publish()
+                self._stops.stop_here(table, self._filter.veto.denial(table))
                 continue
             if table in look.errors:
                 self._read.publish()

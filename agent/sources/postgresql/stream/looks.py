@@ -23,6 +23,7 @@ from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, Snaps
 from agent.sources.postgresql.server.connection import Connection, Facts, rows
 from agent.sources.postgresql.server.definitions import TableDefinition, read_definitions
 from agent.sources.postgresql.server.made_lists import MadeLists
+from agent.sources.postgresql.server.partitions import tell_partitions
 from agent.sources.postgresql.server.publication import Lack, ensure_published
 from agent.table_positions import Table
 
@@ -126,6 +127,7 @@ class Looks:
             began = time.monotonic()
             before = read_ends(connection)
             is_whole = not _snapshot(connection).pending
+            tell_partitions(connection, self._config.filter)
             allowed = [table for table in tables if self._config.filter.verdict(*table).allowed]
             ensured = ensure_published(connection, self._config, self._made, allowed)
             definitions = read_definitions(connection, tables=allowed)

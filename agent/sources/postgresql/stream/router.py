@@ -46,6 +46,8 @@ class TableRouter:
         #: of tables that were skipped then
         self._deferred: dict[int, Relation] = {}
         self._skipped: set[Table] = set()
+        #: whose Relation message was the last one
+        self._before: Table | None = None
         self._begins = 0
         self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
 
@@ -58,6 +60,9 @@ class TableRouter:
         """How rows look from here on."""
         relation = parse_relation(body)
         table = relation.table
+        before, self._before = self._before, table
+        if not self._table_positions.is_synced(table) and self._filter.veto.denies_by_name(table):
+            self._definitions.denied_part_came(relation, before)
         self._relations.pop(relation.oid, None)
         if self._table_positions.is_synced(table):
             self._relations[relation.oid] = relation

@@ -39,6 +39,10 @@ class Stops:
     def are_pending(self) -> bool:
         return bool(self._pending)
 
+    def may_stop(self, table: Table) -> bool:
+        """Whether it has not stopped."""
+        return self._table_positions.is_synced(table)
+
     def planned(self, table: Table, plan: TablePlan) -> None:
         """Rows come by it from here on; older ones count while they have rows of the current transaction."""
         first_gsn = self._decoder.transaction_first_gsn
