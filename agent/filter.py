@@ -174,6 +174,10 @@ class Filter:
         ruled_by = [table, *(origin for origin in self.origins.of(table) if not self.veto.lets_come(table, origin))]
         return not all(self.veto.ruling(*name).leaves for name in ruled_by)
 
+    def column_veto(self, table: Table) -> ColumnVeto | None:
+        """Which columns the host's policy keeps back, under all names of the table; None: the table itself."""
+        return None if self.is_vetoed(table) else self.verdict(*table).vetoed
+
     def told_columns(self, table: Table) -> frozenset[str]:
         """Of the columns that do not leave those of which a gateway may hear."""
         verdict = self.verdict(*table)

@@ -84,6 +84,7 @@ class CatalogPlugin:
         self.source = config.name
         self._state = state
         self._veto = config.filter.veto
+        self._column_veto = config.filter.column_veto
         self._catalog = catalog
         self._credit = Credit()
         self._coordinator = coordinator
@@ -193,7 +194,11 @@ class CatalogPlugin:
             raise refusal
 
         def send(head: catalog_pb2.Cartography, cards: Iterable[catalog_pb2.TableCard]) -> None:
-            telling = Telling(head, self._veto.cards(cards), self._sent if self._known == self._sent.digest else Sent())
+            telling = Telling(
+                head,
+                self._veto.cards(cards, self._column_veto),
+                self._sent if self._known == self._sent.digest else Sent(),
+            )
             for part in telling.parts():
                 writer.send(stream_pb2.StreamResponse(cartography=part))
             self._sent = telling.sent

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from menura.naming import sync_resync
@@ -11,7 +11,7 @@ from menura.v1.catalog_pb2 import TableCard
 
 from agent.errors import PolicyDenied, PolicyUnusable
 from agent.server_words import SERVER_WORDS
-from agent.veto.policy import DEFAULT_LINE, NO_POLICY, Policy, Request, Ruling, Subject
+from agent.veto.policy import DEFAULT_LINE, NO_POLICY, ColumnVeto, Policy, Request, Ruling, Subject
 from agent.veto.policy_file import DEFAULT_FILE, read_policy
 
 log = logging.getLogger("menura.policy")
@@ -195,17 +195,19 @@ class SourceVeto:
 
     # --- cartography
 
-    def cards(self, cards: Iterable[TableCard]) -> Iterable[TableCard]:
-        """Tables that may be known, with the columns that may be known."""
+    def cards(
+        self, cards: Iterable[TableCard], column_veto: Callable[[Table], ColumnVeto | None]
+    ) -> Iterable[TableCard]:
+        """Tables that may be known, with the columns that may be known. `column_veto` None: the table itself stays."""
         if not self.keeps_back:
             yield from cards
             return
         hidden: dict[Table, frozenset[str]] = {}
         for card in cards:
             name = (card.table.database, card.table.table)
-            ruling = self.ruling(*name)
-            if ruling.leaves:
-                gone = without_columns(card, ruling)
+            kept_back = column_veto(name)
+            if kept_back is not None:
+                gone = without_columns(card, kept_back)
                 if gone:
                     hidden[name] = gone
                 yield card
@@ -219,14 +221,14 @@ class SourceVeto:
         return self._hidden_columns
 
 
-def without_columns(card: TableCard, ruling: Ruling) -> frozenset[str]:
+def without_columns(card: TableCard, veto: ColumnVeto) -> frozenset[str]:
     """Take out of the card what its table keeps back, with keys of it; the names of those columns.
 
     What is computed from such columns stays too: the source marks it as ignored.
     """
-    if not ruling.columns:
+    if not veto:
         return frozenset()
-    gone = frozenset(column.name for column in card.columns if column.ignored or ruling.columns.ignores(column.name))
+    gone = frozenset(column.name for column in card.columns if column.ignored or veto.ignores(column.name))
     columns = [column for column in card.columns if column.name not in gone]
     keys = [key for key in card.keys if key.columns and gone.isdisjoint(key.columns)]
     if gone or len(keys) != len(card.keys):

@@ -123,7 +123,7 @@ def _cartography(veto: SourceVeto, response: StreamResponse) -> None:
     told = [card for card in part.tables if veto.ruling(card.table.database, card.table.table).leaves]
     if len(told) != len(part.tables):
         raise Withheld
-    if any(without_columns(card, veto.ruling(card.table.database, card.table.table)) for card in told):
+    if any(without_columns(card, veto.ruling(card.table.database, card.table.table).columns) for card in told):
         raise Withheld
 
 

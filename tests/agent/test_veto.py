@@ -173,6 +173,8 @@ def test_filter_when_a_table_was_renamed_then_only_the_policy_itself_lets_it_lea
     )
     for filter_ in (found, remote):
         assert not filter_.verdict("shop", "plain").allowed and filter_.is_vetoed(("shop", "plain"))
+        card = TableCard(table=config_pb2.TableName(database="shop", table="plain"))
+        assert list(found.veto.cards([card], filter_.column_veto)) == []
         error = filter_.denial("shop", "shop", "plain")
         assert error.code == "POLICY_DENIED" and "cards" not in str(error)
     assert found.verdict("shop", "staff").ignores("PIN")
@@ -220,7 +222,7 @@ def test_second_look_when_a_message_says_what_stays_then_it_does_not_leave(tmp_p
         )
         for name in ("orders", "salaries")
     ]
-    (shown,) = found.veto.cards(cards)
+    (shown,) = found.veto.cards(cards, found.column_veto)
     assert [column.name for column in shown.columns] == ["id", "name"] and [key.name for key in shown.keys] == [
         "PRIMARY"
     ]

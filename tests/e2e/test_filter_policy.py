@@ -28,7 +28,18 @@ POLICIES = {
     # policy: (filter, tables that are synced, tables that are dropped)
     "accept": ({"hidden": None, "partial": {"ignored_columns": list(IGNORED)}}, ["open_one"], ["hidden"]),
     "drop": ({"open_one": None, "partial": {"ignored_columns": list(IGNORED)}}, ["open_one"], ["hidden"]),
+    # of the host itself: see HOST_POLICY
+    "host": ({}, ["open_one"], ["hidden"]),
 }
+#: computed columns stay with those that they are computed from; a table that stays does so under another name
+HOST_POLICY = """
+default: closed
+databases:
+  filter_host:
+    open_one: allowed
+    open_two: allowed
+    partial: {columns: [id, shown, copied, shadow]}
+"""
 
 
 def write_canaries(server: Server, flavor: Flavor, database: str) -> None:
@@ -69,7 +80,7 @@ def files_with(word: str, folder: Path, since: float = 0.0) -> Iterator[Path]:
                     yield path.relative_to(folder)
 
 
-@pytest.mark.parametrize(("policy", "flavor"), [("accept", "mysql"), ("drop", "mariadb")])
+@pytest.mark.parametrize(("policy", "flavor"), [("accept", "mysql"), ("drop", "mariadb"), ("host", "mariadb")])
 def test_ignored_column_when_its_rows_change_then_no_byte_of_it_leaves_the_host(
     policy: str, flavor: Flavor, servers: dict[Flavor, Server], running: Stack
 ) -> None:
@@ -85,10 +96,16 @@ def test_ignored_column_when_its_rows_change_then_no_byte_of_it_leaves_the_host(
         f"CREATE TABLE {database}.open_one (id INT PRIMARY KEY, note TEXT)",
     )
     write_canaries(server, flavor, database)
-    with running.agent(source, {source: server}, filter_policy=policy, filter=rules):
+    is_of_host = policy == "host"
+    agent = running.agent(source, {source: server}, filter_policy="accept" if is_of_host else policy, filter=rules)
+    if is_of_host:
+        file = running.folder / "policy.yaml"
+        file.write_text(HOST_POLICY)
+        agent.arguments += ["--policy", str(file)]
+    with agent:
         for table in (*synced, "partial"):
             running.start_sync(source, database, table, "oldest")
-        for table in dropped:
+        for table in () if is_of_host else dropped:
             path = running.wait_for_table(source, database, table)
             with pytest.raises(httpx.HTTPStatusError) as refused:
                 running.post(f"{path}/start", {"start": "oldest"})
@@ -99,8 +116,20 @@ def test_ignored_column_when_its_rows_change_then_no_byte_of_it_leaves_the_host(
         server.run(f"UPDATE {database}.partial SET secret = '{CANARY} live', id = id + 100")
         wait_until_equal(*where, ["partial"], ignored=(*IGNORED, *DERIVED))
         wait_for_changelog(*where[:3], database, "partial", count_changes(server, database)["partial"])
-        state = wait_for("the agent's word", lambda: running.table(source, database, "partial")["ignored_columns"])
-        assert sorted(state) == sorted(IGNORED)
+        if is_of_host:
+            server.run(f"RENAME TABLE {database}.hidden TO {database}.open_two")
+            server.run(
+                f"INSERT INTO {database}.open_two VALUES (2, '{CANARY}')",
+                f"INSERT INTO {database}.open_one VALUES (2, 'x')",
+            )
+            wait_until_equal(*where, synced)
+            for table in ("hidden", "open_two"):
+                assert running.client.get(running.table_path(source, database, table)).status_code == 404
+            shown = running.get(running.table_path(source, database, "partial"))
+            assert not any(name in str(shown) for name in (*IGNORED, *DERIVED))
+        else:
+            state = wait_for("the agent's word", lambda: running.table(source, database, "partial")["ignored_columns"])
+            assert sorted(state) == sorted(IGNORED)
     assert server.folder is None or list(files_with(CANARY, server.folder)), "the search finds what is there"
     assert any(path.parts[0] == "landing" for path in files_with(SHOWN, running.folder, begun))
     assert any(path.parts[0] == "lake" for path in files_with(SHOWN, running.folder, begun))
