@@ -25,7 +25,7 @@ from menura.instants import now_us
 from spark_sink.lake import merge
 from spark_sink.lake.cascades import Child
 from spark_sink.lake.changelog import Changelog
-from spark_sink.lake.delta_table import commit_nothing, open_table, read_progress
+from spark_sink.lake.delta_table import commit_nothing, open_table, read_cut, read_progress
 from spark_sink.lake.merge import MergeRows, merge_segment
 from spark_sink.lake.recorded import Recorded, check_held, check_predecessors
 from spark_sink.lake.steps import EventStep, Step, check_change_types, check_steps, steps
@@ -156,7 +156,7 @@ def apply_once(
         _version_at(changelog.delta, logged.cut <= end_cut and logged.gsn <= end_gsn),
         _version_at(current, is_at_end),
         bool(pending),
-        wait_of(waiting, table, changelog.delta, current),
+        wait_of(waiting, table, changelog.delta, current) if waits or tail is not None else NO_WAIT,
     )
 
 
@@ -185,7 +185,7 @@ def _merge_tail(table: TableId, current: DeltaTable | None, changelog: DeltaTabl
 
 def _reach(delta: DeltaTable | None, application: str, cut: int) -> None:
     """Commit the cut of files that left nothing to write, e.g. after a kill, so that later ones find it held."""
-    if delta is not None and read_progress(delta, application).cut < cut:
+    if delta is not None and read_cut(delta, application) < cut:
         commit_nothing(delta, [(application, cut)])
 
 

@@ -244,9 +244,14 @@ def commit_properties(*transactions: tuple[str, int]) -> CommitProperties:
 def read_progress(table: DeltaTable | None, application: str) -> Progress:
     if table is None:
         return Progress(0, 0, 0)
-    cut = table.transaction_version(application) or 0
+    cut = read_cut(table, application)
     chunk_cut = table.transaction_version(_chunk_application(application)) or 0
     return Progress(cut, table.transaction_version(_gsn_application(application)) or 0, max(cut, chunk_cut))
+
+
+def read_cut(table: DeltaTable, application: str) -> int:
+    """Of its progress the cut alone: each look at a `txn` takes half a millisecond."""
+    return table.transaction_version(application) or 0
 
 
 def progress_transactions(

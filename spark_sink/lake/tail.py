@@ -95,8 +95,11 @@ def read_tail(changelog: DeltaTable | None, application: str, merged: Progress) 
     """The tail above a current state that is merged so far; None where there is none."""
     if changelog is None or not merged.gsn:
         return None
-    cut, gsn, from_gsn, since_us = (changelog.transaction_version(name) or 0 for name in _applications(application))
-    return Tail(cut, gsn, merged, since_us) if from_gsn <= merged.gsn < gsn else None
+    cut, gsn, from_gsn, since_us = _applications(application)
+    last = changelog.transaction_version(gsn) or 0
+    if last <= merged.gsn or (changelog.transaction_version(from_gsn) or 0) > merged.gsn:
+        return None
+    return Tail(changelog.transaction_version(cut) or 0, last, merged, changelog.transaction_version(since_us) or 0)
 
 
 def _applications(application: str) -> tuple[str, str, str, str]:
