@@ -192,24 +192,25 @@ class Sink:
 
     def merge_due(self) -> None:
         """Merge changes that have waited for long enough in their changelogs, while no batch does."""
-        if not self._merges.due(now_us(), self._stopped):
+        while not self._stopping and self._merges.due(now_us(), self._stopped):
+            with self._writing:
+                if not self._stopping:
+                    self._merge(self._merges.due(now_us(), self._stopped))
+
+    def _merge(self, due: Mapping[TableId, CutSeen]) -> None:
+        if not due:
             return
-        with self._writing:
-            due = self._merges.due(now_us(), self._stopped)
-            if self._stopping or not due:
-                return
-            began = time.monotonic()
-            settings = self._task_settings(frozenset(self._stopped), self._recorded)
-            tables = [(table, boundary.cut) for table, boundary in due.items()]
-            rows = self.session.sparkContext.parallelize(tables, len(tables))
-            try:
-                outcomes = [decode(message) for message in rows.mapPartitions(merge_task(settings)).collect()]
-            except (PySparkException, Py4JJavaError) as lost:
-                logger.warning("waiting changes not merged tables=%d error=%s", len(due), condition(lost))
-                self._merges.failed(due, now_us())
-                return
-            self._merged(due, [each for each in outcomes if isinstance(each, Outcome)])
-            logger.info("waiting changes merged tables=%d seconds=%.3f", len(due), time.monotonic() - began)
+        began = time.monotonic()
+        task = merge_task(self._task_settings(frozenset(self._stopped), self._recorded))
+        tables = [(table, boundary.cut) for table, boundary in due.items()]
+        try:
+            done = self.session.sparkContext.parallelize(tables, len(tables)).mapPartitions(task).collect()
+        except (PySparkException, Py4JJavaError) as lost:
+            logger.warning("waiting changes not merged tables=%d error=%s", len(due), condition(lost))
+            self._merges.failed(due, now_us())
+            return
+        self._merged(due, [each for each in map(decode, done) if isinstance(each, Outcome)])
+        logger.info("waiting changes merged tables=%d seconds=%.3f", len(due), time.monotonic() - began)
 
     def _merged(self, due: Mapping[TableId, CutSeen], outcomes: Sequence[Outcome]) -> None:
         """Record what of these is done; a table whose merge failed is read with what waits, and goes on."""
@@ -221,7 +222,7 @@ class Sink:
             done = [each for each in outcomes if due[each.table] == boundary and each.result is Result.APPLIED]
             self.records.record_batch([boundary], done)
             self._remember(done)
-        self._merges.done(outcome.table for outcome in outcomes if outcome.result is not Result.STOPPED)
+        self._merges.done({outcome.table for outcome in outcomes if outcome.result is not Result.STOPPED})
 
     def _transient(self) -> set[TableId]:
         """Stopped tables that may go on by themselves: not those below one that waits for somebody."""

@@ -5,7 +5,7 @@ here is durable: the tails are in the tables, and what is not merged before a ki
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_sink.lake.records import last_cuts
 from spark_sink.work import CutSeen, Outcome, Result, TableId
@@ -25,7 +25,9 @@ class WaitingTable:
 
 @dataclass(slots=True)
 class WaitingMerges:
-    tables: dict[TableId, WaitingTable] = field(default_factory=dict)
+    """One thread changes it while another asks: a change makes another dictionary."""
+
+    tables: Mapping[TableId, WaitingTable] = field(default_factory=dict)
 
     def begin(self, found: Mapping[TableId, CutSeen]) -> None:
         """At a start: when their changes began to wait is not known here, so they are merged first."""
@@ -34,27 +36,29 @@ class WaitingMerges:
     def note(self, cuts: Iterable[CutSeen], outcomes: Iterable[Outcome]) -> None:
         """What a batch has done."""
         last = last_cuts(cuts)
+        tables = dict(self.tables)
         for outcome in outcomes:
             if outcome.result is Result.STOPPED:
                 continue
-            self.tables.pop(outcome.table, None)
+            tables.pop(outcome.table, None)
             if outcome.merge_at_us:
                 boundary = last[outcome.table.tenant, outcome.table.source]
-                self.tables[outcome.table] = WaitingTable(boundary, outcome.merge_at_us)
+                tables[outcome.table] = WaitingTable(boundary, outcome.merge_at_us)
+        self.tables = tables
 
     def due(self, now_us: int, stopped: Collection[TableId]) -> dict[TableId, CutSeen]:
         """The tables that have waited for longest, each with its boundary; not those that have stopped."""
+        tables = self.tables
         found = [
             (waiting.until_us, table)
-            for table, waiting in self.tables.items()
+            for table, waiting in tables.items()
             if waiting.until_us <= now_us and table not in stopped
         ]
-        return {table: self.tables[table].boundary for _, table in sorted(found)[:MOST_AT_ONCE]}
+        return {table: tables[table].boundary for _, table in sorted(found)[:MOST_AT_ONCE]}
 
-    def done(self, tables: Iterable[TableId]) -> None:
-        for table in tables:
-            self.tables.pop(table, None)
+    def done(self, tables: Collection[TableId]) -> None:
+        self.tables = {table: waiting for table, waiting in self.tables.items() if table not in tables}
 
     def failed(self, tables: Iterable[TableId], now_us: int) -> None:
-        for table in tables:
-            self.tables[table] = WaitingTable(self.tables[table].boundary, now_us + FAILED_PAUSE_US)
+        later = {table: replace(self.tables[table], until_us=now_us + FAILED_PAUSE_US) for table in tables}
+        self.tables = {**self.tables, **later}

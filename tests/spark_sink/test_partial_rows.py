@@ -12,10 +12,12 @@ from spark_sink.ingest import large_merge
 from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake import merge
-from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.delta_table import Layout, open_table
+from spark_sink.lake.steps import Segment
+from spark_sink.landed.landed_file import LandedRows, LandedShape
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import changelog, current_state
-from spark_sink.work import Result
+from spark_sink.work import ChunkFacts, Result, TableFile
 from tests.spark_sink.killing import Killed, kill_at
 from tests.spark_sink.landing import Change, Table, Values, Writer, apply_entries, delete, insert, table_id, update
 
@@ -166,3 +168,17 @@ def test_a_cut_too_large_for_a_task_when_its_rows_are_partial_then_it_merges_in_
     assert outcome.message == ""
     assert rows(lake) == sorted(((n + 10, f"a{n}", n * 7, None) for n in range(6)), key=repr)
     assert changelog(str(lake), table_id(TABLE)).num_rows == 6 + 24
+
+
+def test_rows_of_a_dump_when_they_are_many_and_of_one_number_then_they_are_not_merged_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever is killed between two parts would take all of them for done."""
+    monkeypatch.setattr(large_merge, "CHUNK_ROWS", 3)
+    rows = pa.table({"_gsn": pa.repeat(pa.scalar(5), 10)})
+    shape = LandedShape(pa.schema([]), (), (), {})
+    for chunk, parts in ((None, 3), (ChunkFacts(0, 5, 0, "", is_whole=True), 1)):
+        file = TableFile(1, 1, "s", "p", 10, 1, 5, 5, chunk)
+        segment = Segment((LandedRows(file, shape, rows),), Layout("", (), ()), 5)
+        found = list(large_merge.chunks([rows[:6], rows[6:]], segment, "acme/shop", 0, [("acme/shop", 1)]))
+        assert len(found) == parts and sum(len(each) for tables, _ in found for each in tables) == 10
