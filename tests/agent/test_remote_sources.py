@@ -115,6 +115,13 @@ def test_configuration_when_it_names_more_than_is_allowed_then_it_is_refused_and
     assert str(refused.value).startswith(f"{refused.value.code}: reading the configuration of source shop")
 
 
+def test_configuration_when_it_asks_for_a_part_of_this_hosts_disk_then_it_is_refused(access: RemoteAccess) -> None:
+    document = {**client(database="shop"), "kind": "postgresql"}
+    assert read(access, document)
+    with pytest.raises(ConfigError, match="this host's disk"):
+        read(access, {**document, "max_streamed_bytes": 1})
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -90,6 +90,8 @@ class Kind:
     stops: tuple[Stop, ...]
     #: ingredients that some servers lack
     lacking: Mapping[str, frozenset[str]]
+    #: of the agent's source, by the run's seed
+    settings: Callable[[int], Mapping[str, object]] = lambda seed: {}
 
     @property
     def codes(self) -> frozenset[str]:

@@ -97,7 +97,8 @@ def churn(plan: Plan, folder: Path) -> Report:
     with kind.servers[plan.server](folder / "server") as source, stack(folder / "stack") as running:
         shapes = kind.shapes(plan.server, plan.ingredients)
         create(kind, source, shapes, plan)
-        agent = source.agent(running, "churn", SOURCE, dump={"max_rereads_per_hour": MOST_REREADS})
+        settings = kind.settings(plan.seed)
+        agent = source.agent(running, "churn", SOURCE, dump={"max_rereads_per_hour": MOST_REREADS}, **settings)
         with agent:
             for table in (*shapes, MARKER):
                 running.start_sync(SOURCE, source.namespace, table, "dump")

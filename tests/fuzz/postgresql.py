@@ -1,32 +1,36 @@
 """PostgreSQL's stream and SELECTs under hostile bytes: real ones of every type and kind of change, damaged.
 
-A stream is a transaction of those in seeds/postgresql/changes.zst, or an answer with rows of answer.zst, of which some
-messages are damaged. What it may lead to is a typed error, or rows that are valid Arrow data and the same however the
-bytes were cut. `make` records both anew.
+A stream is a transaction of those in seeds/postgresql/changes.zst, whole or in progress (`blocks`), or an answer with
+rows of answer.zst, of which some messages are damaged. What it may lead to is a typed error, or rows that are valid
+Arrow data and the same however the bytes were cut. `make` records both anew.
 """
 
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
 from backports import zstd
 
+from agent.sources.postgresql.native.blocks import BlockError
 from agent.sources.postgresql.native.decoder import DecodeError, PgoutputDecoder, Reason, TablePlan
 from agent.sources.postgresql.native.results import ResultError, ResultReason, RowsDecoder, RowsPlan
 from agent.sources.postgresql.stream.relations import MessageBodyError, parse_message, parse_relation, parse_truncate
+from agent.sources.postgresql.stream.streamed import StreamedTransactions, TooMuchStreamed
 from tests.agent.postgresql.native.capture import plan_of, selected, streamed
 from tests.agent.postgresql.native.values import DEFINITIONS, TYPES
+from tests.fuzz.blocks import in_blocks, stream_of
 from tests.fuzz.mutate import change
 from tests.postgres import SourceServer, source_server
 
-PREFIXES = CHANGES_PREFIX, ANSWER_PREFIX = b"pgoutput\n", b"SELECT\n"
+PREFIXES = CHANGES_PREFIX, BLOCKS_PREFIX, ANSWER_PREFIX = b"pgoutput\n", b"blocks\n", b"SELECT\n"
 SEEDS = Path(__file__).parent / "seeds" / "postgresql"
 KEY_TEXTS = 2
 
 #: what hostile bytes may lead to
-TYPED = (DecodeError, ResultError, MessageBodyError)
+TYPED = (BlockError, DecodeError, ResultError, MessageBodyError, TooMuchStreamed)
 #: message kind and length; head of WAL data; kind of pgoutput's message; relation
 _BODY, _WAL_KIND, _WAL_BODY, _ROW_BODY = 5, 30, 31, 35
 _ROWS = b"IUD"
@@ -71,6 +75,7 @@ class PostgresqlTarget:
                 if frame[_WAL_KIND : _WAL_KIND + 1] == b"R":
                     relation = parse_relation(frame[_WAL_BODY:])
                     self._plans[relation.oid] = plan_of(relation)
+        self._whole = list(self._entries)
         self._answer = list(frames(_load("answer")))
         [wide] = [plan for plan in self._plans.values() if plan.table == "wide"]
         self._plan = RowsPlan([each.column for each in wide.columns], KEY_TEXTS)
@@ -88,6 +93,17 @@ class PostgresqlTarget:
             unit.insert(chance.randrange(len(unit)), chance.choice(chance.choice(self._entries)))
         self._changed = unit
         return CHANGES_PREFIX + b"".join(unit), len(unit)
+
+    def blocks(self) -> tuple[bytes, int]:
+        """A damaged transaction in progress."""
+        chance = self._chance
+        unit = in_blocks(chance.choice(self._whole), chance)
+        for _ in range(chance.choice((0, 1, 1, 2))):
+            place = chance.randrange(len(unit))
+            unit[place] = self._damaged(unit[place])
+        if chance.random() < 0.1:
+            unit.insert(chance.randrange(len(unit)), chance.choice(unit))
+        return BLOCKS_PREFIX + b"".join(unit), len(unit)
 
     def keep(self) -> None:
         """What was made last has reached new code."""
@@ -122,8 +138,10 @@ class PostgresqlTarget:
 
     def run(self, data: bytes, *, slowly: bool = False) -> str:
         """What error the kept input leads to, '' for none; `slowly` with the properties that take longer."""
-        read = self._read_changes if data.startswith(CHANGES_PREFIX) else self._read_answer
-        stream = data.partition(b"\n")[2]
+        prefix, _, stream = data.partition(b"\n")
+        read = {CHANGES_PREFIX[:-1]: self._read_changes, BLOCKS_PREFIX[:-1]: self._read_blocks}.get(
+            prefix, self._read_answer
+        )
         error, batches = read(stream, at_once=False)
         if slowly:
             again = read(stream, at_once=True)
@@ -132,7 +150,13 @@ class PostgresqlTarget:
             assert ours == theirs, "the rows depend on how the bytes were cut"
         return error
 
-    def _read_changes(self, stream: bytes, *, at_once: bool) -> tuple[str, list[pa.RecordBatch]]:
+    def _read_blocks(self, stream: bytes, *, at_once: bool) -> tuple[str, list[pa.RecordBatch]]:
+        with closing(stream_of(stream, at_once=at_once)) as whole:
+            return self._read_changes(stream, at_once=at_once, whole=whole)
+
+    def _read_changes(
+        self, stream: bytes, *, at_once: bool, whole: StreamedTransactions | None = None
+    ) -> tuple[str, list[pa.RecordBatch]]:
         decoder = PgoutputDecoder(next_gsn=1, next_transaction_id=1, batch_rows=3)
         batches: list[pa.RecordBatch] = []
         for oid, plan in self._plans.items():
@@ -152,7 +176,10 @@ class PostgresqlTarget:
                 elif reason is not Reason.KEEPALIVE:
                     return reason is not Reason.NEED_BYTES
 
-        error = _feed(decoder, stream, decode, at_once=at_once)
+        if whole is None:
+            error = _feed(decoder, stream, decode, at_once=at_once)
+        else:
+            error = _feed_whole(decoder, whole, decode)
         # Also after an error: a plan's batch would else keep its rows for the next decoder.
         for batch in decoder.take_batches():
             assert batch.first_gsn <= batch.last_gsn < decoder.next_gsn
@@ -205,6 +232,18 @@ def _feed(decoder: PgoutputDecoder | RowsDecoder, stream: bytes, decode: Callabl
             space[: len(part)] = part
             decoder.received(len(part))
             at += len(part)
+            if decode():
+                break
+    except TYPED as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _feed_whole(decoder: PgoutputDecoder, whole: StreamedTransactions, decode: Callable[[], bool]) -> str:
+    """What is handed on of transactions in progress."""
+    try:
+        while size := whole.receive_into(decoder.writable(), 0.0):
+            decoder.received(size)
             if decode():
                 break
     except TYPED as error:

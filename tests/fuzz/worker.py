@@ -49,6 +49,7 @@ CHECK_EACH = 20
 RESULT_EACH = 8
 #: of PostgreSQL's stream, and of its answers: one input in so many
 POSTGRESQL_EACH = 3
+POSTGRESQL_BLOCKS_EACH = 4
 POSTGRESQL_ANSWER_EACH = 12
 #: corpus entries that are larger would only be slow
 MOST_KEPT_BYTES = 16384
@@ -145,6 +146,12 @@ def run(seed: int, events: int, corpus_path: Path, current_path: Path, *, blind:
             errors += bool(postgresql.run(data, slowly=inputs % CHECK_EACH == 0))
             if _coverage.fuzz_end() and not blind:
                 postgresql.keep()
+            fed += message_count
+        if inputs % POSTGRESQL_BLOCKS_EACH == 0:
+            data, message_count = postgresql.blocks()
+            current.put(data)
+            errors += bool(postgresql.run(data, slowly=inputs % CHECK_EACH == 0))
+            _coverage.fuzz_begin()
             fed += message_count
         if inputs % POSTGRESQL_ANSWER_EACH == 0:
             data, message_count = postgresql.answer()

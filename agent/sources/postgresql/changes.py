@@ -37,13 +37,14 @@ from agent.sources.postgresql.server.publication import Lack
 from agent.sources.postgresql.server.publication_filter import follow_filter, without_lists
 from agent.sources.postgresql.server.slot import drop_slot
 from agent.sources.postgresql.server.watch import ServerWatch, Sights
-from agent.sources.postgresql.server.wire import open_wal_stream, stream_error
+from agent.sources.postgresql.server.wire import WalStream, open_wal_stream, stream_error
 from agent.sources.postgresql.stream.catalog_reader import CatalogReader
 from agent.sources.postgresql.stream.context import StreamContext
 from agent.sources.postgresql.stream.definition_store import DefinitionStore
 from agent.sources.postgresql.stream.looks import Look, Looks
 from agent.sources.postgresql.stream.reader import ServerRefused, WalReader
 from agent.sources.postgresql.stream.stops import TableFailed
+from agent.sources.postgresql.stream.streamed import StreamedTransactions, TooMuchStreamed
 from agent.table_positions import Stop, Table
 
 log = logging.getLogger("menura.replicator")
@@ -57,6 +58,10 @@ RETENTION = "slot"
 IDENTITY = "identity"
 #: a slot stays for so long after its last table, which may only be about to begin anew
 SLOT_SECONDS = 30.0
+#: a server can send transactions in progress
+STREAMING_VERSION = 140000
+#: transactions in progress were more than may be kept: for so long, the server keeps them
+UNSTREAMED_SECONDS = 3600.0
 #: between two looks at whether tables can begin, while none is read
 WAIT_SECONDS = 0.5
 
@@ -111,6 +116,8 @@ class WalChanges:
         #: the server refuses changes of tables
         self._is_refusing = False
         self._pending_stops: dict[Table, Stop[WalPosition]] = {}
+        #: monotone seconds: until then the server is to keep transactions in progress
+        self._unstreamed_until = 0.0
 
     def preflight(self) -> str:
         found = check_replication(self._config, self._slot)
@@ -185,21 +192,42 @@ class WalChanges:
         start = begun.table_positions.start
         log.info("replication starts", extra={"fields": fields | {"tables": len(tables), "position": str(start)}})
         server, publication = self._config.replication, self._config.publication
+        in_progress = self._takes_in_progress(begun)
         try:
-            stream = open_wal_stream(server, self.source, self._slot, publication, start.lsn)
+            stream = open_wal_stream(server, self.source, self._slot, publication, start.lsn, in_progress=in_progress)
             with closing(stream):
                 task.stream = stream
                 task.check()  # a cancellation before the line above has not seen the stream
                 try:
-                    reader.run(stream)
+                    self._run(reader, stream, in_progress=in_progress)
                 except ServerRefused as refused:
                     raise stream_error(
                         refused.fields, server, self.source, self._slot, publication, refused.position.lsn
                     ) from refused
+        except TooMuchStreamed as more:
+            self._unstreamed_until = time.monotonic() + UNSTREAMED_SECONDS
+            log.warning(
+                "transactions in progress are left to the server, which sends them at their commit",
+                extra={"fields": fields | {"found": str(more), "seconds": int(UNSTREAMED_SECONDS)}},
+            )
+            raise ReadAgain from more
         except PositionPurged as purged:
             self._beginnings.unreadable = purged
             log.warning("the slot is of no use any more", extra={"fields": fields | {"error": str(purged)}})
             raise ReadAgain from purged
+
+    def _run(self, reader: WalReader, stream: WalStream, *, in_progress: bool) -> None:
+        if not in_progress:
+            reader.run(stream)
+        most_bytes = self._config.max_streamed_bytes
+        with closing(StreamedTransactions(stream, self._state_folder, most_bytes)) as streamed:
+            reader.run(streamed)
+
+    def _takes_in_progress(self, begun: Beginning) -> bool:
+        """Whether large transactions are to come before their commit."""
+        if not self._config.max_streamed_bytes or begun.facts.version < STREAMING_VERSION:
+            return False
+        return time.monotonic() >= self._unstreamed_until
 
     def _without_stream(self, task: Task, begun: Beginning) -> None:
         """No table is read: those that are to come may need the slot, for a dump that is read whole; without any it

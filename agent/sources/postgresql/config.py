@@ -11,8 +11,9 @@ from agent.settings import SourceConfig
 
 DEFAULT_PORT = 5432
 DEFAULT_PUBLICATION = "menura"
-KEYS = ("client", "replication", "slot", "publication", "filtered_by")
+KEYS = ("client", "replication", "slot", "publication", "filtered_by", "max_streamed_bytes")
 
+MOST_STREAMED_BYTES = 1 << 50
 #: NAMEDATALEN - 1: what a server cuts longer names to
 MAX_NAME_BYTES = 63
 _SLOT = re.compile(rf"[a-z0-9_]{{1,{MAX_NAME_BYTES}}}")
@@ -74,6 +75,8 @@ class PostgresqlConfig(SourceConfig):
     slot: str = ""
     publication: str = DEFAULT_PUBLICATION
     filtered_by: FilteredBy = FilteredBy.AGENT
+    #: of transactions in progress, in files without a name; 0: the server keeps them until their commit
+    max_streamed_bytes: int = 0
 
     @property
     def address(self) -> str:
@@ -119,7 +122,18 @@ def configure(common: SourceConfig, entry: Entry, entries: Mapping[str, Entry]) 
         filtered_by=entries["filtered_by"].one_of(FilteredBy, tuple(FilteredBy))
         if "filtered_by" in entries
         else FilteredBy.AGENT,
+        max_streamed_bytes=_max_streamed_bytes(entries["max_streamed_bytes"]) if "max_streamed_bytes" in entries else 0,
     )
+
+
+def _max_streamed_bytes(entry: Entry) -> int:
+    """A bound of this host's disk, which only its owner gives."""
+    if entry.access.is_remote:
+        raise entry.error(
+            "is a part of this host's disk, which the control plane can't give away",
+            "Leave it out, or configure the source in the agent's own file",
+        )
+    return entry.whole_number(0, MOST_STREAMED_BYTES)
 
 
 def _slot(entry: Entry) -> str:

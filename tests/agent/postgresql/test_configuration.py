@@ -19,6 +19,7 @@ client: {host: standby, user: reader, password: "s3cret", database: shop, port: 
 replication: {host: primary, user: menura, password_env: PGPW, database: shop}
 slot: menura_shop
 publication: Odd Name
+max_streamed_bytes: 1073741824
 """
 
 
@@ -48,6 +49,7 @@ def test_source_when_its_entries_are_good_then_holds_all_of_them(
         "Odd Name",
         "primary:5432/shop",
     )
+    assert config.max_streamed_bytes == 1 << 30
     assert (config.client.section, config.replication.section) == ("client", "replication")
     assert "s3cret" not in repr(config)
 
@@ -57,6 +59,7 @@ def test_source_when_it_names_one_server_then_that_is_for_all(tmp_path: Path) ->
     assert config.replication == config.client
     assert config.address == "[::1]:5432/shop"
     assert (config.publication, config.client.password.reveal()) == ("menura", "")
+    assert config.max_streamed_bytes == 0
 
 
 @pytest.mark.parametrize(

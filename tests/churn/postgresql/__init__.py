@@ -17,6 +17,15 @@ from tests.live_source import LiveSource, postgresql_source
 _SETTINGS = {"max_prepared_transactions": "20", "logical_decoding_work_mem": "64kB", "deadlock_timeout": "200ms"}
 
 
+#: too little for all transactions in progress, and enough
+_STREAMED_BYTES = (256 << 10, 64 << 20)
+
+
+def _settings(seed: int) -> dict[str, object]:
+    """Every other seed has transactions come in progress."""
+    return {} if seed % 2 else {"max_streamed_bytes": _STREAMED_BYTES[seed // 2 % 2]}
+
+
 def _server(release: str = "") -> Callable[[Path], AbstractContextManager[LiveSource]]:
     return lambda folder: postgresql_source(release, **_SETTINGS)
 
@@ -43,4 +52,5 @@ POSTGRESQL = Kind(
     quoted=changes.quoted,
     stops=POSTGRESQL_STOPS,
     lacking={},
+    settings=_settings,
 )

@@ -298,13 +298,17 @@ class WalStream:
         self._wire.send_copy_data(struct.pack("!cqqqqB", b"r", written, flushed, flushed, now_us, wants_answer))
 
 
-def open_wal_stream(server: ServerConfig, source: str, slot: str, publication: str, start_lsn: int) -> WalStream:
-    """Ask for all changes behind `start_lsn`; raises a `SourceError`.
+def open_wal_stream(
+    server: ServerConfig, source: str, slot: str, publication: str, start_lsn: int, *, in_progress: bool = False
+) -> WalStream:
+    """Ask for all changes behind `start_lsn`; raises a `SourceError`. `in_progress`: large transactions come in blocks,
+    before their commit, from version 14 on.
 
     A server begins at the slot's confirmed LSN where that lies behind `start_lsn`, without a word: compare first.
     """
     wire = Wire.open(server, source, replication=True)
-    options = f"proto_version '1', publication_names {literal(quoted(publication))}, messages 'true'"
+    protocol = "proto_version '2', streaming 'on'" if in_progress else "proto_version '1'"
+    options = f"{protocol}, publication_names {literal(quoted(publication))}, messages 'true'"
     statement = f"START_REPLICATION SLOT {quoted(slot)} LOGICAL {lsn_text(start_lsn)} ({options})"
     try:
         wire.exchange(statement, b"W")

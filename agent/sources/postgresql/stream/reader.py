@@ -23,6 +23,7 @@ from agent.capture.source import ReadAgain
 from agent.capture.starts import Starts
 from agent.errors import EventUnknown, EventUnreadable
 from agent.sources.postgresql.failures import connection_lost, message_unknown, message_unreadable
+from agent.sources.postgresql.native.blocks import BlockError
 from agent.sources.postgresql.native.decoder import DecodeError, Message, Reason
 from agent.sources.postgresql.positions import WalPosition
 from agent.sources.postgresql.read_position import ReadPosition
@@ -114,6 +115,8 @@ class WalReader:
                 size = stream.receive_into(self._decoder.writable(), self._cuts.wait_seconds())
             except TimeoutError:
                 self._check_silence()
+            except BlockError as broken:
+                raise message_unreadable(self._read.place(), "", str(broken)) from broken
             except OSError as broken:
                 raise connection_lost(
                     self._read.place(), f"the connection broke ({broken.strerror or type(broken).__name__})"

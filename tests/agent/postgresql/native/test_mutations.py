@@ -27,3 +27,12 @@ def test_damaged_answers_lead_to_rows_or_to_a_typed_error() -> None:
     errors = [target.run(target.answer()[0], slowly=True) for _ in range(ANSWERS)]
 
     assert ANSWERS // 4 < sum(map(bool, errors)) < ANSWERS
+
+
+def test_damaged_transactions_in_progress_lead_to_rows_or_to_a_typed_error() -> None:
+    target = PostgresqlTarget(Random(9))
+
+    errors = [target.run(target.blocks()[0], slowly=True) for _ in range(ANSWERS)]
+
+    assert ANSWERS // 4 < sum(map(bool, errors)) < ANSWERS
+    assert any("BlockError" in error for error in errors)
