@@ -22,7 +22,7 @@ from menura.errors import MenuraError
 from menura.landing import landing_name
 from menura.message_parts import MAX_GRPC_BYTES
 from menura.stores.opening import open_store
-from menura.stores.store import Store, StoreUnusable
+from menura.stores.store import Store, StoreFailed, StoreUnusable
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.admission import MAX_STREAMS_OF_AGENT, Admission
@@ -223,6 +223,13 @@ async def _begin(
             await asyncio.to_thread(registry.begin_gateway, gateway, config.lease_seconds)
         except RegistryUnavailable as unavailable:
             logger.warning("registry is away, the gateway waits: %s", unavailable)
+        except StoreFailed as away:
+            logger.warning(
+                "the landing's store is away, the gateway waits: %s; check that it is reached from here, that the"
+                " bucket is there, and that --storage-option and the environment have an account that may read and"
+                " write there",
+                away.strerror,
+            )
         else:
             logger.info("cut log read: entries_applied=%d next_entry=%d", applied, log.next_entry)
             return log

@@ -26,7 +26,7 @@ def archive_classes() -> Path:
     archive = find_jars()[0].with_name(CLASS_ARCHIVE)
     draft = archive.with_suffix(".part")
     options = f"{LOCAL_JAVA_OPTIONS} -XX:ArchiveClassesAtExit={draft} -Xlog:cds*=error"
-    session = start_session("local[1]", spark_driver_extraJavaOptions=options)
+    session = start_session("local[1]", {"spark.driver.extraJavaOptions": options})
     with tempfile.TemporaryDirectory(prefix="menura-classes-") as scratch:
         settings = SinkSettings(f"{scratch}/landing", f"{scratch}/lake", f"{scratch}/checkpoint", available_now=True)
         try:

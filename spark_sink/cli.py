@@ -7,15 +7,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
+from menura.instants import now_us
+from menura.lake_report import LakeProblem, clipped
 from menura.naming import is_identity, local_name
 from menura.signals import set_at_signal
-from menura.stores.address import absolute
+from menura.stores.address import absolute, is_local
 from menura.stores.options import parse, use
+from menura.stores.reasons import reason_of
 from menura.stores.store import StoreUnusable
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -39,6 +43,8 @@ STOP_GRACE_SECONDS = 5.0
 RESTARTS_SECONDS = 600.0
 #: between two restarts; they double from 2 s
 LONGEST_PAUSE_SECONDS = 30.0
+#: between two looks whether a store that is away is back; they double
+FIRST_PAUSE_SECONDS = 0.5
 
 logger = logging.getLogger("menura.sink")
 
@@ -59,7 +65,7 @@ def main() -> int:
         settings = _settings(arguments)
         sink_status = SinkStatus()
         with _outside(arguments, settings, sink_status) as reporter:
-            session = start_session(arguments.master)
+            session = start_session(arguments.master, _conf(arguments.conf))
             set_at_signal(stop, signal.SIGTERM, signal.SIGINT)  # Spark has put a handler of its own for Ctrl-C
             try:
                 run(session, settings, stop, sink_status, reporter)
@@ -120,19 +126,23 @@ def run(
     """Run until `stop` is set or, with `available_now`, until all is done. Raises `SinkError`.
 
     What Spark itself ends, e.g. since a Python process was killed or did not start in time, begins again from the
-    checkpoint; where that happens for `RESTARTS_SECONDS` without a batch, the error is raised.
+    checkpoint; where that happens for `RESTARTS_SECONDS` without a batch, the error is raised. A store that is away is
+    waited for, however long that takes, unless the sink has an end (`available_now`).
     """
     sink = Sink(session, settings, status or SinkStatus())
     restarts = Restarts()
     while True:
         try:
             _follow(sink, stop, reporter)
-        except (QueryFailed, PySparkException, Py4JJavaError) as failed:
-            failure = (
-                failed if isinstance(failed, QueryFailed) else _ended_by_spark(f"Spark ended it: {condition(failed)}")
-            )
+        except (SinkError, PySparkException, Py4JJavaError, OSError, DeltaError) as failed:
+            failure = _failure_of(failed)
+            if failure is None:
+                raise
+            if _waits_for_stores(sink, stop, reporter):
+                continue
             restarts = restarts.after_failure(time.monotonic(), sink.batches)
-            if failure is sink.failure or restarts.is_over(time.monotonic()):
+            is_of_folder = failure is sink.failure and is_local(sink.settings.lake)
+            if is_of_folder or restarts.is_over(time.monotonic()):
                 raise failure from failed
             logger.warning("query begins again failures=%d error=%s", restarts.failures, failure)
             stop.wait(restarts.pause_seconds)
@@ -140,6 +150,43 @@ def run(
             break
     sink.verifications.stop(STOP_GRACE_SECONDS, finish=settings.available_now)
     logger.info("sink stopped")
+
+
+def _failure_of(failed: Exception) -> SinkError | None:
+    """What may be over when the query begins again; None for what may not."""
+    if isinstance(failed, PySparkException | Py4JJavaError):
+        return _ended_by_spark(f"Spark ended it: {condition(failed)}")
+    if isinstance(failed, SinkError):
+        return None if failed.terminal else failed
+    if isinstance(failed, ConnectionError | Py4JNetworkError):  # of the socket between Python and the JVM
+        return None
+    return QueryFailed(
+        "starting the sink",
+        f"a store failed: {reason_of(failed)}",
+        data="Nothing was written",
+        remedy="Check the storage of landing, lake and checkpoint, then start the sink again",
+    )
+
+
+def _waits_for_stores(sink: Sink, stop: threading.Event, reporter: Reporter | None) -> bool:
+    """Whether stores were away; until they are back, or the sink is to end, they are asked again and it is told."""
+    since_us, began, pause = now_us(), time.monotonic(), FIRST_PAUSE_SECONDS
+    told = ""
+    while not stop.is_set() and (away := sink.store_problem(since_us)) is not None:
+        if sink.settings.available_now and time.monotonic() - began > RESTARTS_SECONDS:
+            raise away
+        if str(away) != told:
+            logger.warning("the sink waits for its store error=%s", away)
+            told = str(away)
+        sink.status.waits_for(LakeProblem(away.code, clipped(str(away)), terminal=False))
+        if reporter is not None:
+            reporter.start(sink.ask_retry)
+        stop.wait(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+    sink.status.waits_for(None)
+    if told and not stop.is_set():
+        logger.warning("the sink's stores answer again, the query begins again")
+    return bool(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +250,16 @@ def _ended_by_spark(found: str) -> QueryFailed:
     )
 
 
+def _conf(words: Sequence[str]) -> dict[str, str]:
+    settings = dict(word.split("=", 1) for word in words if word.startswith("spark.") and "=" in word)
+    if len(settings) != len(words):
+        wrong = next(
+            (word for word in words if word.partition("=")[0] not in settings), "a setting that is there twice"
+        )
+        raise SinkSettingInvalid("reading the arguments", f"--conf {wrong}", remedy="Give spark.KEY=VALUE, each once")
+    return settings
+
+
 def _settings(arguments: argparse.Namespace) -> SinkSettings:
     if arguments.trigger_seconds < 0:
         raise SinkSettingInvalid(
@@ -252,6 +309,13 @@ def _parser() -> argparse.ArgumentParser:
         help="how to reach a landing or lake that is a URL; repeatable",
     )
     running.add_argument("--master", default="local[*]", help="Spark's master (default: this machine, all cores)")
+    running.add_argument(
+        "--conf",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a setting of Spark's, e.g. spark.executor.memory=4g; repeatable",
+    )
     running.add_argument("--checkpoint", metavar="URL", help="Spark's checkpoint (default: LAKE/_menura/checkpoint)")
     running.add_argument(
         "--api", metavar="URL", help="the control plane's, which is told how the lake is (http://127.0.0.1:7080)"

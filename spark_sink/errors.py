@@ -69,6 +69,13 @@ class QueryFailed(SinkError):
     terminal = False
 
 
+class StoreAway(SinkError):
+    """The store of landing, lake or checkpoint refuses or gives no answer; the sink waits for it."""
+
+    exit_code = 4
+    terminal = False
+
+
 class TableNotInLake(SinkError):
     """Asked for a table that was never written."""
 

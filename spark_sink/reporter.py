@@ -181,7 +181,7 @@ class Reporter:
                 sources=page.sources,
                 stopped=page.stopped,
                 resumed=page.resumed,
-                problem=problem,
+                problem=problem or now.problem,
             )
             reply = self._send(report)
             if reply.resend:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,6 +143,9 @@ class Stack:
     credit_window_bytes: int | None = None
     #: the gateway takes agents by their certificates
     with_ca: bool = False
+    #: folder in an object store for landing and lake, with the options that reach it; '': folders of this machine
+    store: str = ""
+    storage: Sequence[str] = ()
     gateway_port: int = field(default_factory=free_port)
     api_port: int = field(default_factory=free_port)
     enrol_port: int = field(default_factory=free_port)
@@ -151,11 +154,13 @@ class Stack:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.database = f"sqlite:///{self.folder}/control.db"
         self.landing, self.lake = self.folder / "landing", self.folder / "lake"
+        landing, lake = (f"{self.store}/landing", f"{self.store}/lake") if self.store else (self.landing, self.lake)
+        storage = [f"--storage-option={word}" for word in self.storage]
         window = self.credit_window_bytes
         certified = ["--ca", str(self.folder / "ca"), "--enrol-listen", f"127.0.0.1:{self.enrol_port}"]
         self.gateway = self._process(
-            "gateway", "gateway", "run", "--database", self.database, "--landing", str(self.landing),
-            "--listen", f"127.0.0.1:{self.gateway_port}", "--cut-interval-ms", str(self.cut_interval_ms),
+            "gateway", "gateway", "run", "--database", self.database, "--landing", str(landing),
+            "--listen", f"127.0.0.1:{self.gateway_port}", "--cut-interval-ms", str(self.cut_interval_ms), *storage,
             *([] if window is None else [f"--{of}credit-window-bytes={window}" for of in ("", "dump-")]),
             *(certified if self.with_ca else []),
         )  # fmt: skip
@@ -171,7 +176,7 @@ class Stack:
             str(self.token_file),
         )
         self.sink = self._process(
-            "sink", "sink", "run", "--landing", str(self.landing), "--lake", str(self.lake),
+            "sink", "sink", "run", "--landing", str(landing), "--lake", str(lake), *storage,
             "--api", f"http://127.0.0.1:{self.api_port}", "--api-token-file", str(self.token_file),
         )  # fmt: skip
         self.client = http_client(f"http://127.0.0.1:{self.api_port}", self.token_file)
@@ -340,9 +345,11 @@ def stack(
     tenant: str = "acme",
     cut_interval_ms: int = 200,
     credit_window_bytes: int | None = None,
+    store: str = "",
+    storage: Sequence[str] = (),
 ) -> Iterator[Stack]:
     """Gateway, API and, unless told otherwise, the sink: started, and stopped at the end."""
-    running = Stack(folder, tenant, cut_interval_ms, credit_window_bytes)
+    running = Stack(folder, tenant, cut_interval_ms, credit_window_bytes, store=store, storage=storage)
     with ExitStack() as ends:
         ends.callback(running.client.close)
         processes = [running.gateway, running.api, *([running.sink] if sink else [])]

@@ -118,7 +118,9 @@ def of_tables(
 
 def _state(lake: AnyRow, now: int) -> tuple[LakeState, ProblemView | None]:
     if lake.problem is not None:
-        return LakeState.FAILED, ProblemView(**lake.problem, terminal=True, at_us=lake.received_at_us)
+        problem = ProblemView(**{"terminal": True, **lake.problem}, at_us=lake.received_at_us)
+        if problem.terminal or is_heard(lake.received_at_us, now):
+            return LakeState.FAILED if problem.terminal else LakeState.UNKNOWN, problem
     if not is_heard(lake.received_at_us, now):
         return LakeState.UNKNOWN, ProblemView(**lake_silent(lake.name, lake.received_at_us))
     if not lake.complete:

@@ -104,10 +104,12 @@ class LakeStop:
 
 @dataclass(frozen=True, slots=True)
 class LakeProblem:
-    """What ended the sink."""
+    """What ended the sink, or what it waits for."""
 
     code: str
     message: str
+    #: False: the sink goes on by itself
+    terminal: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,8 @@ def _stop(facts: Mapping[str, Any]) -> LakeStop:
 
 
 def _problem(facts: Mapping[str, Any]) -> LakeProblem:
-    return LakeProblem(_matching(facts, "code", _CODE), _text(facts, "message", MAX_MESSAGE_CHARS))
+    code, message = _matching(facts, "code", _CODE), _text(facts, "message", MAX_MESSAGE_CHARS)
+    return LakeProblem(code, message, _flag({"terminal": True, **facts}, "terminal"))
 
 
 def _rows(facts: Mapping[str, Any], name: str, read: Callable[[Mapping[str, Any]], T]) -> tuple[T, ...]:

@@ -9,13 +9,15 @@ All rows of one table, and of those that foreign keys join it with (`families`),
 in the order of the log, so that the partition's task can apply them. An entry that can't be read is delivered alone, as
 a row with `problem`: the batch that holds it then fails in the driver with the reason, and again after a restart, until
 the entry can be read.
-Nothing here is durable; Spark's checkpoint holds the offset.
+Nothing here is durable; the checkpoint holds the offset.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from spark_sink.errors import LogEntryUnreadable
 from spark_sink.ingest.families import Families
+from spark_sink.ingest.parallelism import read_partitions
 from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
@@ -99,8 +102,10 @@ class RowsPartition(InputPartition):
 
 
 class CutLogSource(DataSource):
-    """Options: landing, lake, storage (words of storage options), beginsBehind (an entry, without a checkpoint),
-    partitions (tasks of a batch), and three limits."""
+    """Options: landing, lake, storage (words of storage options), beginsBehind (an entry), three limits.
+
+    `partitions` is a file with the number of tasks that a batch may have.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -120,17 +125,22 @@ class CutLogSource(DataSource):
             use(parse(json.loads(self.options["storage"])))
         log = LandingLog(str(self.options["landing"]))
         events = Records(str(self.options["lake"])).events_folder if "lake" in self.options else ""
-        begins_behind = int(self.options.get("beginsBehind", 0))
-        return CutLogReader(log, int(self.options.get("partitions", 1)), limits, events, begins_behind)
+        partitions = partial(read_partitions, Path(str(self.options["partitions"])))
+        return CutLogReader(log, partitions, limits, events, int(self.options.get("beginsBehind", 0)))
 
 
 class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
-        self, log: LandingLog, partitions: int, limits: Limits, events_folder: str = "", begins_behind: int = 0
+        self,
+        log: LandingLog,
+        partitions: Callable[[], int],
+        limits: Limits,
+        events_folder: str = "",
+        begins_behind: int = 0,
     ) -> None:
         self.log = log
         self._begins_behind = begins_behind
-        self.partition_count = partitions
+        self._partitions = partitions
         self.limits = limits
         #: nothing behind what was there at the first batch
         self._is_bounded = False
@@ -198,7 +208,7 @@ class CutLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 rows.extend(entry_rows(entry))
         self._read = {number: entry for number, entry in self._read.items() if number > last}
         rows = [*problems, *families.arranged(rows)]
-        return [RowsPartition(part) for part in divide(rows, self.partition_count, families.family)]
+        return [RowsPartition(part) for part in divide(rows, self._partitions(), families.family)]
 
     def _known_families(self) -> Families:
         if self._families is None:

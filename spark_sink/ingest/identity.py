@@ -3,7 +3,7 @@
 Numbers of entries and cuts begin at 1 in each landing, and a lake leaves out what it has by these numbers alone. So
 with another landing, or a checkpoint of another lake, rows would be left out and nothing would say so.
 
-Comes in: landing.json, the offset in Spark's checkpoint, `_menura/landing`. Goes out: the landing's identity, durable
+Comes in: landing.json, the offset in the checkpoint, `_menura/landing`. Goes out: the landing's identity, durable
 in `_menura/landing` before the first row; or the reason to refuse. A lake and a checkpoint of an earlier version have
 none, and take the one that they meet first.
 """
@@ -11,26 +11,26 @@ none, and take the one that they meet first.
 from menura.landing import IDENTITY_PATH
 
 from spark_sink.errors import LakeLost, OtherLanding
-from spark_sink.ingest.status import checkpointed
+from spark_sink.ingest.checkpoint import Checkpoint
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing
 
 
-def check_identity(log: LandingLog, records: Records, checkpoint: str) -> str:
+def check_identity(log: LandingLog, records: Records, checkpoint: Checkpoint) -> str:
     """The identity of the landing, lake and checkpoint; '' where the landing has none.
 
     Raises `OtherLanding`, `LakeLost`, `LogEntryMissing`.
     """
     found, held = log.identity(), records.landing()
-    entry, counted_in = checkpointed(checkpoint)
-    for what, belongs_to in ((f"the lake {records.lake}", held), (f"the checkpoint {checkpoint}", counted_in)):
+    entry, counted_in = checkpoint.read()
+    for what, belongs_to in ((f"the lake {records.lake}", held), (f"the checkpoint {checkpoint.url}", counted_in)):
         if belongs_to and belongs_to != found:
             raise _other(log, what, belongs_to, found)
     if entry and not held and open_table(records.cuts_folder) is None:
         raise LakeLost(
             f"opening the lake {records.lake}",
-            f"it holds nothing, and the checkpoint {checkpoint} says that entries up to {entry} are in it",
+            f"it holds nothing, and the checkpoint {checkpoint.url} says that entries up to {entry} are in it",
             data="Nothing was read or written",
             remedy="Restore the lake, or start with another --checkpoint: then the lake is written anew, as far back as"
             " the landing reaches",

@@ -2,7 +2,7 @@
 
 Comes in: the cut log's rows, a table's files together in one partition. The job's tasks (`table_task`) write the
 tables and send back an outcome each; here the outcomes are checked, recorded in LAKE/_menura (`records`) and
-logged. Durable are the tables, the records, and Spark's checkpoint, in this order; a kill between two
+logged. Durable are the tables, the records, and the checkpoint, in this order; a kill between two
 has the batch replayed, and its tables skip what they hold.
 
 A table that stopped is left alone by later batches and recorded with the entry that it stopped at. It is tried again
@@ -19,8 +19,10 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from deltalake.exceptions import DeltaError
 from menura.instants import now_us
 from menura.landing import decode_event
+from menura.stores.address import is_local
 from menura.stores.options import current
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -28,7 +30,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError
+from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError, StoreAway
+from spark_sink.ingest.checkpoint import Checkpoint
 from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row
 from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.horizon import begin_at_horizon
@@ -37,20 +40,21 @@ from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.missed_rows import MissedRows, entries_gone
 from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
+from spark_sink.ingest.parallelism import Parallelism
 from spark_sink.ingest.retries import Retries
-from spark_sink.ingest.status import SinkStatus, checkpointed
+from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, merge_task, parent_stopped, table_task, warm_up
 from spark_sink.ingest.verifications import Verifications
 from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables, waiting_tables
-from spark_sink.lake.records import Records, StoppedTable
+from spark_sink.lake.records import Records, StoppedTable, recording
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
+from spark_sink.landed.storage import store_away
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
 
-PARTITIONS_PER_CORE = 4
 #: that stopped tables have missed, kept in memory from one retry to the next; some hundred bytes each
 MOST_KEPT_ROWS = 100_000
 #: from the last batch until the checkpoint is read
@@ -96,12 +100,13 @@ class Sink:
         self.records = Records(settings.lake, settings.keep_hours)
         self.verifications = Verifications(settings.lake)
         self.large = LargeMerger(session, self.log, settings.lake)
+        self.checkpoint = Checkpoint(settings.checkpoint)
         self.failure: SinkError | None = None
         #: how many were applied
         self.batches = 0
         #: when the checkpoint is to be looked at
         self._look_at: float | None = None
-        self.partitions = session.sparkContext.defaultParallelism * PARTITIONS_PER_CORE
+        self.parallelism = Parallelism(lambda: session.sparkContext.defaultParallelism)
         self._stopped: dict[TableId, StoppedTable] = {}
         self._recorded: dict[TableId, Recorded] = {}
         #: held while tables are written: a stop waits for them, a retry does not run beside a batch
@@ -121,9 +126,9 @@ class Sink:
 
     def start(self) -> StreamingQuery:
         """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
-        self._stopping = False
-        self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
-        entry = checkpointed(self.settings.checkpoint)[0]
+        self._stopping, self.failure = False, None
+        self._landing = check_identity(self.log, self.records, self.checkpoint)
+        entry, _ = self.checkpoint.read()
         begins_behind = entry or begin_at_horizon(self.log, self.records)
         self._warm_up()
         self._stopped = self.records.stopped_tables()
@@ -141,13 +146,13 @@ class Sink:
             .option("lake", self.settings.lake)
             .option("storage", json.dumps(current().words()))
             .option("beginsBehind", begins_behind)
-            .option("partitions", self.partitions)
+            .option("partitions", str(self.parallelism.file))
             .option("maxCuts", limits.cuts)
             .option("maxFiles", limits.files)
             .option("maxBytes", limits.bytes)
             .load()
         )
-        writer = frame.writeStream.foreachBatch(self._guarded).option("checkpointLocation", self.settings.checkpoint)
+        writer = frame.writeStream.foreachBatch(self._guarded).option("checkpointLocation", self.checkpoint.location())
         if self.settings.available_now:
             writer = writer.trigger(availableNow=True)
         else:
@@ -185,7 +190,7 @@ class Sink:
         """Once after the last batch: no other one comes that would say that it is done for good."""
         if self._look_at is not None and time.monotonic() >= self._look_at:
             try:
-                self.status.is_durable(checkpointed(self.settings.checkpoint)[0])
+                self.status.is_durable(self.checkpoint.read()[0])
                 self._look_at = None
             except OSError:
                 self._look_at = time.monotonic() + LOOK_SECONDS
@@ -370,15 +375,17 @@ class Sink:
         began = time.monotonic()
         self.status.is_durable(self.status.now().entry)  # of the batch before, or this one would not come
         if not self._landing:  # no gateway had opened it when the sink started
-            self._landing = check_identity(self.log, self.records, self.settings.checkpoint)
+            self._landing = check_identity(self.log, self.records, self.checkpoint)
         cuts, events, outcomes = self._run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
         self._told += bool(events)
         stopped = self._record(cuts, outcomes)
         self.verifications.note(outcomes, events)
+        self._note_done(cuts)
         self.batches += 1
         self._look_at = time.monotonic() + LOOK_SECONDS
         seconds = time.monotonic() - began
+        self.parallelism.note()  # executors come and go
         self.status.applied(cuts, sum(outcome.rows for outcome in outcomes), seconds)
         self.status.stopped_are(self._stopped)
         self.ask_retry(seen.table for seen in events if seen.table in self._stopped and begins_anew(seen.seen.event))
@@ -399,6 +406,26 @@ class Sink:
             f"{(now - max(committed_us)) / 1e6:.3f}" if committed_us else "unknown",
         )
 
+    def _note_done(self, cuts: Sequence[CutSeen]) -> None:
+        if cuts:
+            with recording(self.checkpoint.url):
+                self.checkpoint.done(max(cut.entry for cut in cuts), self._landing)
+
+    def store_problem(self, since_us: int) -> StoreAway | None:
+        """Why nothing can go on: a store that is not a folder does not answer; None where all do."""
+        asked = {
+            self.settings.landing: self.log.identity,
+            self.settings.lake: self.records.landing,
+            self.settings.checkpoint: self.checkpoint.read,
+        }
+        for url, ask in asked.items():
+            try:
+                if not is_local(url):
+                    ask()
+            except (OSError, DeltaError) as failure:
+                return store_away(url, failure, since_us)
+        return None
+
     def _run(
         self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
@@ -410,7 +437,7 @@ class Sink:
             done = self._isolated(frame, settings, lost)
         for message in done:
             if isinstance(message, EntryProblem):
-                check_identity(self.log, self.records, self.settings.checkpoint)
+                check_identity(self.log, self.records, self.checkpoint)
                 if message.is_missing:
                     is_removed = message.entry < self.log.horizon().first_entry
                     raise log_entry_missing(message.entry, message.problem, is_removed=is_removed)
@@ -543,5 +570,5 @@ class Sink:
 
     def _warm_up(self) -> None:
         """Start the Python workers and import what they need, before the first change waits for it."""
-        cores = self.partitions // PARTITIONS_PER_CORE
+        cores = self.parallelism.note()
         self.session.sparkContext.parallelize(range(cores), cores).mapPartitions(warm_up).collect()

@@ -1,19 +1,17 @@
 """What the sink knows of its lake, for whoever asks while batches run: the report to the control plane, and metrics.
 
 Comes in: what each batch and each retry has done, from the driver's threads. Goes out: a `Snapshot` of it at one
-moment. Nothing here is durable: after a start the entry comes from Spark's checkpoint, stopped tables from the lake's
+moment. Nothing here is durable: after a start the entry comes from the checkpoint, stopped tables from the lake's
 records, and a source's cut with its next batch.
 """
 
-import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from menura.lake_report import LakeSource
+from menura.lake_report import LakeProblem, LakeSource
 
 from spark_sink.lake.records import StoppedTable, last_cuts
-from spark_sink.landed.storage import open_storage
 from spark_sink.work import CutSeen, TableId
 
 SourceName = tuple[str, str]
@@ -31,6 +29,8 @@ class Snapshot:
     batches: int = 0
     rows: int = 0
     batch_seconds: float = 0.0
+    #: why it does not go on now; it will by itself
+    problem: LakeProblem | None = None
 
 
 class SinkStatus:
@@ -69,6 +69,11 @@ class SinkStatus:
     def stopped_are(self, stopped: Mapping[TableId, StoppedTable]) -> None:
         self._become(replace(self.now(), stopped=dict(stopped)))
 
+    def waits_for(self, problem: LakeProblem | None) -> None:
+        """None: it goes on."""
+        if problem != self.now().problem:
+            self._become(replace(self.now(), problem=problem))
+
     def last_commit_us(self, table: TableId) -> int:
         """Commit time of the newest transaction of the table's source in the lake; 0 while unknown."""
         source = self.now().sources.get((table.tenant, table.source))
@@ -103,22 +108,3 @@ def _source(cut: CutSeen, before: Mapping[SourceName, LakeSource]) -> LakeSource
     held = before.get((cut.tenant, cut.source))
     commit_us = cut.last_commit_timestamp_us or (held.last_commit_timestamp_us if held is not None else 0)
     return LakeSource(cut.tenant, cut.source, cut.entry, cut.cut, cut.committed_at_us, commit_us)
-
-
-def checkpointed(checkpoint: str) -> tuple[int, str]:
-    """The last entry that Spark's checkpoint says is done, and of which landing; 0 for none, '' for not known.
-
-    A streaming query keeps commits/N for each finished batch, and offsets/N: a version, its own facts, then a line for
-    each source, as `cut_log_source` has it. https://spark.apache.org/docs/latest/structured-streaming-programming-guide.html
-    """
-    store = open_storage(checkpoint)
-    names = [found.path.rpartition("/")[2] for found in store.list("commits")]
-    batches = [int(name) for name in names if name.isdecimal()]
-    if not batches:
-        return 0, ""
-    document = store.read(f"offsets/{max(batches)}")
-    if document is None:
-        raise FileNotFoundError(2, f"{checkpoint}/offsets/{max(batches)} is not there")
-    lines = document.decode().splitlines()
-    offset = json.loads(lines[-1])
-    return int(offset["entry"]), str(offset.get("landing", ""))

@@ -16,6 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 from menura.stores.options import StorageOptions, use
+from menura.stores.reasons import reason_of
 from pyspark.sql import Row
 
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
@@ -247,7 +248,7 @@ def with_storage_retries(table: TableId, cut: int, apply: Callable[[], T]) -> T:
             if attempt == STORAGE_ATTEMPTS:
                 raise LakeStorageFailed(
                     "writing the table in the lake",
-                    f"{type(failure).__name__} in {STORAGE_ATTEMPTS} attempts",
+                    f"{type(failure).__name__} ({reason_of(failure)}) in {STORAGE_ATTEMPTS} attempts",
                     data="The table stays at its last version; other tables go on",
                     remedy="It is tried again by itself, more and more slowly; check the lake's storage; where that is"
                     f" well, report this; it is tried at once by: {table.retry}",

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from menura.stores.options import delta_options
 
 from spark_sink.errors import SinkError
 from spark_sink.lake.delta_table import open_table
@@ -204,10 +205,11 @@ class Verifications:
             if due.current_version is None or due.changelog_version is None:
                 return Finding(Verdict.UNKNOWN, "the lake was further than the chunk when it was to be compared")
             folder = task.table.folder(self._lake)
-            current = DeltaTable(f"{folder}/{CURRENT}", version=due.current_version)
+            options = delta_options(folder)
+            current = DeltaTable(f"{folder}/{CURRENT}", version=due.current_version, storage_options=options)
             if str(current.metadata().id) != task.table_id:
                 return Finding(Verdict.VOID, "the lake's table was made anew")
-            changelog = DeltaTable(f"{folder}/{CHANGELOG}", version=due.changelog_version)
+            changelog = DeltaTable(f"{folder}/{CHANGELOG}", version=due.changelog_version, storage_options=options)
             return compare(task.table, due.digest.chunk, due.digest.last_gsn, current, changelog)
         except Exception as failed:  # noqa: BLE001  (whatever it is, the rows were not compared)
             return Finding(Verdict.UNKNOWN, f"the lake could not be read at that version: {type(failed).__name__}")

@@ -173,7 +173,7 @@ class Records:
 
     def belongs_to(self, landing: str) -> str:
         """From now on to this one, unless another sink was first; gives the one that counts."""
-        with _recording(self.landing_folder):
+        with recording(self.landing_folder):
             make_folder(self.landing_folder)
             DeltaTable.create(
                 self.landing_folder,
@@ -256,7 +256,7 @@ class Records:
         version = held.version() if held is not None else None
         before = self._cleaned.setdefault(folder, version)
         if is_due(folder, before, version):
-            with _recording(folder):
+            with recording(folder):
                 clean(folder, self._keep_hours)
             self._cleaned[folder] = version
 
@@ -268,7 +268,7 @@ class Records:
         if held is None or not is_due(self.cuts_folder, before, version, SHORTEN_EVERY_VERSIONS):
             return
         self._shortened[self.cuts_folder] = version
-        with _recording(self.cuts_folder):
+        with recording(self.cuts_folder):
             add_columns(held, CUTS_SCHEMA)
             kept = scan(held, last_boundaries(now_us - self._keep_hours * 3_600_000_000)).read_all()
             write_deltalake(held, kept.cast(CUTS_SCHEMA), mode="overwrite")
@@ -381,7 +381,7 @@ def append_rows(
     """Append rows; a table of an earlier version gets the columns that it lacks."""
     if not rows:
         return
-    with _recording(folder):
+    with recording(folder):
         make_folder(folder)
         held = open_table(folder)
         if held is not None:
@@ -398,7 +398,7 @@ def append_rows(
 
 
 @contextmanager
-def _recording(folder: str) -> Iterator[None]:
+def recording(folder: str) -> Iterator[None]:
     try:
         yield
     except (OSError, DeltaError) as failure:

@@ -1,9 +1,11 @@
 """Opening an address of the sink's: landing, lake or checkpoint."""
 
+from menura.instants import instant_text
 from menura.stores.opening import open_store
+from menura.stores.reasons import reason_of
 from menura.stores.store import Store, StoreUnusable
 
-from spark_sink.errors import SinkSettingInvalid
+from spark_sink.errors import SinkSettingInvalid, StoreAway
 
 
 def open_storage(url: str) -> Store:
@@ -16,3 +18,13 @@ def open_storage(url: str) -> Store:
             f"{url} can't be opened: {refused}",
             remedy="Check --landing, --lake and --storage-option",
         ) from refused
+
+
+def store_away(url: str, failure: Exception, since_us: int) -> StoreAway:
+    return StoreAway(
+        f"asking the store of {url}",
+        f"{reason_of(failure)}, since {instant_text(since_us)}",
+        data="Nothing is lost: what was not checkpointed will be done again",
+        remedy="The sink tries on by itself. Check that the store is reached from here, that the bucket is there, and"
+        " that --storage-option and the environment have an account which may list, read, write and delete in it",
+    )

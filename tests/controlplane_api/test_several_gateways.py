@@ -115,7 +115,7 @@ class Pair:
 
     def in_the_lake(self) -> list[tuple[int, int, int]]:
         """Cut, first and last number of each file, as the sink reads the log; it refuses what does not follow."""
-        reader = CutLogReader(LandingLog(str(self.root)), 1, Limits())
+        reader = CutLogReader(LandingLog(str(self.root)), lambda: 1, Limits())
         end = reader.latestOffset({"entry": 0}, ReadAllAvailable())
         assert end["entry"] == len(read_log(self.root))
         rows = [

@@ -13,7 +13,7 @@ TABLES = [Table(f"t{number}", {"id": pa.int32()}) for number in range(4)]
 
 
 def reader(writer: Writer, partitions: int = 2, limits: Limits | None = None) -> CutLogReader:
-    return CutLogReader(LandingLog(str(writer.folder)), partitions, limits or Limits())
+    return CutLogReader(LandingLog(str(writer.folder)), lambda: partitions, limits or Limits())
 
 
 def fill(writer: Writer, entries: int) -> None:

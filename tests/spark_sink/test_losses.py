@@ -133,7 +133,7 @@ def test_reader_when_an_entry_goes_while_it_runs_then_the_next_batch_is_that_pro
 ) -> None:
     monkeypatch.setattr(cut_log_source, "LOOK_SECONDS", 0.0)
     fill(writer, 2)
-    reader = CutLogReader(LandingLog(str(writer.folder)), 1, Limits())
+    reader = CutLogReader(LandingLog(str(writer.folder)), lambda: 1, Limits())
     start = reader.latestOffset({"entry": 0}, ReadAllAvailable())
     assert start == {"entry": 2, "landing": writer.landing}
     assert reader.latestOffset(start, ReadAllAvailable()) == start
@@ -146,7 +146,7 @@ def test_reader_when_the_landing_is_begun_again_while_it_runs_then_the_next_batc
     writer: Writer,
 ) -> None:
     fill(writer, 2)
-    reader = CutLogReader(LandingLog(str(writer.folder)), 1, Limits())
+    reader = CutLogReader(LandingLog(str(writer.folder)), lambda: 1, Limits())
     start = reader.latestOffset({"entry": 0}, ReadAllAvailable())
     shutil.rmtree(writer.folder)
     other = Writer(writer.folder)

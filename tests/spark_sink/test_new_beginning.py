@@ -12,10 +12,11 @@ from menura.landing import LandedForeignKey
 from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
+from spark_sink.ingest.checkpoint import Checkpoint
 from spark_sink.ingest.cut_log_source import Row
 from spark_sink.ingest.new_beginning import new_beginning, row_from
 from spark_sink.ingest.query import Sink, SinkSettings
-from spark_sink.ingest.status import SinkStatus, checkpointed
+from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.reading import changelog, stopped_tables
@@ -334,13 +335,13 @@ def test_stopped_table_when_somebody_asks_then_it_is_tried_again_and_others_are_
 def test_status_when_batches_were_applied_then_entry_sources_and_figures_follow_also_after_a_start(
     writer: Writer, lake: Path, settings: SinkSettings, follow: Follow
 ) -> None:
-    assert checkpointed(settings.checkpoint) == (0, "")
+    assert Checkpoint(settings.checkpoint).read() == (0, "")
     for number in range(3):
         writer.cut((OTHER, [insert(id=number)]))
     now = follow().now()
     assert (now.entry, now.rows, now.batches > 0) == (3, 3, True)
     assert now.sources["acme", "shop"].cut == 3
-    assert checkpointed(settings.checkpoint) == (3, writer.landing)
+    assert Checkpoint(settings.checkpoint).read() == (3, writer.landing)
     again = follow().now()
     assert (again.entry, again.rows, again.sources) == (3, 0, {})
 

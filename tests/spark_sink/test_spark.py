@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,9 +77,12 @@ def test_class_archive_when_spark_can_not_run_then_says_why_and_leaves_the_jars(
 
 
 def test_code_when_packed_for_executors_then_tasks_are_imported_from_it(tmp_path: Path):
-    packed = pack_code(tmp_path)
+    unpacked = tmp_path / "unpacked"
+    for archive in pack_code(tmp_path):
+        shutil.unpack_archive(archive, unpacked / archive.stem)
     script = (
-        f"import sys; sys.path.insert(0, {str(packed)!r})\n"
+        f"import sys; sys.path.insert(0, {str(unpacked)!r})\n"
+        "import menura.row_hash, menura.stores.object_store\n"
         "from spark_sink.ingest import cut_log_source, table_task\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.split('.')[0] in ('menura', 'spark_sink')), sep='\\n')"
     )
@@ -86,4 +90,4 @@ def test_code_when_packed_for_executors_then_tasks_are_imported_from_it(tmp_path
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert all(module.startswith(str(packed)) for module in done.stdout.split())
+    assert all(module.startswith(str(unpacked)) for module in done.stdout.split())

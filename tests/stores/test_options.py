@@ -78,8 +78,9 @@ def test_options_of_a_store_when_others_are_there_then_it_is_told_its_own(monkey
     before = current()
     use(parse([*OPTIONS, "google_service_account=/key.json"], {}))
     try:
-        assert set(delta_options("s3://bucket/lake") or {}) == {"aws_region", "aws_secret_access_key", "allow_http"}
-        assert delta_options("hdfs://name/lake") == {"dfs.replication": "2", "allow_http": "true"}
+        of_all = {"allow_http", "max_retries", "retry_timeout"}
+        assert set(delta_options("s3://bucket/lake") or {}) == {"aws_region", "aws_secret_access_key", *of_all}
+        assert set(delta_options("hdfs://name/lake") or {}) == {"dfs.replication", *of_all}
         assert delta_options("/srv/lake") is None
     finally:
         use(before)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from menura.stores.opening import open_store
-from menura.stores.options import StorageOptions, parse
+from menura.stores.options import StorageOptions, current, delta_options, parse, use
 from menura.stores.store import OutcomeUnknown, Store, StoreFailed
 
 from tests.object_store import S3Proxy
@@ -152,3 +153,18 @@ def test_object_store_when_it_is_away_then_a_put_has_no_outcome_and_all_goes_on_
         assert store.put_if_absent("log/2.json", b"2")
     finally:
         proxy.close()
+
+
+@pytest.mark.needs_setup
+def test_delta_table_when_its_folder_has_an_escaped_name_then_the_store_finds_what_delta_rs_wrote(
+    object_store: S3Proxy,
+):
+    before = current()
+    use(parse(object_store.options(), {}))
+    try:
+        url = f"{object_store.url}/{secrets.token_hex(8)}/order~20lines/current"
+        write_deltalake(url, pa.table({"id": [1]}), storage_options=delta_options(url))
+        assert open_store(url).find(f"_delta_log/{0:020d}.json") is not None
+        assert DeltaTable(url, storage_options=delta_options(url)).version() == 0
+    finally:
+        use(before)

@@ -5,7 +5,6 @@ what failed by 5xx or a lost connection, a few times and for some seconds. A put
 may find its own document there, or be refused when it was written before, and what it says would not be what happened.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -17,7 +16,8 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.store import ObjectStore as Client
 from obstore.store import from_url
 
-from menura.stores.options import CLIENT_KEYS, PROVIDER_OF, StorageOptions
+from menura.stores.options import CLIENT_KEYS, MAX_RETRIES, PROVIDER_OF, RETRY_TIMEOUT_SECONDS, StorageOptions
+from menura.stores.reasons import reason_of, word_of
 from menura.stores.store import MOST_BYTES, Found, OutcomeUnknown, Output, StoreFailed, StoreUnusable
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: the reason where a store gives none
 REFUSED = "REFUSED"
-MAX_RETRIES = 3
-RETRY_TIMEOUT_SECONDS = 10.0
 #: the least that S3 takes as a part of an upload
 PART_BYTES = 5 << 20
 #: files up to this size are read in one request
@@ -35,8 +33,6 @@ WHOLE_BYTES = 8 << 20
 DELETED_AT_ONCE = 1000
 #: what stores call a file that is not there; any other word for a 404 says that more is missing
 _NO_FILE = frozenset({"NoSuchKey", "BlobNotFound", "NoSuchVersion", "NoSuchUpload"})
-_WORD = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
-_STATUS = re.compile(r"status code: (\d{3})")
 
 
 def open_object_store(url: str, options: StorageOptions) -> "ObjectStore":
@@ -170,23 +166,16 @@ def _failures(doing: str) -> Iterator[None]:
     except AlreadyExistsError as exists:
         raise FileExistsError(17, f"{doing}: it is there already") from exists
     except FileNotFoundError as missing:
-        word = _word(missing)
+        word = word_of(missing)
         if word and word not in _NO_FILE:
             raise StoreFailed(word, doing) from missing
         raise FileNotFoundError(2, f"{doing}: it is not there") from missing
     except (PermissionDeniedError, UnauthenticatedError) as refused:
-        raise StoreFailed(_word(refused) or REFUSED, doing) from refused
+        raise StoreFailed(word_of(refused) or REFUSED, doing) from refused
     except (BaseError, OSError, ValueError) as failed:
         if isinstance(failed, StoreFailed):
             raise
-        status = _STATUS.search(str(failed))
-        raise StoreFailed(_word(failed) or (f"HTTP_{status[1]}" if status else "UNREACHABLE"), doing) from failed
-
-
-def _word(failed: BaseException) -> str:
-    """The store's own word, which stands in its answer: S3, Google and Azure have an XML document there."""
-    found = _WORD.search(str(failed))
-    return found[1] if found else ""
+        raise StoreFailed(reason_of(failed), doing) from failed
 
 
 def _first_line(refused: BaseException) -> str:

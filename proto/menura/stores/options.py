@@ -44,6 +44,8 @@ CLIENT_KEYS = frozenset(
 )
 #: of how often a request is tried again
 RETRY_KEYS = frozenset({"max_retries", "retry_timeout"})
+MAX_RETRIES = 3
+RETRY_TIMEOUT_SECONDS = 10
 #: of Hadoop's file systems
 HADOOP_PREFIXES = ("dfs.", "fs.", "hadoop.")
 #: a key with one of these words has a secret value, whatever stands behind the word: Hadoop's end in an account's name
@@ -178,4 +180,7 @@ def delta_options(url: str) -> dict[str, str] | None:
     scheme = url.partition("://")[0]
     prefix = f"{PROVIDER_OF[scheme]}_" if scheme in PROVIDER_OF else HADOOP_PREFIXES
     keys = CLIENT_KEYS | RETRY_KEYS
-    return {key: value for key, value in current().values().items() if key.startswith(prefix) or key in keys}
+    given = {key: value for key, value in current().values().items() if key.startswith(prefix) or key in keys}
+    given.setdefault("max_retries", str(MAX_RETRIES))
+    given["retry_timeout"] = f"{given.get('retry_timeout', RETRY_TIMEOUT_SECONDS)}".removesuffix("s") + "s"
+    return given
