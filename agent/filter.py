@@ -241,6 +241,11 @@ class Filter:
             table=table,
         )
 
+    def named(self) -> frozenset[str]:
+        """Names of tables, without their databases, that `check` has to see."""
+        parts = (part for key in self.rules or {} for part in (key, key.partition(".")[2]) if part)
+        return frozenset(parts) | self.veto.masked_tables()
+
     def check(self, tables: Iterable[KnownTable], source: str) -> list[FilterTableUnknown | TableError]:
         """What in the rules does not fit the server's tables; those that a finding names are denied from here on."""
         rules = dict(self.rules or {})
@@ -269,6 +274,9 @@ class Filter:
         vetoed = self.by_name(*table).vetoed
         unknown = [name for name in ignored if fold(name) not in columns | known.dropped and not vetoed.ignores(name)]
         found: list[TableError] = [_column_unknown(known, column, key, source) for column in unknown]
+        there = {name.casefold() for name in (*known.columns, *known.dropped)}
+        if not self.veto.masked_columns(table) <= there:
+            found.append(self.veto.denial(table, "keeps back a column that is not there: it may have another name now"))
         for column in sorted(kept_back & key_columns):
             found.append(self.ignored_key(source, table, column, _DOING, _UNREAD))
         return found

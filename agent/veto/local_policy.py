@@ -119,6 +119,14 @@ class SourceVeto:
     def denies_by_name(self, table: Table) -> bool:
         return self._local.policy.denies_by_name(*table, self.subject)
 
+    def masked_tables(self) -> frozenset[str]:
+        """Names, without their databases, of tables of which a line keeps back columns by name."""
+        rules = self._local.policy.rules
+        return frozenset(rule.table.text for rule in rules if rule.is_of_one and rule.ignored_columns)
+
+    def masked_columns(self, table: Table) -> frozenset[str]:
+        return self._local.policy.masked_columns(*table, self.subject)
+
     def lets_come(self, table: Table, origin: Table) -> bool:
         """Whether the policy lets a table leave although it stayed under its former name."""
         return self._local.policy.lets_come(*table, origin, self.subject)

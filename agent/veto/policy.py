@@ -109,8 +109,9 @@ class Rule:
     renamed_from: tuple[str, ...] = ()
 
     @property
-    def name(self) -> str:
-        return f"{self.database.text}.{self.table.text}"
+    def is_of_one(self) -> bool:
+        """Whether it names one table."""
+        return "*" not in self.database.text + self.table.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,18 @@ class Policy:
     def denies_by_name(self, database: str, table: str, subject: Subject) -> bool:
         """Whether a line names the table to keep it back, as it may name a partition of another one."""
         return any(not rule.leaves and _keeps_back(rule, database, (table,), subject) for rule in self.rules)
+
+    def masked_columns(self, database: str, table: str, subject: Subject) -> frozenset[str]:
+        """Case-folded names of columns that lines for this one table keep back.
+
+        A table that lacks one of them may have it under another name.
+        """
+        return frozenset(
+            name.casefold()
+            for rule in self.rules
+            if rule.is_of_one and _keeps_back(rule, database, (table,), subject)
+            for name in rule.ignored_columns
+        )
 
     def lets_come(self, database: str, table: str, origin: tuple[str, str], subject: Subject) -> bool:
         """Whether a line lets the table leave although it had a name that stays."""

@@ -184,7 +184,7 @@ def test_filter_when_a_table_was_renamed_then_only_the_policy_itself_lets_it_lea
 
 
 def test_filter_when_its_rules_name_what_the_policy_keeps_back_then_findings_tell_nothing_of_it(tmp_path: Path) -> None:
-    text = "default: open\ndatabases: {shop: {cards: denied, orders: {ignored_columns: [pin]}}}\n"
+    text = "default: open\ndatabases: {shop: {cards: denied, orders: {columns: [id]}}}\n"
     _, found = closed(tmp_path, text)
     rules = {"shop.cards": ("number",), "shop.absent": None, "shop.orders": ("pin",)}
     remote = Filter(Policy.ACCEPT, rules, identifiers=IDENTIFIERS, veto=found.veto)
@@ -199,6 +199,18 @@ def test_filter_when_its_rules_name_what_the_policy_keeps_back_then_findings_tel
     (error,) = list(remote.check([KnownTable("shop", "orders", ["pin"], ["pin"], ["pin"])], "shop"))[2:]
     assert error.code == "POLICY_DENIED" and "pin" not in str(error)
     assert remote.told_columns(("shop", "orders")) == frozenset()
+
+
+def test_filter_when_a_column_that_the_policy_keeps_back_is_not_there_then_its_table_stays(tmp_path: Path) -> None:
+    _, found = closed(tmp_path, "default: open\ndatabases: {shop: {orders: {ignored_columns: [Pin]}}}\n")
+    assert found.named() == {"orders"}
+    assert found.check([KnownTable("shop", "orders", ["id", "PIN"], ["id"])], "shop") == []
+    assert found.verdict("shop", "orders").allowed
+    (error,) = found.check([KnownTable("shop", "orders", ["id", "code"], ["id"])], "shop")
+    assert error.code == "POLICY_DENIED" and "pin" not in str(error).lower()
+    assert not found.verdict("shop", "orders").allowed
+    found.findings.dropped = {("shop", "orders"): frozenset({"pin"})}
+    assert found.check([KnownTable("shop", "orders", ["id", "code"], ["id"])], "shop") == []
 
 
 def test_partition_when_the_policy_denies_it_then_its_whole_table_stays(tmp_path: Path) -> None:

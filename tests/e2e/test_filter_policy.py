@@ -39,6 +39,7 @@ databases:
     open_one: allowed
     open_two: allowed
     partial: {columns: [id, shown, copied, shadow]}
+    masked: {columns: all, ignored_columns: [former_name]}
 """
 
 
@@ -94,6 +95,7 @@ def test_ignored_column_when_its_rows_change_then_no_byte_of_it_leaves_the_host(
         "copied VARCHAR(4100) AS (CONCAT(secret)) STORED, shadow VARCHAR(4200) AS (CONCAT(copied)) VIRTUAL)",
         f"CREATE TABLE {database}.hidden (id INT PRIMARY KEY, note TEXT)",
         f"CREATE TABLE {database}.open_one (id INT PRIMARY KEY, note TEXT)",
+        f"CREATE TABLE {database}.masked (id INT PRIMARY KEY, note TEXT)",
     )
     write_canaries(server, flavor, database)
     is_of_host = policy == "host"
@@ -117,6 +119,8 @@ def test_ignored_column_when_its_rows_change_then_no_byte_of_it_leaves_the_host(
         wait_until_equal(*where, ["partial"], ignored=(*IGNORED, *DERIVED))
         wait_for_changelog(*where[:3], database, "partial", count_changes(server, database)["partial"])
         if is_of_host:
+            path = running.wait_for_table(source, database, "masked")
+            assert running.post_refused(f"{path}/start", {"start": "oldest"})["code"] == "TABLE_DENIED"
             server.run(f"RENAME TABLE {database}.hidden TO {database}.open_two")
             server.run(
                 f"INSERT INTO {database}.open_two VALUES (2, '{CANARY}')",

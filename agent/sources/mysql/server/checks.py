@@ -142,7 +142,7 @@ def _visible_table(connection: "Connection[Any]") -> list[tuple[Any, ...]]:
 
 def _filtered_tables(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> list[KnownTable]:
     """The tables that the filter's keys may mean."""
-    names = {part for key in source.filter.rules or {} for part in (key, key.partition(".")[2]) if part}
+    names = source.filter.named()
     if not names:
         return []
     statement = (

@@ -139,7 +139,8 @@ class SchemaChanges:
 
     def _note_dropped(self, table: Table, before: Version) -> None:
         """Ignored columns that are gone: at the next start nobody has misspelt them."""
-        ignored = self._filter.verdict(*table).ignored_columns
+        verdict = self._filter.verdict(*table)
+        ignored = verdict.ignored_columns | verdict.vetoed.ignored
         after = self._definitions.of(table)
         if ignored and isinstance(before, TableDefinition) and isinstance(after, TableDefinition):
             gone = _lowered(before) - _lowered(after)

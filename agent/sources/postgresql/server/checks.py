@@ -324,7 +324,7 @@ def _listed(tables: Collection[Table]) -> str:
 
 def _filtered_tables(connection: Connection, source: PostgresqlConfig) -> list[KnownTable]:
     """The tables that the filter's keys may mean."""
-    names = {part for key in source.filter.rules or {} for part in (key, key.partition(".")[2]) if part}
+    names = source.filter.named()
     if not names:
         return []
     return [
