@@ -4,11 +4,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from menura.stores.object_store import ObjectStore
 from menura.stores.opening import open_store
 from menura.stores.options import parse
 from menura.stores.store import OutcomeUnknown, Store
+from obstore.store import LocalStore
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -62,3 +65,14 @@ def test_put_if_absent_when_it_is_written_and_the_answer_is_an_error_then_no_sec
         with pytest.raises(OutcomeUnknown, match="InternalError"):
             store.put_if_absent("log/1.json", b"document")
         assert server.documents == [b"document"]
+
+
+def test_files_when_some_are_gone_already_then_a_store_that_takes_one_at_a_time_deletes_the_others(tmp_path: Path):
+    """As after a kill in the middle: what was left behind then stayed for ever."""
+    client = LocalStore(tmp_path)
+    store = ObjectStore(client, client)
+    names = [f"data/{number:03}" for number in range(50)]
+    for name in names[10:]:
+        store.put(name, b"rows")
+    store.delete(names)
+    assert list(store.list("data")) == []

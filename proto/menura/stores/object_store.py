@@ -5,7 +5,7 @@ what failed by 5xx or a lost connection, a few times and for some seconds. A put
 may find its own document there, or be refused when it was written before, and what it says would not be what happened.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
@@ -144,8 +144,16 @@ class ObjectStore:
     def delete(self, paths: Iterable[str]) -> None:
         gone = list(paths)
         for first in range(0, len(gone), DELETED_AT_ONCE):
-            with suppress(FileNotFoundError), _failures("deleting files"):
-                obstore.delete(self._client, gone[first : first + DELETED_AT_ONCE])
+            self._delete(gone[first : first + DELETED_AT_ONCE])
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        try:
+            with _failures("deleting files"):
+                obstore.delete(self._client, paths)
+        except FileNotFoundError:  # of a store that takes one at a time: it has left those behind it
+            for path in paths:
+                with suppress(FileNotFoundError), _failures("deleting files"):
+                    obstore.delete(self._client, path)
 
     def drop_folder(self, folder: str) -> None:
         """Nothing to do: a folder is a part of names."""
