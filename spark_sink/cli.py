@@ -339,8 +339,8 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=MERGE_SECONDS,
         metavar="N",
-        help="changes of a table of more than 4 MiB wait so long in its changelog before they are merged, and a second"
-        " for each MiB where it has more; 0: they do not wait (default: %(default)s)",
+        help="changes of a table of more than 4 MiB wait so long in its changelog before they are merged, or two"
+        " seconds for each MiB that it has, if that is longer; 0: they do not wait (default: %(default)s)",
     )
     trigger = running.add_mutually_exclusive_group()
     trigger.add_argument(

@@ -46,7 +46,7 @@ from spark_sink.work import TableId
 
 MERGE_SECONDS = 60
 #: of a table's files, that may be written anew for its changes' sake
-BYTES_PER_SECOND = 1 << 20
+BYTES_PER_SECOND = 1 << 19
 #: a current state up to this is merged with each batch
 SMALL_BYTES = 4 << 20
 #: a tail of more than this part of the current state's bytes is merged
