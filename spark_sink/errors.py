@@ -55,6 +55,12 @@ class LakeLost(SinkError):
     exit_code = 5
 
 
+class LakeTaken(SinkError):
+    """A newer sink writes the lake; this one ends."""
+
+    exit_code = 5
+
+
 class LakeRecordsUnwritable(SinkError):
     """LAKE/_menura could not be read or written; it stops the sink."""
 

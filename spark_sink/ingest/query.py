@@ -51,6 +51,7 @@ from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_ta
 from spark_sink.lake.records import Records, StoppedTable, recording
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.tail import AT_ONCE, Waiting
+from spark_sink.lake.writers import LakeWriter
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
 from spark_sink.landed.storage import store_away
 from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
@@ -99,6 +100,7 @@ class Sink:
         self.log = LandingLog(settings.landing)
         self.records = Records(settings.lake, settings.keep_hours)
         self.verifications = Verifications(settings.lake)
+        self._writer = LakeWriter(settings.lake)
         self.large = LargeMerger(session, self.log, settings.lake)
         self.checkpoint = Checkpoint(settings.checkpoint)
         self.failure: SinkError | None = None
@@ -131,6 +133,7 @@ class Sink:
         entry, _ = self.checkpoint.read()
         begins_behind = entry or begin_at_horizon(self.log, self.records)
         self._warm_up()
+        self._writer.take()  # what would keep this sink from starting has not ended another one
         self._stopped = self.records.stopped_tables()
         self.status.began(entry, self._stopped)
         cuts = open_table(self.records.cuts_folder)
@@ -180,6 +183,7 @@ class Sink:
 
     def retry_due(self) -> None:
         """Try tables again that somebody asks for, and transiently stopped ones, more and more slowly."""
+        self._writer.check_now_and_then()
         self._look_at_checkpoint()
         with self._asking:
             asked, self._asked = self._asked, set()
@@ -205,6 +209,7 @@ class Sink:
     def _merge(self, due: Mapping[TableId, CutSeen]) -> None:
         if not due:
             return
+        self._writer.check()
         began = time.monotonic()
         task = merge_task(self._task_settings(frozenset(self._stopped), self._recorded))
         tables = [(table, boundary.cut) for table, boundary in due.items()]
@@ -256,6 +261,7 @@ class Sink:
         held = dict(self._stopped)
         self._missed_of([table for table in tables if table in held]).read_on()  # batches go on meanwhile
         with self._writing:
+            self._writer.check()
             left = set(tables)
             while left:
                 held = dict(self._stopped)
@@ -366,6 +372,7 @@ class Sink:
             if self._stopping:
                 raise QueryFailed("beginning a batch", "the sink is stopping", data="The batch will be done again")
             try:
+                self._writer.check()
                 self._apply_batch(frame, batch)
             except SinkError as failure:
                 self.failure = failure
