@@ -34,6 +34,7 @@ logger = logging.getLogger("menura.sink")
 
 #: where what was found could not be recorded
 RETRY_SECONDS = 30.0
+FINISH_SECONDS = 600.0
 
 STARTED, ENDED = "VERIFICATION_STARTED", "VERIFIED"
 _GIVEN_UP_BY = {
@@ -93,10 +94,10 @@ class Verifications:
         self._thread.start()
 
     def stop(self, seconds: float, *, finish: bool = False) -> None:
-        """Leave what is due to the next start; `finish`: wait for it first."""
+        """Leave what is due to the next start; `finish`: wait for it first, as long as that makes sense."""
         with self._moved:
             if finish:
-                self._moved.wait_for(lambda: self._is_idle and not self._tasks)
+                self._moved.wait_for(lambda: self._is_idle and not self._tasks, FINISH_SECONDS)
             self._stopping = True
             self._moved.notify_all()
         if self._thread is not None:
