@@ -180,6 +180,8 @@ class Filter:
 
     def told_columns(self, table: Table) -> frozenset[str]:
         """Of the columns that do not leave those of which a gateway may hear."""
+        if self.is_vetoed(table):
+            return frozenset()
         verdict = self.verdict(*table)
         unlogged = self.findings.unlogged.get(table, frozenset())
         return frozenset(name for name in verdict.ignored_columns | unlogged if not verdict.vetoed.ignores(name))

@@ -102,19 +102,23 @@ class SourceVeto:
         with self._lock:
             if policy is not self._asked_of:
                 self._asked_of, self._rulings, self._logged = policy, OrderedDict(), set()
-            found = self._rulings.get(name)
+            found, parts = self._rulings.get(name), self._parts
         if found is not None:
             return found
         found = policy.ruling(database, table, self.subject)
-        denied_parts = (part for part in self._parts.get(name, ()) if self.denies_by_name(part))
+        denied_parts = (part for part in parts.get(name, ()) if self.denies_by_name(part))
         if found.leaves and next(denied_parts, None) is not None:
             found = Ruling(leaves=False, line=found.line)
         with self._lock:
-            if policy is self._asked_of:
+            if policy is self._asked_of and parts is self._parts:  # else somebody has told others meanwhile
                 self._rulings[name] = found
                 while len(self._rulings) > MOST_KEPT:
                     self._rulings.popitem(last=False)
         return found
+
+    def ruling_by_name(self, table: Table) -> Ruling:
+        """The same without a look at the table's partitions."""
+        return self._local.policy.ruling(*table, self.subject)
 
     def denies_by_name(self, table: Table) -> bool:
         return self._local.policy.denies_by_name(*table, self.subject)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -221,6 +222,54 @@ def test_partition_when_the_policy_denies_it_then_its_whole_table_stays(tmp_path
     assert found.verdict("shop", "orders").allowed
     found.veto.parts_are({("shop", "orders"): [("shop", "orders_us"), ("shop", "orders_eu")]})
     assert not found.verdict("shop", "orders").allowed
+
+
+def test_partition_when_it_comes_in_the_log_then_what_was_before_it_leaves_and_no_dump_does(tmp_path: Path) -> None:
+    """The stream opened anew for ever: it met the partition again behind the rows that it was to send."""
+    text = "default: closed\ndatabases: {shop: {orders: {columns: [id]}, orders_eu: denied}}\n"
+    local, found = closed(tmp_path, text)
+    look, orders = OutgoingLook(local).check, config_pb2.TableName(database="shop", table="orders")
+    assert found.verdict("shop", "orders").allowed
+    found.veto.part_came(("shop", "orders"), ("shop", "orders_eu"))
+    assert not found.verdict("shop", "orders").allowed
+    event = changes_pb2.TableEvent(table=orders, columns=[{"name": "id"}, {"name": "pin"}])
+    cut = stream_pb2.StreamResponse(cut_end=changes_pb2.CutEnd(events=[event], started=[{"table": orders}]))
+    for message in (stream_pb2.StreamResponse(change_batch={"table": orders}), cut):
+        look("shop", message)
+    assert [column.name for column in cut.cut_end.events[0].columns] == ["id"]
+    for message in (
+        stream_pb2.StreamResponse(snapshot_batch={"table": orders}),
+        stream_pb2.StreamResponse(chunk_end={"table": orders}),
+        stream_pb2.StreamResponse(cartography={"tables": [TableCard(table=orders)]}),
+    ):
+        with pytest.raises(Withheld):
+            look("shop", message)
+
+
+def test_partition_when_it_comes_while_another_thread_asks_then_no_former_ruling_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "default: closed\ndatabases: {shop: {orders: {columns: all}, orders_eu: denied}}\n"
+    local, found = closed(tmp_path, text)
+    found.veto.parts_are({("shop", "orders"): [("shop", "orders_us")]})
+    policy = type(local.policy)
+    asked = policy.denies_by_name
+
+    def denies(self: Any, *names: Any) -> Any:
+        monkeypatch.setattr(policy, "denies_by_name", asked)
+        found.veto.part_came(("shop", "orders"), ("shop", "orders_eu"))
+        return asked(self, *names)
+
+    monkeypatch.setattr(policy, "denies_by_name", denies)
+    found.verdict("shop", "orders")
+    assert not found.verdict("shop", "orders").allowed
+
+
+def test_table_when_it_stays_then_no_names_of_its_columns_are_told(tmp_path: Path) -> None:
+    _, found = closed(tmp_path, "default: open\ndatabases: {shop: {salaries: denied}}\n")
+    found.findings.unlogged = {("shop", name): frozenset({"bonus_year"}) for name in ("salaries", "orders")}
+    assert found.told_columns(("shop", "orders")) == {"bonus_year"}
+    assert found.told_columns(("shop", "salaries")) == frozenset()
 
 
 def test_second_look_when_a_message_says_what_stays_then_it_does_not_leave(tmp_path: Path) -> None:
