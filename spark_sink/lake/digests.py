@@ -38,6 +38,7 @@ PIECE_ROWS = 65_536
 WRAP = 1 << 64
 
 _UNKNOWN = "_menura_unknown"
+_KINDS = ", ".join(f"'{kind}'" for kind in ChangeType.__members__)
 
 Key = tuple[int, ...]
 #: rows, and the sums of both hashes modulo 2^64
@@ -206,20 +207,28 @@ class _Comparison:
             yield state
 
     def _changes(self) -> pa.Table | None:
-        """Of the chunk's keys above its number, in order."""
+        """Of the chunk's keys above its number, in order. Of other keys' changes the numbers of preimages alone are
+        read: they tell whether an update's values before it are known, also where they had another key.
+        """
         if self.changelog is None:
             return None
-        self._condition(schema_of(self.changelog))
         between = (
             f"{quoted(GSN)} > {self.gsn} AND {quoted(GSN)} <= {self.last_gsn}"
             f" AND {quoted(CHANGE_TYPE)} <> '{ChangeType.snapshot.name}'"
         )
-        query = f"SELECT * FROM t WHERE {between}"  # noqa: S608  (numbers, constants)
-        found = [pa.table(batch) for batch in scan(self.changelog, query)]
-        if not found:
-            return None
-        changes = _judged(pa.concat_tables(found).sort_by(GSN))
+        condition = self._condition(schema_of(self.changelog))
+        found = self._logged("*", f"{between} AND {condition}")
+        removed = self._logged(quoted(GSN), f"{between} AND {quoted(CHANGE_TYPE)} NOT IN ({_KINDS}) LIMIT 1")
+        if removed.num_rows:
+            raise Incomparable("all rows of the table were removed in the meantime")
+        is_before = f"{quoted(CHANGE_TYPE)} = '{ChangeType.update_preimage.name}'"
+        before = self._logged(quoted(GSN), f"{between} AND {is_before}")[GSN]
+        changes = _judged(found.sort_by(GSN), before)
         return changes.filter(self._in_range(changes))
+
+    def _logged(self, columns: str, condition: str) -> pa.Table:
+        assert self.changelog is not None
+        return scan(self.changelog, f"SELECT {columns} FROM t WHERE {condition}").read_all()  # noqa: S608  (numbers)
 
     def _in_range(self, rows: pa.Table) -> pa.ChunkedArray:
         inside: pa.ChunkedArray = rows[self.plan.key[0]].is_valid()
@@ -298,13 +307,10 @@ def _canonical(rows: pa.Table, name: str, format_: str) -> pa.Array:
     return narrowed if pc.all(same, min_count=0).as_py() else values
 
 
-def _judged(changes: pa.Table) -> pa.Table:
-    """With a column that says where the values before or after a change are not known. Raises `Incomparable`."""
-    kinds, gsns = changes[CHANGE_TYPE], changes[GSN]
-    if not pc.all(pc.is_in(kinds, pa.array(list(ChangeType.__members__)))).as_py():
-        raise Incomparable("all rows of the table were removed in the meantime")
+def _judged(changes: pa.Table, before: pa.ChunkedArray) -> pa.Table:
+    """With a column that says where the values before or after a change are not known. `before`: preimages' numbers."""
+    kinds, gsns, before = changes[CHANGE_TYPE], changes[GSN], before.combine_chunks()
     # an update's two images have numbers that follow each other, or the one of the parent's change that caused it
-    before = gsns.filter(pc.equal(kinds, ChangeType.update_preimage.name)).combine_chunks()
     has_before = pc.or_(pc.is_in(gsns, before), pc.is_in(pc.subtract(gsns, 1), before))
     unknown = pc.and_(pc.equal(kinds, ChangeType.update_postimage.name), pc.invert(has_before))
     if ABSENT in changes.column_names:
