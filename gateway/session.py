@@ -51,7 +51,7 @@ class Session:
             agent = await self.presence.join(key.tenant, key.agent, key.session)
         try:
             if key.role is Role.CONFIG:
-                await self.shared.take(agent)
+                await run_until_first(self.shared.take(agent), _leave_when_replaced(agent))
             await self._serve_until_replaced(agent, hello)
         finally:
             if self.presence.leave(agent):

@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import grpc
 import pytest
 from menura.v1.config_pb2 import Heartbeat
 
 from gateway.errors import DuplicateAgent
 from gateway.presence import LIVING_HEARTBEATS, Presence
+from gateway.registry import AgentName, GatewayRun, PresentElsewhere
 from tests.gateway.harness import running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
-from tests.gateway.scripted_agent import eventually, scripted_agent
+from tests.gateway.scripted_agent import OPTIONS, ScriptedAgent, eventually, scripted_agent
 
 SILENT_SECONDS = 0.1
 
@@ -107,5 +109,36 @@ def test_copy_of_an_agent_when_the_agent_lives_then_each_stream_of_the_copy_is_r
             }
             beating.cancel()
             await stream.close()
+
+    asyncio.run(scenario())
+
+
+class Elsewhere(MemoryRegistry):
+    """The agent is at a gateway whose lease is neither renewed nor over."""
+
+    asked = 0
+
+    def take_presence(self, name: AgentName, gateway: GatewayRun, session: str) -> int | PresentElsewhere:
+        self.asked += 1
+        return PresentElsewhere("other", "run", 1)
+
+
+def test_session_when_it_is_replaced_while_another_gateway_has_its_agent_then_it_waits_no_longer(
+    tmp_path: Path,
+) -> None:
+    """It took the agent from the newer session, which then ended."""
+    registry = Elsewhere()
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, heartbeat_interval_ms=100) as address,
+            grpc.aio.insecure_channel(address, options=OPTIONS) as channel,
+        ):
+            agent = ScriptedAgent(channel, "acme", "agent-1", ("shop",))
+            older = await agent.open("Control_Config")
+            await eventually("it to ask for the agent", lambda: registry.asked)
+            agent.session = "another-process"
+            await agent.open("Control_Config")
+            assert (await older.expect_error()).code == "SESSION_REPLACED"
 
     asyncio.run(scenario())
