@@ -272,6 +272,10 @@ class SourceTable(Base):
     size_bytes: Mapped[int | None]
     columns: Mapped[list[Any]]
     keys: Mapped[list[Any]]
+    #: `gateway.registry.ForeignKeySeen`
+    foreign_keys: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    #: that there are beside these
+    more_foreign_keys: Mapped[int] = mapped_column(default=0, server_default="0")
     denied: Mapped[bool] = mapped_column(default=False)
     #: no longer in the last cartography
     gone: Mapped[bool] = mapped_column(default=False)

@@ -202,6 +202,15 @@ class KeySeen:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignKeySeen:
+    name: str
+    columns: tuple[str, ...]
+    #: database and table
+    parent: tuple[str, str]
+    parent_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TableSeen:
     """One table of a cartography."""
 
@@ -214,6 +223,9 @@ class TableSeen:
     columns: tuple[ColumnSeen, ...]
     keys: tuple[KeySeen, ...]
     denied: bool
+    foreign_keys: tuple[ForeignKeySeen, ...] = ()
+    #: that there are beside these
+    more_foreign_keys: int = 0
 
 
 @dataclass(frozen=True, slots=True)

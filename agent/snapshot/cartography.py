@@ -14,6 +14,8 @@ from hashlib import blake2b
 from menura.v1.catalog_pb2 import Cartography, TableCard
 from menura.v1.config_pb2 import TableName
 
+#: of one table; more are counted
+MAX_FOREIGN_KEYS = 256
 #: of one message, well below gRPC's usual 4 MiB
 PART_BYTES = 2 << 20
 DIGEST_BYTES = 16
@@ -23,6 +25,19 @@ _ESTIMATE_BITS = 3
 Table = tuple[str, str]
 #: what each message begins with, and all tables
 SendTables = Callable[[Cartography, Iterable[TableCard]], None]
+
+
+def bounded(card: TableCard) -> TableCard:
+    """With as many foreign keys as a card takes.
+
+    >>> from menura.v1.catalog_pb2 import ForeignKeyCard
+    >>> card = bounded(TableCard(foreign_keys=[ForeignKeyCard()] * 300))
+    >>> len(card.foreign_keys), card.more_foreign_keys
+    (256, 44)
+    """
+    card.more_foreign_keys = max(0, len(card.foreign_keys) - MAX_FOREIGN_KEYS)
+    del card.foreign_keys[MAX_FOREIGN_KEYS:]
+    return card
 
 
 @dataclass(frozen=True, slots=True)

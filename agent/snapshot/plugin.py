@@ -23,7 +23,7 @@ from agent.runtime.credit import Credit
 from agent.runtime.session import StreamClosed, StreamWriter
 from agent.runtime.state import FAILED, SourceState
 from agent.settings import SourceConfig
-from agent.snapshot.cartography import SendTables, Sent, Telling
+from agent.snapshot.cartography import SendTables, Sent, Telling, bounded
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.reader import OpenReader
 from agent.snapshot.scheduler import SnapshotScheduler
@@ -196,7 +196,7 @@ class CatalogPlugin:
         def send(head: catalog_pb2.Cartography, cards: Iterable[catalog_pb2.TableCard]) -> None:
             telling = Telling(
                 head,
-                self._veto.cards(cards, self._column_veto),
+                map(bounded, self._veto.cards(cards, self._column_veto)),
                 self._sent if self._known == self._sent.digest else Sent(),
             )
             for part in telling.parts():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from menura.naming import sync_resync
-from menura.v1.catalog_pb2 import TableCard
+from menura.v1.catalog_pb2 import ForeignKeyCard, TableCard
 
 from agent.errors import PolicyDenied, PolicyUnusable
 from agent.server_words import SERVER_WORDS
@@ -215,6 +215,8 @@ class SourceVeto:
             yield from cards
             return
         hidden: dict[Table, frozenset[str]] = {}
+        #: what a parent keeps back is known once all tables are read
+        with_foreign_keys: list[TableCard] = []
         for card in cards:
             name = (card.table.database, card.table.table)
             kept_back = column_veto(name)
@@ -222,9 +224,20 @@ class SourceVeto:
                 gone = without_columns(card, kept_back)
                 if gone:
                     hidden[name] = gone
-                yield card
+                if card.foreign_keys:
+                    with_foreign_keys.append(card)
+                else:
+                    yield card
             elif len(hidden) < MOST_KEPT:
                 hidden[name] = frozenset()
+
+        def keeps(table: Table, column: str) -> bool:
+            of_table = column_veto(table)
+            return of_table is None or of_table.ignores(column) or column in hidden.get(table, ())
+
+        for card in with_foreign_keys:
+            without_foreign_keys(card, keeps)
+            yield card
         self._hidden_columns = hidden
 
     @property
@@ -249,6 +262,27 @@ def without_columns(card: TableCard, veto: ColumnVeto) -> frozenset[str]:
         del card.keys[:]
         card.keys.extend(keys)
     return gone
+
+
+def without_foreign_keys(card: TableCard, keeps: Callable[[Table, str], bool]) -> bool:
+    """Take out of the card each foreign key that names what stays; whether there was one.
+
+    `keeps`: whether a table stays, or this column of it.
+    """
+    child = (card.table.database, card.table.table)
+
+    def may_tell(key: ForeignKeyCard) -> bool:
+        parent = (key.parent.database, key.parent.table)
+        return bool(key.columns and key.parent_columns) and not (
+            any(keeps(child, name) for name in key.columns) or any(keeps(parent, name) for name in key.parent_columns)
+        )
+
+    told = [key for key in card.foreign_keys if may_tell(key)]
+    if len(told) == len(card.foreign_keys):
+        return False
+    del card.foreign_keys[:]
+    card.foreign_keys.extend(told)
+    return True
 
 
 NO_VETO = LocalPolicy().of(Subject())

@@ -18,7 +18,7 @@ from menura.change_batch import UNREPRESENTABLE, source_column
 from menura.v1 import changes_pb2, config_pb2, error_pb2, snapshot_pb2
 from menura.v1.stream_pb2 import StreamResponse
 
-from agent.veto.local_policy import LocalPolicy, SourceVeto, Table, without_columns
+from agent.veto.local_policy import LocalPolicy, SourceVeto, Table, without_columns, without_foreign_keys
 
 HIDDEN = "(kept back)"
 _ERROR_TEXTS = ("doing", "found", "data", "remedy")
@@ -135,6 +135,13 @@ def _cartography(veto: SourceVeto, response: StreamResponse) -> None:
     if len(told) != len(part.tables):
         raise Withheld
     if any(without_columns(card, veto.ruling(card.table.database, card.table.table).columns) for card in told):
+        raise Withheld
+
+    def keeps(table: Table, column: str) -> bool:
+        ruling = veto.ruling(*table)
+        return not ruling.leaves or ruling.columns.ignores(column)
+
+    if any(without_foreign_keys(card, keeps) for card in told):
         raise Withheld
 
 

@@ -179,7 +179,10 @@ def tables(
 
 def table(connection: Connection, source_id: int, database: str, name: str) -> TableDetail:
     """Raises `TableUnknown`."""
-    statement = _table_select().add_columns(SourceTable.columns, SourceTable.keys, SourceTable.table_collation)
+    statement = _table_select().add_columns(
+        SourceTable.columns, SourceTable.keys, SourceTable.table_collation, SourceTable.foreign_keys,
+        SourceTable.more_foreign_keys,
+    )  # fmt: skip
     row = connection.execute(
         statement.where(SourceTable.source_id == source_id, SourceTable.database == database, SourceTable.name == name)
     ).first()
@@ -193,6 +196,8 @@ def table(connection: Connection, source_id: int, database: str, name: str) -> T
         **_table_fields(row, _places(connection, source_id, [row]), dumps.get(row.id), held.standing, in_lake, now),
         columns=row.columns,
         keys=row.keys,
+        foreign_keys=row.foreign_keys,
+        more_foreign_keys=row.more_foreign_keys,
         collation=row.table_collation,
     )
 

@@ -583,10 +583,23 @@ class KeyView(View):
     columns: list[str]
 
 
+class ForeignKeyView(View):
+    name: str
+    columns: list[str]
+    #: [database, table]
+    parent: list[str]
+    #: in the order of `columns`
+    parent_columns: list[str]
+
+
 class TableDetail(TableView):
     collation: str
     columns: list[ColumnView]
     keys: list[KeyView]
+    #: of which the table is the child
+    foreign_keys: list[ForeignKeyView]
+    #: that there are beside these
+    more_foreign_keys: int
 
 
 class TableEventView(View):

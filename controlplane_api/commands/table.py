@@ -55,7 +55,7 @@ def show(
     if as_json:
         typer.echo(TableShown(table=detail, history=history).model_dump_json(indent=2))
         return
-    put(*_sync_lines(detail), _columns(detail), _keys(detail.keys), *_history(history))
+    put(*_sync_lines(detail), _columns(detail), _keys(detail.keys), *_foreign_keys(detail), *_history(history))
 
 
 def _sync_lines(detail: TableDetail) -> list[Text]:
@@ -93,6 +93,17 @@ def _keys(keys: Sequence[KeyView]) -> Grid:
         name = Text(plain(key.name), style="bold")
         table.add_row(name, "yes" if key.unique else "no", Text(plain(", ".join(key.columns))))
     return table
+
+
+def _foreign_keys(detail: TableDetail) -> list[RenderableType]:
+    if not detail.foreign_keys:
+        return []
+    table = Grid("FOREIGN KEY", "COLUMNS", "PARENT", "ITS COLUMNS")
+    for key in detail.foreign_keys:
+        cells = (", ".join(key.columns), ".".join(key.parent), ", ".join(key.parent_columns))
+        table.add_row(Text(plain(key.name), style="bold"), *(Text(plain(cell)) for cell in cells))
+    more = f"{count(detail.more_foreign_keys)} more foreign keys are not shown."
+    return [table, Text(more)] if detail.more_foreign_keys else [table]
 
 
 def _history(history: Definitions) -> list[RenderableType]:

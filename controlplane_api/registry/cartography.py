@@ -169,6 +169,16 @@ def _card(table: TableSeen) -> dict[str, Any]:
         "size_bytes": None if table.size_bytes is None else clean_int64(table.size_bytes),
         "columns": [asdict(column) for column in table.columns],
         "keys": [{**asdict(key), "columns": list(key.columns)} for key in table.keys],
+        "foreign_keys": [
+            {
+                "name": key.name,
+                "columns": list(key.columns),
+                "parent": list(key.parent),
+                "parent_columns": list(key.parent_columns),
+            }
+            for key in table.foreign_keys
+        ],
+        "more_foreign_keys": table.more_foreign_keys,
         "denied": table.denied,
         "gone": False,
     }

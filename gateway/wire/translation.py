@@ -5,7 +5,7 @@ Pure: messages in, values out.
 
 from collections.abc import Iterable
 
-from menura.bounds import MAX_NAME_CHARS, clean_int64, clean_text
+from menura.bounds import MAX_KEY_COLUMNS, MAX_NAME_CHARS, clean_int64, clean_text
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
@@ -18,6 +18,7 @@ from gateway.errors import PayloadInvalid
 from gateway.registry import (
     ColumnSeen,
     ConfigurationSeen,
+    ForeignKeySeen,
     KeySeen,
     OtherServerSeen,
     Problem,
@@ -32,6 +33,8 @@ from gateway.registry import (
 
 #: of a source
 MOST_WARNINGS = 20
+#: of a table
+MAX_FOREIGN_KEYS = 256
 #: of a position; its text may be longer
 MAX_TOKEN_CHARS = 65_536
 
@@ -171,6 +174,16 @@ def _table_seen(card: TableCard) -> TableSeen:
             for key in card.keys
         ),
         denied=card.denied,
+        foreign_keys=tuple(
+            ForeignKeySeen(
+                clean_text(key.name, MAX_NAME_CHARS),
+                tuple(clean_text(name, MAX_NAME_CHARS) for name in key.columns[:MAX_KEY_COLUMNS]),
+                table_name(key.parent),
+                tuple(clean_text(name, MAX_NAME_CHARS) for name in key.parent_columns[:MAX_KEY_COLUMNS]),
+            )
+            for key in card.foreign_keys[:MAX_FOREIGN_KEYS]
+        ),
+        more_foreign_keys=card.more_foreign_keys + max(0, len(card.foreign_keys) - MAX_FOREIGN_KEYS),
     )
 
 

@@ -35,7 +35,10 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             " price DECIMAL(10,2), twice DECIMAL(11,2) GENERATED ALWAYS AS (price * 2) STORED,"
             " UNIQUE KEY by_note (note, price), KEY by_price (price)) ENGINE=InnoDB",
             "CREATE TABLE shop.`odd name` (a INT) ENGINE=MyISAM",
-            "CREATE TABLE shop.hidden (id INT PRIMARY KEY)",
+            "CREATE TABLE shop.hidden (id INT PRIMARY KEY, order_id INT UNSIGNED, note VARCHAR(20),"
+            " price DECIMAL(10,2),"
+            " CONSTRAINT of_order FOREIGN KEY (order_id) REFERENCES orders (id) ON DELETE CASCADE,"
+            " CONSTRAINT of_note FOREIGN KEY (note, price) REFERENCES orders (note, price))",
             "CREATE VIEW shop.v AS SELECT * FROM shop.orders",
             "INSERT INTO shop.orders (id, note, price) VALUES (1, 'a', 1), (2, 'b', 2)",
             "CREATE TABLE shop.kept (id INT PRIMARY KEY)"
@@ -76,6 +79,14 @@ def test_cartography_when_read_then_describes_every_table(database: Server) -> N
     assert (orders.engine, cards["shop", "odd name"].engine) == ("InnoDB", "MyISAM")
     assert orders.HasField("estimated_rows")
     assert orders.size_bytes > 0
+    assert [
+        (key.name, list(key.columns), key.parent.database, key.parent.table, list(key.parent_columns))
+        for key in cards["shop", "hidden"].foreign_keys
+    ] == [
+        ("of_note", ["note", "price"], "shop", "orders", ["note", "price"]),
+        ("of_order", ["order_id"], "shop", "orders", ["id"]),
+    ]
+    assert not orders.foreign_keys
     assert cards["shop", "hidden"].denied
     assert not orders.denied
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from menura.source_configuration import sha256_of
 from menura.v1 import changes_pb2, config_pb2, error_pb2, stream_pb2
-from menura.v1.catalog_pb2 import ColumnCard, KeyCard, TableCard
+from menura.v1.catalog_pb2 import ColumnCard, ForeignKeyCard, KeyCard, TableCard
 
 from agent.filter import Filter, KnownTable, Policy
 from agent.server_words import SERVER_WORDS
@@ -272,6 +272,24 @@ def test_table_when_it_stays_then_no_names_of_its_columns_are_told(tmp_path: Pat
     assert found.told_columns(("shop", "salaries")) == frozenset()
 
 
+def test_foreign_key_when_its_parents_column_is_computed_from_what_stays_then_it_is_not_told(tmp_path: Path) -> None:
+    _, found = closed(tmp_path, "default: open\ndatabases: {shop: {people: {ignored_columns: [pin]}}}\n")
+    child, people = (config_pb2.TableName(database="shop", table=name) for name in ("calls", "people"))
+    keys = [
+        ForeignKeyCard(name=column, columns=["person"], parent=people, parent_columns=[column])
+        for column in ("id", "pin", "of_pin")
+    ]
+    cards = [
+        TableCard(table=child, columns=[ColumnCard(name="person")], foreign_keys=keys),
+        TableCard(table=people, columns=[ColumnCard(name="id"), ColumnCard(name="of_pin", ignored=True)]),
+    ]
+    told = {card.table.table: card for card in found.veto.cards(cards, found.column_veto)}
+    assert {name: [key.name for key in card.foreign_keys] for name, card in told.items()} == {
+        "calls": ["id"],
+        "people": [],
+    }
+
+
 def test_second_look_when_a_message_says_what_stays_then_it_does_not_leave(tmp_path: Path) -> None:
     local, found = closed(tmp_path, "default: closed\ndatabases: {shop: {orders: {columns: [id, name]}}}\n")
     look = OutgoingLook(local).check
@@ -280,18 +298,37 @@ def test_second_look_when_a_message_says_what_stays_then_it_does_not_leave(tmp_p
             table=config_pb2.TableName(database="shop", table=name),
             columns=[ColumnCard(name=column) for column in ("id", "name", "card_no")],
             keys=[KeyCard(name="PRIMARY", columns=["id"]), KeyCard(name="by_card", columns=["card_no"])],
+            foreign_keys=[
+                ForeignKeyCard(
+                    name=f"{column}-{parent}-{parent_column}",
+                    columns=["name", column],
+                    parent=config_pb2.TableName(database="shop", table=parent),
+                    parent_columns=["name", parent_column],
+                )
+                for column in ("id", "card_no")
+                for parent, parent_column in (
+                    ("orders", "id"),
+                    ("orders", "card_no"),
+                    ("salaries", "id"),
+                    ("gone", "id"),
+                )
+            ],
         )
         for name in ("orders", "salaries")
     ]
+    withheld_keys = [TableCard(table=cards[0].table, foreign_keys=[key]) for key in cards[0].foreign_keys[1:]]
     (shown,) = found.veto.cards(cards, found.column_veto)
     assert [column.name for column in shown.columns] == ["id", "name"] and [key.name for key in shown.keys] == [
         "PRIMARY"
     ]
+    assert [key.name for key in shown.foreign_keys] == ["id-orders-id"]
+    look("shop", stream_pb2.StreamResponse(cartography={"tables": [shown]}))
     denied = config_pb2.TableName(database="shop", table="salaries")
     for message in (
         stream_pb2.StreamResponse(change_batch=changes_pb2.ChangeBatch(table=denied)),
         stream_pb2.StreamResponse(cut_end=changes_pb2.CutEnd(events=[changes_pb2.TableEvent(table=denied)])),
         stream_pb2.StreamResponse(cartography={"tables": cards[1:]}),
+        *(stream_pb2.StreamResponse(cartography={"tables": [card]}) for card in withheld_keys),
         stream_pb2.StreamResponse(chunk_end={"table": denied, "lower": '["1"]'}),
         stream_pb2.StreamResponse(snapshot_batch={"table": denied}),
         stream_pb2.StreamResponse(

@@ -12,7 +12,7 @@ from controlplane_api.database import Database
 from controlplane_api.models import TableDefinition
 from controlplane_api.registry import definitions
 from controlplane_api.registry.sql_registry import SqlRegistry
-from gateway.registry import CartographyEnd, ColumnSeen
+from gateway.registry import CartographyEnd, ColumnSeen, ForeignKeySeen
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
@@ -94,6 +94,20 @@ def test_definition_when_log_and_looks_tell_changes_then_each_is_a_version_with_
         f"{UUID}:13",
     ):
         assert words in done.stdout, done
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_foreign_keys_when_a_look_shows_them_then_the_table_has_them(client: httpx.Client, registry: SqlRegistry):
+    key = ForeignKeySeen("of_order", ("order_id",), ("shop", "orders"), ("id",))
+    seen = replace(facts.table_seen("items"), foreign_keys=(key,), more_foreign_keys=2)
+    registry.record_agent(facts.agent_seen())
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", UUID, [seen], T0)
+    detail = client.get(PATH.format("items").removesuffix("/definitions")).json()
+    expected = {"name": "of_order", "columns": ["order_id"], "parent": ["shop", "orders"], "parent_columns": ["id"]}
+    assert (detail["foreign_keys"], detail["more_foreign_keys"]) == ([expected], 2)
+    here = ("--api", str(client.base_url).rstrip("/"), "--tenant", "acme")
+    shown = menura("table", "show", "shop", "shop.items", *here).stdout
+    assert "of_order" in shown and "shop.orders" in shown and "2 more foreign keys" in shown
 
 
 def test_definitions_when_they_change_all_the_time_then_a_table_and_a_source_have_so_many_and_the_rest_is_told(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from menura.v1.catalog_pb2 import Cartography, ColumnCard, KeyCard, TableCard
+from menura.v1.catalog_pb2 import Cartography, ColumnCard, ForeignKeyCard, KeyCard, TableCard
 from menura.v1.changes_pb2 import Position, TableStarted, TableStopped
 from menura.v1.config_pb2 import EffectiveState, Heartbeat, SourceStatus, TableName, TableState
 from menura.v1.error_pb2 import Error
@@ -154,6 +154,10 @@ def test_a_cartography_when_its_last_part_has_come_is_recorded_whole(tmp_path: P
             estimated_rows=0,
             columns=[ColumnCard(name="id", column_type="bigint")],
             keys=[KeyCard(name="PRIMARY", unique=True, columns=["id"])],
+            foreign_keys=[
+                ForeignKeyCard(name=f"k{number}", parent=TableName(database="d", table="t")) for number in range(300)
+            ],
+            more_foreign_keys=5,
         )
 
     async def scenario() -> None:
@@ -175,6 +179,7 @@ def test_a_cartography_when_its_last_part_has_come_is_recorded_whole(tmp_path: P
 
     asyncio.run(scenario())
     tables = registry.cartography[SHOP]
+    assert [(len(table.foreign_keys), table.more_foreign_keys) for table in tables] == [(256, 49)] * 2
     assert [(table.table, table.estimated_rows, table.size_bytes) for table in tables] == [
         ("orders", 0, None),
         ("items", 0, None),

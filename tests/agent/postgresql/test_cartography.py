@@ -63,6 +63,20 @@ def test_look_when_there_are_tables_then_columns_keys_and_sizes_are_told(postgre
     ]
     keys = [(key.name, key.unique, tuple(key.columns)) for key in card.keys]
     assert keys == [("T_pkey", True, ("Id", "id")), ("T_id_key", True, ("id",)), ("by_mood", False, ("m",))]
+    run(
+        postgres,
+        "CREATE TABLE child (a int, b text,"
+        ' CONSTRAINT of_both FOREIGN KEY (b, a) REFERENCES "T" ("Id", id) ON DELETE CASCADE,'
+        ' FOREIGN KEY (a) REFERENCES "T" (id))',
+    )
+    child = look(postgres)["public.child"]
+    assert [
+        (key.name, list(key.columns), key.parent.database, key.parent.table, list(key.parent_columns))
+        for key in child.foreign_keys
+    ] == [
+        ("child_a_fkey", ["a"], "public", "T", ["id"]),
+        ("of_both", ["b", "a"], "public", "T", ["Id", "id"]),
+    ]
 
 
 def test_look_when_tables_are_of_other_kinds_then_those_that_can_be_synced_are_offered(postgres: SourceServer) -> None:

@@ -1,6 +1,6 @@
 """What exists on a server: databases, tables, columns, keys, engine, estimated rows and size.
 
-Comes in: a client connection. Goes out: a card for each table. Four set-based queries whatever the
+Comes in: a client connection. Goes out: a card for each table. Five set-based queries whatever the
 number of tables, and the definitions of those with ignored columns; rows are streamed, so that 10,000 tables need
 little memory.
 """
@@ -36,6 +36,14 @@ _KEYS = """
     ORDER BY table_schema, table_name, index_name, seq_in_index
 """
 
+#: shown to who may read the child, on both flavors; what a key does MariaDB shows to none but its owner
+_FOREIGN_KEYS = """
+    SELECT table_schema, table_name, constraint_name, column_name, referenced_table_schema, referenced_table_name,
+           referenced_column_name
+    FROM information_schema.key_column_usage WHERE referenced_table_name IS NOT NULL AND table_schema NOT IN %s
+    ORDER BY table_schema, table_name, constraint_name, ordinal_position
+"""
+
 _NAMES = """
     SELECT COUNT(*), BIT_XOR(CRC32(CONCAT_WS('.', table_schema, table_name)))
     FROM information_schema.tables WHERE table_schema NOT IN %s
@@ -50,6 +58,7 @@ def cards(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> I
     """Of all tables; statements inside `server_errors`."""
     columns = _columns(connection)
     keys = _keys(connection)
+    foreign_keys = _foreign_keys(connection)
     verdicts = verdicts_on(connection, source.filter, list(columns), facts)
     for database, table, engine, estimated_rows, size_bytes, collation in _stream(connection, _TABLES):
         verdict = verdicts.get((database, table)) or source.filter.verdict(database, table)
@@ -61,6 +70,7 @@ def cards(connection: "Connection[Any]", source: MysqlConfig, facts: Facts) -> I
             collation=collation or "",
             columns=columns.pop((database, table), []),
             keys=keys.pop((database, table), []),
+            foreign_keys=foreign_keys.pop((database, table), []),
             denied=not verdict.allowed,
         )
         for column in card.columns:
@@ -108,6 +118,19 @@ def _keys(connection: "Connection[Any]") -> dict[Table, list[catalog_pb2.KeyCard
         if column is not None:  # a functional key part has none
             found[-1].columns.append(column)
     return keys
+
+
+def _foreign_keys(connection: "Connection[Any]") -> dict[Table, list[catalog_pb2.ForeignKeyCard]]:
+    found: dict[Table, list[catalog_pb2.ForeignKeyCard]] = defaultdict(list)
+    for database, table, name, column, above, parent, parent_column in _stream(connection, _FOREIGN_KEYS):
+        keys = found[database, table]
+        if not keys or keys[-1].name != name:
+            keys.append(
+                catalog_pb2.ForeignKeyCard(name=name, parent=config_pb2.TableName(database=above, table=parent))
+            )
+        keys[-1].columns.append(column)
+        keys[-1].parent_columns.append(parent_column)
+    return found
 
 
 def _stream(connection: "Connection[Any]", statement: str) -> Iterator[tuple[Any, ...]]:

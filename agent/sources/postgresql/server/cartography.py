@@ -1,6 +1,6 @@
 """What exists in a database: tables, columns, keys, storage, estimated rows and size.
 
-Comes in: a session. Goes out: a card for each table. Four set-based statements whatever the number of tables;
+Comes in: a session. Goes out: a card for each table. Five set-based statements whatever the number of tables;
 no table is opened and none is locked, so sizes are as of the server's last VACUUM or ANALYZE.
 
 Partitions stand for nothing of their own: their rows and sizes are those of the partitioned table. A table whose
@@ -67,6 +67,20 @@ _KEYS = f"""
     FROM pg_index JOIN pg_class AS of_index ON of_index.oid = indexrelid
     WHERE indrelid IN (SELECT oid FROM offered) AND indisvalid ORDER BY indrelid, NOT indisprimary, of_index.relname
 """  # noqa: S608
+#: of a partitioned parent there is one for each partition too, which has the first one as its parent
+_FOREIGN_KEYS = f"""
+    WITH offered AS (
+        SELECT pg_class.oid FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE {_OFFERED}
+    )
+    SELECT conrelid, conname::text, of_schema.nspname::text, parent.relname::text,
+           (SELECT json_agg(attname ORDER BY place) FROM unnest(conkey) WITH ORDINALITY AS part (number, place)
+            JOIN pg_attribute ON attrelid = conrelid AND attnum = number),
+           (SELECT json_agg(attname ORDER BY place) FROM unnest(confkey) WITH ORDINALITY AS part (number, place)
+            JOIN pg_attribute ON attrelid = confrelid AND attnum = number)
+    FROM pg_constraint JOIN pg_class AS parent ON parent.oid = confrelid
+    JOIN pg_namespace AS of_schema ON of_schema.oid = parent.relnamespace
+    WHERE contype = 'f' AND conparentid = 0 AND conrelid IN (SELECT oid FROM offered) ORDER BY conrelid, conname
+"""  # noqa: S608
 _COLLATION = "SELECT datcollate::text FROM pg_database WHERE datname = current_database()"
 _NAMES = f"""
     SELECT count(*), coalesce(sum(hashtextextended(concat_ws('.', nspname, relname, relpersistence), 0)), 0)::text
@@ -89,6 +103,12 @@ def cards(connection: Connection, source: PostgresqlConfig) -> Iterator[catalog_
         keys: dict[int, list[catalog_pb2.KeyCard]] = defaultdict(list)
         for table, name, unique, names in rows(connection, _KEYS):
             keys[table].append(catalog_pb2.KeyCard(name=name, unique=unique, columns=names or ()))
+        foreign_keys: dict[int, list[catalog_pb2.ForeignKeyCard]] = defaultdict(list)
+        for child, name, above, parent, names, parent_names in rows(connection, _FOREIGN_KEYS):
+            parent_name = config_pb2.TableName(database=above, table=parent)
+            foreign_keys[child].append(
+                catalog_pb2.ForeignKeyCard(name=name, columns=names, parent=parent_name, parent_columns=parent_names)
+            )
         ((collation,),) = rows(connection, _COLLATION)
     for oid, schema, table, engine, estimated_rows, size_bytes, is_unlogged in tables:
         verdict = source.filter.verdict(schema, table)
@@ -100,6 +120,7 @@ def cards(connection: Connection, source: PostgresqlConfig) -> Iterator[catalog_
             collation=collation or "",
             columns=columns.pop(oid, []),
             keys=keys.pop(oid, []),
+            foreign_keys=foreign_keys.pop(oid, []),
             denied=is_unlogged or not verdict.allowed,
         )
         for column in card.columns:
