@@ -2,7 +2,9 @@
 
 Comes in: the landing's newest horizon, the lake's records. Goes out: the entry behind which the query begins. A lake
 that holds nothing begins behind the horizon's entry. Each table that the horizon has stops at once with ENTRIES_GONE:
-its rows of before are in no entry, so it waits for a dump, also one whose last word was a TRUNCATE. A lake that holds
+its rows of before are in no entry, so it waits for a dump, also one whose last word was a TRUNCATE. A table with
+foreign keys stops with PARENT_BEGUN_ANEW and waits for a dump behind the last event that told them: which keys held
+before it is not known, since each new stream of an agent tells them anew. A lake that holds
 something has lost its checkpoint: it is given all entries that are left, and skips what it has, if those were among
 the last that it had; else it refuses.
 
@@ -16,7 +18,8 @@ from collections.abc import Iterator
 from menura.horizon import Horizon, HorizonSource, HorizonTable
 from menura.instants import now_us
 
-from spark_sink.errors import EntriesGone
+from spark_sink.errors import EntriesGone, ParentBegunAnew
+from spark_sink.ingest.families import FOREIGN_KEYS
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.landed.landing_log import LandingLog, log_entry_missing
 from spark_sink.work import CutEvent, EventSeen, TableId
@@ -69,7 +72,7 @@ def _stops(horizon: Horizon) -> Iterator[StoppedTable]:
             if each.is_dropped:
                 continue
             table, cut = _id(source, each), source.cut + 1
-            gone = EntriesGone(
+            gone: EntriesGone | ParentBegunAnew = EntriesGone(
                 "beginning the table in a new lake",
                 f"the landing has removed all before entry {horizon.first_entry} of the cut log, with the table's rows",
                 data="The lake has no row of it; other tables go on",
@@ -77,4 +80,14 @@ def _stops(horizon: Horizon) -> Iterator[StoppedTable]:
                 **table.where(cut),
             )
             entry = horizon.first_entry - 1
-            yield StoppedTable(table, entry, cut, gone.code, str(gone), gone.terminal, at_us)
+            told = max((event.gsn for event in each.key_events if event.kind == FOREIGN_KEYS), default=0)
+            if told:
+                gone = ParentBegunAnew(
+                    "beginning the table in a new lake",
+                    f"the landing has removed all before entry {horizon.first_entry} of the cut log, and which foreign"
+                    f" keys the table had before row number {told} is not known",
+                    data="The lake has no row of it; other tables go on",
+                    remedy=f"Begin the table anew: {table.resync}",
+                    **table.where(cut),
+                )
+            yield StoppedTable(table, entry, cut, gone.code, str(gone), gone.terminal, at_us, begins_at_gsn=told)

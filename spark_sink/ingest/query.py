@@ -359,7 +359,7 @@ class Sink:
         """Tables that lack entries which nobody has any more; they can only begin anew, behind those."""
         lacking = [stop for table in tables if (stop := self._stopped[table]).entry <= gone_entry]
         for stop in lacking:
-            if stop.code != EntriesGone.code:
+            if stop.code != EntriesGone.code and not stop.is_bereft:
                 gone = entries_gone(stop, gone_entry)
                 self._stop(
                     [Outcome(stop.table, Result.STOPPED, stop.entry, stop.cut, code=gone.code, message=str(gone))]

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from spark_sink.ingest.query import SinkSettings
 from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import list_tables, stopped_tables
-from tests.spark_sink.landing import Chunk, Event, Table, Writer, insert, lake_rows, table_id, truncate
+from tests.spark_sink.landing import Chunk, Event, Table, Writer, delete, insert, lake_rows, table_id, truncate
 
 ORDERS, ITEMS, NOTES, GONE = (Table(name, {"id": pa.int32()}) for name in ("orders", "items", "notes", "gone"))
 KEYS = LandedEvent(
@@ -147,3 +148,38 @@ def test_beginning_when_it_is_done_again_then_stops_and_keys_are_recorded_once(w
     missed.read_on()
     assert missed.gone_entry == 3
     assert [row["table"] for row in missed.rows()[1] if row.get("path")] == []
+
+
+@pytest.mark.spark
+def test_child_when_its_keys_were_told_again_after_a_dump_then_a_new_lake_begins_it_with_a_later_one(
+    writer: Writer, lake: Path, tmp_path: Path, follow: Follow
+) -> None:
+    """Each new stream of an agent tells the keys anew, so the last event of them says nothing of when they began."""
+
+    def told() -> LandedEvent:
+        writer.cut(Event(ITEMS, "FOREIGN_KEYS", foreign_keys=KEYS.foreign_keys))
+        return replace(KEYS, gsn=writer.last_gsns["acme", "shop"] - 1)
+
+    def dump(*keys: int) -> None:
+        writer.cut(*(Event(table, "DUMP_STARTED", dump=f"{table.name} {keys}") for table in (ORDERS, ITEMS)))
+        number = writer.last_gsns["acme", "shop"]
+        for table in (ORDERS, ITEMS):
+            writer.cut(Chunk(table, [{"id": key} for key in keys], number, dump=f"{table.name} {keys}"))
+        for table in (ORDERS, ITEMS):
+            name = f"{table.name} {keys}"
+            writer.cut(Event(table, "DUMPED", removes_rows_before_gsn=number - 2, dump=name))
+
+    told()
+    writer.cut((ORDERS, [insert(id=1), insert(id=2)]), (ITEMS, [insert(id=1), insert(id=2)]))
+    dump(1, 2)
+    writer.cut((ORDERS, [delete(id=1)]))
+    again = told()
+    follow(tmp_path / "old")
+    assert ids(tmp_path / "old", ITEMS) == [2]
+    shorten(writer, 3, ORDERS, ITEMS, keys=(again,))
+    follow(lake)
+    assert ids(lake, ORDERS) == [2]
+    assert [(stop.table.table, stop.code) for stop in stopped_tables(str(lake))] == [("items", "PARENT_BEGUN_ANEW")]
+    dump(2)
+    follow(lake)
+    assert (ids(lake, ORDERS), ids(lake, ITEMS), stopped_tables(str(lake))) == ([2], [2], [])
