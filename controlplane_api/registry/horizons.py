@@ -194,7 +194,8 @@ def _table(row: AnyRow, positions: dict[LandedPosition, int]) -> HorizonTable:
         unlogged=row.unlogged,
         stop_code=problem["code"] if problem else "",
         stop_message=problem["message"] if problem else "",
-        is_dropped=row.kind in _GONE,
+        # Rows behind it are those of a table that was made again while its sync was stopped: no event says that.
+        is_dropped=row.kind in _GONE and (row.last_commit_timestamp_us or 0) <= row.commit_timestamp_us,
         key_events=tuple(sorted(_key_events(row), key=lambda event: event.gsn)),
     )
 

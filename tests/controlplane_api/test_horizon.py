@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from menura.horizon import HORIZONS_FOLDER, HorizonName, decode_horizon, newest_horizon
+from menura.horizon import HORIZONS_FOLDER, HorizonName, HorizonTable, decode_horizon, newest_horizon
 from menura.landing import FORMAT, LandedCut, LandedEvent, LandedForeignKey, LogEntry, entry_path
 from menura.stores.local import LocalStore
 from menura.stores.store import MOST_BYTES
@@ -147,6 +147,24 @@ def test_landing_when_the_lakes_have_it_and_it_is_old_then_it_begins_behind_a_ho
     stage.retention.turn()
     assert stage.storage.reads - reads <= 2
     assert stage.opened(stage.registry).next_entry == 7
+
+
+@ON_SQLITE
+def test_horizon_when_a_dropped_table_was_made_again_before_its_sync_began_anew_then_it_has_the_table(
+    stage: Stage,
+) -> None:
+    """The sync was stopped in between, so no event says that the table was created."""
+    fill(stage)
+    dropped = replace(event("orders", 70, "DROPPED"), commit_timestamp_us=T0 + 7_000_000)
+    stage.land(cut(7, events=[dropped]))
+    assert [table.is_dropped for table in horizon_tables(stage, "orders")] == [True]
+    stage.land(cut(8, file("orders"), start=[started("orders", 8)]))
+    assert [table.is_dropped for table in horizon_tables(stage, "orders")] == [False]
+
+
+def horizon_tables(stage: Stage, name: str) -> list[HorizonTable]:
+    found = stage.registry.horizon(stage.log.landing, stage.log.identity, 5, 1)
+    return [table for table in found.sources[0].tables if table.table == name]
 
 
 def test_database_when_it_is_lost_or_an_older_copy_then_it_is_rebuilt_from_the_horizon_and_the_log(
