@@ -12,6 +12,7 @@ from dataclasses import replace
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
+from agent.errors import TableError
 from agent.filter import Verdict
 from agent.sources.postgresql.failures import ignored_renamed, rows_unlogged
 from agent.sources.postgresql.positions import lsn_text
@@ -44,6 +45,7 @@ _Kind = changes_pb2.TableEvent
 _OF_ALL = (" all", " schema ")
 _UNPROVEN = "columns were dropped, added or renamed one after the other, and which ones they are was seen late"
 _OTHER_TABLE = "another table has its name now, with rows of its own"
+_RENAMED_VETOED = "keeps back a column of it, which may have another name now"
 _UNPUBLISHED = "its changes were not published for a while"
 
 
@@ -119,9 +121,7 @@ class StreamDefinitions:
             return before
         revealed = change.revealed if change is not None else ()
         if revealed or (told.revealed and not were_left_out):
-            self._read.publish()
-            names = ", ".join(dict.fromkeys([*revealed, *told.revealed]))
-            self._stops.stop_here(table, ignored_renamed(self._read.place(), table, names))
+            self._stop_revealed(table, dict.fromkeys([*revealed, *told.revealed]))
             return None
         reason = change.why if change is not None else ""
         if reason and not self._may_go_on(table, reason):
@@ -201,9 +201,11 @@ class StreamDefinitions:
             known = self._known.get(table)
             if known is None or self._asked_at.get(table, 0.0) >= look.began_at:
                 continue
-            if self._filter.is_vetoed(table):
+            if not self._filter.verdict(*table).allowed:  # a finding, or the host's policy, denies it since it began
                 self._read.publish()
-                self._stops.stop_here(table, self._filter.veto.denial(table))
+                self._stops.stop_here(table, self._filter.denial(self._source, *table))
+                continue
+            if table in look.denied:  # and lets it go on by now: the next look shows it
                 continue
             if table in look.errors:
                 self._read.publish()
@@ -228,8 +230,7 @@ class StreamDefinitions:
             return
         change = altered(before, now, self._filter.verdict(*table), has_same_files=keeps_files(before, now))
         if change is not None and change.revealed:
-            self._read.publish()
-            self._stops.stop_here(table, ignored_renamed(self._read.place(), table, ", ".join(change.revealed)))
+            self._stop_revealed(table, change.revealed)
             return
         is_retyped = known.is_retyped or (change is not None and change.is_retyped)
         why = [
@@ -266,6 +267,14 @@ class StreamDefinitions:
         self._is(table, Known(definition, published=published))
         self._look_soon()
         return definition
+
+    def _stop_revealed(self, table: Table, columns: Iterable[str]) -> None:
+        """Where the host's policy may keep them back, no gateway hears how they are called now."""
+        self._read.publish()
+        error: TableError = ignored_renamed(self._read.place(), table, ", ".join(columns))
+        if self._filter.verdict(*table).vetoed:
+            error = self._filter.veto.denial(table, _RENAMED_VETOED)
+        self._stops.stop_here(table, error)
 
     def _gone(self, table: Table, known: Known, new_name: Table | None) -> None:
         is_renamed = new_name is not None and new_name != table

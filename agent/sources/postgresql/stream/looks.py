@@ -97,6 +97,8 @@ class Look:
     born: frozenset[int] = frozenset()
     #: published tables of which the server refuses UPDATE and DELETE
     refused: Mapping[Table, Lack] = field(default_factory=dict)
+    #: tables that were asked for, and that the filter denied then: nothing of them is shown
+    denied: frozenset[Table] = frozenset()
 
 
 @dataclass(slots=True)
@@ -153,6 +155,7 @@ class Looks:
             ensured.later.union(unsettled),
             born,
             ensured.refused,
+            frozenset(tables).difference(allowed),
         )
 
     def _settle(self, connection: Connection, published: Mapping[Table, tuple[int, str]]) -> list[Table]:
