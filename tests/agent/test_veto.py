@@ -1,7 +1,6 @@
 """What leaves a host that has a policy, with a source in memory: whatever a gateway asks for, and while it changes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from menura.v1.catalog_pb2 import ColumnCard, ForeignKeyCard, KeyCard, TableCard
 from agent.filter import Filter, KnownTable, Policy
 from agent.server_words import SERVER_WORDS
 from agent.sources.mysql.ddl.identifiers import IDENTIFIERS
+from agent.sources.mysql.server.foreign_keys import Action, ForeignKey
+from agent.sources.mysql.stream.foreign_keys import key_words
 from agent.veto.local_policy import LocalPolicy
 from agent.veto.outgoing import OutgoingLook, Withheld
 from agent.veto.policy import Subject
@@ -30,12 +31,6 @@ SECRETS, NEW = ("shop", "canary_secrets"), ("shop", "canary_new")
 CLOSED = "default: closed\ndatabases: {shop: {orders: {columns: [id, name]}}}\n"
 ORDERS_ALL = "default: closed\ndatabases: {shop: {orders: {columns: all}}}\n"
 HIDDEN_COLUMNS = (*COLUMNS, Column("canary_pin", "u"))
-
-
-@pytest.fixture(autouse=True)
-def words() -> Iterator[None]:
-    yield
-    SERVER_WORDS.may_leave = True
 
 
 def state(gateway: GatewayDouble, table: tuple[str, str]) -> tuple[int, str]:
@@ -288,6 +283,17 @@ def test_foreign_key_when_its_parents_column_is_computed_from_what_stays_then_it
         "calls": ["id"],
         "people": [],
     }
+
+
+def test_foreign_key_when_the_policy_keeps_back_a_side_of_it_then_no_reason_names_it(tmp_path: Path) -> None:
+    text = "default: open\ndatabases: {shop: {salaries: denied, people: {ignored_columns: [pin]}}}\n"
+    _, found = closed(tmp_path, text)
+    orders = ("shop", "orders")
+    for parent, columns in ((("shop", "salaries"), ("id",)), (("shop", "people"), ("pin",))):
+        key = ForeignKey("fk_secret", ("payer",), parent, columns, Action.CASCADE)
+        assert key_words(key, orders, found) == "a foreign key"
+    plain = ForeignKey("fk", ("payer",), ("shop", "people"), ("id",), Action.CASCADE)
+    assert key_words(plain, orders, found) == "fk (payer) REFERENCES shop.people"
 
 
 def test_second_look_when_a_message_says_what_stays_then_it_does_not_leave(tmp_path: Path) -> None:

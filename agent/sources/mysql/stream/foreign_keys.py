@@ -19,6 +19,7 @@ from typing import Protocol
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
+from agent.filter import Filter
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.native.decoder import FollowedTable, TablePlan
@@ -204,7 +205,9 @@ class FollowedKeys:
             unlogged.changed([table], self._why_acted(table), position)
 
     def _why_acted(self, table: Table) -> str:
-        why = "; ".join(f"{_words(key)}: {why}" for key, why in self._left.get(table, {}).items())
+        why = "; ".join(
+            f"{key_words(key, table, self._filter)}: {why}" for key, why in self._left.get(table, {}).items()
+        )
         return f"a foreign key may have acted: {why}"
 
     def stopped(self, table: Table, gets_rows: Callable[[Table], bool]) -> bool:
@@ -308,7 +311,7 @@ class FollowedKeys:
             if upper.acts and key.parent not in (table, upper.parent):
                 why = self._why_not(key.parent, upper, gets_rows)
                 if why:
-                    return f"{_words(upper)} of {'.'.join(key.parent)}: {why}"
+                    return f"{key_words(upper, key.parent, self._filter)} of {'.'.join(key.parent)}: {why}"
         return ""
 
     def _why_uncertain(self, key: ForeignKey) -> str:
@@ -365,7 +368,12 @@ def _lowered(table: Table) -> Table:
     return table[0].lower(), table[1].lower()
 
 
-def _words(key: ForeignKey) -> str:
+def key_words(key: ForeignKey, table: Table, filter_: Filter) -> str:
+    """Nothing of one that is to a table, or has a column, that the host's policy keeps back."""
+    sides = ((table, key.columns), (key.parent, key.parent_columns))
+    kept_back = ((filter_.column_veto(name), columns) for name, columns in sides)
+    if any(veto is None or any(map(veto.ignores, columns)) for veto, columns in kept_back):
+        return "a foreign key"
     return f"{key.name} ({', '.join(key.columns)}) REFERENCES {'.'.join(key.parent)}"
 
 
