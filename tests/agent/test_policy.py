@@ -118,6 +118,7 @@ def test_policy_when_the_control_plane_calls_a_server_by_another_name_then_a_lin
         ("", "it is empty"),
         ("[", "line 1: this is not YAML"),
         ("\x00", "this is not YAML"),
+        ("[" * 5_000, "nested too deeply"),
         ("databases: {}", "lacks default"),
         ("default: maybe", "line 1: default is not one of closed, open"),
         ("default: open\ndefault: closed", "line 2: default is given twice"),
