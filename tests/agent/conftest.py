@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.server_words import SERVER_WORDS
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.test_replication import prepare
 from tests.servers import FLAVORS, Server, server
@@ -23,3 +24,10 @@ def gateway() -> Iterator[GatewayDouble]:
     double = GatewayDouble()
     yield double
     double.stop()
+
+
+@pytest.fixture(autouse=True)
+def server_words() -> Iterator[None]:
+    """What the policy of a test's agent says of a server's words is the process's: the next test's agent has none."""
+    yield
+    SERVER_WORDS.may_leave = True

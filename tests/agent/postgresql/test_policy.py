@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from agent.server_words import SERVER_WORDS
 from tests.agent.gateway_double import GatewayDouble
 from tests.agent.policed import Host, agent_with
 from tests.agent.postgresql.sources import SOURCE, source
@@ -19,12 +16,6 @@ POLICY = """
 default: closed
 databases: {public: {orders: {columns: [id, name]}, canary_denied: denied}}
 """
-
-
-@pytest.fixture(autouse=True)
-def words() -> Iterator[None]:
-    yield
-    SERVER_WORDS.may_leave = True
 
 
 @contextmanager

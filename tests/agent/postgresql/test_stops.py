@@ -141,7 +141,7 @@ def test_source_when_a_message_is_of_an_unknown_kind_then_it_stops_by_name_and_a
     record = gateway.source(SOURCE)
     opened = changes.open_wal_stream
     with monkeypatch.context() as patched:
-        patched.setattr(changes, "open_wal_stream", lambda *given: UnknownMessages(opened(*given)))
+        patched.setattr(changes, "open_wal_stream", lambda *given, **named: UnknownMessages(opened(*given, **named)))
         with streaming(tmp_path, gateway, postgres):
             begin(gateway, ORDERS)
             run(
