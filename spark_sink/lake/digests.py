@@ -5,16 +5,18 @@ which named the chunk (H). Goes out: a `Finding`. Nothing is written.
 
 The source's rows were read at one moment between the chunk's number G and H. So the sums of the current state at H are
 compared first; then the changes between are taken back, transaction by transaction down to G, until the sums of all
-leaves are those of the source at one of these moments. Only where none fits the chunk differs. A change whose values
-before it the log does not have can't be taken back: what is not equal until there is unknown, and so is a leaf with
-rows that lack values.
+leaves are those of the source at one of these moments. Where none fits, each leaf is looked at by itself. A source may
+show transactions in another order than its log has them (a PostgreSQL's commit waits for its standby): a leaf differs
+only if no choice of the transactions that changed it leads to the source's sums. Else it is unknown, and so is a leaf
+that very many transactions have changed, or one of which the log lacks the values before it, or with rows that lack
+values.
 
 The lake's values are compared in the lake's types. Where the source's type is narrower, a column is brought to it only
 if that loses nothing; if it does, the rows are not the source's.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -37,12 +39,20 @@ from spark_sink.work import TableId
 PIECE_ROWS = 65_536
 WRAP = 1 << 64
 
+#: of a leaf of which every choice is tried
+MOST_TRANSACTIONS = 20
+
 _UNKNOWN = "_menura_unknown"
+_UNCLEAR = "rows changed in the meantime, and which of the transactions were seen can't be told"
+_LACKING = "rows of the lake lack values that no change has brought yet"
 _KINDS = ", ".join(f"'{kind}'" for kind in ChangeType.__members__)
 
 Key = tuple[int, ...]
 #: rows, and the sums of both hashes modulo 2^64
 Sums = tuple[int, int, int]
+#: of one transaction, by leaf; None: the log lacks values from before it
+Effect = dict[int, Sums | None]
+NOTHING: Sums = (0, 0, 0)
 
 
 class Verdict(StrEnum):
@@ -147,32 +157,20 @@ class _Comparison:
         held, lacking = self._held()
         source = [(leaf.rows, leaf.first_sum % WRAP, leaf.second_sum % WRAP) for leaf in self.plan.digest.leaves]
         lake_rows = sum(rows for rows, _, _ in held)
-        best, is_known = held, True
-        changes = self._changes() if held != source else None
-        if changes is not None:
-            for state in self._earlier(held, changes):
-                if state is None:
-                    is_known = False
-                    break
-                if _differences(state, source) < _differences(best, source):
-                    best = state
-                if state == source:
-                    break
-        if best == source:
+        pairs = enumerate(zip(held, source, strict=True))
+        differences = {leaf: _minus(ours, theirs) for leaf, (ours, theirs) in pairs if ours != theirs}
+        changes = self._changes() if differences else None
+        effects = self._effects(changes) if changes is not None else []
+        if _are_of_one_moment(differences, effects):
             return Finding(Verdict.EQUAL, lake_rows=lake_rows)
-        differing = [leaf for leaf, (ours, theirs) in enumerate(zip(best, source, strict=True)) if ours != theirs]
-        if not is_known and changes is not None:
-            moving = set(self._leaves_of(changes).to_pylist())
-            differing = [leaf for leaf in differing if leaf not in moving]  # the others were the same all the while
-            if not differing:
-                return Finding(Verdict.UNKNOWN, "the log lacks values from before changes in the meantime", lake_rows)
-        if lacking.issuperset(differing):
-            return Finding(Verdict.UNKNOWN, "rows of the lake lack values that no change has brought yet", lake_rows)
-        leaves = tuple(
-            DifferingLeaf(*self.plan.leaf_bounds(leaf), source[leaf][0], best[leaf][0])
-            for leaf in differing
-            if leaf not in lacking
-        )
+        certain = [
+            leaf
+            for leaf, difference in differences.items()
+            if leaf not in lacking and not _may_make_up(difference, [each[leaf] for each in effects if leaf in each])
+        ]
+        if not certain:
+            return Finding(Verdict.UNKNOWN, _LACKING if lacking.issuperset(differences) else _UNCLEAR, lake_rows)
+        leaves = tuple(DifferingLeaf(*self.plan.leaf_bounds(leaf), source[leaf][0], held[leaf][0]) for leaf in certain)
         return Finding(Verdict.DIFFERS, "rows differ", lake_rows, leaves)
 
     def _held(self) -> tuple[list[Sums], set[int]]:
@@ -186,25 +184,29 @@ class _Comparison:
             inside = self._in_range(found)  # a tail's rows are of any range
             rows = found if pc.all(inside, min_count=0).as_py() else found.filter(inside)
             leaves = self._leaves_of(rows)
-            sums = _added(sums, self._sums(rows, leaves))
+            sums = _added(sums, self._sums(rows, leaves, len(sums)))
             if ABSENT in rows.column_names:
                 lacking.update(leaves.filter(rows[ABSENT].is_valid()).to_pylist())
         return sums, lacking
 
-    def _earlier(self, held: list[Sums], changes: pa.Table) -> Iterator[list[Sums] | None]:
-        """The sums before each transaction, the last one first; None: what was before one is not known."""
-        state = held
-        numbers = changes[TRANSACTION_ID].to_pylist()
-        runs = [[at for at, _ in run] for _, run in groupby(enumerate(numbers), key=lambda place: place[1])]
-        for run in reversed(runs):
-            of_one = changes.slice(run[0], len(run))
-            if pc.any(of_one[_UNKNOWN]).as_py():
-                yield None
-                return
-            came = pc.is_in(of_one[CHANGE_TYPE], pa.array([ChangeType.insert.name, ChangeType.update_postimage.name]))
-            for rows, sign in ((of_one.filter(came), -1), (of_one.filter(pc.invert(came)), 1)):
-                state = _added(state, self._sums(rows, self._leaves_of(rows)), sign)
-            yield state
+    def _effects(self, changes: pa.Table) -> list[Effect]:
+        """What each transaction did to the sums of its leaves, in the log's order."""
+        of_rows = self._leaves_of(changes).to_pylist()
+        runs = groupby(enumerate(changes[TRANSACTION_ID].to_pylist()), key=lambda place: place[1])
+        places: dict[tuple[int, int], int] = {}
+        numbers = [
+            places.setdefault((run, of_rows[at]), len(places)) for run, (_, rows) in enumerate(runs) for at, _ in rows
+        ]
+        groups = pa.chunked_array([pa.array(numbers, pa.int32())])
+        sums = _nothing(len(places))
+        came = pc.is_in(changes[CHANGE_TYPE], pa.array([ChangeType.insert.name, ChangeType.update_postimage.name]))
+        for chosen, sign in ((came, 1), (pc.invert(came), -1)):
+            sums = _added(sums, self._sums(changes.filter(chosen), groups.filter(chosen), len(places)), sign)
+        unknown = set(groups.filter(changes[_UNKNOWN]).to_pylist())
+        effects: list[Effect] = [{} for _ in {run for run, _ in places}]
+        for (run, leaf), place in places.items():
+            effects[run][leaf] = sums[place] if place not in unknown else None
+        return effects
 
     def _changes(self) -> pa.Table | None:
         """Of the chunk's keys above its number, in order. Of other keys' changes the numbers of preimages alone are
@@ -270,21 +272,22 @@ class _Comparison:
                 found = pc.add(found, self._is_above(rows, bound).cast(pa.int32()))
         return found
 
-    def _sums(self, rows: pa.Table, leaves: pa.ChunkedArray) -> list[Sums]:
+    def _sums(self, rows: pa.Table, groups: pa.ChunkedArray, count: int) -> list[Sums]:
+        """Of each of `count` groups; `groups`: that of each row."""
         if not rows.num_rows or not self.plan.digest.columns:
             # a chunk without rows does not say what its columns would be: that there are rows is enough
-            counts = pc.value_counts(leaves.combine_chunks()).to_pylist() if rows.num_rows else []
+            counts = pc.value_counts(groups.combine_chunks()).to_pylist() if rows.num_rows else []
             counted = {each["values"]: each["counts"] for each in counts}
-            return [(counted.get(leaf, 0), 0, 0) for leaf in range(len(self.plan.digest.leaves))]
+            return [(counted.get(group, 0), 0, 0) for group in range(count)]
         columns = [
             _canonical(rows, name, format_)
             for name, (_, format_) in zip(self.plan.names, self.plan.digest.columns, strict=True)
         ]
         names = [str(place) for place in range(len(columns))]
         batch = pa.RecordBatch.from_arrays(columns, names=names)
-        of_rows = leaves.combine_chunks()
+        of_rows = groups.combine_chunks()
         numbers = of_rows.buffers()[1].slice(of_rows.offset * 4, rows.num_rows * 4)
-        return HashedRows(batch).sums_of(numbers, len(self.plan.digest.leaves))
+        return HashedRows(batch).sums_of(numbers, count)
 
 
 def _canonical(rows: pa.Table, name: str, format_: str) -> pa.Array:
@@ -337,16 +340,53 @@ def _above(key: Sequence[str], bound: Key) -> str:
     return f"({name} > {number} OR ({name} = {number} AND {_above(key[1:], bound[1:])}))"
 
 
-def _nothing(leaves: int) -> list[Sums]:
-    return [(0, 0, 0)] * leaves
+def _nothing(groups: int) -> list[Sums]:
+    return [NOTHING] * groups
+
+
+def _plus(one: Sums, other: Sums, sign: int = 1) -> Sums:
+    return one[0] + sign * other[0], (one[1] + sign * other[1]) % WRAP, (one[2] + sign * other[2]) % WRAP
+
+
+def _minus(one: Sums, other: Sums) -> Sums:
+    return _plus(one, other, -1)
 
 
 def _added(to: list[Sums], more: list[Sums], sign: int = 1) -> list[Sums]:
-    return [
-        (rows + sign * count, (first + sign * one) % WRAP, (second + sign * two) % WRAP)
-        for (rows, first, second), (count, one, two) in zip(to, more, strict=True)
-    ]
+    return [_plus(one, other, sign) for one, other in zip(to, more, strict=True)]
 
 
-def _differences(state: list[Sums], source: list[Sums]) -> int:
-    return sum(ours != theirs for ours, theirs in zip(state, source, strict=True))
+def _are_of_one_moment(differences: Mapping[int, Sums], effects: Sequence[Effect]) -> bool:
+    """Whether the differences are what all transactions from one of them on did."""
+    left = dict(differences)
+    for effect in reversed(effects):
+        if not left or None in effect.values():
+            break
+        for leaf, of_leaf in effect.items():
+            assert of_leaf is not None
+            remains = _minus(left.pop(leaf, NOTHING), of_leaf)
+            if remains != NOTHING:
+                left[leaf] = remains
+    return not left
+
+
+def _may_make_up(difference: Sums, effects: Sequence[Sums | None]) -> bool:
+    """Whether the difference may be what some of the transactions did.
+
+    >>> _may_make_up((1, 5, 7), [(1, 5, 7), (0, 1, 1)]), _may_make_up((1, 4, 7), [(1, 5, 7), (0, 1, 1)])
+    (True, False)
+    """
+    known = [effect for effect in effects if effect is not None]
+    if len(known) < len(effects) or len(known) > MOST_TRANSACTIONS:
+        return True
+    half = len(known) // 2
+    first = _choices(known[:half])
+    return any(_minus(difference, each) in first for each in _choices(known[half:]))
+
+
+def _choices(effects: Iterable[Sums]) -> set[Sums]:
+    """What any of these did together."""
+    found: set[Sums] = {NOTHING}
+    for effect in effects:
+        found |= {_plus(each, effect) for each in found}
+    return found
