@@ -76,7 +76,8 @@ def _one_by_one(rows: Sequence[Row], run: RunRows, is_well: Callable[[], bool]) 
             done = _attempts([*taken, *own], run, is_well, frozenset(stops))
         except JobLost:
             known, work = split_rows(row.asDict() for row in own)
-            stops[table] = stopped(table, work[table][0], _killed(table, work[table][0].cut))
+            if table in work:  # else it is an event of a verification, which has nothing to do in a task
+                stops[table] = stopped(table, work[table][0], _killed(table, work[table][0].cut))
             events += known
             continue
         taken += own

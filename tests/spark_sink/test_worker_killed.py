@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +12,15 @@ from menura.landing import LandedForeignKey
 from pyspark.sql import Row, SparkSession
 
 from spark_sink.ingest import isolation, query, table_task
+from spark_sink.ingest.cut_log_source import ROW_SCHEMA, entry_rows
+from spark_sink.ingest.families import Families
 from spark_sink.ingest.query import Sink, SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSettings, TaskSize
 from spark_sink.lake.delta_table import open_table, scan
+from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import stopped_tables
-from spark_sink.work import Result, TableFile
+from spark_sink.work import EventSeen, Message, Result, TableFile, TableId
 from tests.remedies import commands
 from tests.spark_sink.landing import Event, Table, Writer, apply_entries, delete, insert, lake_rows, table_id
 
@@ -156,6 +159,24 @@ def test_table_when_its_engine_panics_then_it_alone_stops_until_it_is_retried(
     sink.retry_due()
     assert stopped_tables(str(lake)) == []
     assert lake_rows(lake, POISON) == [{"id": 1}]
+
+
+def test_event_of_a_verification_when_its_worker_is_killed_then_it_is_known_and_its_table_does_not_stop(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "PAUSE_SECONDS", 0.0)
+    writer.cut(Event(POISON, "VERIFICATION_STARTED", dump="v"))
+    found = entry_rows(LandingLog(str(writer.folder)).read_entry(1))
+    rows = [Row(**{name: row.get(name) for name in ROW_SCHEMA.names}) for row in found]
+
+    def run(rows: Sequence[Row], left_alone: frozenset[TableId]) -> list[Message]:
+        if any(row["table"] is not None for row in rows):
+            raise isolation.JobLost
+        return []
+
+    (event,) = isolation.isolated([rows], run, lambda: True, Families())
+    assert isinstance(event, EventSeen)
+    assert event.seen.event.kind == "VERIFICATION_STARTED"
 
 
 def test_killed_when_it_is_no_panic_then_the_task_ends() -> None:
