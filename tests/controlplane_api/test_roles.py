@@ -67,6 +67,7 @@ LEAST = {
     "POST /api/v1/tenants/{tenant}/sources/{source}/dumps/{dump}/cancel": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/dumps/{dump}/priority": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/dumps/{dump}/limits": "operator",
+    "POST /api/v1/tenants/{tenant}/sources/{source}/verifications": "operator",
     "GET /api/v1/lakes": "fleet-viewer",
     "PUT /api/v1/lakes/{lake}": "sink",
     "POST /api/v1/lakes/{lake}/forget": "fleet-admin",
