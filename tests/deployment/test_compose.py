@@ -1,0 +1,146 @@
+"""docker-compose.yml: its rules, and each of its commands run on this machine in the order of README."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from tests.deployment.compose import Project, compose_file, readme_commands
+from tests.deployment.images import FILES
+from tests.servers import ROOT, ServerMissing
+from tests.stack import wait_for
+
+SERVICES = compose_file()["services"]
+#: what compose-spec.json of the compose specification has for a service, of which this file uses these alone
+KEYS = {
+    "image", "build", "user", "read_only", "tmpfs", "cap_drop", "security_opt", "restart", "entrypoint", "command",
+    "expose", "ports", "environment", "secrets", "volumes", "networks", "depends_on", "healthcheck",
+}  # fmt: skip
+OWN = {"gateway-1", "gateway-2", "api", "sink", "agent", "object-store"}
+
+
+def make_secrets(script: Path) -> "subprocess.CompletedProcess[str]":
+    if shutil.which("openssl") is None:
+        raise ServerMissing("no openssl, with which certificates are made")
+    return subprocess.run(["sh", script], capture_output=True, text=True, check=False, timeout=300)
+
+
+def networks(service: str) -> set[str]:
+    return set(SERVICES[service]["networks"])
+
+
+def test_file_when_read_then_names_only_what_it_has() -> None:
+    file = compose_file()
+    assert set(file) == {"x-part", "x-database", "x-gateway", "services", "networks", "volumes", "secrets"}
+    for name, service in SERVICES.items():
+        assert set(service) <= KEYS, name
+        assert set(service.get("depends_on", {})) <= set(SERVICES), name
+        for needed, how in service.get("depends_on", {}).items():
+            assert how == {"condition": "service_healthy"} and "healthcheck" in SERVICES[needed], (name, needed)
+        assert set(service["networks"]) <= set(file["networks"]), name
+        assert set(service.get("secrets", ())) <= set(file["secrets"]), name
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in file["volumes"] or (ROOT / source).is_file(), (name, source)
+        if "healthcheck" in service:
+            assert set(service["healthcheck"]) == {"test", "interval", "timeout", "retries"}, name
+            assert service["healthcheck"]["test"][0] == "CMD", name
+
+
+def test_services_when_read_then_have_no_more_rights_than_they_need() -> None:
+    for name, service in SERVICES.items():
+        assert service["user"] not in ("", "0", "root", "0:0"), name
+        assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        assert all(volume.endswith(":ro") for volume in service.get("volumes", ()) if volume.startswith(".")), name
+    # who is on a network with whom
+    assert {name for name in SERVICES if "control" in networks(name)} == {
+        "control-plane", "gateway-1", "gateway-2", "api",
+    }  # fmt: skip
+    assert networks("control-plane") == {"control"} and networks("source") == {"source"}
+    assert {name for name in SERVICES if "source" in networks(name)} == {"source", "agent"}
+    assert not networks("agent") & networks("api") and not networks("agent") & networks("object-store")
+    assert all(compose_file()["networks"][name] == {"internal": True} for name in ("control", "source", "storage"))
+
+
+def test_dockerfile_when_read_then_each_image_has_an_unprivileged_user_and_its_files() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    stages = {stage.split()[2]: stage for stage in text.split("\nFROM ")[1:]}
+    for name in OWN:
+        stage = stages[SERVICES[name]["build"]["target"]]
+        users = [line for line in stage.splitlines() if line.startswith("USER ")]
+        assert users[-1:] == ["USER menura"] or (not users and stage.startswith("part AS")), name
+    assert "\nUSER menura\n" in stages["part"]
+    assert all(path in text for path in FILES)
+    named = [*(ROOT / "docker-compose.yml", ROOT / "Dockerfile"), *(ROOT / "deployment").glob("*.*")]
+    assert not [path for path in named if "BEGIN" in path.read_text() or "PASSWORD=" in path.read_text()]
+
+
+@pytest.mark.needs_setup
+def test_secrets_when_made_twice_then_stay(tmp_path: Path) -> None:
+    script = tmp_path / "make-secrets"
+    script.write_bytes((ROOT / "deployment/make-secrets").read_bytes())
+    assert make_secrets(script).returncode == 0
+    made = {path.name: path.read_bytes() for path in (tmp_path / "secrets").iterdir()}
+    again = make_secrets(script)
+    assert again.returncode == 1 and "stays as it is" in again.stderr
+    assert made == {path.name: path.read_bytes() for path in (tmp_path / "secrets").iterdir()}
+    files = {Path(secret["file"]).name for secret in compose_file()["secrets"].values()}
+    assert set(made) == files | {"ca.key", ".gitignore"}
+    assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "secrets/ca.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.spark
+@pytest.mark.long
+def test_commands_when_run_as_readme_says_then_a_row_and_a_later_change_come_to_the_lake(tmp_path: Path) -> None:
+    with Project(tmp_path) as project:
+        assert make_secrets(tmp_path / "deployment/make-secrets").returncode == 0
+        secret = (tmp_path / "deployment/secrets/object-store.key").read_text()
+
+        def amounts() -> dict[int, str]:
+            options = {
+                "aws_endpoint": f"http://127.0.0.1:{project.ports['object-store', '9000']}",
+                "aws_region": "us-east-1",
+                "allow_http": "true",
+                "aws_access_key_id": "menura",
+                "aws_secret_access_key": secret,
+            }
+            folder = "s3://menura/lake/default/shop/shop/orders/current"
+            try:
+                rows = (
+                    DeltaTable(folder, storage_options=options).to_pyarrow_table(columns=["id", "amount"]).to_pylist()
+                )
+            except TableNotFoundError:
+                return {}
+            return {row["id"]: str(row["amount"]) for row in rows}
+
+        def accepted(words: list[str]) -> bool:
+            """Also a command about a table that the agent has not told of yet."""
+            project.check()
+            try:
+                project.run(words)
+            except AssertionError as refused:
+                assert "shop" in str(refused), refused
+                return False
+            return True
+
+        commands = readme_commands()
+        first = next(number for number, words in enumerate(commands) if words[0] == "exec" and words[2] == "source")
+        for words in commands[:first]:
+            if "sync" in words:
+                wait_for("the table's start", lambda words=words: accepted(words), 900)
+            else:
+                project.run(words)
+        assert set(project.processes) == set(SERVICES)
+        wait_for("the rows", lambda: amounts() == {1: "10.50", 2: "20.00"}, 900)
+        # the other gateway takes the source over
+        project.run(["stop", "gateway-1"])
+        for words in commands[first:]:
+            project.run(words)
+        wait_for("the change", lambda: amounts() == {1: "10.50", 2: "20.00", 3: "30.00"}, 900)
+        project.check()
