@@ -43,7 +43,8 @@ class TokenCommand(Request):
 class FleetApiTokenCreate(Request):
     #: what a person knows it by
     name: str = Field(pattern=IDENTITY_PATTERN)
-    role: Role
+    #: strict, a text would be no role
+    role: Annotated[Role, Field(strict=False)]
     ttl_seconds: int = Field(default=90 * 86_400, ge=1, le=MAX_API_TOKEN_SECONDS)
 
 

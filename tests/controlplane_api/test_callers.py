@@ -434,6 +434,8 @@ def test_commands_when_they_have_a_token_file_then_they_are_who_it_says(
     shown = menura("api-token", "revoke", listed[0]["id"], **where)
     assert "revoked" in shown.stdout
     assert "CALLER_UNKNOWN" in menura("agents", "--token-file", str(viewer), **where).stderr
+    for role in ("sink", "fleet-viewer", "admin"):
+        assert menura("api-token", "create", f"of-{role}", "--role", role, "--fleet", **where).returncode == 0
     assert "admin-token-file" in menura("api-token", "list", "--fleet", **where).stdout
     assert "create api token" in menura("audit", "--fleet", **where).stdout
     elsewhere = menura("agents", "--api", "http://192.0.2.1:7080", **where)
