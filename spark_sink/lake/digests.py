@@ -6,10 +6,10 @@ which named the chunk (H). Goes out: a `Finding`. Nothing is written.
 The source's rows were read at one moment between the chunk's number G and H. So the sums of the current state at H are
 compared first; then the changes between are taken back, transaction by transaction down to G, until the sums of all
 leaves are those of the source at one of these moments. Where none fits, each leaf is looked at by itself. A source may
-show transactions in another order than its log has them (a PostgreSQL's commit waits for its standby): a leaf differs
-only if no choice of the transactions that changed it leads to the source's sums. Else it is unknown, and so is a leaf
-that very many transactions have changed, or one of which the log lacks the values before it, or with rows that lack
-values.
+show transactions in another order than its log has them (a commit may be in the log before others see it): a leaf
+differs only if no choice of the transactions that changed it leads to the source's sums. Else it is unknown, and so is
+a leaf that very many transactions have changed, or one of which the log lacks the values before it, or with rows that
+lack values.
 
 The lake's values are compared in the lake's types. Where the source's type is narrower, a column is brought to it only
 if that loses nothing; if it does, the rows are not the source's.
