@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from spark_sink.cli import RESTARTS_SECONDS, Restarts
+from spark_sink.errors import TableNotInLake
 from spark_sink.reading import changelog
 from tests.spark_sink.landing import Workload, Writer, lake_rows, table_id
 from tests.stack import Process, wait_for
@@ -143,8 +144,13 @@ def test_a_running_sink_when_a_python_process_of_its_query_is_killed_then_the_qu
         wait_for("the query to begin again", lambda: "query begins again" in process.log.read_text() or None)
         wait_until_started(process, 2)
         workload.cut(writer)
-        lake = tmp_path / "lake"
-        wait_for("the rows", lambda: lake_rows(lake, Workload.ORDERS) == workload.orders.expected() or None)
+
+        def has_rows() -> bool:
+            with suppress(TableNotInLake):
+                return lake_rows(tmp_path / "lake", Workload.ORDERS) == workload.orders.expected()
+            return False
+
+        wait_for("the rows", has_rows)
         assert process.is_running()
     finally:
         process.stop()
