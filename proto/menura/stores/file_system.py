@@ -13,7 +13,7 @@ import pyarrow
 from pyarrow import fs
 
 from menura.stores.options import HADOOP_PREFIXES, StorageOptions
-from menura.stores.store import MOST_BYTES, Found, OutcomeUnknown, Output, StoreFailed, StoreUnusable
+from menura.stores.store import MOST_BYTES, AppendedFile, Found, OutcomeUnknown, Output, StoreFailed, StoreUnusable
 
 
 def open_file_system(url: str, options: StorageOptions) -> "FileSystemStore":
@@ -123,35 +123,15 @@ def _failures(doing: str) -> Iterator[None]:
         raise StoreFailed(type(failed).__name__, doing) from failed
 
 
-class _Writer:
-    """Counts what it wrote, since not every fsspec file can tell after its last block."""
-
+class _Writer(AppendedFile):
     def __init__(self, path: str, file: fsspec.spec.AbstractBufferedFile) -> None:
+        super().__init__()
         self._path = path
         self._file = file
-        self._written_bytes = 0
-        self.closed = False
 
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def write(self, data: bytes) -> int:
+    def append(self, data: bytes) -> None:
         with _failures(f"writing {self._path}"):
             self._file.write(data)
-        self._written_bytes += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Blocks are sent when they are full and at the end."""
-
-    def tell(self) -> int:
-        return self._written_bytes
 
     def close(self) -> None:
         if not self.closed:

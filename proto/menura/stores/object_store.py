@@ -18,7 +18,7 @@ from obstore.store import from_url
 
 from menura.stores.options import CLIENT_KEYS, MAX_RETRIES, PROVIDER_OF, RETRY_TIMEOUT_SECONDS, StorageOptions
 from menura.stores.reasons import reason_of, word_of
-from menura.stores.store import MOST_BYTES, Found, OutcomeUnknown, Output, StoreFailed, StoreUnusable
+from menura.stores.store import MOST_BYTES, AppendedFile, Found, OutcomeUnknown, Output, StoreFailed, StoreUnusable
 
 if TYPE_CHECKING:
     from obstore import WritableFile
@@ -232,37 +232,19 @@ class _Reader:
         self.closed = True
 
 
-class _Writer:
+class _Writer(AppendedFile):
     """A file that appears when it is closed; dropped, it never does."""
 
     def __init__(self, path: str, file: "WritableFile") -> None:
+        super().__init__()
         self._path = path
         self._file: WritableFile | None = file
-        self._written_bytes = 0
-        self.closed = False
 
-    def writable(self) -> Literal[True]:
-        return True
-
-    def readable(self) -> Literal[False]:
-        return False
-
-    def seekable(self) -> Literal[False]:
-        return False
-
-    def write(self, data: bytes) -> int:
+    def append(self, data: bytes) -> None:
         if self._file is None:
             raise StoreFailed("DROPPED", f"writing {self._path}")
         with _failures(f"writing {self._path}"):
             self._file.write(data)
-        self._written_bytes += len(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Parts are sent when they are full and at the end."""
-
-    def tell(self) -> int:
-        return self._written_bytes
 
     def close(self) -> None:
         file, self._file = self._file, None

@@ -1,8 +1,9 @@
 """What a store does, and how it fails."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow
 
@@ -44,6 +45,42 @@ class Output(Protocol):
     def flush(self) -> None: ...
     def tell(self) -> int: ...
     def close(self) -> None: ...
+
+
+class AppendedFile(ABC):
+    """An `Output` as pyarrow asks for one, which counts what it wrote: not every client can tell at its end."""
+
+    def __init__(self) -> None:
+        self._written_bytes = 0
+        self.closed = False
+
+    @abstractmethod
+    def append(self, data: bytes) -> None:
+        """All of it, behind what there is. Raises OSError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Once. Raises OSError."""
+
+    def write(self, data: bytes) -> int:
+        self.append(data)
+        self._written_bytes += len(data)
+        return len(data)
+
+    def flush(self) -> None:  # noqa: B027  (no kind has more to do)
+        """Parts are sent when they are full and at the end."""
+
+    def tell(self) -> int:
+        return self._written_bytes
+
+    def writable(self) -> Literal[True]:
+        return True
+
+    def readable(self) -> Literal[False]:
+        return False
+
+    def seekable(self) -> Literal[False]:
+        return False
 
 
 class Store(Protocol):
