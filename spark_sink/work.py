@@ -99,8 +99,22 @@ class TableFile:
         return self.chunk is not None and not self.chunk.is_whole
 
 
+class Rowless:
+    """Work that brings no row."""
+
+    __slots__ = ()
+
+    @property
+    def rows(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return 0
+
+
 @dataclass(frozen=True, slots=True)
-class CutEvent:
+class CutEvent(Rowless):
     """An event of a table; it stands among the table's files by its row number."""
 
     entry: int
@@ -114,14 +128,6 @@ class CutEvent:
     @property
     def last_gsn(self) -> int:
         return self.event.gsn
-
-    @property
-    def rows(self) -> int:
-        return 0
-
-    @property
-    def bytes(self) -> int:
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ class MovingColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class ParentsChanged:
+class ParentsChanged(Rowless):
     """In this cut a table has changed that this one follows by foreign keys, or this one, which has such keys."""
 
     entry: int
@@ -166,17 +172,9 @@ class ParentsChanged:
     unchecked: tuple[UncheckedRows, ...] = ()
     moving: tuple[MovingColumns, ...] = ()
 
-    @property
-    def rows(self) -> int:
-        return 0
-
-    @property
-    def bytes(self) -> int:
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class DigestChunk:
+class DigestChunk(Rowless):
     """A chunk of a verification: with its cut the table is to be looked at. It changes nothing."""
 
     entry: int
@@ -188,14 +186,6 @@ class DigestChunk:
     @property
     def first_gsn(self) -> int:
         return self.last_gsn
-
-    @property
-    def rows(self) -> int:
-        return 0
-
-    @property
-    def bytes(self) -> int:
-        return 0
 
 
 @dataclass(frozen=True, slots=True)
