@@ -40,7 +40,7 @@ from controlplane_api.commands.options import (
     single_command,
     size,
 )
-from controlplane_api.commands.tables import parse_table
+from controlplane_api.commands.tables import TableArgument, parse_table
 from controlplane_api.states import LakeState, State
 
 tables_app, events_app, lakes_app, status_app = (single_command() for _ in range(4))
@@ -92,7 +92,7 @@ def tables(
 @events_app.command()
 def events(
     source: str,
-    table: Annotated[str, typer.Argument(help="DATABASE.TABLE; `a.b`.`c` where a name has a dot.")],
+    table: TableArgument,
     api: Api = DEFAULT_API,
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,

@@ -1,7 +1,6 @@
 """`menura table show SOURCE TABLE`: one table: its columns and keys, its sync, and how its definition has changed."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -31,7 +30,7 @@ from controlplane_api.commands.options import (
     put,
 )
 from controlplane_api.commands.show import STATE_STYLES
-from controlplane_api.commands.tables import parse_table
+from controlplane_api.commands.tables import TableArgument, parse_table
 
 app = forced_group("One table of a source.")
 
@@ -43,7 +42,7 @@ _POSITION_CHARS = 48
 @app.command()
 def show(
     source: str,
-    table: Annotated[str, typer.Argument(help="DATABASE.TABLE; `a.b`.`c` where a name has a dot.")],
+    table: TableArgument,
     api: Api = DEFAULT_API,
     tenant: Tenant = DEFAULT_TENANT,
     as_json: AsJson = False,

@@ -12,9 +12,9 @@ from controlplane_api.api.views import Outcomes
 from controlplane_api.commands.options import plain
 from controlplane_api.errors import ApiFailed, RequestInvalid
 
-TablesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="TABLE...", help="DATABASE.TABLE; `a.b`.`c` where a name has a dot.")
-]
+TABLE_HELP = "DATABASE.TABLE; `a.b`.`c` where a name has a dot."
+TableArgument = Annotated[str, typer.Argument(help=TABLE_HELP)]
+TablesArgument = Annotated[list[str] | None, typer.Argument(metavar="TABLE...", help=TABLE_HELP)]
 
 MatchOption = Annotated[
     str, typer.Option("--match", metavar="DATABASE.TABLE", help="Globs of both names, e.g. 'shop.*' or '*.order_?'.")
