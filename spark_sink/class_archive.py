@@ -15,7 +15,9 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from spark_sink.errors import ClassArchiveFailed, QueryFailed, SinkError
-from spark_sink.ingest.query import Sink, SinkSettings, condition
+from spark_sink.ingest.batch_jobs import condition
+from spark_sink.ingest.query import Sink
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.jars import CLASS_ARCHIVE, find_jars
 from spark_sink.spark import LOCAL_JAVA_OPTIONS, start_session

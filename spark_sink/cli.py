@@ -27,7 +27,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
-from spark_sink.ingest.query import Sink, SinkSettings, condition
+from spark_sink.ingest.batch_jobs import condition
+from spark_sink.ingest.query import Sink
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.records import FOLDER
 from spark_sink.lake.retention import KEEP_HOURS

@@ -24,8 +24,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink.errors import QueryFailed
+from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.cut_log_source import CutLogSource
-from spark_sink.ingest.query import condition
 from spark_sink.jars import find_class_archive, find_jars, find_java
 
 #: of this interpreter's compiled modules

@@ -17,44 +17,39 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from deltalake.exceptions import DeltaError
 from menura.instants import now_us
-from menura.landing import decode_event
 from menura.stores.address import is_local
 from menura.stores.options import current
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.errors import EntriesGone, LakeTableLost, ParentStopped, QueryFailed, SinkError, StoreAway
+from spark_sink.ingest.batch_jobs import BatchJobs, condition
 from spark_sink.ingest.checkpoint import Checkpoint
-from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Limits, Row
-from spark_sink.ingest.families import Families, parents_of
+from spark_sink.ingest.cut_log_source import FORMAT_NAME, ROW_DDL, Row
+from spark_sink.ingest.families import Families
 from spark_sink.ingest.horizon import begin_at_horizon
 from spark_sink.ingest.identity import check_identity
-from spark_sink.ingest.isolation import JobLost, isolated
-from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.missed_rows import MissedRows, entries_gone
 from spark_sink.ingest.new_beginning import begins_anew, bereft, lacking, new_beginning, rows_to_follow
 from spark_sink.ingest.parallelism import Parallelism
 from spark_sink.ingest.retries import Retries
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
-from spark_sink.ingest.table_task import TaskSettings, TaskSize, merge_task, parent_stopped, table_task, warm_up
 from spark_sink.ingest.verifications import Verifications
 from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables, waiting_tables
 from spark_sink.lake.records import Records, StoppedTable, recording
-from spark_sink.lake.retention import KEEP_HOURS
-from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.lake.writers import LakeWriter
-from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
+from spark_sink.landed.landing_log import LandingLog
 from spark_sink.landed.storage import store_away
-from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
+from spark_sink.work import CutSeen, Outcome, Result, TableId
 
 #: that stopped tables have missed, kept in memory from one retry to the next; some hundred bytes each
 MOST_KEPT_ROWS = 100_000
@@ -62,28 +57,6 @@ MOST_KEPT_ROWS = 100_000
 LOOK_SECONDS = 60.0
 
 logger = logging.getLogger("menura.sink")
-
-
-@dataclass(frozen=True, slots=True)
-class SinkSettings:
-    landing: str
-    lake: str
-    checkpoint: str
-    trigger_seconds: float = 1.0
-    available_now: bool = False
-    limits: Limits = field(default_factory=Limits)
-    size: TaskSize = field(default_factory=TaskSize)
-    #: how long old versions of the lake's tables stay readable
-    keep_hours: int = KEEP_HOURS
-    #: how long changes of a large table may wait to be merged
-    waiting: Waiting = field(default_factory=Waiting)
-
-
-def condition(error: PySparkException | Py4JJavaError) -> str:
-    """The error's condition or class; its text may hold values."""
-    if isinstance(error, PySparkException):
-        return str(error.getCondition() or type(error).__name__)
-    return str(error.java_exception.getClass().getName())
 
 
 def _is_same(stop: StoppedTable, other: StoppedTable | None) -> bool:
@@ -101,8 +74,8 @@ class Sink:
         self.records = Records(settings.lake, settings.keep_hours)
         self.verifications = Verifications(settings.lake)
         self._writer = LakeWriter(settings.lake)
-        self.large = LargeMerger(session, self.log, settings.lake)
         self.checkpoint = Checkpoint(settings.checkpoint)
+        self._jobs = BatchJobs(session, settings, self.log, self.records, self._check_identity)
         self.failure: SinkError | None = None
         #: how many were applied
         self.batches = 0
@@ -128,11 +101,12 @@ class Sink:
 
     def start(self) -> StreamingQuery:
         """Warm the workers up, try stopped tables again, and start the query; again after one that has ended."""
-        self._stopping, self.failure = False, None
-        self._landing = check_identity(self.log, self.records, self.checkpoint)
+        self._stopping = self._jobs.stopping = False
+        self.failure = None
+        self._landing = self._check_identity()
         entry, _ = self.checkpoint.read()
         begins_behind = entry or begin_at_horizon(self.log, self.records)
-        self._warm_up()
+        self._jobs.warm_up(self.parallelism.note())
         self._writer.take()  # what would keep this sink from starting has not ended another one
         self._stopped = self.records.stopped_tables()
         self.status.began(entry, self._stopped)
@@ -170,9 +144,13 @@ class Sink:
                 remedy=f"Check that {self.settings.checkpoint} can be written and is this sink's own checkpoint",
             ) from refused
 
+    def _check_identity(self) -> str:
+        """The landing's; raises a `SinkError` where lake and checkpoint are another one's."""
+        return check_identity(self.log, self.records, self.checkpoint)
+
     def stop_batches(self, seconds: float) -> None:
         """Wait for the batch in progress, at most `seconds`; a later one fails before it writes."""
-        self._stopping = True
+        self._stopping = self._jobs.stopping = True
         if self._writing.acquire(timeout=seconds):
             self._writing.release()
 
@@ -211,15 +189,13 @@ class Sink:
             return
         self._writer.check()
         began = time.monotonic()
-        task = merge_task(self._task_settings(frozenset(self._stopped), self._recorded))
-        tables = [(table, boundary.cut) for table, boundary in due.items()]
         try:
-            done = self.session.sparkContext.parallelize(tables, len(tables)).mapPartitions(task).collect()
+            outcomes = self._jobs.merge(due, frozenset(self._stopped), self._recorded)
         except (PySparkException, Py4JJavaError) as lost:
             logger.warning("waiting changes not merged tables=%d error=%s", len(due), condition(lost))
             self._merges.failed(due, now_us())
             return
-        self._merged(due, [each for each in map(decode, done) if isinstance(each, Outcome)])
+        self._merged(due, outcomes)
         logger.info("waiting changes merged tables=%d seconds=%.3f", len(due), time.monotonic() - began)
 
     def _merged(self, due: Mapping[TableId, CutSeen], outcomes: Sequence[Outcome]) -> None:
@@ -323,7 +299,7 @@ class Sink:
         recorded = {table: held for table, held in self._recorded.items() if table not in anew}
         recorded |= {table: Recorded(begins_anew=True) for table, stop in stops.items() if stop.begins_at_gsn}
         left_alone = frozenset(self._stopped) - going
-        _, _, outcomes = self._run(frame, left_alone, recorded)  # events were recorded with their batch
+        _, _, outcomes = self._jobs.run(frame, left_alone, recorded)  # events were recorded with their batch
         self._record(cuts, outcomes)
         self.verifications.note(outcomes, ())
         # Only what was really done goes on: a table whose entries are gone must not skip them.
@@ -382,8 +358,8 @@ class Sink:
         began = time.monotonic()
         self.status.is_durable(self.status.now().entry)  # of the batch before, or this one would not come
         if not self._landing:  # no gateway had opened it when the sink started
-            self._landing = check_identity(self.log, self.records, self.checkpoint)
-        cuts, events, outcomes = self._run(frame, frozenset(self._stopped), self._recorded)
+            self._landing = self._check_identity()
+        cuts, events, outcomes = self._jobs.run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
         self._told += bool(events)
         stopped = self._record(cuts, outcomes)
@@ -432,93 +408,6 @@ class Sink:
             except (OSError, DeltaError) as failure:
                 return store_away(url, failure, since_us)
         return None
-
-    def _run(
-        self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
-    ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
-        """The job, then the tables that are too large for a task."""
-        settings = self._task_settings(left_alone, recorded)
-        try:
-            done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
-        except (PySparkException, Py4JJavaError) as lost:
-            done = self._isolated(frame, settings, lost)
-        for message in done:
-            if isinstance(message, EntryProblem):
-                check_identity(self.log, self.records, self.checkpoint)
-                if message.is_missing:
-                    is_removed = message.entry < self.log.horizon().first_entry
-                    raise log_entry_missing(message.entry, message.problem, is_removed=is_removed)
-                raise log_entry_unreadable(message.entry, message.problem)
-        cuts = [message for message in done if isinstance(message, CutSeen)]
-        events = [message for message in done if isinstance(message, EventSeen)]
-        outcomes = [message for message in done if isinstance(message, Outcome)]
-        return cuts, events, self._with_large(outcomes, recorded)
-
-    def _task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
-        chosen = self.settings
-        return TaskSettings(
-            chosen.landing,
-            chosen.lake,
-            left_alone,
-            chosen.size,
-            recorded,
-            keep_hours=chosen.keep_hours,
-            storage=current().carried(),
-            # Who lets the sink run to an end reads the lake afterwards.
-            waiting=AT_ONCE if chosen.available_now else chosen.waiting,
-        )
-
-    def _isolated(
-        self, frame: DataFrame, settings: TaskSettings, lost: PySparkException | Py4JJavaError
-    ) -> list[Message]:
-        """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
-        if self._stopping or not self._is_well():
-            raise lost
-        logger.warning("batch is done again in parts error=%s", condition(lost))
-        context = self.session.sparkContext
-        parts = frame.rdd.glom().collect()
-        families = Families()
-        families.read(self.records.events_folder)
-        for row in (row.asDict() for part in parts for row in part):
-            if row["event"] is not None:
-                families.note_event(row_table(row), decode_event(json.loads(row["event"])))
-
-        def run(rows: Sequence[SparkRow], left_alone: frozenset[TableId]) -> list[Message]:
-            task = table_task(replace(settings, stopped=settings.stopped | left_alone))
-            try:
-                return [decode(message) for message in context.parallelize(rows, 1).mapPartitions(task).collect()]
-            except (PySparkException, Py4JJavaError) as failed:
-                raise JobLost from failed
-
-        try:
-            return isolated(parts, run, self._is_well, families)
-        except JobLost:
-            raise lost from None
-
-    def _is_well(self) -> bool:
-        """Whether Spark runs a job that does nothing, and nobody wants the sink to end."""
-        try:
-            return not self._stopping and self.session.sparkContext.parallelize([0], 1).map(int).collect() == [0]
-        except (PySparkException, Py4JJavaError):
-            return False
-
-    def _with_large(self, outcomes: Sequence[Outcome], recorded: Mapping[TableId, Recorded]) -> list[Outcome]:
-        """Tables that are too large for a task, each after its parents."""
-        stopped = {outcome.table for outcome in outcomes if outcome.result is Result.STOPPED}
-        found = []
-        for outcome in outcomes:
-            done = outcome
-            if outcome.result is Result.LARGE:
-                parents = parents_of(outcome.table, outcome.work) & stopped
-                if parents:
-                    done = parent_stopped(outcome.table, outcome.work[0], min(parents))
-                else:
-                    applied = self.large.apply(outcome, recorded.get(outcome.table, NOTHING))
-                    done = replace(applied, has_own=outcome.has_own)
-                if done.result is Result.STOPPED:
-                    stopped.add(done.table)
-            found.append(done)
-        return found
 
     def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Write the batch's records; gives the outcomes of tables that stopped."""
@@ -574,8 +463,3 @@ class Sink:
             held.last_commit_timestamp_us if held is not None else self.status.last_commit_us(outcome.table),
             held.begins_at_gsn if held is not None else 0,
         )
-
-    def _warm_up(self) -> None:
-        """Start the Python workers and import what they need, before the first change waits for it."""
-        cores = self.parallelism.note()
-        self.session.sparkContext.parallelize(range(cores), cores).mapPartitions(warm_up).collect()

@@ -17,7 +17,7 @@ from spark_sink.errors import LogEntryMissing
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.horizon import begin_at_horizon
 from spark_sink.ingest.missed_rows import MissedRows
-from spark_sink.ingest.query import SinkSettings
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.records import Records
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import list_tables, stopped_tables

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from spark_sink.cli import run
 from spark_sink.errors import LogEntryUnreadable
 from spark_sink.ingest.cut_log_source import Limits
-from spark_sink.ingest.query import SinkSettings
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.reading import (

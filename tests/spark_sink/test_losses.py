@@ -16,7 +16,7 @@ from spark_sink.cli import run
 from spark_sink.errors import LakeLost, LogEntryMissing, LogEntryUnreadable, OtherLanding, SinkError
 from spark_sink.ingest import cut_log_source
 from spark_sink.ingest.cut_log_source import CutLogReader, Limits, RowsPartition
-from spark_sink.ingest.query import SinkSettings
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import list_tables, stopped_tables

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
 from spark_sink.ingest import query
-from spark_sink.ingest.query import SinkSettings
 from spark_sink.ingest.retries import Retries
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.recorded import Recorded, lost_tables, recorded_tables
 from spark_sink.reading import changelog, stopped_tables

@@ -12,10 +12,12 @@ from menura.landing import LandedForeignKey
 from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
+from spark_sink.ingest.batch_jobs import BatchJobs
 from spark_sink.ingest.checkpoint import Checkpoint
 from spark_sink.ingest.cut_log_source import Row
 from spark_sink.ingest.new_beginning import new_beginning, row_from
-from spark_sink.ingest.query import Sink, SinkSettings
+from spark_sink.ingest.query import Sink
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.records import Records, StoppedTable
@@ -157,9 +159,9 @@ def test_stopped_table_when_the_sink_is_killed_while_it_begins_anew_then_the_nex
     writer.cut(Event(KEYED, "DUMP_STARTED", dump="d1"), (KEYED, [insert(id=4, note="new")]))
 
     # The new place recorded, and nothing done; then all done, but for its record.
-    for method, call in (("_run", 2), ("_record", 1)):
+    for of, method, call in ((BatchJobs, "run", 2), (Sink, "_record", 1)):
         with monkeypatch.context() as patch:
-            kill_at(patch, Sink, method, call)
+            kill_at(patch, of, method, call)
             with pytest.raises(Killed):
                 retry_all(session, writer, lake)
     (stop,) = stopped_tables(str(lake))

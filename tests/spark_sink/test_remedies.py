@@ -16,7 +16,8 @@ from menura.landing import LandedForeignKey
 from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
-from spark_sink.ingest.query import Sink, SinkSettings
+from spark_sink.ingest.query import Sink
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.reading import stopped_tables

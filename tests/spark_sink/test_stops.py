@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from spark_sink.cli import run
 from spark_sink.ingest import table_task
 from spark_sink.ingest.missed_rows import MissedRows
-from spark_sink.ingest.query import SinkSettings
 from spark_sink.ingest.retries import LONGEST_SECONDS, Retries
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake import records
 from spark_sink.lake.records import NUMBER, Records, StoppedTable
 from spark_sink.landed.landing_log import LandingLog

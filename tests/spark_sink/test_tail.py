@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from spark_sink.cli import run
 from spark_sink.errors import TableNotInLake
 from spark_sink.ingest import table_writer
-from spark_sink.ingest.query import SinkSettings
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.ingest.table_writer import merge_waiting
 from spark_sink.ingest.waiting_merges import FAILED_PAUSE_US, WaitingMerges

@@ -11,10 +11,11 @@ import pytest
 from menura.landing import LandedForeignKey
 from pyspark.sql import Row, SparkSession
 
-from spark_sink.ingest import isolation, query, table_task
+from spark_sink.ingest import batch_jobs, isolation, table_task
 from spark_sink.ingest.cut_log_source import ROW_SCHEMA, entry_rows
 from spark_sink.ingest.families import Families
-from spark_sink.ingest.query import Sink, SinkSettings
+from spark_sink.ingest.query import Sink
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSettings, TaskSize
 from spark_sink.lake.delta_table import open_table, scan
@@ -96,7 +97,7 @@ def check_others(lake: Path, *numbers: int) -> None:
 def test_table_when_it_kills_its_worker_then_it_alone_stops_until_it_is_retried(
     sink: Sink, writer: Writer, lake: Path, deaths: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "table_task", partial(poisonous, "kill", deaths, 1000))
+    monkeypatch.setattr(batch_jobs, "table_task", partial(poisonous, "kill", deaths, 1000))
     fill(writer, 1)
     writer.cut(Event(POISON, "ALTERED"))
     fill(writer, 2)
@@ -123,7 +124,7 @@ def test_table_when_it_kills_its_worker_then_it_alone_stops_until_it_is_retried(
     assert died >= isolation.ATTEMPTS
     fill(writer, 3)
     writer.cut((POISON, [delete(id=1)]))
-    monkeypatch.setattr(query, "table_task", table_task.table_task)
+    monkeypatch.setattr(batch_jobs, "table_task", table_task.table_task)
     sink.ask_retry([table_id(POISON)])
     sink.retry_due()
     assert stopped_tables(str(lake)) == []
@@ -137,7 +138,7 @@ def test_table_when_it_kills_its_worker_then_it_alone_stops_until_it_is_retried(
 def test_table_when_its_worker_is_killed_once_then_nothing_stops(
     sink: Sink, writer: Writer, lake: Path, deaths: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "table_task", partial(poisonous, "kill", deaths, 2))
+    monkeypatch.setattr(batch_jobs, "table_task", partial(poisonous, "kill", deaths, 2))
     fill(writer, 1)
     follow(sink)
     assert stopped_tables(str(lake)) == []
@@ -148,7 +149,7 @@ def test_table_when_its_worker_is_killed_once_then_nothing_stops(
 def test_table_when_its_engine_panics_then_it_alone_stops_until_it_is_retried(
     sink: Sink, writer: Writer, lake: Path, deaths: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query, "table_task", partial(poisonous, "panic", deaths, 1))
+    monkeypatch.setattr(batch_jobs, "table_task", partial(poisonous, "panic", deaths, 1))
     fill(writer, 1)
     follow(sink)
     check_others(lake, 1)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
 from spark_sink.errors import LakeTaken, OtherLanding, SinkError
-from spark_sink.ingest.query import SinkSettings
+from spark_sink.ingest.settings import SinkSettings
 from spark_sink.lake.writers import KEPT, WRITERS_FOLDER, LakeWriter
 from spark_sink.reading import list_tables
 from tests.spark_sink.landing import Table, Writer, insert, lake_rows

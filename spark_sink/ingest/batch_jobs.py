@@ -1,0 +1,159 @@
+"""A batch's rows as Spark jobs: one for all tables, parts of it where a worker was lost, then the large tables.
+
+Comes in: rows of the cut log, a table's together in one partition, and what is recorded of the tables. Goes out: what
+the tasks say (`work.Message`). Durable is what the tasks wrote; a job that fails leaves tables done and not done, and
+the former skip what they hold when they are given it again.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from menura.landing import decode_event
+from menura.stores.options import current
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row as SparkRow
+
+from spark_sink.ingest.families import Families, parents_of
+from spark_sink.ingest.isolation import JobLost, isolated
+from spark_sink.ingest.large_merge import LargeMerger
+from spark_sink.ingest.settings import SinkSettings
+from spark_sink.ingest.table_task import TaskSettings, merge_task, parent_stopped, table_task, warm_up
+from spark_sink.lake.recorded import NOTHING, Recorded
+from spark_sink.lake.records import Records
+from spark_sink.lake.tail import AT_ONCE
+from spark_sink.landed.landing_log import LandingLog, log_entry_missing, log_entry_unreadable
+from spark_sink.work import CutSeen, EntryProblem, EventSeen, Message, Outcome, Result, TableId, decode, row_table
+
+logger = logging.getLogger("menura.sink")
+
+
+def condition(error: PySparkException | Py4JJavaError) -> str:
+    """The error's condition or class; its text may hold values."""
+    if isinstance(error, PySparkException):
+        return str(error.getCondition() or type(error).__name__)
+    return str(error.java_exception.getClass().getName())
+
+
+class BatchJobs:
+    """Of one sink. `check`: whether landing, lake and checkpoint belong together; raises a `SinkError`."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        settings: SinkSettings,
+        log: LandingLog,
+        records: Records,
+        check: Callable[[], object],
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._log = log
+        self._records = records
+        self._check = check
+        self._large = LargeMerger(session, log, settings.lake)
+        #: nobody wants the sink to go on
+        self.stopping = False
+
+    def warm_up(self, cores: int) -> None:
+        """Start the Python workers and import what they need, before the first change waits for it."""
+        self._session.sparkContext.parallelize(range(cores), cores).mapPartitions(warm_up).collect()
+
+    def merge(
+        self, due: Mapping[TableId, CutSeen], left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
+    ) -> list[Outcome]:
+        """Merge what waits of these tables. Raises what Spark raises."""
+        task = merge_task(self._task_settings(left_alone, recorded))
+        tables = [(table, boundary.cut) for table, boundary in due.items()]
+        done = self._session.sparkContext.parallelize(tables, len(tables)).mapPartitions(task).collect()
+        return [each for each in map(decode, done) if isinstance(each, Outcome)]
+
+    def run(
+        self, frame: DataFrame, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]
+    ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
+        """The job, then the tables that are too large for a task."""
+        settings = self._task_settings(left_alone, recorded)
+        try:
+            done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+        except (PySparkException, Py4JJavaError) as lost:
+            done = self._isolated(frame, settings, lost)
+        for message in done:
+            if isinstance(message, EntryProblem):
+                self._check()
+                if message.is_missing:
+                    is_removed = message.entry < self._log.horizon().first_entry
+                    raise log_entry_missing(message.entry, message.problem, is_removed=is_removed)
+                raise log_entry_unreadable(message.entry, message.problem)
+        cuts = [message for message in done if isinstance(message, CutSeen)]
+        events = [message for message in done if isinstance(message, EventSeen)]
+        outcomes = [message for message in done if isinstance(message, Outcome)]
+        return cuts, events, self._with_large(outcomes, recorded)
+
+    def _task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
+        chosen = self._settings
+        return TaskSettings(
+            chosen.landing,
+            chosen.lake,
+            left_alone,
+            chosen.size,
+            recorded,
+            keep_hours=chosen.keep_hours,
+            storage=current().carried(),
+            # Who lets the sink run to an end reads the lake afterwards.
+            waiting=AT_ONCE if chosen.available_now else chosen.waiting,
+        )
+
+    def _isolated(
+        self, frame: DataFrame, settings: TaskSettings, lost: PySparkException | Py4JJavaError
+    ) -> list[Message]:
+        """The same in parts, one job each. Raises `lost` where that says nothing of a table."""
+        if self.stopping or not self._is_well():
+            raise lost
+        logger.warning("batch is done again in parts error=%s", condition(lost))
+        context = self._session.sparkContext
+        parts = frame.rdd.glom().collect()
+        families = Families()
+        families.read(self._records.events_folder)
+        for row in (row.asDict() for part in parts for row in part):
+            if row["event"] is not None:
+                families.note_event(row_table(row), decode_event(json.loads(row["event"])))
+
+        def run(rows: Sequence[SparkRow], left_alone: frozenset[TableId]) -> list[Message]:
+            task = table_task(replace(settings, stopped=settings.stopped | left_alone))
+            try:
+                return [decode(message) for message in context.parallelize(rows, 1).mapPartitions(task).collect()]
+            except (PySparkException, Py4JJavaError) as failed:
+                raise JobLost from failed
+
+        try:
+            return isolated(parts, run, self._is_well, families)
+        except JobLost:
+            raise lost from None
+
+    def _is_well(self) -> bool:
+        """Whether Spark runs a job that does nothing, and nobody wants the sink to end."""
+        try:
+            return not self.stopping and self._session.sparkContext.parallelize([0], 1).map(int).collect() == [0]
+        except (PySparkException, Py4JJavaError):
+            return False
+
+    def _with_large(self, outcomes: Sequence[Outcome], recorded: Mapping[TableId, Recorded]) -> list[Outcome]:
+        """Tables that are too large for a task, each after its parents."""
+        stopped = {outcome.table for outcome in outcomes if outcome.result is Result.STOPPED}
+        found = []
+        for outcome in outcomes:
+            done = outcome
+            if outcome.result is Result.LARGE:
+                parents = parents_of(outcome.table, outcome.work) & stopped
+                if parents:
+                    done = parent_stopped(outcome.table, outcome.work[0], min(parents))
+                else:
+                    applied = self._large.apply(outcome, recorded.get(outcome.table, NOTHING))
+                    done = replace(applied, has_own=outcome.has_own)
+                if done.result is Result.STOPPED:
+                    stopped.add(done.table)
+            found.append(done)
+        return found

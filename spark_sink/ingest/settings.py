@@ -1,0 +1,23 @@
+"""What a sink is told: where its landing, lake and checkpoint are, and how it works."""
+
+from dataclasses import dataclass, field
+
+from spark_sink.ingest.cut_log_source import Limits
+from spark_sink.ingest.table_task import TaskSize
+from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.tail import Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    landing: str
+    lake: str
+    checkpoint: str
+    trigger_seconds: float = 1.0
+    available_now: bool = False
+    limits: Limits = field(default_factory=Limits)
+    size: TaskSize = field(default_factory=TaskSize)
+    #: how long old versions of the lake's tables stay readable
+    keep_hours: int = KEEP_HOURS
+    #: how long changes of a large table may wait to be merged
+    waiting: Waiting = field(default_factory=Waiting)
