@@ -7,6 +7,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from menura.identity import ENROLMENT_PORT_OFFSET, EnrolmentToken
 from menura.signals import set_at_signals
@@ -18,6 +19,7 @@ from agent.errors import ConfigError, EnrolmentFailed, GatewayError, TableError
 from agent.identity import FILE_NAME, IdentityFile
 from agent.pipeline import Agent
 from agent.runtime import logs, memory
+from agent.runtime.ending import leave
 from agent.veto.policy_file import DEFAULT_FILE
 
 TOKEN_VARIABLE = "MENURA_ENROLMENT_TOKEN"  # noqa: S105  (a name)
@@ -121,11 +123,11 @@ def _check(agent: Agent) -> int:
     return stopped[0].exit_code if stopped else 0
 
 
-def _run(agent: Agent) -> int:
+def _run(agent: Agent) -> NoReturn:
     stopping, is_policy_due = threading.Event(), threading.Event()
     set_at_signals({signal.SIGTERM: stopping, signal.SIGINT: stopping, signal.SIGHUP: is_policy_due})
     memory.settle()
-    return agent.run(stopping, is_policy_due)
+    leave(agent.run(stopping, is_policy_due))
 
 
 if __name__ == "__main__":

@@ -30,10 +30,11 @@ from dataclasses import replace
 from menura.errors import MenuraError
 from menura.v1.catalog_pb2 import TableCard
 
-from agent.errors import PolicyUnusable, SourceUnreachable
+from agent.errors import Defect, PolicyUnusable, SourceUnreachable
 from agent.remote_sources import RemoteSources
 from agent.running_source import Checked, RunningSource, stop_all
 from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
+from agent.runtime.ending import end_within
 from agent.runtime.renewal import Renewal
 from agent.runtime.session import GatewayChannel, Stream
 from agent.runtime.state import SourceState, SourceStates
@@ -50,6 +51,8 @@ log = logging.getLogger("menura.pipeline")
 #: how long a start that failed waits for the gateway to hear of it
 REPORT_SECONDS = 5.0
 STOP_SECONDS = 3.0
+#: for all parts together, each of which has a limit of its own: then the process ends without them
+END_SECONDS = 20.0
 #: of a source, as its state names it
 POLICY = "policy"
 
@@ -145,12 +148,17 @@ class Agent:
             log.info("stopping")
             known = [state.error() for state in self._states.all()]
             errors = [error for error in known if error is not None and error.terminal]
-        renewal.stop()
-        running = [*self._own, *self._remote.stop()]
-        parts = [part for source in running for part in source.parts()]
-        parts += [lambda stream=stream: stream.stop(STOP_SECONDS) for stream in streams]  # type: ignore[misc]
-        stop_all([*parts, config.stop, heartbeat.stop])
-        channel.close()
+
+        def end() -> None:
+            renewal.stop()
+            running = [*self._own, *self._remote.stop()]
+            parts = [part for source in running for part in source.parts()]
+            parts += [lambda stream=stream: stream.stop(STOP_SECONDS) for stream in streams]  # type: ignore[misc]
+            stop_all([*parts, config.stop, heartbeat.stop])
+            channel.close()
+
+        if not end_within(END_SECONDS, end):
+            return Defect.exit_code
         return errors[0].exit_code if errors and len(errors) == len(self._states.all()) else 0
 
     def _follow_policy(self, is_due: threading.Event, channel: GatewayChannel) -> None:
