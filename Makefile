@@ -30,6 +30,11 @@ test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: 
 	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy chromium oidc-provider
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
 
+.PHONY: mutants
+mutants: ## lakes that something has changed, found at the right key by verifications (SEEDS=1000)
+	@.ci/setup environment
+	@$(PYTHON) -m tests.spark_sink.mutants --seeds $(or $(SEEDS),1000)
+
 .PHONY: fuzz
 fuzz: ## hostile bytes for the compiled core, on from the last run (EVENTS=10000000 in all, SEED=1)
 	@.ci/setup environment

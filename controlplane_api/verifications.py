@@ -12,7 +12,7 @@ from menura.naming import TableName
 from sqlalchemy import Connection
 
 from controlplane_api.dump_lives import VERIFICATION, DumpOptions, create_dumps
-from controlplane_api.dumps import has_unique_key, refusal, running_dumps, synced_tables
+from controlplane_api.dumps import refusal, running_dumps, synced_tables
 from controlplane_api.errors import VerificationImpossible
 from controlplane_api.models import AnyRow
 from controlplane_api.syncs import Outcome, is_syncing, lock_source
@@ -45,10 +45,7 @@ def start_verifications(
 
 def _impossible(name: TableName, row: AnyRow) -> MenuraError | None:
     database, table = name
-    if not has_unique_key(row.columns, row.keys):
-        why = "it has no unique key in whose order it could be read beside its stream"
-        remedy = "Compare it by a query over both, or give it a primary key."
-    elif row.earlier_rows_missing:
+    if row.earlier_rows_missing:
         why = f"the lake lacks rows of it: {row.earlier_rows_missing}"
         remedy = "Dump it first."
     elif row.start is not None:

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from menura.horizon import Horizon
-from menura.landing import LandedAhead, LandedPosition, LogEntry
+from menura.landing import LandedAhead, LandedFocus, LandedPosition, LogEntry
 from menura.naming import TableName
 
 
@@ -374,6 +374,8 @@ class DumpDesired:
     begins_in_seconds: int = 0
     #: a verification: its chunks are digests
     verifies: bool = False
+    #: ... of these rows alone
+    focus: LandedFocus | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,22 @@
 """A chunk of a verification as the digest of its rows: the rows stay at their host.
 
 Comes in: batches of a chunk, as a source's `TableReader` gives them, behind the filter. Goes out: a `Digest`: of each
-leaf of some thousand rows its last key, how many rows it has, and the sums of their hashes. Nothing is durable: a chunk
-that no cut names is read again.
+leaf how many rows it has, and the sums of their hashes. Nothing is durable: a chunk that no cut names is read again.
 
-The lake finds a leaf's rows by the order of its own numbers. So a key must be of integers alone, and come in rising
-order, which is checked row by row; any other is refused, since rows would be looked for at a wrong place.
+Where the lake finds a leaf's rows by the order of its own numbers, a leaf is a range (`ChunkDigest`): the key is of
+integers alone, and comes in rising order, which is checked row by row. Any other table is read in one snapshot, and a
+leaf is a bucket of its keys' hashes, or of its rows' where it has no key (`BucketDigest`): that needs no order.
+
+What differed is read again (`FocusDigest`): rows that the order's focus names, by smaller buckets, or one by one where
+they are few. Of these alone the key is sent, and of each column a hash, by which the lake tells what differs.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from menura.bounds import MAX_KEY_COLUMNS
 from menura.change_batch import landed_column
+from menura.key_texts import key_text
 from menura.row_hash import HashedRows
 from menura.v1 import snapshot_pb2
 
@@ -20,14 +25,34 @@ from agent.columnar.encode import SnapshotRows
 
 LEAF_ROWS = 16_384
 GREATEST_NUMBER = (1 << 63) - 1
+#: leads the key of a plan by which a verification reads the table in one snapshot
+IN_ONE_SNAPSHOT = "*"
+#: buckets have rows of about this number, and are at most 2 to the power of these bits
+LEAST_BUCKET_ROWS = 64
+MOST_BITS = 12
+#: how much smaller buckets are when they are read again
+FINER_BITS = 8
+WHOLE_HASH_BITS = 64
+#: rows are told one by one as long as they are no more, and have no more values
+MOST_ROW_VALUES = 16_384
+MOST_ROWS = 2_048
 
 
 class KeyUnordered(Exception):
     """The lake would not find the leaves of such a key; says why, without a value."""
 
 
+def key_in_one_snapshot(key: Sequence[str]) -> list[str]:
+    """The key of such a plan; `key`: unique columns, none where there are none."""
+    return [IN_ONE_SNAPSHOT, *key] if len(key) < MAX_KEY_COLUMNS else [IN_ONE_SNAPSHOT]
+
+
+def is_in_one_snapshot(plan_key: Sequence[str]) -> bool:
+    return plan_key[:1] == [IN_ONE_SNAPSHOT]
+
+
 class ChunkDigest:
-    """Of one chunk, batch by batch."""
+    """Of one chunk, batch by batch; leaves are ranges."""
 
     def __init__(self, key: Sequence[str], lower: str, leaf_rows: int | None = None) -> None:
         """`lower`: the bound above which the chunk begins."""
@@ -41,12 +66,11 @@ class ChunkDigest:
         """Hash them; columns of ours are released. Raises `KeyUnordered`."""
         if rows.row_count:
             self._add(HashedRows(rows.columns))
-        if isinstance(rows.columns, ArrowColumns):
-            rows.columns.release()
+        _release(rows)
 
     def _add(self, hashed: HashedRows) -> None:
         self._columns = hashed.columns
-        places = self._places()
+        places = _places(self._columns, self._key)
         try:
             first, last = (hashed.numbers(places, row) for row in (0, hashed.length - 1))
         except ValueError as wrong:
@@ -62,35 +86,163 @@ class ChunkDigest:
                 self._leaves.append(snapshot_pb2.Leaf())
             leaf = self._leaves[-1]
             end = min(hashed.length, begin + self._leaf_rows - leaf.rows)
-            count, first_sum, second_sum = hashed.sums(begin, end)
-            leaf.rows += count
-            leaf.first_sum = _wrapped(leaf.first_sum + first_sum)
-            leaf.second_sum = _wrapped(leaf.second_sum + second_sum)
+            _count_in(leaf, hashed.sums(begin, end))
             leaf.upper[:] = hashed.numbers(places, end - 1)
             begin = end
-
-    def _places(self) -> list[int]:
-        names = [name for name, _ in self._columns]
-        missing = [name for name in self._key if name not in names]
-        if missing:
-            raise KeyUnordered(f"column {missing[0]} is not sent")
-        return [names.index(name) for name in self._key]
 
     def message(self) -> snapshot_pb2.Digest:
         """Once all of the chunk's rows are there; a chunk without rows is one leaf."""
         leaves = self._leaves or [snapshot_pb2.Leaf()]
         del leaves[-1].upper[:]
-        columns = [snapshot_pb2.HashedColumn(name=name, arrow_format=format_) for name, format_ in self._columns]
-        return snapshot_pb2.Digest(columns=columns, key=self._key, leaves=leaves)
+        return snapshot_pb2.Digest(columns=_hashed_columns(self._columns), key=self._key, leaves=leaves)
 
 
-def _wrapped(number: int) -> int:
+class BucketDigest:
+    """Of a whole table, batch by batch; leaves are buckets, as many as its rows make sense of."""
+
+    def __init__(self, key: Sequence[str], most_bits: int = MOST_BITS) -> None:
+        self._key = tuple(map(landed_column, key))
+        self._columns: tuple[tuple[str, str], ...] = ()
+        self._bits = most_bits
+        self._sums = [(0, 0, 0)] * (1 << most_bits)
+
+    def add(self, rows: SnapshotRows) -> None:
+        """Hash them; columns of ours are released. Raises `KeyUnordered`."""
+        if rows.row_count:
+            hashed = HashedRows(rows.columns)
+            self._columns = hashed.columns
+            mask = (1 << self._bits) - 1
+            found = memoryview(hashed.key_hashes(_key_places(self._columns, self._key))).cast("q")
+            buckets = memoryview(bytearray(4 * hashed.length)).cast("i")
+            for row, hash_ in enumerate(found):
+                buckets[row] = hash_ & mask
+            pairs = zip(self._sums, hashed.sums_of(buckets, len(self._sums)), strict=True)
+            self._sums = [_plus(held, more) if more[0] else held for held, more in pairs]
+        _release(rows)
+
+    def message(self) -> snapshot_pb2.Digest:
+        """Once all of the table's rows are there."""
+        rows = sum(count for count, _, _ in self._sums)
+        while self._bits > 1 and rows < LEAST_BUCKET_ROWS << self._bits:
+            self._bits -= 1
+            half = 1 << self._bits
+            self._sums = [_plus(self._sums[bucket], self._sums[bucket + half]) for bucket in range(half)]
+        leaves = [_leaf(bucket, sums) for bucket, sums in enumerate(self._sums) if sums[0]]
+        columns = _hashed_columns(self._columns)
+        return snapshot_pb2.Digest(columns=columns, key=self._key, leaves=leaves, bits=self._bits)
+
+
+class FocusDigest:
+    """Of rows that an order's focus names, batch by batch; leaves are smaller buckets, or rows."""
+
+    def __init__(self, key: Sequence[str], focus: snapshot_pb2.Focus) -> None:
+        """Rows that are added are those of the focus's ranges."""
+        self._key = tuple(map(landed_column, key))
+        self._focus = focus
+        self._buckets = frozenset(focus.buckets)
+        self._columns: tuple[tuple[str, str], ...] = ()
+        self._bits = min(WHOLE_HASH_BITS, (focus.bits or FINER_BITS // 2) + FINER_BITS)
+        self._finer: dict[int, snapshot_pb2.Leaf] = {}
+        #: by their hash; None: they are too many
+        self._rows: dict[int, snapshot_pb2.Leaf] | None = {}
+
+    def add(self, rows: SnapshotRows, focus_range: snapshot_pb2.FocusRange | None = None) -> None:
+        """Those of a range, if one is given. Columns of ours are released. Raises `KeyUnordered`."""
+        if rows.row_count:
+            hashed = HashedRows(rows.columns)
+            self._columns = hashed.columns
+            for row, hash_ in self._chosen(hashed, focus_range):
+                self._add(hashed, row, hash_)
+        _release(rows)
+
+    def _chosen(self, hashed: HashedRows, within: snapshot_pb2.FocusRange | None) -> Iterator[tuple[int, int]]:
+        """Rows of the focus, and the hashes of their keys."""
+        places = _key_places(self._columns, self._key)
+        mask = (1 << self._focus.bits) - 1
+        for row, hash_ in enumerate(memoryview(hashed.key_hashes(places)).cast("q")):
+            if self._buckets and hash_ & mask not in self._buckets:
+                continue
+            if within is not None and not _is_between(hashed, places, row, within):
+                continue
+            yield row, hash_
+
+    def _add(self, hashed: HashedRows, row: int, hash_: int) -> None:
+        sums = hashed.sums(row, row + 1)
+        bucket = _signed(hash_ & ((1 << self._bits) - 1))
+        _count_in(self._finer.setdefault(bucket, snapshot_pb2.Leaf(upper=[bucket])), sums)
+        if self._rows is None:
+            return
+        leaf = self._rows.get(hash_)
+        if leaf is None:
+            leaf = self._rows[hash_] = snapshot_pb2.Leaf(upper=[hash_])
+            if self._key:
+                leaf.key = key_text(hashed, _places(self._columns, self._key), row)
+                leaf.columns[:] = hashed.column_hashes(row)
+        _count_in(leaf, sums)
+        if len(self._rows) > MOST_ROWS or len(self._rows) * len(self._columns) > MOST_ROW_VALUES:
+            self._rows = None
+
+    def message(self) -> snapshot_pb2.Digest:
+        """Once all rows are there."""
+        leaves, bits = (self._finer, self._bits) if self._rows is None else (self._rows, WHOLE_HASH_BITS)
+        return snapshot_pb2.Digest(
+            columns=_hashed_columns(self._columns),
+            key=self._key,
+            leaves=leaves.values(),
+            bits=bits,
+            within=self._focus,
+        )
+
+
+def _is_between(hashed: HashedRows, places: Sequence[int], row: int, within: snapshot_pb2.FocusRange) -> bool:
+    try:
+        key = hashed.numbers(places, row)
+    except ValueError as wrong:
+        raise KeyUnordered(str(wrong)) from wrong
+    return key > tuple(within.above) and (not within.up_to or key <= tuple(within.up_to))
+
+
+def _places(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> list[int]:
+    names = [name for name, _ in columns]
+    missing = [name for name in key if name not in names]
+    if missing:
+        raise KeyUnordered(f"column {missing[0]} is not sent")
+    return [names.index(name) for name in key]
+
+
+def _key_places(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> list[int]:
+    """Of the columns that are hashed to tell rows apart."""
+    return _places(columns, key) if key else list(range(len(columns)))
+
+
+def _hashed_columns(columns: Sequence[tuple[str, str]]) -> list[snapshot_pb2.HashedColumn]:
+    return [snapshot_pb2.HashedColumn(name=name, arrow_format=format_) for name, format_ in columns]
+
+
+def _leaf(bucket: int, sums: tuple[int, int, int]) -> snapshot_pb2.Leaf:
+    return snapshot_pb2.Leaf(upper=[bucket], rows=sums[0], first_sum=sums[1], second_sum=sums[2])
+
+
+def _count_in(leaf: snapshot_pb2.Leaf, sums: tuple[int, int, int]) -> None:
+    leaf.rows, leaf.first_sum, leaf.second_sum = _plus((leaf.rows, leaf.first_sum, leaf.second_sum), sums)
+
+
+def _plus(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
+    return one[0] + other[0], _signed(one[1] + other[1]), _signed(one[2] + other[2])
+
+
+def _signed(number: int) -> int:
     """Modulo 2^64, as int64.
 
-    >>> _wrapped(2**63), _wrapped(-1)
+    >>> _signed(2**63), _signed(-1)
     (-9223372036854775808, -1)
     """
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _release(rows: SnapshotRows) -> None:
+    if isinstance(rows.columns, ArrowColumns):
+        rows.columns.release()
 
 
 def _numbers_of(bound: str, columns: int) -> tuple[int, ...]:

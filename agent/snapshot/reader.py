@@ -72,6 +72,9 @@ class TableReader(Protocol[P]):
         """Without a key where the table is to be read in one snapshot. Where it may not look at rows, which seem to end
         the server, it has one range. `is_repeated`: dumps of the hour before did not settle the table."""
 
+    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
+        """Of the table that was planned last: whether all columns of this key are integers, in rising order."""
+
     def above(self, table: Table) -> frozenset[Table]:
         """The tables whose rows have to be there before what the table's foreign keys do can be told."""
 

@@ -3,7 +3,8 @@
 Comes in: a task and a source's `TableReader`. Goes out: messages on the catalog's stream, and to `scheduler` what was
 read. Nothing is durable.
 
-Of a verification the rows go no further than `digest`.
+Of a verification the rows go no further than `digest`. One whose rows the lake does not order as the source does is
+read in one snapshot, as a chunk that is the whole table.
 
 The table is looked at behind the low watermark. Had an ALTER come between the two, its event in the stream has a number
 above the chunk's, and the chunk does not count; so it does not matter which of both definitions was found.
@@ -21,7 +22,14 @@ from agent.runtime.credit import Credit
 from agent.settings import SourceConfig
 from agent.snapshot.chunk_size import ChunkSize
 from agent.snapshot.coordinator import SnapshotCoordinator
-from agent.snapshot.digest import ChunkDigest, KeyUnordered
+from agent.snapshot.digest import (
+    BucketDigest,
+    ChunkDigest,
+    FocusDigest,
+    KeyUnordered,
+    is_in_one_snapshot,
+    key_in_one_snapshot,
+)
 from agent.snapshot.failures import unverifiable
 from agent.snapshot.progress import ONLY_RANGE, Losses, SentChunk, SnapshotProgress
 from agent.snapshot.reader import Rows, TableReader
@@ -35,6 +43,11 @@ from agent.veto.policy import Request
 MOST_RESTARTS = 2
 #: its clock and ours, and a wait for the answer
 CLOCK_SECONDS = 3.0
+#: of a range that is read again: one chunk had no more
+MOST_FOCUS_ROWS = 1 << 40
+
+#: a digest, bytes as the server sent them, what is shown at least and at most, and the watermark's number
+_Digested = tuple[snapshot_pb2.Digest, int, Position, Position, int]
 
 
 class NotYet(Exception):
@@ -93,10 +106,18 @@ class SnapshotReading:
         # a chunk that meets the same damage names its rows
         looks_at_rows = not progress.losses.restarts
         plan = self.tables.plan(progress.order, looks_at_rows=looks_at_rows, is_repeated=progress.is_repeated)
-        if progress.order.verifies and not plan.key:
-            raise unverifiable(self._config.name, progress.table, "it has no key in whose order it could be read")
+        if progress.order.verifies:
+            self._plan_verification(progress, plan)
         task.writer.send(stream_pb2.StreamResponse(dump_plan=plan))
         self._scheduler.planned(task, by_key=bool(plan.key), above=self.tables.above(progress.table))
+
+    def _plan_verification(self, progress: SnapshotProgress, plan: snapshot_pb2.DumpPlan) -> None:
+        """By ranges where the lake orders rows as the source does; else in one snapshot. A focus has one range."""
+        if not plan.key or not self.tables.is_numbered(progress.table, tuple(plan.key)):
+            plan.key[:] = key_in_one_snapshot(plan.key)
+        if is_in_one_snapshot(plan.key) or progress.order.HasField("focus"):
+            del plan.ranges[:]
+            plan.ranges.add()
 
     def _chunk(self, task: SnapshotTask) -> None:
         progress, part, tables = task.progress, task.part, self.tables
@@ -109,6 +130,11 @@ class SnapshotReading:
         self._check_restarts(part.losses, MOST_RESTARTS)
         throttle = self._throttles.of_task(task, tables.read_load)
         throttle.before_chunk()
+        if progress.order.verifies and (
+            is_in_one_snapshot(progress.order.plan.key) or progress.order.HasField("focus")
+        ):
+            self._whole_digest(task)
+            return
         size = self._size_of(progress)
         allowed = throttle.most_rows(self._config.dump.chunk_seconds, size.row_bytes)
         most = max(1, int(min(size.rows, allowed)))
@@ -127,11 +153,53 @@ class SnapshotReading:
         is_last = count < limit
         end = part.upper if is_last else rows.upper
         sent = SentChunk(task.number, part.number, part.cursor, end, is_last, count)
-        message = _chunk_end(task, sent, rows, low, seconds)
+        message = _chunk_end(task, sent, rows.source_bytes, low, seconds)
         if digest is not None:
             message.digest.CopyFrom(digest)
         if not self._scheduler.chunk_read(task, sent, gsn, tables.in_the_log(high), message):
             self.give_up(task)
+
+    def _whole_digest(self, task: SnapshotTask) -> None:
+        """The only chunk of a verification that reads its table in one snapshot, or the ranges of a focus."""
+        progress, tables = task.progress, self.tables
+        assert task.part is not None
+        began = time.monotonic()
+        reading = self._one_snapshot if is_in_one_snapshot(progress.order.plan.key) else self._focus_ranges
+        try:
+            message, source_bytes, low, high, gsn = reading(task)
+        except KeyUnordered as unordered:
+            raise unverifiable(self._config.name, progress.table, str(unordered)) from unordered
+        rows = sum(leaf.rows for leaf in message.leaves)
+        sent = SentChunk(task.number, task.part.number, task.part.cursor, "", True, rows)
+        end = _chunk_end(task, sent, source_bytes, low, time.monotonic() - began)
+        end.digest.CopyFrom(message)
+        if not self._scheduler.chunk_read(task, sent, gsn, tables.in_the_log(high), end):
+            self.give_up(task)
+
+    def _one_snapshot(self, task: SnapshotTask) -> _Digested:
+        table, order = task.progress.table, task.progress.order
+        key = order.plan.key[1:]
+        digest = FocusDigest(key, order.focus) if order.HasField("focus") else BucketDigest(key)
+        with self.tables.snapshot(table) as shown:
+            gsn = self._watermark(task, shown)
+            rows = self.tables.read_table(table, self._received(task))
+            for batch in self._metered(task, rows):
+                digest.add(batch)
+        return digest.message(), rows.source_bytes, shown, shown, gsn
+
+    def _focus_ranges(self, task: SnapshotTask) -> _Digested:
+        table, order = task.progress.table, task.progress.order
+        key, source_bytes = tuple(order.plan.key), 0
+        digest = FocusDigest(key, order.focus)
+        with self.tables.chunk(table) as low:
+            gsn = self._watermark(task, low)
+            for part in order.focus.ranges:
+                rows = self.tables.read_chunk(table, key, part.lower, part.upper, MOST_FOCUS_ROWS, self._received(task))
+                for batch in self._metered(task, rows):
+                    digest.add(batch, part)
+                source_bytes += rows.source_bytes
+            high = self.tables.high()
+        return digest.message(), source_bytes, low, high, gsn
 
     def _unchunked(self, task: SnapshotTask) -> None:
         progress, tables = task.progress, self.tables
@@ -144,7 +212,7 @@ class SnapshotReading:
             rows = tables.read_table(progress.table, self._received(task))
             count = self._send(task, rows)
         sent = SentChunk(task.number, ONLY_RANGE, "", "", True, count)
-        message = _chunk_end(task, sent, rows, shown, time.monotonic() - began)
+        message = _chunk_end(task, sent, rows.source_bytes, shown, time.monotonic() - began)
         if not self._scheduler.unchunked_read(task, sent, tables.in_the_log(shown), message):
             self.give_up(task)
 
@@ -243,7 +311,7 @@ class SnapshotReading:
 
 
 def _chunk_end(
-    task: SnapshotTask, sent: SentChunk, rows: Rows, shown: Position, seconds: float
+    task: SnapshotTask, sent: SentChunk, source_bytes: int, shown: Position, seconds: float
 ) -> snapshot_pb2.ChunkEnd:
     return snapshot_pb2.ChunkEnd(
         dump=task.progress.dump,
@@ -254,7 +322,7 @@ def _chunk_end(
         upper=sent.upper,
         last_of_range=sent.last_of_range,
         row_count=sent.rows,
-        source_bytes=rows.source_bytes,
+        source_bytes=source_bytes,
         read_at_us=time.time_ns() // 1000 - int(seconds * 1_000_000),
         read_us=int(seconds * 1_000_000),
         position=str(shown),

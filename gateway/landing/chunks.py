@@ -283,7 +283,10 @@ class ClientChunks:
 
 def _text_bytes(chunk: LandedChunk) -> int:
     digest = chunk.digest
-    of_digest = 100 * len(digest.leaves) + sum(len(name) + 100 for name, _ in digest.columns) if digest else 0
+    of_digest = 0
+    if digest is not None:
+        of_digest = sum(len(name) + 100 for name, _ in digest.columns)
+        of_digest += sum(100 + len(leaf.key) + 11 * len(leaf.columns) for leaf in digest.leaves)
     return len(chunk.lower) + len(chunk.upper) + len(chunk.position) + of_digest
 
 

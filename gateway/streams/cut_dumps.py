@@ -39,6 +39,8 @@ FILE_ENTRY_BYTES = 500
 #: for each leaf and each column of a digest
 LEAF_ENTRY_BYTES = 200
 NAME_ENTRY_BYTES = 100
+#: ... and of a leaf's column
+HASH_ENTRY_BYTES = 11
 DOING = "reading a cut's dumps"
 
 
@@ -55,6 +57,7 @@ class NamedChunks:
         bounds = sum(len(chunk.lower) + len(chunk.upper) + len(chunk.position) for chunk in self.landed)
         digests = [chunk.digest for chunk in self.landed if chunk.digest is not None]
         bounds += sum(LEAF_ENTRY_BYTES * len(each.leaves) + NAME_ENTRY_BYTES * len(each.columns) for each in digests)
+        bounds += sum(len(leaf.key) + HASH_ENTRY_BYTES * len(leaf.columns) for each in digests for leaf in each.leaves)
         return bounds + FILE_ENTRY_BYTES * (len(self.landed) + len(self.files))
 
 

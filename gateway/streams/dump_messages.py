@@ -31,7 +31,7 @@ from menura.v1.snapshot_pb2 import (
 from gateway.errors import NOTHING_LOST, PayloadInvalid
 from gateway.landing.chunks import WHOLE
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, DumpSeen, KeyRange
-from gateway.wire.digest import landed_digest
+from gateway.wire.digest import focus_message, landed_digest
 from gateway.wire.translation import table_name
 
 #: a key has at most 3,072 bytes, and a text of it several characters a byte
@@ -59,6 +59,7 @@ def desired_dumps(desired: DumpsDesired, next_chunk: Callable[[DumpDesired], int
                 next_chunk=next_chunk(order),
                 begins_in_seconds=order.begins_in_seconds,
                 verifies=order.verifies,
+                focus=focus_message(order.focus) if order.focus is not None else None,
             )
             for order in desired.dumps
         ],
@@ -138,7 +139,7 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
         read_at_us=end.read_at_us,
         read_us=end.read_us,
         position=clean_text(end.position),
-        digest=landed_digest(end.digest, end.row_count) if order.verifies else None,
+        digest=landed_digest(end.digest, end.row_count, order.focus) if order.verifies else None,
     )
 
 

@@ -7,18 +7,20 @@ from itertools import pairwise
 
 from menura.bounds import MAX_INSTANT_US, MAX_KEY_COLUMNS, MAX_NAME_CHARS
 from menura.change_batch import MAX_TABLE_COLUMNS
-from menura.landing import LandedDigest, LandedLeaf
+from menura.key_texts import MOST_CHARACTERS
+from menura.landing import LandedDigest, LandedFocus, LandedLeaf, LandedRange
 from menura.types import ARROW_TYPES, decimal_digits
-from menura.v1.snapshot_pb2 import Digest
+from menura.v1.snapshot_pb2 import Digest, Focus, FocusRange
 
 from gateway.errors import NOTHING_LOST, PayloadInvalid
 
 #: of one chunk; an agent's leaves have 16,384 rows
 MAX_LEAVES = 4096
+WHOLE_HASH_BITS = 64
 
 
-def landed_digest(digest: Digest, rows: int) -> LandedDigest:
-    """`rows`: how many the chunk is said to have. Raises `PayloadInvalid`."""
+def landed_digest(digest: Digest, rows: int, focus: LandedFocus | None = None) -> LandedDigest:
+    """`rows`: how many the chunk is said to have; `focus`: of its order. Raises `PayloadInvalid`."""
     columns = tuple((column.name, column.arrow_format) for column in digest.columns)
     names = [name for name, _ in columns]
     if len(names) > MAX_TABLE_COLUMNS + 1 or len(set(names)) != len(names):
@@ -27,20 +29,59 @@ def landed_digest(digest: Digest, rows: int) -> LandedDigest:
         raise _invalid("a column with an impossible name")
     if any(format_ not in ARROW_TYPES and decimal_digits(format_) is None for _, format_ in columns):
         raise _invalid("a column of a type that no source type has")
-    if not 0 < len(digest.key) <= MAX_KEY_COLUMNS or len(set(digest.key)) != len(digest.key):
+    if len(digest.key) > MAX_KEY_COLUMNS or len(set(digest.key)) != len(digest.key):
         raise _invalid(f"a key of {len(digest.key)} columns")
     if rows and not set(digest.key) <= set(names):
         raise _invalid("a key with a column that was not hashed")
-    leaves = tuple(LandedLeaf(tuple(leaf.upper), leaf.rows, leaf.first_sum, leaf.second_sum) for leaf in digest.leaves)
-    _check_leaves(leaves, len(digest.key), rows)
-    return LandedDigest(columns, tuple(digest.key), leaves)
+    if not digest.bits and not digest.key:
+        raise _invalid("ranges of no key")
+    within = landed_focus(digest.within) if digest.HasField("within") else None
+    if within != focus or digest.bits > WHOLE_HASH_BITS or (within is not None and not digest.bits):
+        raise _invalid("leaves of other rows than were asked for")
+    leaves = tuple(
+        LandedLeaf(tuple(leaf.upper), leaf.rows, leaf.first_sum, leaf.second_sum, leaf.key, tuple(leaf.columns))
+        for leaf in digest.leaves
+    )
+    _check_rows(leaves, rows, len(columns) if digest.bits == WHOLE_HASH_BITS else 0)
+    if digest.bits:
+        _check_buckets(leaves)
+    else:
+        _check_ranges(leaves, len(digest.key))
+    return LandedDigest(columns, tuple(digest.key), leaves, digest.bits, within)
 
 
-def _check_leaves(leaves: tuple[LandedLeaf, ...], key_columns: int, rows: int) -> None:
-    if not 0 < len(leaves) <= MAX_LEAVES:
+def landed_focus(focus: Focus) -> LandedFocus:
+    ranges = tuple(LandedRange(each.lower, each.upper, tuple(each.above), tuple(each.up_to)) for each in focus.ranges)
+    return LandedFocus(ranges, focus.bits, tuple(focus.buckets))
+
+
+def focus_message(focus: LandedFocus) -> Focus:
+    ranges = [
+        FocusRange(lower=each.lower, upper=each.upper, above=each.above, up_to=each.up_to) for each in focus.ranges
+    ]
+    return Focus(ranges=ranges, bits=focus.bits, buckets=focus.buckets)
+
+
+def _check_rows(leaves: tuple[LandedLeaf, ...], rows: int, columns: int) -> None:
+    """`columns`: whose hashes a leaf may have."""
+    if len(leaves) > MAX_LEAVES:
         raise _invalid(f"{len(leaves)} leaves")
     if any(leaf.rows > MAX_INSTANT_US for leaf in leaves) or sum(leaf.rows for leaf in leaves) != rows:
         raise _invalid(f"leaves whose rows are not the chunk's {rows}")
+    if any(len(leaf.columns) not in (0, columns) for leaf in leaves):
+        raise _invalid(f"a leaf with hashes of other columns than its {columns}")
+    if any(len(leaf.key) > (MOST_CHARACTERS if columns else 0) or "\0" in leaf.key for leaf in leaves):
+        raise _invalid("a key that is too long, or of no row")
+
+
+def _check_buckets(leaves: tuple[LandedLeaf, ...]) -> None:
+    if any(len(leaf.upper) != 1 for leaf in leaves) or len({leaf.upper for leaf in leaves}) != len(leaves):
+        raise _invalid("leaves that are no buckets of their own")
+
+
+def _check_ranges(leaves: tuple[LandedLeaf, ...], key_columns: int) -> None:
+    if not leaves:
+        raise _invalid("0 leaves")
     bounds = [leaf.upper for leaf in leaves]
     if bounds[-1] or any(len(bound) != key_columns for bound in bounds[:-1]):
         raise _invalid("leaves that do not end with a key, or a last one that does")

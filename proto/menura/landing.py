@@ -19,7 +19,7 @@ landing. Numbers of entries, cuts and rows count within one landing alone. Whoev
 too, and refuses another landing's. Its `format` says where the landing's entries lie, for as long as it is there: entry
 N in the folder N // 1000 of `log`; up to format 8, and without landing.json, in `log` itself.
 
-An entry, format 10 (times in microseconds since the epoch, UTC)::
+An entry, format 11 (times in microseconds since the epoch, UTC)::
 
     {"format": 10, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
      "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
@@ -59,7 +59,9 @@ over them, wherever in the log those stand.
 gateway does not know it: who has not applied that cut lacks rows of the table.
 A chunk of a verification has no file, and a `digest` of what its rows were, as in menura.v1.Digest:
 `{"columns": [["id", "l"], ["name", "u"]], "key": ["id"], "leaves": [{"upper": [700], "rows": 200, "first_sum": -9,
-"second_sum": 8}, {"upper": [], ...}]}`; it changes no row. Format 9 has no `digest`.
+"second_sum": 8, "key": "", "columns": []}, {"upper": [], ...}], "bits": 0, "within": null}`; it changes no row.
+Format 10 has digests of ranges alone, without `bits`, `within`, and leaves without `key` and `columns`.
+Format 9 has no `digest`.
 Format 8 differs in where entries lie alone.
 Format 7 has no `landing` and no `fences`, and its files neither `previous_cut` nor `plain_bytes`.
 Format 6 has `collations` of foreign keys in the words of their source; see `decode_foreign_key`.
@@ -85,8 +87,8 @@ from menura.naming import TableName, path_segment
 from menura.stores.address import absolute
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 10
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+FORMAT = 11
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 #: from this format of landing.json on, entries lie in folders
 FOLDERS_FORMAT = 9
 ENTRIES_PER_FOLDER = 1_000
@@ -200,23 +202,52 @@ class LandedEvent:
 
 @dataclass(frozen=True, slots=True)
 class LandedLeaf:
-    """Rows of a chunk up to a key, as `menura.row_hash` sums them; the last leaf's ends with its chunk."""
+    """Rows of a chunk up to a key, as `menura.row_hash` sums them; the last leaf's ends with its chunk.
+
+    Of a digest with buckets `upper` is the bucket.
+    """
 
     upper: tuple[int, ...]
     rows: int
     first_sum: int
     second_sum: int
+    #: of a bucket of one hash: the key as text, and the columns' hashes
+    key: str = ""
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LandedRange:
+    """See menura.v1.FocusRange."""
+
+    lower: str
+    upper: str
+    above: tuple[int, ...]
+    up_to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFocus:
+    """See menura.v1.Focus."""
+
+    ranges: tuple[LandedRange, ...] = ()
+    bits: int = 0
+    buckets: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LandedDigest:
-    """What stands for the rows of a chunk of a verification."""
+    """What stands for the rows of a chunk of a verification; see menura.v1.Digest."""
 
     #: landed names and Arrow C format strings, in the order in which they were hashed
     columns: tuple[tuple[str, str], ...]
-    #: of the key's columns, which are integers
+    #: of the key's columns; without buckets these are integers
     key: tuple[str, ...]
     leaves: tuple[LandedLeaf, ...]
+    #: 0: leaves are ranges
+    bits: int = 0
+    #: the digest is of these rows alone
+    within: LandedFocus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,9 +498,23 @@ def decode_chunk(facts: dict[str, Any]) -> LandedChunk:
     digest = facts.get("digest")
     if digest is None:
         return LandedChunk(**facts)
-    leaves = tuple(LandedLeaf(**{**leaf, "upper": tuple(leaf["upper"])}) for leaf in digest["leaves"])
+    leaves = tuple(
+        LandedLeaf(**{**leaf, "upper": tuple(leaf["upper"]), "columns": tuple(leaf.get("columns", ()))})
+        for leaf in digest["leaves"]
+    )
     columns = tuple((str(name), str(format_)) for name, format_ in digest["columns"])
-    return LandedChunk(**{**facts, "digest": LandedDigest(columns, tuple(map(str, digest["key"])), leaves)})
+    within = decode_focus(digest["within"]) if digest.get("within") is not None else None
+    made = LandedDigest(columns, tuple(map(str, digest["key"])), leaves, int(digest.get("bits", 0)), within)
+    return LandedChunk(**{**facts, "digest": made})
+
+
+def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
+    """From its `asdict`; raises KeyError or TypeError for another document."""
+    ranges = tuple(
+        LandedRange(str(each["lower"]), str(each["upper"]), tuple(each["above"]), tuple(each["up_to"]))
+        for each in facts["ranges"]
+    )
+    return LandedFocus(ranges, int(facts["bits"]), tuple(facts["buckets"]))
 
 
 def decode_event(facts: dict[str, Any]) -> LandedEvent:

@@ -5,5 +5,6 @@ from typing import Final
 #: of menura.v1; an agent's Hello names it, and a gateway refuses any other. 2: positions are kind, text and token;
 #: 3: values in events are literals of menura.types; 4: large messages in parts, credit in bytes before compression; 5:
 #: keys say how texts compare, without a server's words; 6: a cartography may say
-#: differences, the control plane configures sources; 7: chunks may be digests
-PROTOCOL_VERSION: Final = 7
+#: differences, the control plane configures sources; 7: chunks may be digests; 8: digests of
+#: buckets, and of rows that differed
+PROTOCOL_VERSION: Final = 8

@@ -1,7 +1,8 @@
 """The hash of a row, the same over a source's columns and over the lake's: Spark SQL's `xxhash64` of canonical columns.
 
 Comes in: an Arrow struct array by its PyCapsule protocol, of the types of `menura.types`. Goes out: two hashes of each
-row, or their sums modulo 2^64 for each leaf, which is any set of rows. Sums don't depend on the order of rows, and
+row, or their sums modulo 2^64 for each leaf, which is any set of rows; and what tells rows apart: the hash of a key's
+columns, their values as texts. Sums don't depend on the order of rows, and
 they can be added. Nothing is durable.
 
 A row's hashes are what Spark SQL says of the columns in the lake's types (`menura.types.lake_format`)::
@@ -23,6 +24,9 @@ ts                 a long of microseconds
 
 The arrays are those of this process (the agent's core, pyarrow): their lengths are not hostile.
 """
+
+from datetime import date, datetime, timedelta
+from decimal import Context, Decimal
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -65,6 +69,10 @@ cdef enum Form:
     FORM_SHORT_DECIMAL
     FORM_LONG_DECIMAL
 
+DIGITS = Context(prec=76)
+_DAY = date(1970, 1, 1)
+_MOMENT = datetime(1970, 1, 1)
+
 _FORMS = {
     "c": FORM_INT8, "C": FORM_UINT8, "s": FORM_INT16, "S": FORM_UINT16, "i": FORM_INT32, "I": FORM_UINT32,
     "l": FORM_INT64, "L": FORM_UINT64, "f": FORM_FLOAT, "g": FORM_DOUBLE, "u": FORM_BYTES, "z": FORM_BYTES,
@@ -87,6 +95,21 @@ cdef int form_of(str format_) except -1:
     if not format_.startswith("d:") or len(digits) != 2:
         raise ValueError(f"no row hash of a column of the Arrow format {format_!r}")
     return FORM_SHORT_DECIMAL if int(digits[0]) <= LONG_DIGITS else FORM_LONG_DECIMAL
+
+
+def date_text(days):
+    """A date, or days since 1970 where no calendar of Python's has it."""
+    try:
+        return (_DAY + timedelta(days=days)).isoformat()
+    except OverflowError:
+        return f"{days} days"
+
+
+def moment_text(microseconds):
+    try:
+        return (_MOMENT + timedelta(microseconds=microseconds)).isoformat(" ")
+    except OverflowError:
+        return f"{microseconds} us"
 
 
 @cython.final
@@ -184,6 +207,80 @@ cdef class HashedRows:
                 memcpy(seconds + at * 8, hashed[1], rows * 8)
                 at += rows
         return first, second
+
+    def key_hashes(self, columns):
+        """Of each row the hash of these columns (by place), which passes over NULL, as a buffer of int64."""
+        found = bytearray(self.length * 8)
+        cdef uint8_t* hashes = found
+        cdef int64_t at = 0
+        cdef int64_t rows, i
+        cdef int place
+        cdef uint64_t hashed[2][BLOCK_ROWS]
+        places_of_all = list(columns)
+        for column in places_of_all:
+            if not 0 <= column < self._count:
+                raise ValueError(f"column {column} of {self._count}")
+        while at < self.length:
+            rows = min(<int64_t> BLOCK_ROWS, self.length - at)
+            for i in range(rows):
+                hashed[0][i] = FIRST
+            for column in places_of_all:
+                place = column
+                with nogil:
+                    hash_column(&self._columns[place], at, rows, hashed[0], hashed[1])
+            memcpy(hashes + at * 8, hashed[0], rows * 8)
+            at += rows
+        return found
+
+    def column_hashes(self, int64_t row):
+        """The lowest 32 bits of the hash of each column's value in a row; 0 for NULL."""
+        cdef uint64_t hashed[2][1]
+        cdef int at
+        if not 0 <= row < self.length:
+            raise ValueError("a row that is not there")
+        found = []
+        for at in range(self._count):
+            hashed[0][0] = FIRST
+            if is_valid(&self._columns[at], row):
+                hash_column(&self._columns[at], row, 1, hashed[0], hashed[1])
+                found.append(<uint32_t> hashed[0][0])
+            else:
+                found.append(0)
+        return found
+
+    def texts(self, columns, int64_t row):
+        """The values of these columns (by place) in a row as texts, the same for the same values; None for NULL."""
+        if not 0 <= row < self.length:
+            raise ValueError("a row that is not there")
+        return tuple([self._text(column, row) for column in columns])
+
+    cdef object _text(self, int column, int64_t row):
+        if not 0 <= column < self._count:
+            raise ValueError(f"column {column} of {self._count}")
+        cdef Hashed* of = &self._columns[column]
+        cdef int64_t at = of.offset + row
+        cdef const int32_t* offsets = <const int32_t*> of.values
+        format_ = self._described[column][1]
+        if not is_valid(of, row):
+            return None
+        if of.form == FORM_BYTES:
+            value = (<const char*> of.text)[offsets[at]:offsets[at + 1]]
+            return value.decode() if format_ == "u" else value.hex()
+        if of.form == FORM_UINT64:
+            return str((<const uint64_t*> of.values)[at])
+        if of.form == FORM_FLOAT:
+            return repr((<const float*> of.values)[at])
+        if of.form == FORM_DOUBLE:
+            return repr((<const double*> of.values)[at])
+        if of.form == FORM_BOOL:
+            return "true" if of.values[at >> 3] >> (at & 7) & 1 else "false"
+        if of.form == FORM_DATE:
+            return date_text((<const int32_t*> of.values)[at])
+        if of.form == FORM_SHORT_DECIMAL or of.form == FORM_LONG_DECIMAL:
+            unscaled = int.from_bytes((<const char*> of.values)[at * 16:at * 16 + 16], "little", signed=True)
+            return str(Decimal(unscaled).scaleb(-int(format_[2:].split(",")[1]), DIGITS))
+        number = <int64_t> long_of(of.form, of.values, at)
+        return moment_text(number) if format_.startswith("ts") else str(number)
 
     def sums(self, int64_t begin=0, int64_t end=-1):
         """How many rows there are from `begin` on, before `end`, and the sums of both hashes as int64."""

@@ -10,6 +10,10 @@ done again, whose tables may be further then: such chunks are unknown.
 
 A table is equal when its chunks follow each other from the key's beginning to its end, and each is equal. It is void
 when its sync began anew or stopped, or another verification of it began; unknown when a chunk is, or is missing.
+
+A table with leaves that differ is unknown: its verdict has the focus with which they are to be read again, in another
+verification (`suspected`, which the control plane hears). That one's leaves are smaller, until they are rows. Only if
+rows differ then the table does; where nothing does any more, nothing is known.
 """
 
 import json
@@ -17,11 +21,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from menura.landing import LandedFocus, LandedRange, decode_focus
 from menura.stores.options import delta_options
 
 from spark_sink.errors import SinkError
@@ -37,6 +42,9 @@ RETRY_SECONDS = 30.0
 FINISH_SECONDS = 600.0
 
 STARTED, ENDED = "VERIFICATION_STARTED", "VERIFIED"
+#: of those that differ, which are read again
+MOST_LEAVES = 16
+HEALED = "leaves of it differed, and did not when their rows were read again: verify it once more"
 _GIVEN_UP_BY = {
     "SYNC_STARTED": "the table's sync began anew",
     "SYNC_STOPPED": "the table's sync stopped",
@@ -58,6 +66,8 @@ class _Verification:
     #: position and cut of its end
     ended: tuple[str, int] | None = None
     is_over: bool = False
+    #: what is to be read again; with the verdict that it is suspected
+    focus: LandedFocus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,11 @@ class Verifications:
             logger.warning("verifications of before are not known error=%s", type(failed).__name__)
         self._thread = threading.Thread(target=self._run, name="verifications", daemon=True)
         self._thread.start()
+
+    def suspected(self) -> Mapping[TableId, tuple[str, LandedFocus]]:
+        """Tables of which leaves are to be read again, after which verification."""
+        with self._moved:
+            return {table: (held.name, held.focus) for table, held in self._of.items() if held.focus is not None}
 
     def stop(self, seconds: float, *, finish: bool = False) -> None:
         """Leave what is due to the next start; `finish`: wait for it first, as long as that makes sense."""
@@ -224,6 +239,8 @@ class Verifications:
             finding, rows = conclusion([(due, finding) for due, finding in held.found.values() if finding is not None])
             assert held.ended is not None
             position, cut = held.ended
+            if finding.verdict is Verdict.UNKNOWN and finding.leaves:
+                held.focus = focus_of(held.found.values())
         self._over(table, held, cut, position, rows, finding)
         words = "table verified table=%s verdict=%s rows=%d reason=%s"
         logger.info(words, table, finding.verdict.value, rows, finding.reason or "none")
@@ -231,7 +248,8 @@ class Verifications:
     def _over(
         self, table: TableId, held: _Verification, cut: int, position: str, rows: int | None, finding: Finding
     ) -> None:
-        self.records.record([table_row(table, held.name, held.gsn, cut, position, rows, finding)])
+        row = table_row(table, held.name, held.gsn, cut, position, rows, finding, held.focus)
+        self.records.record([row])
         held.is_over = True
         self.records.forget_chunks(held.name)
 
@@ -245,6 +263,7 @@ class Verifications:
                 if held is None or held.name != row["verification"]:
                     held = self._of[table] = _Verification(row["verification"], row["gsn"])
                 held.is_over = row["verdict"] != DUE
+                held.focus = decode_focus(json.loads(row["focus"])) if row.get("focus") else None
                 held.ended = (row["position"], row["cut"]) if row["position"] else held.ended
                 continue
             if held is None or held.name != row["verification"]:
@@ -272,6 +291,8 @@ def conclusion(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[Finding, int]
     verdicts: list[Finding] = []
     while lower in by_lower:
         chunk, finding = by_lower.pop(lower)
+        if finding.verdict is Verdict.EQUAL and chunk.digest is not None and chunk.digest.within is not None:
+            finding = Finding(Verdict.UNKNOWN, HEALED, finding.lake_rows)
         verdicts.append(finding)
         rows, lake_rows, lower = rows + chunk.rows, lake_rows + finding.lake_rows, chunk.upper
         if not lower:
@@ -283,9 +304,24 @@ def conclusion(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[Finding, int]
 
 
 def _worst(verdicts: Sequence[Finding], lake_rows: int) -> Finding:
+    """The least certain one, but for differences: these are looked for before what is not known."""
     for verdict in (Verdict.DIFFERS, Verdict.VOID, Verdict.UNKNOWN):
         of_kind = [finding for finding in verdicts if finding.verdict is verdict]
         if of_kind:
+            of_kind.sort(key=lambda finding: not finding.leaves)
             leaves = tuple(leaf for finding in of_kind for leaf in finding.leaves)
-            return Finding(verdict, of_kind[0].reason, lake_rows, leaves)
+            rows = tuple(row for finding in of_kind for row in finding.rows)
+            return Finding(verdict, of_kind[0].reason, lake_rows, leaves, rows)
     return Finding(Verdict.EQUAL, "", lake_rows)
+
+
+def focus_of(found: Iterable[tuple[DueChunk, Finding | None]]) -> LandedFocus:
+    """What is to be read again: the first of the leaves that differ."""
+    chunks = [(due.digest.chunk, finding) for due, finding in found if finding is not None and finding.leaves]
+    leaves = [(chunk, leaf) for chunk, finding in chunks for leaf in finding.leaves][:MOST_LEAVES]
+    buckets = tuple(leaf.bucket for _, leaf in leaves if leaf.bits)
+    if buckets:
+        chunk, first = leaves[0]
+        within = chunk.digest.within if chunk.digest is not None else None
+        return LandedFocus(within.ranges if within is not None else (), first.bits, buckets)
+    return LandedFocus(tuple(LandedRange(chunk.lower, chunk.upper, leaf.lower, leaf.upper) for chunk, leaf in leaves))

@@ -11,27 +11,35 @@ differs only if no choice of the transactions that changed it leads to the sourc
 a leaf that very many transactions have changed, or one of which the log lacks the values before it, or with rows that
 lack values.
 
-The lake's values are compared in the lake's types. Where the source's type is narrower, a column is brought to it only
-if that loses nothing; if it does, the rows are not the source's.
+The lake's values are compared in the source's types. A row with a value that these don't hold is not the source's.
+
+Leaves that differ are read again, in another chunk, until each is a row (`leaves.WHOLE_HASH_BITS`): then what differs
+is named by its key, and by its columns where both sides have the row and nothing has changed it in the meantime.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, UNREPRESENTABLE, ChangeType, source_column
-from menura.landing import LandedChunk, LandedDigest
-from menura.naming import lake_column
-from menura.row_hash import HashedRows
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, ChangeType, source_column
+from menura.key_texts import key_text
+from menura.landing import LandedChunk
 
 from spark_sink.lake.delta_table import quoted, scan, schema_of
+from spark_sink.lake.leaves import (
+    WHOLE_HASH_BITS,
+    BucketLeaves,
+    Hashing,
+    Incomparable,
+    Key,
+    RangeLeaves,
+    key_of,
+)
 from spark_sink.lake.tail import Rows, rows_of
-from spark_sink.landed.lake_schema import format_type
 from spark_sink.landed.landed_file import OWN_PREFIX
 from spark_sink.work import TableId
 
@@ -41,13 +49,15 @@ WRAP = 1 << 64
 
 #: of a leaf of which every choice is tried
 MOST_TRANSACTIONS = 20
+#: of a chunk, since it was read; all of them are in memory
+MOST_CHANGES = 2_000_000
 
 _UNKNOWN = "_menura_unknown"
 _UNCLEAR = "rows changed in the meantime, and which of the transactions were seen can't be told"
 _LACKING = "rows of the lake lack values that no change has brought yet"
+SUSPECTED = "leaves of it differ, and which of their rows do is to be read"
 _KINDS = ", ".join(f"'{kind}'" for kind in ChangeType.__members__)
 
-Key = tuple[int, ...]
 #: rows, and the sums of both hashes modulo 2^64
 Sums = tuple[int, int, int]
 #: of one transaction, by leaf; None: the log lacks values from before it
@@ -57,21 +67,38 @@ NOTHING: Sums = (0, 0, 0)
 
 class Verdict(StrEnum):
     EQUAL = "equal"
+    #: rows of it do, in two readings of the source
     DIFFERS = "differs"
     #: it had to be given up
     VOID = "void"
-    #: the lake or the log does not have all that would tell
+    #: the lake or the log does not have all that would tell; with leaves: they differ, and their rows are to be read
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class DifferingLeaf:
-    """Keys above `lower` up to and with `upper`; empty: without bound."""
+    """Keys above `lower` up to and with `upper`, empty: without bound; or with `bits` those of a bucket."""
 
     lower: Key
     upper: Key
     source_rows: int
     lake_rows: int
+    bits: int = 0
+    bucket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingRow:
+    """A row that only one side has, or that they have more or less often or with other values."""
+
+    #: its key's values as texts, a JSON array; '' of a table without a key
+    key: str
+    #: of its key, or of all of it where there is none
+    hash: int
+    source_rows: int
+    lake_rows: int
+    #: that differ; none where one side lacks the row, or where that can't be told
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,87 +107,63 @@ class Finding:
     reason: str = ""
     lake_rows: int = 0
     leaves: tuple[DifferingLeaf, ...] = ()
-
-
-class Incomparable(Exception):
-    """Says why nothing can be told of the chunk."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How the lake's rows are hashed as the source's were."""
-
-    digest: LandedDigest
-    lower: Key
-    upper: Key
-
-    @property
-    def names(self) -> list[str]:
-        """The lake's, in the order of the digest's columns."""
-        return [
-            name if name == UNREPRESENTABLE else lake_column(source_column(name)) for name, _ in self.digest.columns
-        ]
-
-    @property
-    def key(self) -> list[str]:
-        return [lake_column(source_column(name)) for name in self.digest.key]
-
-    @property
-    def bounds(self) -> list[Key]:
-        """Where leaves end, but the last."""
-        return [leaf.upper for leaf in self.digest.leaves[:-1]]
-
-    def leaf_bounds(self, leaf: int) -> tuple[Key, Key]:
-        ends = [self.lower, *self.bounds, self.upper]
-        return ends[leaf], ends[leaf + 1]
+    rows: tuple[DifferingRow, ...] = ()
 
 
 def compare(
     table: TableId, chunk: LandedChunk, last_gsn: int, current: DeltaTable | None, changelog: DeltaTable | None
 ) -> Finding:
     """`last_gsn`: of the cut that named the chunk, at whose end the tables are opened; None: there is none yet."""
-    assert chunk.digest is not None
     try:
-        key_columns = len(chunk.digest.key)
-        plan = _Plan(chunk.digest, key_of(chunk.lower, key_columns), key_of(chunk.upper, key_columns))
+        leaves = leaves_of(chunk)
         rows = rows_of(table, current, changelog) if current is not None else None
-        return _Comparison(plan, chunk.gsn, last_gsn, rows, changelog).finding()
+        return _Comparison(leaves, chunk.gsn, last_gsn, rows, changelog).finding()
     except Incomparable as why:
         return Finding(Verdict.UNKNOWN, str(why))
 
 
-def key_of(bound: str, columns: int) -> Key:
-    """The numbers of a bound as a source writes it, without how it is ordered; none without a bound.
+def leaves_of(chunk: LandedChunk) -> RangeLeaves | BucketLeaves:
+    """Raises `Incomparable`."""
+    assert chunk.digest is not None
+    hashing = Hashing(chunk.digest)
+    if chunk.digest.bits:
+        return BucketLeaves(hashing)
+    columns = len(chunk.digest.key)
+    return RangeLeaves(hashing, key_of(chunk.lower, columns), key_of(chunk.upper, columns))
 
-    >>> key_of('["7","-9","#ab12"]', 2), key_of("", 2)
-    ((7, -9), ())
-    """
-    try:
-        found = tuple(int(text) for text in json.loads(bound)[:columns]) if bound else ()
-    except (ValueError, TypeError) as wrong:
-        raise Incomparable("a bound of the chunk is no key of integers") from wrong
-    if found and len(found) != columns:
-        raise Incomparable("a bound of the chunk has other columns than its key")
-    return found
+
+@dataclass(slots=True)
+class _Seen:
+    """A row of the lake, where leaves are rows."""
+
+    key: str
+    columns: tuple[int, ...]
 
 
 @dataclass(slots=True)
 class _Comparison:
-    plan: _Plan
+    leaves: RangeLeaves | BucketLeaves
     gsn: int
     last_gsn: int
     #: of the current state, with its tail
     rows: Rows | None
     changelog: DeltaTable | None
+    #: by leaf
+    _seen: dict[int, _Seen] = field(default_factory=dict)
+
+    @property
+    def hashing(self) -> Hashing:
+        return self.leaves.hashing
 
     def finding(self) -> Finding:
         held, lacking = self._held()
-        source = [(leaf.rows, leaf.first_sum % WRAP, leaf.second_sum % WRAP) for leaf in self.plan.digest.leaves]
+        changes = self._changes() if self._source(len(held)) != held else None
+        effects = self._effects(changes) if changes is not None else []
+        source = self._source(self.leaves.count)
+        held += _nothing(self.leaves.count - len(held))
         lake_rows = sum(rows for rows, _, _ in held)
         pairs = enumerate(zip(held, source, strict=True))
         differences = {leaf: _minus(ours, theirs) for leaf, (ours, theirs) in pairs if ours != theirs}
-        changes = self._changes() if differences else None
-        effects = self._effects(changes) if changes is not None else []
         if _are_of_one_moment(differences, effects):
             return Finding(Verdict.EQUAL, lake_rows=lake_rows)
         certain = [
@@ -168,30 +171,72 @@ class _Comparison:
             for leaf, difference in differences.items()
             if leaf not in lacking and not _may_make_up(difference, [each[leaf] for each in effects if leaf in each])
         ]
+        if self._is_misplaced(lacking, effects):
+            certain = []
         if not certain:
             return Finding(Verdict.UNKNOWN, _LACKING if lacking.issuperset(differences) else _UNCLEAR, lake_rows)
-        leaves = tuple(DifferingLeaf(*self.plan.leaf_bounds(leaf), source[leaf][0], held[leaf][0]) for leaf in certain)
-        return Finding(Verdict.DIFFERS, "rows differ", lake_rows, leaves)
+        if self.hashing.digest.bits >= WHOLE_HASH_BITS:
+            changed = {leaf for each in effects for leaf in each}
+            rows = tuple(self._row(leaf, source[leaf][0], held[leaf][0], leaf in changed) for leaf in certain)
+            return Finding(Verdict.DIFFERS, "rows differ", lake_rows, rows=rows)
+        leaves = tuple(self._leaf(leaf, source[leaf][0], held[leaf][0]) for leaf in certain)
+        return Finding(Verdict.UNKNOWN, SUSPECTED, lake_rows, leaves)
+
+    def _is_misplaced(self, lacking: set[int], effects: Sequence[Effect]) -> bool:
+        """Rows that are known by all of their values, and lack some, may be of any leaf."""
+        has_key = not self.hashing.digest.bits or self.hashing.digest.key
+        return not has_key and (bool(lacking) or any(None in each.values() for each in effects))
+
+    def _source(self, count: int) -> list[Sums]:
+        """Of each leaf, with those that only the lake has."""
+        digest = self.hashing.digest
+        source = [(leaf.rows, leaf.first_sum % WRAP, leaf.second_sum % WRAP) for leaf in digest.leaves]
+        return source + _nothing(count - len(source))
+
+    def _leaf(self, leaf: int, source_rows: int, lake_rows: int) -> DifferingLeaf:
+        if isinstance(self.leaves, RangeLeaves):
+            return DifferingLeaf(*self.leaves.bounds_of(leaf), source_rows, lake_rows)
+        return DifferingLeaf((), (), source_rows, lake_rows, self.hashing.digest.bits, self.leaves.buckets[leaf])
+
+    def _row(self, leaf: int, source_rows: int, lake_rows: int, has_changed: bool) -> DifferingRow:
+        assert isinstance(self.leaves, BucketLeaves)
+        digest, seen = self.hashing.digest, self._seen.get(leaf)
+        said = digest.leaves[leaf] if leaf < len(digest.leaves) else None
+        key = said.key if said is not None else seen.key if seen is not None else ""
+        columns: list[str] = []
+        if said is not None and seen is not None and said.columns and not has_changed:
+            pairs = zip(digest.columns, said.columns, seen.columns, strict=True)
+            columns = [source_column(name) for (name, _), theirs, ours in pairs if theirs != ours]
+        return DifferingRow(key, self.leaves.buckets[leaf], source_rows, lake_rows, tuple(columns))
 
     def _held(self) -> tuple[list[Sums], set[int]]:
         """The current state's sums by leaf, and the leaves with rows that lack values."""
-        sums = _nothing(len(self.plan.digest.leaves))
+        sums = _nothing(self.leaves.count)
         lacking: set[int] = set()
         if self.rows is None:
             return sums, lacking
         names = [name for name in self.rows.schema.names if not name.startswith(OWN_PREFIX)]
-        for found in _pieces(self.rows.tables(names, self._condition(self.rows.schema))):
-            inside = self._in_range(found)  # a tail's rows are of any range
-            rows = found if pc.all(inside, min_count=0).as_py() else found.filter(inside)
-            leaves = self._leaves_of(rows)
-            sums = _added(sums, self._sums(rows, leaves, len(sums)))
+        for found in _pieces(self.rows.tables(names, self.leaves.condition(self.rows.schema))):
+            rows = self.leaves.chosen(found)  # a tail's rows are any
+            leaves = self.leaves.of(rows)
+            sums = _added(sums, self._sums(rows, leaves, self.leaves.count))
             if ABSENT in rows.column_names:
                 lacking.update(leaves.filter(rows[ABSENT].is_valid()).to_pylist())
+            self._see(rows, leaves)
         return sums, lacking
+
+    def _see(self, rows: pa.Table, leaves: pa.ChunkedArray) -> None:
+        digest = self.hashing.digest
+        if digest.bits < WHOLE_HASH_BITS or not digest.key or not rows.num_rows or not digest.columns:
+            return
+        hashed, _ = self.hashing.columns(rows)
+        places = self.hashing.key_places()
+        for row, leaf in enumerate(leaves.to_pylist()):
+            self._seen[leaf] = _Seen(key_text(hashed, places, row), tuple(hashed.column_hashes(row)))
 
     def _effects(self, changes: pa.Table) -> list[Effect]:
         """What each transaction did to the sums of its leaves, in the log's order."""
-        of_rows = self._leaves_of(changes).to_pylist()
+        of_rows = self.leaves.of(changes).to_pylist()
         runs = groupby(enumerate(changes[TRANSACTION_ID].to_pylist()), key=lambda place: place[1])
         places: dict[tuple[int, int], int] = {}
         numbers = [
@@ -218,96 +263,44 @@ class _Comparison:
             f"{quoted(GSN)} > {self.gsn} AND {quoted(GSN)} <= {self.last_gsn}"
             f" AND {quoted(CHANGE_TYPE)} <> '{ChangeType.snapshot.name}'"
         )
-        condition = self._condition(schema_of(self.changelog))
-        found = self._logged("*", f"{between} AND {condition}")
+        condition = self.leaves.condition(schema_of(self.changelog))
+        found = self._logged("*", f"{between} AND ({condition}) LIMIT {MOST_CHANGES + 1}")
+        if found.num_rows > MOST_CHANGES:
+            raise Incomparable(f"it changed more than {MOST_CHANGES} times while it was read")
         removed = self._logged(quoted(GSN), f"{between} AND {quoted(CHANGE_TYPE)} NOT IN ({_KINDS}) LIMIT 1")
         if removed.num_rows:
             raise Incomparable("all rows of the table were removed in the meantime")
         is_before = f"{quoted(CHANGE_TYPE)} = '{ChangeType.update_preimage.name}'"
         before = self._logged(quoted(GSN), f"{between} AND {is_before}")[GSN]
-        changes = _judged(found.sort_by(GSN), before)
-        return changes.filter(self._in_range(changes))
+        if any(found[name].null_count for name in self.hashing.key):
+            raise Incomparable("the log lacks keys of rows that changed in the meantime")
+        return self.leaves.chosen(_judged(found.sort_by(GSN), before))
 
     def _logged(self, columns: str, condition: str) -> pa.Table:
         assert self.changelog is not None
         return scan(self.changelog, f"SELECT {columns} FROM t WHERE {condition}").read_all()  # noqa: S608  (numbers)
 
-    def _in_range(self, rows: pa.Table) -> pa.ChunkedArray:
-        inside: pa.ChunkedArray = rows[self.plan.key[0]].is_valid()
-        if self.plan.lower:
-            inside = pc.and_(inside, self._is_above(rows, self.plan.lower))
-        if self.plan.upper:
-            inside = pc.and_(inside, pc.invert(self._is_above(rows, self.plan.upper)))
-        return inside
-
-    def _is_above(self, rows: pa.Table, bound: Key) -> pa.ChunkedArray:
-        is_above: pa.ChunkedArray | None = None
-        for name, number in reversed(list(zip(self.plan.key, bound, strict=True))):
-            limit = pa.scalar(number, rows[name].type)
-            greater, equal = pc.greater(rows[name], limit), pc.equal(rows[name], limit)
-            is_above = greater if is_above is None else pc.or_(greater, pc.and_(equal, is_above))
-        assert is_above is not None
-        return is_above
-
-    def _condition(self, schema: pa.Schema) -> str:
-        """SQL for the chunk's keys. Raises `Incomparable` where the lake does not order them as numbers."""
-        for name in self.plan.key:
-            type_ = schema.field(name).type if name in schema.names else None
-            if type_ is None or not (pa.types.is_integer(type_) or (pa.types.is_decimal(type_) and type_.scale == 0)):
-                raise Incomparable(f"the lake's column {name}, of the key, is no integer")
-        parts = [_above(self.plan.key, self.plan.lower)] if self.plan.lower else []
-        parts += [f"NOT {_above(self.plan.key, self.plan.upper)}"] if self.plan.upper else []
-        return " AND ".join(parts) or "TRUE"
-
-    def _leaves_of(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Of each row how many leaves end below its key."""
-        ends = pc.min_max(rows[self.plan.key[0]]).as_py()
-        if ends["min"] is None:
-            return pa.chunked_array([pa.array([], pa.int32())])
-        # of rows that are near to each other most bounds are on one side
-        below = sum(bound[0] < ends["min"] for bound in self.plan.bounds)
-        found: pa.ChunkedArray = pa.chunked_array([pa.repeat(pa.scalar(below, pa.int32()), rows.num_rows)])
-        for bound in self.plan.bounds:
-            if ends["min"] <= bound[0] <= ends["max"]:
-                found = pc.add(found, self._is_above(rows, bound).cast(pa.int32()))
-        return found
-
     def _sums(self, rows: pa.Table, groups: pa.ChunkedArray, count: int) -> list[Sums]:
         """Of each of `count` groups; `groups`: that of each row."""
-        if not rows.num_rows or not self.plan.digest.columns:
+        if not rows.num_rows or not self.hashing.digest.columns:
             # a chunk without rows does not say what its columns would be: that there are rows is enough
-            counts = pc.value_counts(groups.combine_chunks()).to_pylist() if rows.num_rows else []
-            counted = {each["values"]: each["counts"] for each in counts}
+            counted = _counted(groups.combine_chunks()) if rows.num_rows else {}
             return [(counted.get(group, 0), 0, 0) for group in range(count)]
-        columns = [
-            _canonical(rows, name, format_)
-            for name, (_, format_) in zip(self.plan.names, self.plan.digest.columns, strict=True)
-        ]
-        names = [str(place) for place in range(len(columns))]
-        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        hashed, inexact = self.hashing.columns(rows)
         of_rows = groups.combine_chunks()
         numbers = of_rows.buffers()[1].slice(of_rows.offset * 4, rows.num_rows * 4)
-        return HashedRows(batch).sums_of(numbers, count)
+        sums = hashed.sums_of(numbers, count)
+        if inexact is None:
+            return sums
+        lost = _counted(of_rows.filter(inexact))
+        return [
+            (rows, (first + lost.get(group, 0)) % WRAP, second % WRAP)
+            for group, (rows, first, second) in enumerate(sums)
+        ]
 
 
-def _canonical(rows: pa.Table, name: str, format_: str) -> pa.Array:
-    """A column's values in the type in which the source's were hashed, if that holds them; else as they are."""
-    type_ = format_type(format_)
-    held = {found.lower(): found for found in rows.column_names}.get(name.lower())
-    if held is None:
-        return pa.nulls(rows.num_rows, type_)
-    values = rows[held].combine_chunks()
-    if values.type == type_:
-        return values
-    try:
-        narrowed = values.cast(type_, safe=False)
-        back = narrowed.cast(values.type, safe=False)
-    except pa.ArrowException:
-        return values
-    same = pc.or_(pc.equal(back, values).fill_null(False), pc.and_(values.is_null(), narrowed.is_null()))
-    if pa.types.is_floating(values.type):
-        same = pc.or_(same, pc.and_(pc.is_nan(values), pc.is_nan(narrowed)).fill_null(False))
-    return narrowed if pc.all(same, min_count=0).as_py() else values
+def _counted(groups: pa.Array) -> dict[int, int]:
+    return {each["values"]: each["counts"] for each in pc.value_counts(groups).to_pylist()}
 
 
 def _judged(changes: pa.Table, before: pa.ChunkedArray) -> pa.Table:
@@ -328,18 +321,6 @@ def _pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             yield whole.slice(at, PIECE_ROWS)
 
 
-def _above(key: Sequence[str], bound: Key) -> str:
-    """SQL: the key is greater.
-
-    >>> _above(["a", "b"], (1, 2))
-    '("a" > 1 OR ("a" = 1 AND ("b" > 2)))'
-    """
-    name, number = quoted(key[0]), bound[0]
-    if len(key) == 1:
-        return f"({name} > {number})"
-    return f"({name} > {number} OR ({name} = {number} AND {_above(key[1:], bound[1:])}))"
-
-
 def _nothing(groups: int) -> list[Sums]:
     return [NOTHING] * groups
 
@@ -353,6 +334,8 @@ def _minus(one: Sums, other: Sums) -> Sums:
 
 
 def _added(to: list[Sums], more: list[Sums], sign: int = 1) -> list[Sums]:
+    """`more` may have more."""
+    to = to + _nothing(len(more) - len(to))
     return [_plus(one, other, sign) for one, other in zip(to, more, strict=True)]
 
 

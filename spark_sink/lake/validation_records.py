@@ -6,7 +6,9 @@ The last row of a chunk, or of a table, is the one with the highest `number`. On
 its chunks go, but those that say what is not equal.
 
 ``verdict``  due, or `digests.Verdict`; never "equal" where something was not compared
-``leaves``   JSON array of {"lower", "upper", "source_rows", "lake_rows"}: key ranges in which rows differ
+``leaves``   JSON array of {"lower", "upper", "source_rows", "lake_rows", "bits", "bucket"}: leaves in which rows differ
+``rows``     JSON array of {"key", "hash", "source_rows", "lake_rows", "columns"}: rows that differ, the first thousand
+``focus``    of a table with leaves that differ, JSON of `menura.landing.LandedFocus`: what is to be read again
 """
 
 import json
@@ -17,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from menura.instants import now_us
+from menura.landing import LandedFocus
 
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.digests import Finding, Verdict
@@ -25,6 +28,8 @@ from spark_sink.work import DueChunk, TableId
 
 #: what is found later
 DUE = "due"
+#: of those that differ
+MOST_ROWS = 1_000
 SCHEMA = pa.schema(
     [
         ("tenant", pa.string()),
@@ -48,6 +53,8 @@ SCHEMA = pa.schema(
         ("reason", pa.string()),
         ("leaves", pa.string()),
         ("due", pa.string()),
+        ("rows", pa.string()),
+        ("focus", pa.string()),
         ("at_us", pa.int64()),
         (NUMBER, pa.int64()),
     ]
@@ -94,21 +101,31 @@ def chunk_row(table: TableId, due: DueChunk, finding: Finding) -> dict[str, Any]
 
 
 def table_row(
-    table: TableId, verification: str, gsn: int, cut: int, position: str, rows: int | None, finding: Finding | None
+    table: TableId,
+    verification: str,
+    gsn: int,
+    cut: int,
+    position: str,
+    rows: int | None,
+    finding: Finding | None,
+    focus: LandedFocus | None = None,
 ) -> dict[str, Any]:
     """`gsn`: of the event that began it. Without a finding it goes on; with a position, all of its chunks are there."""
     said = {"verdict": DUE, "reason": ""} if finding is None else finding_facts(finding)
     facts = {"verification": verification, "gsn": gsn, "cut": cut, "position": position, "source_rows": rows}
-    return {**table_facts(table), **facts, **said}
+    asked = {"focus": json.dumps(asdict(focus)) if focus is not None else None}
+    return {**table_facts(table), **facts, **said, **asked}
 
 
 def finding_facts(finding: Finding) -> dict[str, Any]:
     leaves = [asdict(leaf) for leaf in finding.leaves]
+    rows = [asdict(row) for row in finding.rows[:MOST_ROWS]]
     return {
         "verdict": finding.verdict.value,
         "reason": finding.reason,
         "lake_rows": finding.lake_rows,
         "leaves": json.dumps(leaves) if leaves else None,
+        "rows": json.dumps(rows, ensure_ascii=False) if rows else None,
     }
 
 

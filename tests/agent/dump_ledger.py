@@ -49,6 +49,7 @@ class Dump:
     limits: snapshot_pb2.DumpLimits = field(default_factory=snapshot_pb2.DumpLimits)
     begins_in_seconds: int = 0
     verifies: bool = False
+    focus: snapshot_pb2.Focus | None = None
     started_gsn: int = 0
     plan: snapshot_pb2.DumpPlan | None = None
     #: range: where its next chunk begins; a range that is done is not in it
@@ -83,6 +84,7 @@ class Dump:
             next_chunk=self.next_chunk,
             begins_in_seconds=self.begins_in_seconds,
             verifies=self.verifies,
+            focus=self.focus,
         )
 
 

@@ -1,5 +1,7 @@
 """What an agent says of a table that is verified: digests of its rows, and no row. The source is one in memory."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,13 +12,13 @@ from menura.v1 import snapshot_pb2
 from agent.columnar.encode import SnapshotRows
 from agent.snapshot import digest
 from agent.snapshot.digest import ChunkDigest, KeyUnordered
-from tests.agent.dump_ledger import Committed, Dump
+from tests.agent.dump_ledger import Committed
 from tests.agent.dumping import agent_inside, wait_dumped
 from tests.agent.gateway_double import GatewayDouble
-from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, database, gateway
+from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, database, gateway, order
 from tests.agent.policed import agent_with
 from tests.memory_source.changes import fields_of, values_of
-from tests.memory_source.database import Column, MemoryDatabase, Row
+from tests.memory_source.database import Change, Column, MemoryDatabase, Row
 
 __all__ = ["database", "gateway"]
 
@@ -71,28 +73,60 @@ def test_table_when_others_write_to_it_then_its_verification_ends_and_its_chunks
     assert verification.dumped is not None and verification.dumped.position
 
 
-@pytest.mark.parametrize(
-    ("columns", "found"),
-    [
-        ((Column("id", "l"), *COLUMNS[1:]), "no key in whose order"),
-        ((Column("id", "l"), Column("name", "u", key=1), *COLUMNS[2:]), "are no integers"),
-    ],
-)
-def test_table_when_the_lake_could_not_find_its_leaves_then_its_verification_is_impossible_and_says_why(
-    columns: tuple[Column, ...], found: str, database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("tests.memory_source.tables._key_of", lambda row, key: tuple(str(row[name]) for name in key))
-    monkeypatch.setattr("tests.memory_source.tables._values", lambda bound: ("",))
-    create(database, ORDERS, rows=5, columns=columns)
+def create_named(database: MemoryDatabase, rows: int, columns: tuple[Column, ...]) -> None:
+    create(database, ORDERS, columns=columns)
+    database.commit(*(Change(ORDERS, None, order(number, f"row {number}")) for number in range(1, rows + 1)))
+
+
+@pytest.mark.parametrize("key", [(), ("name",), ("name", "id")])
+def test_table_when_the_lake_would_not_find_ranges_of_its_rows_then_leaves_are_buckets_of_one_snapshot(
+    key: tuple[str, ...], database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    columns = tuple(replace(one, key=key.index(one.name) + 1 if one.name in key else 0) for one in COLUMNS)
+    create_named(database, 1000, columns)
     gateway.sync("shop", ORDERS, now=True)
     with agent_inside(config(tmp_path, gateway.address)):
-        verification: Dump = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
-        gateway.wait(lambda: verification.failed)
-    assert verification.failed is not None
-    assert verification.failed.code == "VERIFICATION_IMPOSSIBLE"
-    assert found in verification.failed.found
-    assert ORDERS in gateway.source("shop").tables and not gateway.source("shop").ledger.chunks
+        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        wait_dumped(gateway, verification)
+    (chunk,) = gateway.source("shop").ledger.chunks
+    made, rows = chunk.end.digest, hashed(database.tables[ORDERS].rows)
+    assert (tuple(made.key), made.bits, gateway.source("shop").ledger.received_rows) == (key, 3, 0)
+    places = [[name for name, _ in rows.columns].index(name) for name in key] or range(len(COLUMNS))
+    buckets = [each & 7 for each in memoryview(rows.key_hashes(places)).cast("q")]
+    expected = dict.fromkeys(buckets, (0, 0, 0))
+    for row, bucket in enumerate(buckets):
+        held, more = expected[bucket], rows.sums(row, row + 1)
+        expected[bucket] = (held[0] + 1, (held[1] + more[1]) % WRAP, (held[2] + more[2]) % WRAP)
+    found = {leaf.upper[0]: (leaf.rows, leaf.first_sum % WRAP, leaf.second_sum % WRAP) for leaf in made.leaves}
+    assert found == expected
+
+
+@pytest.mark.parametrize(("key", "rows"), [("id", 200), ("id", 3000), ("name", 5000)])
+def test_table_when_a_part_of_it_is_read_again_then_its_rows_alone_are_told_or_smaller_buckets_where_they_are_many(
+    key: str, rows: int, database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    columns = tuple(replace(one, key=int(one.name == key)) for one in COLUMNS)
+    create_named(database, 5000, columns)
+    numbered = snapshot_pb2.FocusRange(lower='["1000", "#"]', upper="", above=[1000], up_to=[1000 + rows])
+    focus = snapshot_pb2.Focus(ranges=[numbered]) if key == "id" else snapshot_pb2.Focus(bits=1, buckets=[1])
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        dump = "0f8e0000-0000-4000-8000-000000000001"
+        verification = gateway.dump("shop", dump, ORDERS, verifies=True, focus=focus)
+        wait_dumped(gateway, verification)
+    (chunk,) = gateway.source("shop").ledger.chunks
+    made = chunk.end.digest
+    assert made.within == focus and gateway.source("shop").ledger.received_rows == 0
+    if rows == 200:
+        assert made.bits == 64
+        told = sorted(json.loads(leaf.key) for leaf in made.leaves)
+        assert told == [[str(number)] for number in range(1001, 1201)]
+        assert {len(leaf.columns) for leaf in made.leaves} == {len(made.columns)}
+    else:
+        assert made.bits == (12 if key == "id" else 9)
+        assert not any(leaf.key or leaf.columns for leaf in made.leaves)
+        assert key == "id" or all(leaf.upper[0] & 1 for leaf in made.leaves)
+        assert key == "name" or sum(leaf.rows for leaf in made.leaves) == rows
 
 
 def test_table_when_its_hosts_policy_keeps_columns_back_then_no_hash_has_them(

@@ -101,15 +101,17 @@ def test_tables_when_they_can_not_be_verified_then_are_refused_with_the_reason(w
     (lacking,) = verify(database, ORDERS)
     assert lacking.refused is None, "the dump was beside the stream, which lacks nothing"
     command(database, rereads.cancel, lacking.dump)
-    for change, found in (
-        (update(Sync).values(earlier_rows_missing="purged"), "the lake lacks rows of it: purged"),
-        (update(SourceTable).values(keys=[]), "no unique key"),
-    ):
-        with database.write() as connection:
-            connection.execute(change)
-        (outcome,) = verify(database, ORDERS)
-        assert outcome.refused is not None
-        assert (outcome.refused.code, found in outcome.refused.found) == ("VERIFICATION_IMPOSSIBLE", True)
+    with database.write() as connection:
+        connection.execute(update(SourceTable).values(keys=[]))
+    (keyless,) = verify(database, ORDERS)
+    assert keyless.refused is None, "it is read in one snapshot"
+    command(database, rereads.cancel, keyless.dump)
+    with database.write() as connection:
+        connection.execute(update(Sync).values(earlier_rows_missing="purged"))
+    (outcome,) = verify(database, ORDERS)
+    assert outcome.refused is not None
+    assert outcome.refused.code == "VERIFICATION_IMPOSSIBLE"
+    assert "the lake lacks rows of it: purged" in outcome.refused.found
 
 
 def test_verification_when_its_plan_has_no_key_then_it_fails_and_its_sync_goes_on(

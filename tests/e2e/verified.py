@@ -10,12 +10,12 @@ EQUAL = ("equal", "", None)
 
 
 def wait_until_verified(running: Stack, source: str, database: str, table: str, seconds: float = 600) -> None:
-    """Until a verification of the table says that it is equal; none may say that it differs."""
+    """Until a verification of the table says that it is equal; none may say that leaves of it differ."""
 
     def probe() -> bool:
         (found,) = verdicts(running, source, database, table).values()
         # what Spark did again on a busy machine is not known
-        assert found[0] in (Verdict.EQUAL, Verdict.UNKNOWN), found
+        assert found[0] in (Verdict.EQUAL, Verdict.UNKNOWN) and found[2] is None, found
         return bool(found == EQUAL)
 
     wait_for(f"{table} to be verified", probe, seconds)

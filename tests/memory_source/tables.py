@@ -28,6 +28,7 @@ BATCH_ROWS = 50
 RANGES = 3
 #: where a key's order would be told apart
 ORDER = "#"
+INTEGERS = ("c", "C", "s", "S", "i", "I", "l", "L")
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,17 @@ class MemoryReader:
         del looks_at_rows
         found, _ = self._copy((order.table.database, order.table.table))
         plan = snapshot_pb2.DumpPlan(dump=order.dump, key=found.key, estimated_rows=len(found.rows))
-        if found.key:
+        if found.key and not self.is_numbered((order.table.database, order.table.table), found.key):
+            plan.ranges.add()
+        elif found.key:
             bounds = [_bound(row, found.key) for row in _sorted(found)][:: max(1, len(found.rows) // RANGES)][1:RANGES]
             for number, (lower, upper) in enumerate(zip(["", *bounds], [*bounds, ""], strict=True)):
                 plan.ranges.add(number=number, lower=lower, upper=upper)
         return plan
+
+    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
+        found, _ = self._copy(table)
+        return all(column.arrow_format in INTEGERS for column in found.columns if column.name in key)
 
     def above(self, table: Table) -> frozenset[Table]:
         del table

@@ -21,6 +21,7 @@ from menura.landing import (
     LandedEvent,
     LandedFence,
     LandedFile,
+    LandedFocus,
     LandedForeignKey,
     LandedPosition,
     LandingIdentity,
@@ -32,10 +33,11 @@ from menura.landing import (
     entry_path,
 )
 from menura.naming import lake_column
+from menura.v1 import snapshot_pb2
 
 from agent.columnar.encode import SnapshotRows
-from agent.snapshot.digest import ChunkDigest
-from gateway.wire.digest import landed_digest
+from agent.snapshot.digest import BucketDigest, ChunkDigest, FocusDigest
+from gateway.wire.digest import focus_message, landed_digest
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
@@ -130,21 +132,38 @@ class Verified:
     upper: int | None = None
     dump: str = "verification-1"
     leaf_rows: int = 1 << 14
+    #: rows of a table that is read in one snapshot
+    in_buckets: bool = False
+    focus: LandedFocus | None = None
 
     def landed(self, number: int) -> LandedChunk:
-        fields = [
-            *(pa.field(name, type_) for name, type_ in self.table.columns.items()),
-            pa.field(UNREPRESENTABLE, pa.string()),
-        ]
-        digest = ChunkDigest(self.table.key, "", self.leaf_rows)
-        rows = sorted(self.rows, key=lambda row: int(str(row[self.table.key[0]])))
-        batch = pa.Table.from_pylist([dict(row) for row in rows], schema=pa.schema(fields)).combine_chunks()
-        for part in batch.to_batches():
-            digest.add(SnapshotRows(len(part), "", part))
-        made = landed_digest(digest.message(), len(rows))
+        message = self._digest()
+        rows = [None] * sum(leaf.rows for leaf in message.leaves)
+        made = landed_digest(message, len(rows), self.focus)
         lower, upper = ("" if bound is None else f'["{bound}","#order"]' for bound in (self.lower, self.upper))
         facts = (number, self.gsn, 0, lower, upper, self.upper is None, len(rows), 0, COMMIT_US + 7, 1, "gtid:read")
         return LandedChunk(self.table.database, self.table.name, self.dump, *facts, digest=made)
+
+    def _digest(self) -> snapshot_pb2.Digest:
+        if self.focus is not None:
+            focus = focus_message(self.focus)
+            again = FocusDigest(self.table.key, focus)
+            for part in focus.ranges or [None]:
+                again.add(self._batch(self.rows), part)
+            return again.message()
+        if self.in_buckets:
+            buckets = BucketDigest(self.table.key)
+            buckets.add(self._batch(self.rows))
+            return buckets.message()
+        digest = ChunkDigest(self.table.key, "", self.leaf_rows)
+        digest.add(self._batch(sorted(self.rows, key=lambda row: int(str(row[self.table.key[0]])))))
+        return digest.message()
+
+    def _batch(self, rows: Sequence[Values]) -> SnapshotRows:
+        names = [*self.table.columns, UNREPRESENTABLE]
+        types = [*self.table.columns.values(), pa.string()]
+        arrays = [pa.array([row.get(name) for row in rows], type_) for name, type_ in zip(names, types, strict=True)]
+        return SnapshotRows(len(rows), "", pa.RecordBatch.from_arrays(arrays, names=names))
 
 
 def truncate(table: Table) -> Event:

@@ -30,6 +30,7 @@ from agent.sources.mysql.snapshot.ranges import MOST_RANGES
 from agent.sources.mysql.snapshot.results import RowsPlan, RowsReading, plan_for, read_rows
 from agent.sources.mysql.snapshot.statements import bound_of, chunk_statement, unchunked_statement
 from agent.sources.mysql.snapshot.transactional import is_versioned
+from agent.sources.mysql.types import INTEGER_KINDS
 from agent.table_positions import Table
 
 DOING = "dumping a table"
@@ -120,6 +121,12 @@ class MysqlTableReader:
         if is_repeated and self._state.is_partial(table):
             return "sessions change binlog_row_image, and re-reads by chunks did not make the table whole"
         return ""
+
+    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
+        prepared = self._prepared.get(table)
+        if prepared is None or prepared.key is None or prepared.key.names != key:
+            return False
+        return all(one.type.kind in INTEGER_KINDS and not one.descending for one in prepared.key.columns)
 
     def above(self, table: Table) -> frozenset[Table]:
         if self._access.facts.logs_cascades:

@@ -54,6 +54,8 @@ from agent.sources.postgresql.snapshot.statements import (
 from agent.table_positions import Table
 
 DOING = "dumping a table"
+#: smallint, integer and bigint, by their numbers in pg_type
+INTEGER_TYPES = (21, 23, 20)
 #: the definition by the catalog of now
 _FILE_NODES = "SELECT oid, pg_relation_filenode(oid) FROM unnest(CAST(:oids AS oid[])) AS one (oid)"
 
@@ -174,6 +176,12 @@ class PostgresqlTableReader:
                 "read in one snapshot: updates of its key lack large values, and re-reads by chunks did not settle it"
             )
         return f"read in one snapshot, since its key may not be in order: {keys.unsure}" if keys.unsure else ""
+
+    def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
+        prepared = self._prepared
+        if prepared is None or prepared.definition.table != table or prepared.key is None:
+            return False
+        return prepared.key.names == key and all(one.type_oid in INTEGER_TYPES for one in prepared.key.columns)
 
     def above(self, table: Table) -> frozenset[Table]:
         """What foreign keys do is logged."""
