@@ -486,7 +486,8 @@ class Dump(Base):
     bytes_per_second: Mapped[int] = mapped_column(default=0)
 
     planned_at_us: Mapped[int | None]
-    #: columns of the key in whose order it is read; none: the whole table in one snapshot
+    #: columns of the key in whose order it is read; none: the whole table in one snapshot. A verification that reads
+    #: again what differed has a document before them: `menura.landing.LandedFocus`
     key: Mapped[list[Any]]
     #: of the key's first column, where it is a number
     least_key: Mapped[float | None]

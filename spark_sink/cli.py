@@ -182,7 +182,7 @@ def _waits_for_stores(sink: Sink, stop: threading.Event, reporter: Reporter | No
             told = str(away)
         sink.status.waits_for(LakeProblem(away.code, clipped(str(away)), terminal=False))
         if reporter is not None:
-            reporter.start(sink.ask_retry)
+            reporter.start(sink.ask_retry, sink.verifications.suspected)
         stop.wait(pause)
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
     sink.status.waits_for(None)
@@ -220,7 +220,7 @@ def _follow(sink: Sink, stop: threading.Event, reporter: Reporter | None) -> Non
     query = sink.start()
     logger.info("sink started landing=%s lake=%s", sink.settings.landing, sink.settings.lake)
     if reporter is not None:
-        reporter.start(sink.ask_retry)
+        reporter.start(sink.ask_retry, sink.verifications.suspected)
     try:
         while not stop.is_set():
             has_ended = _ended(query, sink)

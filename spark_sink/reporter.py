@@ -15,7 +15,7 @@ import re
 import secrets
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -32,12 +32,13 @@ from menura.lake_report import (
     LakeReportError,
     LakeSource,
     LakeStop,
+    LakeSuspect,
     LakeTable,
     clipped,
     decode_reply,
     encode_report,
 )
-from menura.landing import landing_name
+from menura.landing import LandedFocus, landing_name
 
 from spark_sink.errors import SinkError, SinkSettingInvalid
 from spark_sink.ingest.status import SinkStatus, Snapshot
@@ -54,8 +55,13 @@ FAREWELL_SECONDS = 5.0
 MAX_TOKEN_FILE_BYTES = 4_096
 #: stopped tables of a page: their messages are long
 PAGE_STOPS = 200
+#: of a report
+MOST_SUSPECTS = 100
 
 logger = logging.getLogger("menura.sink")
+
+#: tables that are to be read again: after which verification, and what of them
+Suspected = Callable[[], Mapping[TableId, tuple[str, LandedFocus]]]
 
 T = TypeVar("T")
 
@@ -99,6 +105,7 @@ class Reporter:
         self._lake = lake
         self._status = status
         self._retry: Callable[[Sequence[TableId]], None] = lambda _tables: None
+        self._suspected: Suspected = dict
         self._log = LandingLog(lake.landing)
         self._run = secrets.token_hex(16)
         self._number = 0
@@ -108,9 +115,10 @@ class Reporter:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._report, name="reporter", daemon=True)
 
-    def start(self, retry: Callable[[Sequence[TableId]], None]) -> None:
-        """`retry` is called with tables that shall be tried again now, from the reporter's thread. Once."""
-        self._retry = retry
+    def start(self, retry: Callable[[Sequence[TableId]], None], suspected: Suspected = dict) -> None:
+        """`retry` is called with tables that shall be tried again now, from the reporter's thread; `suspected` tells
+        which are to be read again, after which verification. Once."""
+        self._retry, self._suspected = retry, suspected
         if self._thread.ident is None:
             self._thread.start()
 
@@ -182,6 +190,7 @@ class Reporter:
                 stopped=page.stopped,
                 resumed=page.resumed,
                 problem=problem or now.problem,
+                suspected=_suspects(self._suspected()),
             )
             reply = self._send(report)
             if reply.resend:
@@ -246,6 +255,14 @@ def _at(parts: Sequence[tuple[T, ...]], place: int) -> tuple[T, ...]:
 
 def _table(table: TableId) -> LakeTable:
     return LakeTable(table.tenant, table.source, table.database, table.table)
+
+
+def _suspects(found: Mapping[TableId, tuple[str, LandedFocus]]) -> tuple[LakeSuspect, ...]:
+    """The first of them: the others come when these have been read again."""
+    return tuple(
+        LakeSuspect(table.tenant, table.source, table.database, table.table, verification, focus)
+        for table, (verification, focus) in list(found.items())[:MOST_SUSPECTS]
+    )
 
 
 def _stop(stop: StoppedTable) -> LakeStop:

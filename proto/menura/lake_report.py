@@ -18,7 +18,12 @@ A report, format 1 (times in microseconds since the epoch, UTC)::
                   "code": "DATA_FILE_UNREADABLE", "message": "...", "terminal": true, "at_us": 1699999999000000,
                   "last_commit_timestamp_us": 1699999998000000, "reread": false, "gsn": 0}],
      "resumed": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items"}],
+     "suspected": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items", "verification": "3f1c...",
+                    "focus": {"ranges": [], "bits": 3, "buckets": [5]}}],
      "problem": null}
+
+`suspected` are all tables of which a verification has found leaves that differ: what is to be read again of them. They
+stand in each report until another verification of the table begins.
 
 A reply: ``{"format": 1, "resend": false, "retry": [{"tenant": ..., "source": ..., "database": ..., "table": ...}]}``.
 
@@ -32,7 +37,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from menura.bounds import MAX_INT64, MAX_NAME_CHARS, clean_text
+from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, clean_text
+from menura.landing import LandedFocus, decode_focus
 from menura.naming import is_identity
 
 FORMAT = 1
@@ -41,6 +47,8 @@ MAX_REPORT_BYTES = 8 << 20
 MAX_ROWS = 1_000
 MAX_URL_CHARS = 2_048
 MAX_MESSAGE_CHARS = 4_000
+#: of a table that is to be read again
+MAX_FOCUS_PARTS = 16
 
 _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _RUN = re.compile(r"[0-9a-f]{32}")
@@ -103,6 +111,18 @@ class LakeStop:
 
 
 @dataclass(frozen=True, slots=True)
+class LakeSuspect:
+    """A table with leaves that differ, by a verification; see `menura.landing.LandedFocus`."""
+
+    tenant: str
+    source: str
+    database: str
+    table: str
+    verification: str
+    focus: LandedFocus
+
+
+@dataclass(frozen=True, slots=True)
 class LakeProblem:
     """What ended the sink, or what it waits for."""
 
@@ -132,6 +152,7 @@ class LakeReport:
     problem: LakeProblem | None = None
     #: of the log: the sink never reads an entry up to it again, but for stopped tables; 0 for none, or not known
     durable_entry: int = 0
+    suspected: tuple[LakeSuspect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +189,7 @@ def decode_report(document: bytes) -> LakeReport:
         resumed=_rows(facts, "resumed", _table),
         problem=None if facts.get("problem") is None else _problem(_object(facts["problem"], "problem")),
         durable_entry=_integer(facts, "durable_entry") if "durable_entry" in facts else 0,
+        suspected=_rows(facts, "suspected", _suspect) if "suspected" in facts else (),
     )
     if not report.base < report.number:
         raise LakeReportError("base is not below number")
@@ -243,6 +265,26 @@ def _stop(facts: Mapping[str, Any]) -> LakeStop:
         reread=_flag(facts, "reread"),
         gsn=_integer(facts, "gsn"),
     )
+
+
+def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
+    table = _table(facts)
+    try:
+        focus = decode_focus(_object(facts["focus"], "focus"))
+    except (KeyError, TypeError, ValueError) as broken:
+        raise LakeReportError("focus is not of its form") from broken
+    if len(focus.ranges) > MAX_FOCUS_PARTS or len(focus.buckets) > MAX_FOCUS_PARTS or not 0 <= focus.bits <= 64:
+        raise LakeReportError(f"focus has more than {MAX_FOCUS_PARTS} ranges or buckets, or bits beyond 64")
+    numbers = [*focus.buckets, *(number for each in focus.ranges for number in (*each.above, *each.up_to))]
+    texts = [text for each in focus.ranges for text in (each.lower, each.upper)]
+    if any(type(number) is not int or not -MAX_INT64 <= number + 1 <= MAX_INT64 + 1 for number in numbers):
+        raise LakeReportError("focus has numbers that are none of 64 bits")
+    if any(len(text) > MAX_MESSAGE_CHARS or "\x00" in text or not _is_encodable(text) for text in texts):
+        raise LakeReportError("focus has bounds that are too long")
+    if any(max(len(each.above), len(each.up_to)) > MAX_KEY_COLUMNS for each in focus.ranges):
+        raise LakeReportError("focus has bounds of too many columns")
+    verification = _text(facts, "verification", MAX_NAME_CHARS)
+    return LakeSuspect(table.tenant, table.source, table.database, table.table, verification, focus)
 
 
 def _problem(facts: Mapping[str, Any]) -> LakeProblem:

@@ -13,18 +13,22 @@ from menura.lake_report import (
     MAX_ROWS,
     LakeReply,
     LakeReportError,
+    LakeSuspect,
     clipped,
     decode_reply,
     decode_report,
     encode_reply,
     encode_report,
 )
+from menura.landing import LandedFocus, LandedRange
 
 from tests.controlplane_api.lake_facts import PROBLEM, Sink, lake_source, stop, table_of
 
+FOCUS = LandedFocus((LandedRange('["1","#"]', "", (1,), ()),), 4, (-(1 << 63), (1 << 63) - 1))
 WHOLE = Sink().report(
-    sources=(lake_source(7),), stopped=(stop("orders"), stop("☃ `x")), resumed=(table_of("items"),), problem=PROBLEM
-)
+    sources=(lake_source(7),), stopped=(stop("orders"), stop("☃ `x")), resumed=(table_of("items"),), problem=PROBLEM,
+    suspected=(LakeSuspect("acme", "shop", "shop", "orders", "3f1c", FOCUS),),
+)  # fmt: skip
 MISSING = object()
 
 
@@ -71,6 +75,14 @@ def test_report_when_it_has_fields_of_a_later_version_then_they_are_ignored():
         (("stopped", 0, "database"), "\ud800"),
         (("stopped", 0, "terminal"), "yes"),
         (("resumed", 0, "table"), MISSING),
+        (("suspected", 0, "verification"), ""),
+        (("suspected", 0, "focus"), None),
+        (("suspected", 0, "focus", "bits"), 65),
+        (("suspected", 0, "focus", "buckets"), [0] * 17),
+        (("suspected", 0, "focus", "buckets"), [1 << 63]),
+        (("suspected", 0, "focus", "buckets"), ["1"]),
+        (("suspected", 0, "focus", "ranges", 0, "above"), None),
+        (("suspected", 0, "focus", "ranges", 0, "lower"), "a\0"),
         (("problem",), "it broke"),
         (("problem",), {"code": "X"}),
     ],

@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from menura.landing import LandedDigest, LandedLeaf
+from menura.lake_report import LakeSuspect
+from menura.landing import LandedDigest, LandedFocus, LandedLeaf, LandedRange
 from sqlalchemy import update
 
 from controlplane_api import dumps, rereads, verifications
 from controlplane_api.database import Database
+from controlplane_api.drill_downs import order_drill_downs
 from controlplane_api.dump_lives import DEFAULT_OPTIONS
 from controlplane_api.models import SourceTable, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
@@ -123,6 +125,38 @@ def test_verification_when_its_plan_has_no_key_then_it_fails_and_its_sync_goes_o
     assert (row["state"], row["problem"]["code"]) == ("failed", "VERIFICATION_IMPOSSIBLE")
     (desired,) = whole.registry.desired(KEY).tables
     assert desired.start_dump == ""
+
+
+FOCUS = LandedFocus((LandedRange('["1","#"]', "", (1,), (9,)),), 4, (3, -7))
+
+
+def test_table_when_a_sink_says_that_leaves_of_it_differ_then_they_are_read_again_once(
+    whole: Log, database: Database
+) -> None:
+    uuid = begun(whole, database)
+    suspect = LakeSuspect("acme", "shop", *ORDERS, uuid, FOCUS)
+    command_all = [suspect, replace(suspect, table="items"), replace(suspect, verification="0f8e")]
+
+    def order() -> list[str]:
+        with database.write() as connection:
+            order_drill_downs(connection, command_all)
+        return [each.dump for each in whole.registry.dumps(KEY).dumps]
+
+    assert order() == [uuid], "it is not done"
+    digest = LandedDigest((("id", "l"),), ("id",), (LandedLeaf((), 10, 1, 2),))
+    first = chunk("orders", uuid, 1, "", '["500"]', last=True)
+    second = chunk("orders", uuid, 2, '["500"]', "", last=True, of_range=1)
+    whole.cut(replace(first, digest=digest), replace(second, digest=digest))
+    whole.cut(dump_event("orders", 40, "VERIFIED", uuid))
+    (again,) = order()
+    assert again != uuid and order() == [again]
+    (desired,) = whole.registry.dumps(KEY).dumps
+    assert (desired.verifies, desired.focus, desired.plan) == (True, FOCUS, None)
+    whole.registry.record_dump_plan(KEY, again, PLAN, T0)
+    (desired,) = whole.registry.dumps(KEY).dumps
+    assert desired.focus == FOCUS and desired.plan is not None and desired.plan.key == PLAN.key
+    command(database, rereads.cancel, again)
+    assert order() == [], "it was ordered already"
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])

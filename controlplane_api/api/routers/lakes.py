@@ -16,6 +16,7 @@ from controlplane_api.api.paths import ControlDatabase, LakeName
 from controlplane_api.api.requests import LakeForget
 from controlplane_api.api.views import LakeForgotten, Lakes
 from controlplane_api.api.writing import KEYED, Write
+from controlplane_api.drill_downs import order_drill_downs
 from controlplane_api.errors import LakeUnknown, RequestInvalid
 
 router = APIRouter(prefix="/api/v1/lakes", tags=["lakes"])
@@ -46,6 +47,9 @@ def put_report(lake: LakeName, document: Annotated[bytes, Depends(_document)], d
         raise RequestInvalid(doing, "it is of another lake than the path's", data="The report was not stored.")
     with database.write() as connection:
         reply = lakes.take_report(connection, report, now_us())
+    if report.suspected:
+        with database.write() as connection:
+            order_drill_downs(connection, report.suspected)
     return Response(encode_reply(reply), media_type="application/json")
 
 
