@@ -317,6 +317,8 @@ class TableDesired:
     dump_gsn: int = 0
     #: of one that goes on: the lake may lack rows of before its start
     earlier_rows_missing: bool = False
+    #: an earlier sync has brought rows; only with a start
+    was_synced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,8 @@ class Cuts:
         for event in starts.gaps:
             event.gsn = self._decoder.take_gsn()
             self.add_event(event)
+        for start in starts.again:
+            start.gsn = self._decoder.take_gsn()
         self.add_stop(*starts.stopped)
         for stop in starts.stopped:
             self._table_positions.stop(stop.table)

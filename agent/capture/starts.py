@@ -24,6 +24,9 @@ MISSING_FROM_NOW = "the sync began at the log's end: rows that were not changed 
 MISSING_FROM_POSITION = (
     "the sync began at the position that was asked for: rows that were not changed since then need a dump"
 )
+#: of a table that was synced before
+FORMER_ROWS_STAY = "; rows of its former sync stay in the lake, also those that the source has deleted since"
+FORMER_ROWS_WITHOUT_KEY = f"{FORMER_ROWS_STAY}, if the table has a key"
 
 
 @dataclass(slots=True)
@@ -32,6 +35,8 @@ class Starts(Generic[P]):
 
     positions: dict[Table, P] = field(default_factory=dict)
     started: list[changes_pb2.TableStarted] = field(default_factory=list)
+    #: those of them that may bring rows once more; without numbers
+    again: list[changes_pb2.TableStarted] = field(default_factory=list)
     stopped: list[Stop[P]] = field(default_factory=list)
     #: of tables whose log is gone; without numbers
     gaps: list[changes_pb2.TableEvent] = field(default_factory=list)
@@ -167,9 +172,9 @@ def _begin(
     config: SourceConfig,
     with_dump: P | TableStart = TableStart.KEYED,
 ) -> None:
-    missing = ""
+    missing, kind = "", sync.WhichOneof("start")
     try:
-        match sync.WhichOneof("start"):
+        match kind:
             case "oldest":
                 oldest = log.oldest()
                 position, missing = oldest.position, oldest.earlier_rows_missing
@@ -192,7 +197,13 @@ def _begin(
             error = stop_of(error, config, table)
         starts.stopped.append(Stop(table, log.place_of(sync.position), error))
         return
+    may_repeat = sync.was_synced and kind in ("oldest", "position_text")
+    if missing and sync.was_synced:
+        missing += FORMER_ROWS_WITHOUT_KEY if may_repeat else FORMER_ROWS_STAY
     starts.positions[table] = position
-    starts.started.append(
-        changes_pb2.TableStarted(table=name_message(table), position=position.to_proto(), earlier_rows_missing=missing)
+    started = changes_pb2.TableStarted(
+        table=name_message(table), position=position.to_proto(), earlier_rows_missing=missing
     )
+    starts.started.append(started)
+    if may_repeat:
+        starts.again.append(started)

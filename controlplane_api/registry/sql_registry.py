@@ -189,6 +189,7 @@ class SqlRegistry:
                     POSITION_OF_SYNC,
                     Sync.unlogged,
                     Sync.earlier_rows_missing,
+                    Sync.last_cut,
                     _DUMP_GSN.label("dump_gsn"),
                     Dump.state.label("dump_state"),
                 )
@@ -439,4 +440,5 @@ def _desired_table(row: AnyRow) -> TableDesired:
         unlogged_gsn=max((cause["gsn"] for cause in row.unlogged["causes"]), default=0) if row.unlogged else 0,
         dump_gsn=row.dump_gsn or 0,
         earlier_rows_missing=row.start in (None, StartKind.RESUME) and row.earlier_rows_missing != "",
+        was_synced=row.start not in (None, StartKind.RESUME) and bool(row.last_cut),
     )

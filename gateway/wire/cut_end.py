@@ -55,7 +55,7 @@ def read_cut_end(end: CutEnd, before: Before, at_us: int) -> CutSaid:
     said = CutSaid(
         position=landed_position(end.position),
         ahead=landed_ahead(end.ahead),
-        started=landed_starts(end),
+        started=landed_starts(end, before.last_gsn),
         stopped=landed_stops(end, at_us),
         events=landed_events(end, before.tables, before.last_gsn),
     )

@@ -10,11 +10,11 @@ from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
 from menura.v1.catalog_pb2 import Cartography, TableCard
-from menura.v1.changes_pb2 import Ahead, CutEnd, Position, Replicate, TableSync
+from menura.v1.changes_pb2 import Ahead, CutEnd, Position, Replicate, TableStarted, TableSync
 from menura.v1.config_pb2 import EffectiveSources, EffectiveState, Heartbeat, SourceHello, TableName, TableState
 from menura.v1.error_pb2 import Error
 
-from gateway.errors import PayloadInvalid
+from gateway.errors import OutOfSequence, PayloadInvalid
 from gateway.registry import (
     ColumnSeen,
     ConfigurationSeen,
@@ -207,11 +207,16 @@ def landed_ahead(ahead: Iterable[Ahead]) -> tuple[LandedAhead, ...]:
     )
 
 
-def landed_starts(end: CutEnd) -> tuple[LandedStart, ...]:
-    return tuple(
-        LandedStart(*table_name(start.table), landed_position(start.position), clean_text(start.earlier_rows_missing))
-        for start in end.started
-    )
+def landed_starts(end: CutEnd, after_gsn: int) -> tuple[LandedStart, ...]:
+    return tuple(_landed_start(start, after_gsn, end.last_gsn) for start in end.started)
+
+
+def _landed_start(start: TableStarted, after_gsn: int, last_gsn: int) -> LandedStart:
+    if start.gsn and not after_gsn < start.gsn <= last_gsn:
+        found = f"a start with row number {start.gsn}, in a cut from {after_gsn + 1} to {last_gsn}"
+        raise OutOfSequence("reading a cut's starts", found)
+    missing = clean_text(start.earlier_rows_missing)
+    return LandedStart(*table_name(start.table), landed_position(start.position), missing, start.gsn)
 
 
 def landed_stops(end: CutEnd, at_us: int) -> tuple[LandedStop, ...]:
@@ -257,6 +262,7 @@ def _table_sync(table: TableDesired) -> TableSync:
         unlogged_gsn=table.unlogged_gsn,
         dump_gsn=table.dump_gsn,
         earlier_rows_missing=table.earlier_rows_missing,
+        was_synced=table.was_synced,
     )
     if table.start_position is not None:
         sync.position.CopyFrom(wire_position(table.start_position))

@@ -14,20 +14,21 @@ committed cut once, whole and in order, and never lists a folder. Who begins whe
 behind the newest horizon. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-landing.json is `{"format": 10, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
+landing.json is `{"format": 11, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
 landing. Numbers of entries, cuts and rows count within one landing alone. Whoever keeps any of them keeps the identity
 too, and refuses another landing's. Its `format` says where the landing's entries lie, for as long as it is there: entry
 N in the folder N // 1000 of `log`; up to format 8, and without landing.json, in `log` itself.
 
 An entry, format 11 (times in microseconds since the epoch, UTC)::
 
-    {"format": 10, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
+    {"format": 11, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
      "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
        "position": {"kind": "mysql", "text": "3E11...:1-77", "token": "{...}"},
        "ahead": [{"position": {...}, "tables": [["shop", "orders"]]}],
-       "started": [{"database": "shop", "table": "items", "position": {...}, "earlier_rows_missing": ""}],
+       "started": [{"database": "shop", "table": "items", "position": {...}, "earlier_rows_missing": "",
+                    "gsn": 0}],
        "stopped": [{"database": "shop", "table": "notes", "position": {...}, "code": "EVENT_UNKNOWN",
                     "message": "..."}],
        "events": [{"database": "shop", "table": "orders", "kind": "ALTERED", "gsn": 881, "transaction_id": 76,
@@ -60,7 +61,7 @@ gateway does not know it: who has not applied that cut lacks rows of the table.
 A chunk of a verification has no file, and a `digest` of what its rows were, as in menura.v1.Digest:
 `{"columns": [["id", "l"], ["name", "u"]], "key": ["id"], "leaves": [{"upper": [700], "rows": 200, "first_sum": -9,
 "second_sum": 8, "key": "", "columns": []}, {"upper": [], ...}], "bits": 0, "within": null}`; it changes no row.
-Format 10 has digests of ranges alone, without `bits`, `within`, and leaves without `key` and `columns`.
+Format 10 has digests of ranges alone, without `bits`, `within`, leaves without `key` and `columns`, and starts without `gsn`.
 Format 9 has no `digest`.
 Format 8 differs in where entries lie alone.
 Format 7 has no `landing` and no `fences`, and its files neither `previous_cut` nor `plain_bytes`.
@@ -123,6 +124,9 @@ class LandedStart:
     table: str
     position: LandedPosition
     earlier_rows_missing: str = ""
+    #: a row number of its own where rows of an earlier sync may come once more: of a table without a key, rows with a
+    #: lower number do not exist any more; 0: none comes twice
+    gsn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from spark_sink.work import ChunkFacts, TableId, is_cut, row_table
 
 FORMAT_NAME = "menura_cut_log"
 #: one row per landed file or event (then `path` or `event`, a JSON document, is there); without `table`, of a cut, or
-#: an event that says what became of a table's sync, and which its table does not follow;
+#: an event that says what became of a table's sync, and which its table does not follow (one that begins again does);
 #: `digest`, a JSON document of `LandedChunk`, is there for a chunk of a verification;
 #: `chunk`, a JSON document of `ChunkFacts`, is there for a file of a dump; a row with `parents`, one of
 #: `ParentsChanged`, says that a table's foreign keys may have changed it
@@ -72,7 +72,7 @@ ROW_DDL = ", ".join(f"`{field.name}` {_DDL_TYPES[field.type]}" for field in ROW_
 
 Row = dict[str, Any]
 
-#: kinds of events that no table's rows follow
+#: a table's rows follow one with a number of its own alone
 SYNC_STARTED = "SYNC_STARTED"
 SYNC_STOPPED = "SYNC_STOPPED"
 
@@ -288,7 +288,8 @@ def entry_rows(entry: LogEntry) -> list[Row]:
         rows.append(facts)
         chunks = {(chunk.dump, chunk.chunk): _chunk_facts(cut, chunk) for chunk in cut.chunks}
         files = [_file_facts(file, cut, chunks[file.dump, file.chunk] if file.dump else None) for file in cut.files]
-        rows.extend(facts | row for row in sorted([*files, *map(_event_facts, cut.events)], key=_place))
+        events = map(_event_facts, [*starts_again(cut), *cut.events])
+        rows.extend(facts | row for row in sorted([*files, *events], key=_place))
         rows.extend(facts | _digest_facts(cut, chunk) for chunk in cut.chunks if chunk.digest is not None)
     return rows
 
@@ -300,9 +301,20 @@ def sync_events(cut: LandedCut) -> list[LandedEvent]:
     """
     numbers = [each.first_gsn for each in cut.files if not each.dump] + [each.gsn for each in cut.events]
     first_gsn = min(numbers, default=cut.last_gsn)
-    started = [_sync_event(cut, each, SYNC_STARTED, first_gsn, each.earlier_rows_missing) for each in cut.started]
+    started = [
+        _sync_event(cut, each, SYNC_STARTED, first_gsn, each.earlier_rows_missing)
+        for each in cut.started
+        if not each.gsn
+    ]
     stops = [_sync_event(cut, each, SYNC_STOPPED, cut.last_gsn, f"{each.code}: {each.message}") for each in cut.stopped]
     return started + stops
+
+
+def starts_again(cut: LandedCut) -> list[LandedEvent]:
+    """Starts that have a number of their own, which their tables follow."""
+    return [
+        _sync_event(cut, each, SYNC_STARTED, each.gsn, each.earlier_rows_missing) for each in cut.started if each.gsn
+    ]
 
 
 def _sync_event(cut: LandedCut, of: LandedStart | LandedStop, kind: str, gsn: int, statement: str) -> LandedEvent:

@@ -15,17 +15,18 @@ read anew, and finds its work done.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from menura.instants import now_us
 
+from spark_sink.ingest.cut_log_source import SYNC_STARTED
 from spark_sink.lake import merge
 from spark_sink.lake.cascades import Child
 from spark_sink.lake.changelog import Changelog
-from spark_sink.lake.delta_table import commit_nothing, open_table, read_cut, read_progress
+from spark_sink.lake.delta_table import commit_nothing, open_table, read_cut, read_layout, read_progress
 from spark_sink.lake.merge import MergeRows, merge_segment
 from spark_sink.lake.recorded import Recorded, check_held, check_predecessors
 from spark_sink.lake.steps import EventStep, Step, check_change_types, check_steps, steps
@@ -119,6 +120,7 @@ def apply_once(
         for each in work
         if each.cut > held_cut and not isinstance(each, ParentsChanged | DigestChunk)
     ]
+    pending = without_former_rows(pending, current or log_table)
     marks = [each for each in work if isinstance(each, ParentsChanged) and each.cut > held_cut]
     if marks:
         _merge_tail(table, current, log_table, tail)
@@ -158,6 +160,26 @@ def apply_once(
         bool(pending),
         wait_of(waiting, table, changelog.delta, current) if waits or tail is not None else NO_WAIT,
     )
+
+
+def without_former_rows(
+    pending: Sequence[tuple[int, LandedPart | CutEvent]], held: DeltaTable | None
+) -> list[tuple[int, LandedPart | CutEvent]]:
+    """The same, but where a table without a key begins again its event removes all rows: they may come once more."""
+    if not any(isinstance(each, CutEvent) and each.event.kind == SYNC_STARTED for _, each in pending):
+        return list(pending)
+    has_key = held is not None and bool(read_layout(held).key)
+    found: list[tuple[int, LandedPart | CutEvent]] = []
+    for cut, each in pending:
+        new = each
+        if not isinstance(each, CutEvent):
+            has_key = bool(each.shape.key)
+        elif each.event.columns:
+            has_key = any(column.key for column in each.event.columns)
+        elif each.event.kind == SYNC_STARTED and not has_key:
+            new = replace(each, event=replace(each.event, removes_rows=True))
+        found.append((cut, new))
+    return found
 
 
 def merge_waiting(lake: str, table: TableId) -> Versions:

@@ -14,6 +14,7 @@
 ``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, its sync was
             started or stopped, the source's log had a gap, ...), in order with rows by `_gsn`; SYNC_STARTED has the
             number of its cut's first row and comes before it, and `statement` says which earlier rows are missing;
+            one after which rows may come once more has a number of its own, and empties a table without a key;
             SYNC_STOPPED has its cut's last number, and its error as `statement`; `columns` is a JSON array of
             `menura.landing.LandedColumn`, `foreign_keys` one of `LandedForeignKey`. Its commits carry Delta's `txn`
             {TENANT/SOURCE: cut}, so each event is there once. A lake of an earlier version gets the columns that it

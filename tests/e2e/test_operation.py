@@ -161,6 +161,40 @@ def test_sync_when_started_now_on_a_table_with_rows_then_says_that_earlier_rows_
 
 
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
+def test_table_without_a_key_when_its_sync_begins_again_then_each_row_is_there_once(
+    flavor: Flavor, servers: dict[Flavor, Server], running: Stack
+) -> None:
+    """And one with a key; from the log's beginning, from its end and by a dump."""
+    server, source, database = servers[flavor], f"again-{flavor}", f"again_{flavor}"
+    load.create_tables(server, database, "t", rows=5)
+    server.run(f"CREATE TABLE {database}.heap (n INT)", f"INSERT INTO {database}.heap VALUES (1), (1), (2)")
+
+    def begin_again(start: str) -> None:
+        for table in ("t", "heap"):
+            running.command("sync", "stop", source, f"{database}.{table}")
+            wait_for_state(running, source, database, table, "stopped")
+        server.run(f"DELETE FROM {database}.heap WHERE n = 2", f"DELETE FROM {database}.t ORDER BY id LIMIT 1")
+        server.run(f"INSERT INTO {database}.heap VALUES (3), (3)")
+        load.insert_rows(server, database, "t", 2)
+        for table in ("t", "heap"):
+            running.command("sync", "start", source, f"{database}.{table}", "--from", start)
+            wait_for_state(running, source, database, table, "streaming")
+        server.run(f"INSERT INTO {database}.heap VALUES (2)")
+        load.insert_rows(server, database, "t", 1)
+
+    with running.agent(source, {source: server}):
+        for table in ("t", "heap"):
+            running.start_sync(source, database, table, "oldest")
+        for start in ("oldest", "dump", "oldest"):
+            begin_again(start)
+            wait_until_equal(running.lake, running.tenant, source, server, database, ["t", "heap"])
+        begin_again("now")
+        for table in ("t", "heap"):
+            missing = running.table(source, database, table)["earlier_rows_missing"]
+            assert "rows of its former sync stay in the lake, also those that the source has deleted since" in missing
+
+
+@pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_source_when_its_server_restarts_under_load_then_goes_on_by_itself(
     flavor: Flavor, servers: dict[Flavor, Server], running: Stack
 ) -> None:

@@ -24,6 +24,7 @@ from menura.landing import (
     LandedFocus,
     LandedForeignKey,
     LandedPosition,
+    LandedStart,
     LandingIdentity,
     LogEntry,
     chunk_path,
@@ -205,7 +206,15 @@ def altered(
     return Event(table, kind, removes_rows, tuple(map(column, table.columns)), f"ALTER TABLE {table.name} ...")
 
 
-Batch = tuple[Table, Iterable[list[Change]]] | Event | Chunk | Verified
+@dataclass(frozen=True)
+class Started:
+    """The table's sync begins: once more, with rows that may have come before, or for the first time."""
+
+    table: Table
+    again: bool = True
+
+
+Batch = tuple[Table, Iterable[list[Change]]] | Event | Chunk | Verified | Started
 
 
 @dataclass
@@ -262,11 +271,16 @@ class Writer:
         events: list[LandedEvent] = []
         chunks: list[LandedChunk] = []
         chunk_files: list[LandedFile] = []
+        started: list[LandedStart] = []
         for batch in batches:
             if isinstance(batch, Chunk):
                 gsn = next(gsns) if batch.gsn is None else batch.gsn
                 chunks.append(self._chunk(batch, gsn))
                 chunk_files.extend(self._chunk_files(batch, chunks[-1], tenant, source))
+                continue
+            if isinstance(batch, Started):
+                gsn = next(gsns) if batch.again else 0
+                started.append(LandedStart(batch.table.database, batch.table.name, LandedPosition(), "", gsn))
                 continue
             if isinstance(batch, Verified):
                 chunks.append(batch.landed(next(self.chunks)))
@@ -297,6 +311,7 @@ class Writer:
             1,
             COMMIT_US,
             COMMIT_US,
+            started=tuple(started),
             files=tuple(self._following(files, key, number)),
             events=tuple(events),
             chunks=tuple(chunks),
