@@ -93,6 +93,11 @@ bench-lake: ## CPU of the lake's batches beside Delta's own MERGE, into build/be
 	@.ci/setup environment jars
 	@$(PYTHON) -m tests.bench.lake $(CASES) --rows $(or $(ROWS),2000000) --many-rows $(or $(MANY_ROWS),0)
 
+.PHONY: soak-lake
+soak-lake: ## thousands of batches through a sink without a source, and what grows meanwhile, into build/soak-lake.json (BATCHES=50000 EVERY=1000 SPARK=1)
+	@.ci/setup environment jars
+	@$(PYTHON) -m tests.soak --batches $(or $(BATCHES),50000) --every $(or $(EVERY),1000) $(if $(SPARK),--spark)
+
 .PHONY: bench-verify
 bench-verify: ## CPU of a verification at the agent and in the sink, into build/bench-verify.json (ROWS=2000000)
 	@.ci/setup environment mysql
