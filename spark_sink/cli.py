@@ -31,6 +31,7 @@ from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
+from spark_sink.lake.changelog_retention import KeepRules
 from spark_sink.lake.records import FOLDER
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.tail import MERGE_SECONDS, Waiting
@@ -276,6 +277,12 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
             "reading the arguments", f"--merge-seconds {arguments.merge_seconds}", remedy="Give 0 or more seconds"
         )
     try:
+        keep_changelogs = KeepRules.parse(arguments.keep_changelog)
+    except ValueError as wrong:
+        raise SinkSettingInvalid(
+            "reading the arguments", f"--keep-changelog {wrong}", remedy="Give e.g. 30d or acme/shop/shop.orders=24h"
+        ) from wrong
+    try:
         use(parse(arguments.storage_option))
     except StoreUnusable as refused:
         raise SinkSettingInvalid(
@@ -294,6 +301,7 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         available_now=arguments.available_now,
         keep_hours=arguments.keep_hours,
         waiting=Waiting(arguments.merge_seconds),
+        keep_changelogs=keep_changelogs,
     )
 
 
@@ -335,6 +343,14 @@ def _parser() -> argparse.ArgumentParser:
         default=KEEP_HOURS,
         metavar="N",
         help="old versions of tables stay readable so long, then their files are removed (default: %(default)s)",
+    )
+    running.add_argument(
+        "--keep-changelog",
+        metavar="[TABLES=]LIMIT",
+        action="append",
+        default=[],
+        help="how much of changelogs stays: 48h, 30d, 1000000rows or forever (default: forever), of all tables or of"
+        " those that fit TENANT/SOURCE/DATABASE.TABLE with * and ?; repeatable, the last one that fits counts",
     )
     running.add_argument(
         "--merge-seconds",

@@ -117,12 +117,20 @@ class ChunkWithoutKey(TableStopped):
     """A dump's range of a table without a primary key."""
 
 
+class ChunkTooLate(TableStopped):
+    """A dump's chunk that was read before changes which the changelog does not keep any more."""
+
+
 class EventUnreadable(TableStopped):
     """An event whose words for a type or a value can't be read."""
 
 
 class ChangeTypeUnknown(TableStopped):
     """A change that this version can't merge."""
+
+
+class ChangelogShortened(SinkError):
+    """A reader asks for changes that a changelog does not keep any more."""
 
 
 class CascadeUncertain(TableStopped):

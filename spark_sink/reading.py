@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from menura.change_batch import GSN
 
-from spark_sink.errors import TableNotInLake
+from spark_sink.errors import ChangelogShortened, TableNotInLake
+from spark_sink.lake.changelog_retention import read_kept
 from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
 from spark_sink.lake.net_effect import DELETED
 from spark_sink.lake.recorded import boundary_of
@@ -73,9 +75,38 @@ def row_count(lake: str, table: TableId, cut: int | None = None) -> int:
     return open_rows(lake, table, cut).count()
 
 
-def changelog(lake: str, table: TableId, version: int | None = None) -> pa.Table:
-    """All changes; order by `_gsn`. Raises `TableNotInLake`."""
-    return _read(lake, table, CHANGELOG, version)
+def changelog(lake: str, table: TableId, version: int | None = None, above_gsn: int | None = None) -> pa.Table:
+    """All changes that are kept, or all with a higher number; order by `_gsn`.
+
+    Raises `TableNotInLake`; `ChangelogShortened` where some of those with a higher number are not kept any more.
+    """
+    found = _opened(lake, table, CHANGELOG)
+    if version is not None:
+        found.load_as_version(version)
+    condition = "TRUE"
+    if above_gsn is not None:
+        begins_gsn = read_kept(found).begins_gsn
+        if above_gsn + 1 < begins_gsn:
+            raise ChangelogShortened(
+                f"reading the changelog of {table} above {above_gsn}",
+                f"it has changes from {begins_gsn} on",
+                data="The current state has what all of them did",
+                remedy="Begin with the current state, and go on behind its highest _gsn; the sink keeps more with"
+                " --keep-changelog",
+            )
+        condition = f"{quoted(GSN)} > {int(above_gsn)}"
+    names = schema_of(found).names
+    own = set(_own(names))
+    chosen = ", ".join(quoted(name) for name in names if name not in own)
+    return scan(found, f"SELECT {chosen} FROM t WHERE {condition}").read_all()  # noqa: S608  (quoted names)
+
+
+def changelog_begins(lake: str, table: TableId) -> int:
+    """The number from which on the changelog has all changes; 0: it has all that there were.
+
+    Raises `TableNotInLake`.
+    """
+    return read_kept(_opened(lake, table, CHANGELOG)).begins_gsn
 
 
 def current_state_frame(session: "SparkSession", lake: str, table: TableId, cut: int | None = None) -> "DataFrame":
@@ -112,16 +143,6 @@ def _with_effect(session: "SparkSession", frame: "DataFrame", rows: Rows) -> "Da
 def changelog_frame(session: "SparkSession", lake: str, table: TableId) -> "DataFrame":
     """All changes as a Spark DataFrame."""
     return session.read.format("delta").load(f"{table.folder(lake)}/{CHANGELOG}")
-
-
-def _read(lake: str, table: TableId, kind: str, version: int | None) -> pa.Table:
-    found = _opened(lake, table, kind)
-    if version is not None:
-        found.load_as_version(version)
-    names = schema_of(found).names
-    own = set(_own(names))
-    chosen = ", ".join(quoted(name) for name in names if name not in own)
-    return scan(found, f"SELECT {chosen} FROM t").read_all()  # noqa: S608  (quoted names of a table that we opened)
 
 
 def _opened(lake: str, table: TableId, kind: str) -> DeltaTable:

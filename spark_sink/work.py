@@ -237,6 +237,8 @@ class Outcome:
     merge_at_us: int = 0
     #: which failure kept the table from being cleaned
     unclean: str = ""
+    #: where its changelog was shortened: the number from which on all changes are there
+    changelog_begins_gsn: int = 0
     #: False: nothing of the work was its own, only its parents'
     has_own: bool = True
     due: tuple[DueChunk, ...] = ()

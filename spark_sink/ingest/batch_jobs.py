@@ -103,6 +103,7 @@ class BatchJobs:
             keep_hours=chosen.keep_hours,
             storage=current().carried(),
             # Who lets the sink run to an end reads the lake afterwards.
+            keep_changelogs=chosen.keep_changelogs,
             waiting=AT_ONCE if chosen.available_now else chosen.waiting,
         )
 

@@ -18,11 +18,9 @@ from menura.landing import LandedEvent, decode_event
 from spark_sink.errors import ParentBegunAnew, ParentStopped
 from spark_sink.ingest.cut_log_source import Row
 from spark_sink.ingest.families import parents_of
-from spark_sink.lake.merge import DUMP_STARTED
+from spark_sink.lake.merge import DUMP_STARTED, DUMPED
 from spark_sink.lake.records import StoppedTable
 from spark_sink.work import TableId, row_table, split_rows
-
-DUMPED = "DUMPED"
 
 
 def begins_anew(event: LandedEvent) -> bool:

@@ -424,6 +424,8 @@ class Sink:
             if outcome.result is not Result.STOPPED:
                 before = self._recorded.get(outcome.table, NOTHING)
                 self._recorded[outcome.table] = before.followed_by(outcome.changelog_version, outcome.current_version)
+            if outcome.changelog_begins_gsn:
+                logger.info("changelog kept table=%s from_gsn=%d", outcome.table, outcome.changelog_begins_gsn)
             if outcome.unclean:
                 logger.warning(
                     "table not cleaned, it keeps old files until its next turn table=%s error=%s",

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from spark_sink.ingest.cut_log_source import Limits
 from spark_sink.ingest.table_task import TaskSize
+from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.tail import Waiting
 
@@ -21,3 +22,5 @@ class SinkSettings:
     keep_hours: int = KEEP_HOURS
     #: how long changes of a large table may wait to be merged
     waiting: Waiting = field(default_factory=Waiting)
+    #: how much of their changelogs is kept
+    keep_changelogs: KeepRules = KEEP_ALL

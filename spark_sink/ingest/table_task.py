@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
+from menura.instants import now_us
 from menura.stores.options import StorageOptions, use
 from menura.stores.reasons import reason_of
 from pyspark.sql import Row
@@ -22,8 +23,9 @@ from pyspark.sql import Row
 from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
 from spark_sink.ingest.families import parents_of
 from spark_sink.ingest.table_writer import Versions, apply_work, merge_waiting
+from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules, shorten
 from spark_sink.lake.current_rows import merge_effect
-from spark_sink.lake.delta_table import Layout, create_table
+from spark_sink.lake.delta_table import Layout, create_table, open_table
 from spark_sink.lake.net_effect import DELETED, keyed_effect
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
@@ -102,6 +104,8 @@ class TaskSettings:
     storage: StorageOptions = field(default_factory=StorageOptions)
     #: how long changes of a large table wait to be merged
     waiting: Waiting = AT_ONCE
+    #: how much of their changelogs is kept
+    keep_changelogs: KeepRules = KEEP_ALL
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -141,7 +145,9 @@ def merge_task(settings: TaskSettings) -> Callable[[Iterable[tuple[TableId, int]
 def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[Work]]]) -> Iterator[Outcome]:
     log = LandingLog(settings.landing)
     stopped_now, large = set(settings.stopped), set[TableId]()
-    for table, work in tables:
+    found = list(tables)
+    followed = {parent for table, work in found for parent in parents_of(table, work)}
+    for table, work in found:
         if table in settings.stopped:
             continue
         groups = settings.size.groups(work)
@@ -159,9 +165,27 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
         elif outcome.result is Result.LARGE:
             large.add(table)
         if outcome.result is Result.APPLIED:
-            outcome = replace(outcome, unclean=clean_when_due(settings, table, recorded, outcome))
+            if table not in followed:  # others need its changes, perhaps from further back
+                outcome = shortened_when_due(settings, table, recorded, outcome)
+            outcome = replace(outcome, unclean=outcome.unclean or clean_when_due(settings, table, recorded, outcome))
         has_own = not all(isinstance(each, ParentsChanged) for each in work)
         yield replace(outcome, has_own=has_own)
+
+
+def shortened_when_due(settings: TaskSettings, table: TableId, recorded: Recorded, outcome: Outcome) -> Outcome:
+    """The outcome of a table whose changelog has lost, in its turn, what need not be kept."""
+    keep = settings.keep_changelogs.of(table)
+    changelog_folder, current_folder = (f"{table.folder(settings.lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
+    if keep.all or not is_due(changelog_folder, recorded.changelog, outcome.changelog_version):
+        return outcome
+    try:
+        changelog, current = open_table(changelog_folder), open_table(current_folder)
+        if changelog is None or current is None:
+            return outcome
+        begins_gsn = shorten(table, changelog, current, keep, settings.keep_hours, now_us())
+    except (OSError, DeltaError) as failure:
+        return replace(outcome, unclean=type(failure).__name__)
+    return replace(outcome, changelog_begins_gsn=begins_gsn)
 
 
 def clean_when_due(settings: TaskSettings, table: TableId, recorded: Recorded, outcome: Outcome) -> str:

@@ -33,6 +33,7 @@ from spark_sink.lake.cascade_replay import (
     ReplayKey,
     Trigger,
 )
+from spark_sink.lake.changelog_retention import read_kept
 from spark_sink.lake.child_pool import Pool
 from spark_sink.lake.child_rows import (
     FACTS,
@@ -184,6 +185,8 @@ class Child:
         changelog = None if key in self._itself else open_table(f"{parent.folder(self._lake)}/{CHANGELOG}")
         if changelog is None:
             return changes.empty()
+        if read_kept(changelog).begins_gsn > self._low + 1:
+            raise uncertain(self._table, self._cut, key, "its parent's changelog does not go back so far any more")
         return changes.triggers(changelog, self._low, self._until, self._unchecked(parent))
 
     def _unchecked(self, parent: TableId) -> list[UncheckedRows]:

@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN
 
+from spark_sink.errors import ChunkTooLate
+from spark_sink.lake.changelog_retention import read_kept
 from spark_sink.lake.chunk_replay import replayed
 from spark_sink.lake.current_rows import match_columns, merge_effect
 from spark_sink.lake.delta_table import (
@@ -63,6 +65,7 @@ def merge_chunks(
     transactions: Transactions,
 ) -> None:
     """Merge the segment's chunks; all changes up to `end_gsn` are in both tables. Raises `TableStopped`."""
+    _check_kept(table, changelog, segment)
     held = schema_of(current)
     began_gsn = dump_began_gsn(current, table.application)
     match = match_columns(held, segment.layout.key)
@@ -77,6 +80,20 @@ def merge_chunks(
         commit_nothing(current, transactions)
     else:
         merger.merge(waiting, transactions)
+
+
+def _check_kept(table: TableId, changelog: DeltaTable, segment: Segment) -> None:
+    begins_gsn = read_kept(changelog).begins_gsn
+    for part in segment.parts:
+        if part.file.chunk is not None and part.file.chunk.gsn + 1 < begins_gsn:
+            raise ChunkTooLate(
+                "merging a dump's chunk",
+                f"{part.file.path} was read at row number {part.file.chunk.gsn}, and the table's changelog has changes"
+                f" from {begins_gsn} on",
+                data="The table stays at its last version; other tables go on",
+                remedy=f"Have the sink keep more of it (--keep-changelog); then run: {table.resync}",
+                **table.where(part.file.cut),
+            )
 
 
 def _pieces(table: TableId, segment: Segment, held: pa.Schema) -> Iterator[pa.Table]:

@@ -281,6 +281,21 @@ def dump_began_gsn(table: DeltaTable, application: str) -> int:
     return table.transaction_version(f"{application}/dump") or 0
 
 
+def dump_end_transaction(application: str, gsn: int) -> tuple[str, int]:
+    """What a commit carries where a dump ends."""
+    return f"{application}/dump/end", gsn
+
+
+def dump_is_open(current: DeltaTable, changelog: DeltaTable, application: str) -> bool:
+    """Whether the table's last dump has not ended; also one whose end an earlier version has applied.
+
+    One that began before there was a table is known by its first chunk.
+    """
+    ended_gsn = current.transaction_version(f"{application}/dump/end") or 0
+    has_chunks = changelog.transaction_version(_chunk_application(application)) is not None
+    return dump_began_gsn(current, application) > ended_gsn or (has_chunks and not ended_gsn)
+
+
 def _chunk_application(application: str) -> str:
     return f"{application}/chunks"
 

@@ -24,6 +24,7 @@ from spark_sink.lake.delta_table import (
     compact_when_due,
     create_table,
     dump_began_gsn,
+    dump_end_transaction,
     dump_transaction,
     empty,
     progress_transactions,
@@ -55,6 +56,8 @@ from spark_sink.work import TableId
 
 #: the kind of an event that begins a dump
 DUMP_STARTED = "DUMP_STARTED"
+#: and of one that ends it
+DUMPED = "DUMPED"
 
 #: writes a segment's rows into the table and commits the transactions; the second is up to where it is merged
 MergeRows = Callable[[DeltaTable, Segment, int, Transactions], None]
@@ -119,6 +122,8 @@ def _apply_event(
     definition, event = step.definition, step.seen.event
     if event.kind == DUMP_STARTED:
         transactions = [dump_transaction(table.application, event.gsn), *transactions]
+    elif event.kind == DUMPED:
+        transactions = [dump_end_transaction(table.application, event.gsn), *transactions]
     if current is None:
         if definition is None:
             return None

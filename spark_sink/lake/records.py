@@ -6,7 +6,8 @@
             not readable at B (it had stopped, or an earlier run had brought it further). Where `merged_gsn` is not
             null, the rows at B are those of the current state's version and, over them, the changes with a higher
             number of the changelog's version (`tail`; `spark_sink.reading` reads both). When these are merged, B gets
-            another row, with the version that has them.
+            another row, with the version that has them. `changelog_begins_gsn` is there once the changelog has been
+            shortened with the boundary: from that number on it has all changes.
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
             which changes its changelog lacks, if any). `begins_at_gsn`: its lake table begins anew with the event of
             that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
@@ -72,6 +73,7 @@ CUTS_SCHEMA = pa.schema(
         ("applied_at_us", pa.int64()),
         (NUMBER, pa.int64()),
         (MERGED_GSN, pa.int64()),
+        ("changelog_begins_gsn", pa.int64()),
     ]
 )
 EVENTS_SCHEMA = pa.schema(
@@ -203,6 +205,7 @@ class Records:
                     "current_version": outcome.current_version,
                     "applied_at_us": at_us,
                     MERGED_GSN: outcome.merged_gsn or None,
+                    "changelog_begins_gsn": outcome.changelog_begins_gsn or None,
                 }
             )
         append_rows(self.cuts_folder, rows, CUTS_SCHEMA)

@@ -42,6 +42,7 @@ from gateway.wire.digest import focus_message, landed_digest
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.families import Families
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
+from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.tail import AT_ONCE, Waiting
@@ -404,6 +405,7 @@ def apply_entries(
     recorded: Mapping[TableId, Recorded] | None = None,
     keep_hours: int = KEEP_HOURS,
     waiting: Waiting = AT_ONCE,
+    keep_changelogs: KeepRules = KEEP_ALL,
 ) -> list[Outcome]:
     """Do without Spark what a task does with the log from entry `first` to `last` (its end), as one batch."""
     log = LandingLog(str(landing))
@@ -414,7 +416,14 @@ def apply_entries(
         rows += entry_rows(entry) if number >= first else []
     rows = families.arranged(rows)
     settings = TaskSettings(
-        str(landing), str(lake), frozenset(), size or TaskSize(), recorded or {}, keep_hours, waiting=waiting
+        str(landing),
+        str(lake),
+        frozenset(),
+        size or TaskSize(),
+        recorded or {},
+        keep_hours,
+        waiting=waiting,
+        keep_changelogs=keep_changelogs,
     )
     return list(apply_tables(settings, split_rows(rows)[1].items()))
 
