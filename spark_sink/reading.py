@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 def list_tables(lake: str) -> list[TableId]:
     """Every table that the sink has written or tried to write."""
-    names = ("tenant", "source", "database", "table")
-    cuts = open_table(Records(lake).cuts_folder)
-    if cuts is None:
-        return []
-    chosen = ", ".join(quoted(name) for name in names)
-    rows = scan(cuts, f"SELECT DISTINCT {chosen} FROM t").read_all().to_pylist()  # noqa: S608  (constants)
-    return sorted(TableId(*(row[name] for name in names)) for row in rows)
+    return Records(lake).tables()
 
 
 def stopped_tables(lake: str) -> list[StoppedTable]:

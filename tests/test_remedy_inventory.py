@@ -364,6 +364,9 @@ RUN_BY = {
     "spark_sink/lake/foreign_keys.py uncertain": (_UNCERTAIN,),
     "spark_sink/lake/recorded.py _lost": (_BOTH_LOST,),
     "spark_sink/lake/steps.py check_partial": (_IN_PARTS, _UNNAMED_KEY),
+    "spark_sink/lake/chunk_merge.py _check_kept": (
+        f"{SINK}::test_table_when_a_chunk_needs_changes_that_are_gone_then_the_remedy_brings_its_rows",
+    ),
     "spark_sink/lake/steps.py check_steps": (_RANGE,),
     "spark_sink/landed/event_columns.py _earlier_value": (_EARLIER,),
     "spark_sink/landed/landed_file.py open_landed": (_DAMAGED,),

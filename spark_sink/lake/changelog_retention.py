@@ -137,14 +137,15 @@ def shorten(
     if cut and sum(file.rows for file in cut) >= LEAST_PART * sum(file.rows for file in files):
         last_gsn = max(file.high for file in cut)
         kept = replace(kept, begins_gsn=max(kept.begins_gsn, last_gsn + 1))
-        _write_kept(changelog, kept)
+        write_kept(changelog, kept)
         changelog.delete(f"{quoted(GSN)} <= {last_gsn}", writer_properties=WRITER)
     elif kept != read_kept(changelog):
-        _write_kept(changelog, kept)
+        write_kept(changelog, kept)
     return kept.begins_gsn
 
 
-def _write_kept(changelog: DeltaTable, kept: Kept) -> None:
+def write_kept(changelog: DeltaTable, kept: Kept) -> None:
+    """In a commit of its own."""
     changelog.alter.set_table_properties({PROPERTY: json.dumps(asdict(kept))}, raise_if_not_exists=False)
 
 

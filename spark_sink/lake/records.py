@@ -8,8 +8,11 @@
             number of the changelog's version (`tail`; `spark_sink.reading` reads both). When these are merged, B gets
             another row, with the version that has them. `changelog_begins_gsn` is there once the changelog has been
             shortened with the boundary: from that number on it has all changes.
+``tables``  one row per table that the sink has written or tried to write, or more; a lake of an earlier version gets it
+            with the next start. Who lists tables reads this one.
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
-            which changes its changelog lacks, if any). `begins_at_gsn`: its lake table begins anew with the event of
+            which changes its changelog lacks, if any); those from before the hours that versions are kept go, but each
+            table's last. `begins_at_gsn`: its lake table begins anew with the event of
             that number, and nothing before is followed; null: it goes on where it stopped. A lake of an earlier version
             gets the columns that it lacks with the next row; they are null in its rows.
 ``events``  one row per event of a table (its definition changed, it was truncated, a dump of it ended, its sync was
@@ -30,7 +33,7 @@ clock may go back.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -48,6 +51,7 @@ from spark_sink.lake.delta_table import (
     commit_properties,
     make_folder,
     open_table,
+    quoted,
     scan,
     schema_of,
 )
@@ -119,10 +123,13 @@ ERRORS_SCHEMA = pa.schema(
         (NUMBER, pa.int64()),
     ]
 )
+TABLE = ("tenant", "source", "database", "table")
+TABLES_SCHEMA = pa.schema([*((name, pa.string()) for name in TABLE), (NUMBER, pa.int64())])
 LANDING_PROPERTY = "menura.landing"
 LANDING_SCHEMA = pa.schema([("at_us", pa.int64())])
 COMPACT_EVERY_VERSIONS = 64
 SHORTEN_EVERY_VERSIONS = 512
+HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,8 @@ class Records:
         self.events_folder = f"{lake}/{FOLDER}/events"
         self.errors_folder = f"{lake}/{FOLDER}/errors"
         self.landing_folder = f"{lake}/{FOLDER}/landing"
+        self.tables_folder = f"{lake}/{FOLDER}/tables"
+        self._known: set[TableId] | None = None
 
     def landing(self) -> str:
         """The identity of the landing that the lake belongs to; '' for none yet."""
@@ -193,7 +202,9 @@ class Records:
         last = last_cuts(cuts)
         at_us = now_us()
         rows = []
-        for outcome in outcomes:
+        found = list(outcomes)
+        self._note_tables({outcome.table for outcome in found})
+        for outcome in found:
             boundary = last[outcome.table.tenant, outcome.table.source]
             rows.append(
                 {
@@ -210,7 +221,21 @@ class Records:
             )
         append_rows(self.cuts_folder, rows, CUTS_SCHEMA)
         self._clean(self.cuts_folder)
-        self._leave_old_out(at_us)
+        self._leave_old_out(self.cuts_folder, CUTS_SCHEMA, "applied_at_us", _LAST_BOUNDARIES)
+
+    def _note_tables(self, tables: Collection[TableId]) -> None:
+        """Before anything is recorded of them."""
+        if self._known is None:
+            self._known = set(listed_tables(open_table(self.tables_folder)))
+            if not self._known:  # a lake of an earlier version
+                tables = {*tables, *listed_tables(open_table(self.cuts_folder))}
+        new = set(tables) - self._known
+        append_rows(self.tables_folder, [table_facts(table) for table in sorted(new)], TABLES_SCHEMA)
+        self._known |= new
+
+    def tables(self) -> list[TableId]:
+        """All that were ever recorded."""
+        return listed_tables(open_table(self.tables_folder) or open_table(self.cuts_folder))
 
     def record_events(self, events: Iterable[EventSeen]) -> None:
         """Rows of `events` for those of cuts that are not recorded yet."""
@@ -246,6 +271,8 @@ class Records:
         ]
         append_rows(self.errors_folder, rows, ERRORS_SCHEMA)
         self._clean(self.errors_folder)
+        if rows:
+            self._leave_old_out(self.errors_folder, ERRORS_SCHEMA, "at_us", _LAST_STOPS)
 
     def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
         """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing)."""
@@ -264,18 +291,22 @@ class Records:
                 clean(folder, self._keep_hours)
             self._cleaned[folder] = version
 
-    def _leave_old_out(self, now_us: int) -> None:
-        """Boundaries of before the hours, at which no table's version is readable any more, but each table's last."""
-        held = open_table(self.cuts_folder)
+    def _leave_old_out(self, folder: str, schema: pa.Schema, at_us: str, last: Sequence[str]) -> None:
+        """Rows of before the hours, at which no table's version is readable any more, but each table's last.
+
+        `last`: numbers of SQL, of which each table's highest are kept. Only files with old rows are written anew.
+        """
+        held = open_table(folder)
         version = held.version() if held is not None else None
-        before = self._shortened.setdefault(self.cuts_folder, version)
-        if held is None or not is_due(self.cuts_folder, before, version, SHORTEN_EVERY_VERSIONS):
+        before = self._shortened.setdefault(folder, version)
+        if held is None or not is_due(folder, before, version, SHORTEN_EVERY_VERSIONS):
             return
-        self._shortened[self.cuts_folder] = version
-        with recording(self.cuts_folder):
-            add_columns(held, CUTS_SCHEMA)
-            kept = scan(held, last_boundaries(now_us - self._keep_hours * 3_600_000_000)).read_all()
-            write_deltalake(held, kept.cast(CUTS_SCHEMA), mode="overwrite")
+        self._shortened[folder] = version
+        since_us = now_us() - self._keep_hours * HOUR_US
+        with recording(folder):
+            add_columns(held, schema)
+            kept = scan(held, last_rows(schema, f"{at_us} < {since_us}", last)).read_all()
+            write_deltalake(held, kept.cast(schema), mode="overwrite", predicate=f"{at_us} < {since_us}")
 
     def last_entry(self) -> int:
         """The last one of which a batch is recorded, and with it all before it; 0 for none."""
@@ -311,20 +342,35 @@ def stopped_tables(errors: DeltaTable | None) -> dict[TableId, StoppedTable]:
     return {table: stop for table, stop in found.items() if stop.code}
 
 
-def last_boundaries(since_us: int) -> str:
-    """SQL for the rows of `cuts` since then, and of each table the last one, and the last ones with versions."""
-    of_table = ", ".join(f'"{name}"' for name in ("tenant", "source", "database", "table"))
-    order = f"cut DESC, coalesce({NUMBER}, -1) DESC, applied_at_us DESC"
+_LAST_BOUNDARIES = (
+    "CASE WHEN changelog_version IS NULL THEN cut END",
+    "CASE WHEN changelog_version IS NOT NULL THEN cut END",
+    "CASE WHEN current_version IS NULL THEN cut END",
+    "CASE WHEN current_version IS NOT NULL THEN cut END",
+)
+_LAST_STOPS = (f"coalesce({NUMBER}, -1)",)
 
-    def place(versions: str) -> str:
-        return f"row_number() OVER (PARTITION BY {of_table}, {versions} IS NULL ORDER BY {order})"
 
-    columns = ", ".join(f'"{name}"' for name in CUTS_SCHEMA.names)
-    places = f"{place('changelog_version')} AS of_changelog, {place('current_version')} AS of_current"
-    return (
-        f"SELECT {columns} FROM (SELECT *, {places} FROM t) "  # noqa: S608  (constants)
-        f"WHERE applied_at_us >= {since_us} OR of_changelog = 1 OR of_current = 1"
-    )
+def last_rows(schema: pa.Schema, condition: str, last: Sequence[str]) -> str:
+    """SQL for rows of which the condition holds and one of the expressions has its table's highest value.
+
+    Of rows that are equal in it all are kept: so many as a batch has been done again.
+    """
+    of_table = ", ".join(map(quoted, TABLE))
+    highest = ", ".join(f"max({each}) AS highest_{place}" for place, each in enumerate(last))
+    grouped = f"SELECT {of_table}, {highest} FROM t GROUP BY {of_table}"  # noqa: S608  (constants)
+    columns = ", ".join(f"t.{quoted(name)}" for name in schema.names)
+    same_table = " AND ".join(f"t.{quoted(name)} = g.{quoted(name)}" for name in TABLE)
+    is_last = " OR ".join(f"({each}) = g.highest_{place}" for place, each in enumerate(last))
+    return f"SELECT {columns} FROM t JOIN ({grouped}) g ON {same_table} WHERE {condition} AND ({is_last})"  # noqa: S608
+
+
+def listed_tables(records: DeltaTable | None) -> list[TableId]:
+    if records is None:
+        return []
+    chosen = ", ".join(map(quoted, TABLE))
+    rows = scan(records, f"SELECT DISTINCT {chosen} FROM t").read_all().to_pylist()  # noqa: S608  (constants)
+    return sorted(TableId(*(row[name] for name in TABLE)) for row in rows)
 
 
 def in_order(records: DeltaTable, at_us: str) -> str:

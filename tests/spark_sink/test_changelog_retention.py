@@ -100,7 +100,7 @@ def test_shortening_when_it_is_killed_then_no_more_is_promised_than_is_there(
     hours[0] += 9
     change(writer, 0)
     with monkeypatch.context() as patched:
-        kill_at(patched, changelog_retention, "_write_kept", 1)
+        kill_at(patched, changelog_retention, "write_kept", 1)
         with pytest.raises(Killed):
             follow(writer, lake, "1h")
     assert changelog_begins(str(lake), table_id(ORDERS)) <= min(numbers(lake))

@@ -19,6 +19,7 @@ from spark_sink.cli import run
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
+from spark_sink.lake.changelog_retention import Kept, write_kept
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.reading import stopped_tables
 from tests.remedies import commands, statements
@@ -152,6 +153,20 @@ def test_table_without_a_key_when_a_range_of_it_comes_then_the_remedy_brings_its
     operator.resyncs(KEYLESS, [{"id": 1, "note": "a"}, {"id": 1, "note": "a"}])
     operator.writer.cut((KEYLESS, [insert(id=2, note="b")]))
     operator.equals(KEYLESS, {"id": 1, "note": "a"}, {"id": 1, "note": "a"}, {"id": 2, "note": "b"})
+
+
+def test_table_when_a_chunk_needs_changes_that_are_gone_then_the_remedy_brings_its_rows(operator: Operator) -> None:
+    operator.writer.cut((KEYED, [insert(id=number, note="a") for number in range(5)]))
+    operator.follows()
+    logged = open_table(f"{table_id(KEYED).folder(str(operator.lake))}/changelog")
+    assert logged is not None
+    write_kept(logged, Kept(begins_gsn=4))
+    operator.writer.cut(Chunk(KEYED, [{"id": 9, "note": "a"}], 2))
+    message = operator.stopped("CHUNK_TOO_LATE")
+    assert commands(message) == [RESYNC]
+    operator.resyncs(KEYED, [{"id": 1, "note": "b"}])
+    operator.writer.cut((KEYED, [insert(id=2, note="b")]))
+    operator.equals(KEYED, {"id": 1, "note": "b"}, {"id": 2, "note": "b"})
 
 
 def test_table_when_what_its_earlier_rows_hold_can_not_be_read_then_the_remedy_brings_its_rows(

@@ -1,9 +1,11 @@
 """The lake's old versions: their files and their log go, each table's in its own turn; what is read stays."""
 
+import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from spark_sink.ingest import table_task
 from spark_sink.lake import records
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.recorded import Recorded, recorded_tables
-from spark_sink.lake.records import Records
+from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.lake.retention import CLEAN_EVERY_VERSIONS, clean, is_due
 from spark_sink.reading import changelog, list_tables
 from spark_sink.work import CutSeen, Outcome, Result, TableId
@@ -147,3 +149,32 @@ def test_boundaries_when_they_are_old_then_each_tables_last_ones_stay(
     assert sorted(found) == [(4, 4), (5, None)]
     assert recorded_tables(cuts) == {orders: Recorded(40, 40), quiet: Recorded(2, 2), stopped: Recorded(4, 4)}
     assert list_tables(str(lake)) == [orders, quiet, stopped]
+
+
+def test_stops_when_they_are_old_then_each_tables_last_one_stays(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "SHORTEN_EVERY_VERSIONS", 4)
+    hour = [0]
+    monkeypatch.setattr(records, "now_us", lambda: hour[0] * 3_600_000_000)
+    kept = Records(str(lake), keep_hours=3)
+    often, once = (TableId("acme", "shop", "shop", name) for name in ("often", "once"))
+    for number in range(12):
+        hour[0] = number
+        stops = [StoppedTable(often, number, number, "X", "", terminal=False, at_us=number * 3_600_000_000)]
+        kept.record_stops([*stops, *([replace(stops[0], table=once)] if not number else [])])
+    found = open_table(kept.errors_folder)
+    assert found is not None
+    rows = scan(found, "SELECT * FROM t").read_all().to_pylist()
+    assert 3 <= len([row for row in rows if row["table"] == "often"]) < 10
+    assert {table: stop.entry for table, stop in kept.stopped_tables().items()} == {often: 11, once: 0}
+
+
+def test_tables_when_a_lake_of_an_earlier_version_has_no_list_of_them_then_the_next_record_makes_it(lake: Path) -> None:
+    old, new = (TableId("acme", "shop", "shop", name) for name in ("old", "new"))
+    applied = Outcome(old, Result.APPLIED, 1, 1, changelog_version=1, current_version=1)
+    cut = CutSeen("acme", "shop", 1, 1, 1, 0, 0, 0)
+    Records(str(lake)).record_batch([cut], [applied])
+    shutil.rmtree(lake / "_menura" / "tables")
+    assert list_tables(str(lake)) == [old]
+    Records(str(lake)).record_batch([cut], [replace(applied, table=new)])
+    shutil.rmtree(lake / "_menura" / "cuts")
+    assert list_tables(str(lake)) == [new, old]
