@@ -61,7 +61,8 @@ gateway does not know it: who has not applied that cut lacks rows of the table.
 A chunk of a verification has no file, and a `digest` of what its rows were, as in menura.v1.Digest:
 `{"columns": [["id", "l"], ["name", "u"]], "key": ["id"], "leaves": [{"upper": [700], "rows": 200, "first_sum": -9,
 "second_sum": 8, "key": "", "columns": []}, {"upper": [], ...}], "bits": 0, "within": null}`; it changes no row.
-Format 10 has digests of ranges alone, without `bits`, `within`, leaves without `key` and `columns`, and starts without `gsn`.
+Format 10 has digests of ranges alone, without `bits`, `within`, leaves without `key` and `columns`, and starts without
+`gsn`.
 Format 9 has no `digest`.
 Format 8 differs in where entries lie alone.
 Format 7 has no `landing` and no `fences`, and its files neither `previous_cut` nor `plain_bytes`.
