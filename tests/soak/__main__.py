@@ -4,9 +4,10 @@ Comes in: landed files, written by hand some entries ahead of the sink; each ent
 `--every` batches: CPU of a batch over all of the sink's processes, CPU to open a changelog, a current state and
 `_menura/cuts`, files by folder, bytes, and resident memory. What Spark's tasks and its driver do to the lake is done
 here without Spark; with `--spark` by the sink itself, which takes three times as long. Each table has as many rows at
-the end as at the beginning, and no old version is kept (`keep_hours` 0), so that all of it shall be flat from the first
-cleanings on. Landed files go once they are applied, as a gateway has them go. What the last lines have more of than
-those at a fifth of the run, by more than `MOST_GROWTH`, stands in build/soak-lake.json and fails the run.
+the end as at the beginning, changelogs keep `ROWS`, and no old version is kept (`keep_hours` 0), so that all shall be
+flat over the 1,024 versions in which each kind of a table's cleaning has had its turn. Landed files go once they are
+applied, as a gateway has them go. What the last lines have more of than those at a fifth of the run, by more than
+`MOST_GROWTH`, stands in build/soak-lake.json and fails the run.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from spark_sink.ingest.cut_log_source import Limits, entry_rows
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
+from spark_sink.lake.changelog_retention import KeepRules
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import Records
@@ -45,6 +47,7 @@ COLUMNS = {"id": pa.int64(), "note": pa.string()}
 KEYED, SELDOM, EMPTIED = (Table(name, COLUMNS) for name in ("keyed", "seldom", "emptied"))
 KEYLESS = Table("keyless", COLUMNS, key=())
 ROWS = 500
+KEEP_CHANGELOGS = KeepRules.parse([f"{ROWS}rows"])
 AHEAD = 100
 #: the mean of the last fifth of the lines beside that of the second
 MOST_GROWTH = 1.3
@@ -170,7 +173,12 @@ def by_tasks(folder: Path, feed: Feed, meter: Meter, batches: int, every: int) -
         assert entry is not None
         known, tables = split_rows(entry_rows(entry))
         settings = TaskSettings(
-            str(folder / "landing"), str(folder / "lake"), frozenset(), TaskSize(), recorded, keep_hours=0
+            *(str(folder / name) for name in ("landing", "lake")),
+            frozenset(),
+            TaskSize(),
+            recorded,
+            keep_hours=0,
+            keep_changelogs=KEEP_CHANGELOGS,
         )
         outcomes = list(apply_tables(settings, tables.items()))
         for outcome in outcomes:
@@ -191,6 +199,7 @@ def by_spark(folder: Path, feed: Feed, meter: Meter, batches: int, every: int) -
         trigger_seconds=0.0,
         limits=Limits(cuts=1),
         keep_hours=0,
+        keep_changelogs=KEEP_CHANGELOGS,
     )
 
     def watch() -> None:
