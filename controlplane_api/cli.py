@@ -29,6 +29,7 @@ COMMANDS = {
     "apply": ("controlplane_api.commands.fleet", "apply_app"),
     "tables": ("controlplane_api.commands.show", "tables_app"),
     "table": ("controlplane_api.commands.table", "app"),
+    "ledger": ("controlplane_api.commands.ledger", "app"),
     "events": ("controlplane_api.commands.show", "events_app"),
     "lakes": ("controlplane_api.commands.show", "lakes_app"),
     "status": ("controlplane_api.commands.show", "status_app"),

@@ -446,3 +446,9 @@ class ComponentFailed(ControlPlaneError):
     """A component of `menura up` doesn't come up."""
 
     exit_code = 26
+
+
+class LedgerBroken(ControlPlaneError):
+    """An entry of a table's continuity ledger is missing, or is not as it was written."""
+
+    exit_code = 44

@@ -12,6 +12,11 @@ from menura.naming import command_table
 from gateway.registry import Problem
 
 CODE = "DESIRED_STATE_LOST"
+#: in the table's continuity ledger
+HISTORY_LOST = (
+    "The control plane's database was lost or is an older copy, and was brought up to date from the cut log, which does"
+    " not have commands: who ordered what before is not known"
+)
 
 
 def table_problem(source: str, database: str, table: str, at_us: int) -> Problem:

@@ -736,3 +736,33 @@ class LakeStop(Base):
     retry: Mapped[bool] = mapped_column(default=False)
     #: from before the sink began to tell everything anew
     stale: Mapped[bool] = mapped_column(default=False)
+
+
+class LedgerEntry(Base):
+    """What has become of a table's continuity; never changed or removed: see `continuity_ledger`."""
+
+    __tablename__ = "ledger_entry"
+
+    table_id: Mapped[int] = mapped_column(Id, ForeignKey("source_table.id"), primary_key=True, autoincrement=False)
+    #: from 1, without a gap
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at_us: Mapped[int]
+    #: `continuity_ledger.LedgerKind`
+    kind: Mapped[str]
+    gsn: Mapped[int]
+    from_position: Mapped[str]
+    to_position: Mapped[str]
+    dump: Mapped[str]
+    detail: Mapped[str]
+    actor: Mapped[str]
+    hash: Mapped[str]
+
+
+class LedgerHead(Base):
+    """Of a table's ledger: how many entries there are, and the last one's hash."""
+
+    __tablename__ = "ledger_head"
+
+    table_id: Mapped[int] = mapped_column(Id, ForeignKey("source_table.id"), primary_key=True, autoincrement=False)
+    entries: Mapped[int]
+    hash: Mapped[str]

@@ -29,6 +29,9 @@ from controlplane_api.api.views import (
     FleetPlan,
     LakeForgotten,
     Lakes,
+    Ledger,
+    LedgerChecked,
+    LedgerEntryView,
     LoginLinkCreated,
     OperationDetail,
     Operations,
@@ -110,6 +113,21 @@ class ApiClient:
             if page.next_cursor is None:
                 return Definitions(definitions=found, dropped=page.dropped)
             query["cursor"] = page.next_cursor
+
+    def ledger(self, source: str, database: str, table: str) -> list[LedgerEntryView]:
+        """All of it, the newest first, over as many pages as it takes."""
+        found: list[LedgerEntryView] = []
+        query: dict[str, Any] = {"limit": PAGE_TABLES}
+        while True:
+            page = self._ask(Ledger, "GET", f"{_of_table(source, database, table)}/ledger", query=query)
+            found += page.entries
+            if page.next_cursor is None:
+                return found
+            query["cursor"] = page.next_cursor
+
+    def check_ledger(self, source: str, database: str, table: str, head: str) -> LedgerChecked:
+        path = f"{_of_table(source, database, table)}/ledger/check"
+        return self._ask(LedgerChecked, "GET", path, query={"head": head})
 
     def create_token(self, agent: str, ttl_seconds: int) -> TokenCreated:
         return self._ask(TokenCreated, "POST", "/tokens", body={"agent": agent or None, "ttl_seconds": ttl_seconds})

@@ -9,7 +9,7 @@ from menura.instants import now_us
 from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, or_, select
 
-from controlplane_api import positions
+from controlplane_api import continuity_ledger, positions
 from controlplane_api.api import dump_queries, lake_queries
 from controlplane_api.api.pages import ALL, page_of, read_cursor
 from controlplane_api.api.presence import is_present
@@ -22,6 +22,8 @@ from controlplane_api.api.views import (
     DefinitionView,
     DumpView,
     LakeTableView,
+    Ledger,
+    LedgerEntryView,
     ProblemView,
     TableDetail,
     TableEventView,
@@ -241,6 +243,16 @@ def definitions(connection: Connection, source_id: int, table: TableName, cursor
         dropped=counts.definitions - counts.kept,
         next_cursor=following,
     )
+
+
+def ledger(connection: Connection, table_id: int, cursor: str, limit: int) -> Ledger:
+    """One page of a table's continuity ledger."""
+    before = read_cursor(cursor, int)
+    found = continuity_ledger.newest(connection, table_id, limit + 1, None if before is None else int(before[0]))
+    rows, following = page_of(found, limit, lambda row: (row.number,))
+    names = LedgerEntryView.model_fields
+    entries = [LedgerEntryView(**{name: getattr(row, name) for name in names}) for row in rows]
+    return Ledger(entries=entries, next_cursor=following)
 
 
 def _table_unknown(database: str, name: str) -> TableUnknown:

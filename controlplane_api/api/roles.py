@@ -58,6 +58,8 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     tables.get_table: Need.VIEW,
     tables.get_table_events: Need.VIEW,
     tables.get_table_definitions: Need.VIEW,
+    tables.get_table_ledger: Need.VIEW,
+    tables.check_table_ledger: Need.VIEW,
     tables.start_table: Need.OPERATE,
     tables.stop_table: Need.OPERATE,
     tables.start_tables: Need.OPERATE,

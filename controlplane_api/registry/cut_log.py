@@ -12,7 +12,7 @@ source in quarantine stays where it is, and its later cuts are held with the fir
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from menura.bounds import clean_int64
@@ -20,7 +20,8 @@ from menura.horizon import Horizon
 from menura.landing import LandedCut, LogEntry
 from sqlalchemy import Connection, select, update
 
-from controlplane_api import positions, rereads
+from controlplane_api import continuity_ledger, lost_state, positions, rereads
+from controlplane_api.continuity_ledger import Entry, LedgerKind
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Landing
@@ -155,6 +156,7 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_h
     before = _positions_of_started(connection, cuts, syncs)
     for source, cut in cuts:
         apply_cut(source, cut, syncs, before, ledger, entry.committed_at_us)
+    continuity_ledger.append(connection, entry.committed_at_us, _told(cuts, syncs))
     ledger.store()
     left = keep_positions(connection, syncs)
     events = [(syncs[source.id, event.database, event.table], event) for source, cut in cuts for event in cut.events]
@@ -167,6 +169,18 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_h
     store_sources(connection, sources, landing, entry)
     noted = [sync.table_id for sync in syncs.values() if sync.unlogged]
     rereads.order_due(connection, sorted({*noted, *asked}), entry.committed_at_us)
+
+
+def _told(
+    cuts: Iterable[tuple[SourceRow, LandedCut]], syncs: Mapping[TableKey, SyncRow]
+) -> Iterator[tuple[int, Entry]]:
+    """For the continuity ledger, after the cuts were applied."""
+    for source, cut in cuts:
+        for (database, table), entry in continuity_ledger.of_cut(cut):
+            sync = syncs[source.id, database, table]
+            if entry.kind is LedgerKind.STARTED and lost_state.is_lost(sync.problem):
+                yield sync.table_id, Entry(LedgerKind.HISTORY_LOST, detail=lost_state.HISTORY_LOST)
+            yield sync.table_id, entry
 
 
 def _positions_of_started(

@@ -39,6 +39,7 @@ WORDS = {
     "apply": Word("controlplane_api", "api", "make sources and syncs what a file says"),
     "tables": Word("controlplane_api", "api", "which tables a source has"),
     "table": Word("controlplane_api", "api", "one table: its columns, keys, sync, and how they have changed"),
+    "ledger": Word("controlplane_api", "api", "what became of a table's continuity, its gaps, and who ordered what"),
     "events": Word("controlplane_api", "api", "what happened to a table beside changes of rows"),
     "lakes": Word("controlplane_api", "api", "lakes and their sinks"),
     "sync": Word(

@@ -49,6 +49,8 @@ LEAST = {
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}": "viewer",
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/events": "viewer",
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/definitions": "viewer",
+    "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/ledger": "viewer",
+    "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/ledger/check": "viewer",
     "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/start": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/stop": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/start": "operator",

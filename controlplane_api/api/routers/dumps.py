@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from controlplane_api import dumps, rereads
+from controlplane_api import continuity_ledger, dumps, rereads
 from controlplane_api.api import dump_queries, queries, versions
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
@@ -81,7 +81,7 @@ def start_dumps(tenant: TenantName, source: SourceName, request: DumpManyRequest
         names = named_tables(connection, source_id, request.tables)
         return dumps.start_dumps(connection, source_id, names, dump_options(request))
 
-    return command_tables(write, tenant, source, "dump", command)
+    return command_tables(write, tenant, source, "dump", command, _ordered(request))
 
 
 @router.post(
@@ -98,6 +98,7 @@ def start_dump(
         outcome = dumps.start_dumps(connection, source_id, [table], dump_options(request))[0]
         if outcome.refused is not None:
             raise outcome.refused
+        continuity_ledger.record_command(connection, source_id, _ordered(request), write.actor, [table])
         return _shown(connection, source_id, outcome.dump)
 
     return write.run(DumpView, act, versions.of_table(tenant, source, table))
@@ -146,6 +147,11 @@ def set_dump_limits(
         return dumps.set_limits(connection, source_id, uuid, **request.model_dump())
 
     return _command(write, tenant, source, dump, command)
+
+
+def _ordered(request: DumpRequest) -> str:
+    """As the table's ledger says it."""
+    return "dump, although the log may not last as long" if request.force else "dump"
 
 
 def _command(

@@ -5,7 +5,7 @@ from menura.instants import now_us
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from controlplane_api import acceptance, quarantines
+from controlplane_api import acceptance, continuity_ledger, quarantines
 from controlplane_api.api import queries, source_queries, versions
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
@@ -99,7 +99,10 @@ def accept_other_server(tenant: TenantName, source: SourceName, request: AcceptR
 
     def act(connection: Connection) -> Accepted:
         source_id = queries.source_row(connection, tenant, source).id
-        return Accepted(changed=acceptance.accept(connection, source_id, source, request.identity))
+        changed = acceptance.accept(connection, source_id, source, request.identity)
+        if changed:
+            continuity_ledger.record_command(connection, source_id, "accept another server", write.actor)
+        return Accepted(changed=changed)
 
     return write.run(Accepted, act, versions.of_source(tenant, source))
 
@@ -139,7 +142,12 @@ def retry_quarantine(
 def skip_quarantine(tenant: TenantName, source: SourceName, _request: QuarantineCommand, write: WriteIf) -> Outcomes:
     """Go on behind it; the tables that it names begin anew, each with a dump."""
     return command_tables(
-        write, tenant, source, "resync", lambda connection, id_: quarantines.skip(connection, id_, source)
+        write,
+        tenant,
+        source,
+        "resync",
+        lambda connection, id_: quarantines.skip(connection, id_, source),
+        "skip what is in quarantine",
     )
 
 

@@ -1,11 +1,11 @@
 """Commands about several tables: which they name, and what became of each, as an operation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from menura.naming import TableName
 from sqlalchemy import Connection
 
-from controlplane_api import operations
+from controlplane_api import continuity_ledger, operations
 from controlplane_api.api import queries, versions
 from controlplane_api.api.openapi import Responses
 from controlplane_api.api.requests import DumpRequest, NamedTable, TablePattern
@@ -39,14 +39,23 @@ def dump_options(request: DumpRequest) -> DumpOptions:
 
 
 def command_tables(
-    write: Writing, tenant: str, source: str, kind: str, command: Callable[[Connection, int], list[Outcome]]
+    write: Writing,
+    tenant: str,
+    source: str,
+    kind: str,
+    command: Callable[[Connection, int], list[Outcome]],
+    ordered: str = "",
 ) -> Outcomes:
-    """Carry a command about tables out, as an operation of this kind; the answer's Location is its address."""
+    """Carry a command about tables out, as an operation of this kind; the answer's Location is its address.
+
+    `ordered`: what the tables' ledgers say of it, where that is not the kind.
+    """
 
     def act(connection: Connection) -> Outcomes:
         source_id = queries.source_row(connection, tenant, source).id
         outcomes = command(connection, source_id)
         operation = operations.record(connection, source_id, kind, outcomes)
+        continuity_ledger.record_command(connection, source_id, ordered or kind, write.actor, changed_tables(outcomes))
         return outcomes_view(connection, tenant, source, outcomes, operation)
 
     answer = write.run(Outcomes, act, versions.of_source(tenant, source))
@@ -54,6 +63,10 @@ def command_tables(
         base = f"/api/v1/tenants/{tenant}/sources/{source}"
         write.response.headers["location"] = f"{base}/operations/{answer.operation}"
     return answer
+
+
+def changed_tables(outcomes: Iterable[Outcome]) -> list[TableName]:
+    return [(outcome.database, outcome.table) for outcome in outcomes if outcome.changed]
 
 
 def outcomes_view(

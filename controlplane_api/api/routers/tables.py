@@ -1,6 +1,7 @@
 """Tables of a source: what there is, how far each is, and the commands that start and stop them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -8,7 +9,7 @@ from menura import naming
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from controlplane_api import recovery, rules, syncs
+from controlplane_api import continuity_ledger, recovery, rules, syncs
 from controlplane_api.api import queries, versions
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
@@ -27,12 +28,23 @@ from controlplane_api.api.requests import (
 )
 from controlplane_api.api.routers.outcomes import (
     ACCEPTED,
+    changed_tables,
     command_tables,
     dump_options,
     named_tables,
     pattern_of,
 )
-from controlplane_api.api.views import Definitions, Outcomes, StartedTable, TableDetail, TableEvents, Tables, TableView
+from controlplane_api.api.views import (
+    Definitions,
+    Ledger,
+    LedgerChecked,
+    Outcomes,
+    StartedTable,
+    TableDetail,
+    TableEvents,
+    Tables,
+    TableView,
+)
 from controlplane_api.api.writing import GUARDED, TAGGED, WriteIf, Writing
 from controlplane_api.errors import (
     RequestInvalid,
@@ -54,6 +66,9 @@ WRITES_TABLE = OF_TABLE | TAGGED | refusals(*GUARDED, SyncRunning, SyncNotRunnin
 WRITES_TABLES = ACCEPTED | refusals(*GUARDED)
 
 Command = Callable[[Connection, int], list[syncs.Outcome]]
+LedgerHash = Annotated[
+    str, Query(pattern="^([0-9a-f]{64})?$", description="The hash of the last entry, as somebody has noted it once.")
+]
 
 
 @router.get("/tables")
@@ -109,18 +124,48 @@ def get_table_definitions(
         return queries.definitions(connection, row.id, table, cursor, limit)
 
 
+@router.get("/tables/{database}/{table}/ledger", responses=OF_TABLE)
+def get_table_ledger(
+    tenant: TenantName,
+    source: SourceName,
+    table: TableName,
+    control: ControlDatabase,
+    cursor: Cursor = "",
+    limit: Limit = 100,
+) -> Ledger:
+    """What became of the table's continuity, who ordered what, and its gaps; nothing of it is ever removed."""
+    with control.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        return queries.ledger(connection, queries.table_id(connection, row.id, *table), cursor, limit)
+
+
+@router.get("/tables/{database}/{table}/ledger/check", responses=OF_TABLE)
+def check_table_ledger(
+    tenant: TenantName, source: SourceName, table: TableName, control: ControlDatabase, head: LedgerHash = ""
+) -> LedgerChecked:
+    """Whether each entry is as it was written and none is missing; and which entry has the head that was noted."""
+    with control.read() as connection:
+        row = queries.source_row(connection, tenant, source)
+        checked = continuity_ledger.check(connection, queries.table_id(connection, row.id, *table), head)
+        return LedgerChecked(**asdict(checked))
+
+
 @router.post("/tables/{database}/{table}/start", responses=WRITES_TABLE)
 def start_table(
     tenant: TenantName, source: SourceName, table: TableName, request: StartRequest, write: WriteIf
 ) -> StartedTable:
-    return _command(write, tenant, source, table, lambda connection, id_: _start(connection, id_, [table], request))
+    return _command(
+        write, tenant, source, table, "start", lambda connection, id_: _start(connection, id_, [table], request)
+    )
 
 
 @router.post("/tables/{database}/{table}/stop", responses=WRITES_TABLE)
 def stop_table(
     tenant: TenantName, source: SourceName, table: TableName, _request: StopRequest, write: WriteIf
 ) -> StartedTable:
-    return _command(write, tenant, source, table, lambda connection, id_: syncs.stop_tables(connection, id_, [table]))
+    return _command(
+        write, tenant, source, table, "stop", lambda connection, id_: syncs.stop_tables(connection, id_, [table])
+    )
 
 
 @router.post("/tables/{database}/{table}/retry", responses=WRITES_TABLE)
@@ -128,7 +173,7 @@ def retry_table(
     tenant: TenantName, source: SourceName, table: TableName, _request: RetryRequest, write: WriteIf
 ) -> StartedTable:
     return _command(
-        write, tenant, source, table, lambda connection, id_: recovery.retry_tables(connection, id_, [table])
+        write, tenant, source, table, "retry", lambda connection, id_: recovery.retry_tables(connection, id_, [table])
     )
 
 
@@ -138,7 +183,12 @@ def resync_table(
 ) -> StartedTable:
     options = dump_options(request.dump)
     return _command(
-        write, tenant, source, table, lambda connection, id_: recovery.resync_tables(connection, id_, [table], options)
+        write,
+        tenant,
+        source,
+        table,
+        "resync",
+        lambda connection, id_: recovery.resync_tables(connection, id_, [table], options),
     )
 
 
@@ -220,12 +270,15 @@ def _rule_start(request: StartRequest) -> StartKind:
     )
 
 
-def _command(write: Writing, tenant: str, source: str, table: naming.TableName, command: Command) -> StartedTable:
+def _command(
+    write: Writing, tenant: str, source: str, table: naming.TableName, kind: str, command: Command
+) -> StartedTable:
     def act(connection: Connection) -> StartedTable:
         source_id = queries.source_row(connection, tenant, source).id
         outcome = command(connection, source_id)[0]
         if outcome.refused is not None:
             raise outcome.refused
+        continuity_ledger.record_command(connection, source_id, kind, write.actor, changed_tables([outcome]))
         detail = queries.table(connection, source_id, outcome.database, outcome.table)
         fields = {name: getattr(detail, name) for name in TableView.model_fields}
         return StartedTable(**fields, changed=outcome.changed, notice=outcome.notice)
