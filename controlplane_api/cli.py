@@ -30,6 +30,7 @@ COMMANDS = {
     "tables": ("controlplane_api.commands.show", "tables_app"),
     "table": ("controlplane_api.commands.table", "app"),
     "ledger": ("controlplane_api.commands.ledger", "app"),
+    "offset": ("controlplane_api.commands.offset", "app"),
     "events": ("controlplane_api.commands.show", "events_app"),
     "lakes": ("controlplane_api.commands.show", "lakes_app"),
     "status": ("controlplane_api.commands.show", "status_app"),

@@ -106,6 +106,13 @@ class PreconditionFailed(RequestError):
     fix = "Read it again, and decide anew."
 
 
+class PreconditionMissing(RequestError):
+    """What the request changes is dangerous, and the request does not say which state of it its caller has seen."""
+
+    status = 428
+    fix = "Read it, and send its ETag as If-Match; or plan with dry_run=true."
+
+
 class IdempotencyKeyReused(RequestError):
     """Another request came with this Idempotency-Key before."""
 
@@ -161,6 +168,13 @@ class SyncNotRunning(RequestError):
 
     status = 409
     fix = "Start the table's sync."
+
+
+class OffsetUnknown(RequestError):
+    """The table has no position that could be altered: its sync has never begun."""
+
+    status = 409
+    fix = "Start its sync at that position."
 
 
 class DumpUnknown(RequestError):

@@ -348,6 +348,8 @@ class Sync(Base):
     problem: Mapped[dict[str, Any] | None]
     #: of `SourcePosition`
     position_id: Mapped[int | None]
+    #: from where it shall go on when it is started again, as `offsets.altered` says it; none: from its position
+    altered: Mapped[dict[str, Any] | None]
     earlier_rows_missing: Mapped[str] = mapped_column(default="")
     #: why rows from before may be stale, as `rereads.noted` says it; none: no row is
     unlogged: Mapped[dict[str, Any] | None]

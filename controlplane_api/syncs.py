@@ -83,6 +83,8 @@ def start_tables(
         "desired": Desired.SYNCING, "start": start.kind, "changed_generation": generation, "failed": False,
         "state": State.PENDING, "problem": None,
     }  # fmt: skip
+    if start.kind is not StartKind.RESUME:
+        values["altered"] = None
     new = [
         {"table_id": row.id, "source_id": source_id, "ignored_columns": [],
          "start_text": dumps.get(row.id, start.text), **values}

@@ -307,6 +307,9 @@ class TableDesired:
     table: str
     start_position: LandedPosition | None = None
     start_text: str = ""
+    #: with `start_text`: where the table was before somebody altered its position, and why
+    altered_from: LandedPosition | None = None
+    altered_why: str = ""
     start_oldest: bool = False
     start_now: bool = False
     #: the dump that brings its earlier rows

@@ -236,6 +236,9 @@ _PG_NO_POSITION = f"{_PG_TABLE}::test_source_when_its_committed_position_is_none
 _PG_NAMED = f"{_PG_TABLE}::test_server_when_it_is_another_one_then_the_setting_of_the_message_names_the_right_one"
 
 RUN_BY = {
+    "controlplane_api/offsets.py alter": (
+        "controlplane_api/test_offsets.py::test_offset_when_set_by_the_command_then_it_says_what_that_leads_to",
+    ),
     "agent/sources/postgresql/server/checks.py _unreadable": (_PG_GRANTS, _PG_MANY_GRANTS),
     "agent/sources/postgresql/server/checks.py _unread": (_PG_KEPT_BACK,),
     "agent/sources/postgresql/server/checks.py _unfiltered": (_PG_UNFILTERED, _PG_UNLISTED),

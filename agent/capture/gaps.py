@@ -1,6 +1,7 @@
 """Tables that can't go on where they are, since the source's log from there on is gone: where they go on instead.
 
-Comes in: such tables, why the server can't go on, and the policy for rows that a server changed without logging them.
+Comes in: such tables, or those that somebody has moved ahead (`Altered`), why they can't go on, and the policy for rows
+that a server changed without logging them.
 Goes out: for each table an event of the gap, which has a dump ordered that brings its rows as they are now; by the
 policy `note` one that has none ordered; by `stop` the table's stop. All of it is durable with the start cut, which is
 the first one behind the gap.
@@ -12,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Generic
 
 from menura.change_batch import MAX_EVENTS_BYTES
+from menura.errors import printable
 from menura.naming import command_table
 from menura.v1 import changes_pb2
 
 from agent.capture.source import Reason
-from agent.errors import PositionPurged, SourceRebuilt
+from agent.errors import PositionInvalid, PositionPurged, SourceRebuilt
 from agent.positions import P
 from agent.settings import SourceConfig
 from agent.table_positions import P_co, Stop, Table, name_message
@@ -31,6 +33,18 @@ MOST_BYTES = MAX_EVENTS_BYTES // 2
 
 
 @dataclass(frozen=True, slots=True)
+class Altered:
+    """Somebody has altered a table's position."""
+
+    #: in their words
+    why: str
+
+    @property
+    def found(self) -> str:
+        return f"the table's position was altered: {printable(self.why)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Gap(Generic[P_co]):
     """What a table has not got."""
 
@@ -39,7 +53,7 @@ class Gap(Generic[P_co]):
     before: P_co
     #: from where it goes on
     after: P_co
-    why: Reason
+    why: Reason | Altered
 
 
 @dataclass(slots=True)
@@ -56,16 +70,18 @@ class Closed(Generic[P]):
 def close(gaps: Iterable[Gap[P]], config: SourceConfig) -> Closed[P]:
     """By the policy; where somebody has accepted another server, every table is to be read again.
 
-    More tables than a cut has room for stop, and say so.
+    No policy stops a table whose position was altered. More tables than a cut has room for stop, and say so.
     """
     closed: Closed[P] = Closed()
     size_bytes = 0
     for gap in gaps:
-        is_accepted = isinstance(gap.why, SourceRebuilt)
+        policy = config.unlogged.of(*gap.table)
+        is_wanted = isinstance(gap.why, Altered)
+        is_accepted = isinstance(gap.why, SourceRebuilt) or (is_wanted and policy is UnloggedChanges.STOP)
         texts = GapTexts(str(gap.before), str(gap.after), gap.why.found)
         event = gap_event(gap.table, texts, config, always_rereads=is_accepted)
         size_bytes += event.ByteSize()
-        stops = config.unlogged.of(*gap.table) is UnloggedChanges.STOP and not is_accepted
+        stops = policy is UnloggedChanges.STOP and not is_accepted
         if stops or size_bytes > MOST_BYTES:
             closed.stopped.append(Stop(gap.table, gap.before, stop_of(gap.why, config, gap.table)))
             continue
@@ -110,8 +126,18 @@ def shortened(text: str, most: int = MOST_POSITION_CHARS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def stop_of(why: Reason, config: SourceConfig, table: Table) -> Reason:
+def stop_of(why: Reason | Altered, config: SourceConfig, table: Table) -> Reason | PositionInvalid:
     """The same as the table's own error."""
+    if isinstance(why, Altered):
+        return PositionInvalid(
+            "going on behind a gap",
+            "the positions of more tables were altered than one cut can tell of",
+            data="The table's position is what it was",
+            remedy=f"Alter it again: menura offset set {config.name} {command_table(*table)}",
+            source=config.name,
+            database=table[0],
+            table=table[1],
+        )
     start = f"menura sync start {config.name} {command_table(*table)} --from"
     again = f"Bring its rows as they are now: {start} dump"
     if not config.has_snapshots:

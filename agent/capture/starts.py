@@ -2,7 +2,8 @@
 
 Comes in: the gateway's Replicate and what the source says about its log. Goes out: `Starts`: the positions to read
 from, and what the start cut says. Tables whose log is gone go on behind the gap (`gaps`). A table whose start can't
-be had stops alone. To the coordinator: which dumps these tables wait for, or begin with.
+be had stops alone. A table whose position somebody has altered begins at that one: what is before it and was read comes
+again, what it skips is a gap. To the coordinator: which dumps these tables wait for, or begin with.
 """
 
 from collections.abc import Callable
@@ -11,10 +12,10 @@ from typing import Generic
 
 from menura.v1 import changes_pb2
 
-from agent.capture.gaps import Gap, close, stop_of
+from agent.capture.gaps import Altered, Gap, close, stop_of
 from agent.capture.source import Reason, StartLog
 from agent.errors import GatewayRefused, PositionInvalid, PositionPurged, SourceRebuilt
-from agent.positions import P, PositionKind
+from agent.positions import P, PositionKind, PositionsUnordered
 from agent.settings import SourceConfig
 from agent.snapshot.coordinator import SnapshotCoordinator, TableStart, TaskTables
 from agent.snapshot.watermarks import Watermark
@@ -61,6 +62,7 @@ def resolve(
     Raises a `SourceError` where the whole source can't begin, so `SourceRebuilt` unless `accepts` says otherwise.
     """
     starts: Starts[P] = Starts()
+    gaps: list[Gap[P]] = []
     source = config.name
     stored: dict[Table, P] = {}
     ahead = {table: group.position for group in replicate.ahead for table in names(group.tables)}
@@ -88,11 +90,13 @@ def resolve(
                 starts.undecided.add(sync.dump)
             else:
                 _begin(starts, table, sync, log, config, start)
+        elif sync.HasField("altered_from"):
+            _go_on_elsewhere(starts, gaps, table, sync, log, config)
         elif begins:
             _begin(starts, table, sync, log, config)
         else:
             stored[table] = log.stored(ahead.get(table, replicate.position))
-    _go_on(starts, stored, log, config, accepts)
+    _go_on(starts, gaps, stored, log, config, accepts)
     return starts
 
 
@@ -126,13 +130,13 @@ def begin_dumps(
 
 def _go_on(
     starts: Starts[P],
+    gaps: list[Gap[P]],
     stored: dict[Table, P],
     log: StartLog[P],
     config: SourceConfig,
     accepts: Callable[[P, SourceRebuilt], bool],
 ) -> None:
-    """Tables that have begun are read on from where they are, or behind what is gone of the log."""
-    gaps: list[Gap[P]] = []
+    """Tables that have begun are read on from where they are, or behind what is gone or skipped (`gaps`)."""
     whys: dict[P, tuple[Reason, P] | None] = {}
     for table, position in stored.items():
         if position not in whys:
@@ -149,6 +153,44 @@ def _go_on(
     starts.started += closed.started
     starts.gaps += closed.events
     starts.stopped += closed.stopped
+
+
+def _go_on_elsewhere(
+    starts: Starts[P],
+    gaps: list[Gap[P]],
+    table: Table,
+    sync: changes_pb2.TableSync,
+    log: StartLog[P],
+    config: SourceConfig,
+) -> None:
+    """A table whose position somebody has altered; what it had read is no matter for the server's log."""
+    try:
+        before = log.stored(sync.altered_from)
+        position = log.parse(sync.position_text)
+        log.check(position, was_read=False)
+    except (PositionInvalid, PositionPurged, SourceRebuilt) as error:
+        starts.stopped.append(Stop(table, log.place_of(sync.altered_from), _of_table(error, config, table)))
+        return
+    if _covers(before, position):
+        starts.positions[table] = position
+        starts.started.append(changes_pb2.TableStarted(table=name_message(table), position=position.to_proto()))
+    else:
+        gaps.append(Gap(table, before, position, Altered(sync.altered_why)))
+
+
+def _covers(position: P, other: P) -> bool:
+    """Whether it is certain that all of `other` was read."""
+    try:
+        return position.covers(other)
+    except PositionsUnordered:
+        return False
+
+
+def _of_table(
+    error: PositionInvalid | PositionPurged | SourceRebuilt, config: SourceConfig, table: Table
+) -> PositionInvalid | Reason:
+    error.database, error.table = table
+    return error if isinstance(error, PositionInvalid) else stop_of(error, config, table)
 
 
 def _why_not(log: StartLog[P], position: P, accepts: Callable[[P, SourceRebuilt], bool]) -> Reason | None:
@@ -192,10 +234,7 @@ def _begin(
                 position = log.stored(sync.position)
                 log.check(position)
     except (PositionInvalid, PositionPurged, SourceRebuilt) as error:
-        error.database, error.table = table
-        if isinstance(error, PositionPurged | SourceRebuilt):
-            error = stop_of(error, config, table)
-        starts.stopped.append(Stop(table, log.place_of(sync.position), error))
+        starts.stopped.append(Stop(table, log.place_of(sync.position), _of_table(error, config, table)))
         return
     may_repeat = sync.was_synced and kind in ("oldest", "position_text")
     if missing and sync.was_synced:

@@ -25,6 +25,7 @@ from controlplane_api.api.routers import (
     identities,
     lakes,
     login,
+    offsets,
     rules,
     service,
     tables,
@@ -48,8 +49,8 @@ OPENAPI = "/api/v1/openapi.json"
 ROUTERS = tuple(
     module.router
     for module in (
-        fleet, configurations, identities, api_tokens, tables, events, rules, dumps, verifications, lakes, login,
-        service,
+        fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications, lakes,
+        login, service,
     )
 )  # fmt: skip
 

@@ -33,6 +33,7 @@ from controlplane_api.api.views import (
     LedgerChecked,
     LedgerEntryView,
     LoginLinkCreated,
+    OffsetView,
     OperationDetail,
     Operations,
     OtherServerView,
@@ -102,6 +103,18 @@ class ApiClient:
 
     def table(self, source: str, database: str, table: str) -> TableDetail:
         return self._ask(TableDetail, "GET", _of_table(source, database, table))
+
+    def offset(self, source: str, database: str, table: str) -> tuple[OffsetView, str]:
+        """And the ETag, on which it can be altered."""
+        tags: list[str] = []
+        path = f"{_of_table(source, database, table)}/offset"
+        return self._ask(OffsetView, "GET", path, tags=tags), tags[0]
+
+    def alter_offset(
+        self, source: str, table: TableName, position: str, reason: str, *, tag: str, dry_run: bool
+    ) -> OffsetView:
+        path, body = f"{_of_table(source, *table)}/offset", {"position": position, "reason": reason}
+        return self._ask(OffsetView, "PUT", path, query={"dry_run": dry_run}, body=body, tag=tag)
 
     def definitions(self, source: str, database: str, table: str) -> Definitions:
         """All that are kept, over as many pages as it takes."""
@@ -294,9 +307,13 @@ class ApiClient:
         query: Mapping[str, Any] | None = None,
         body: object = None,
         of_tenant: bool = True,
+        tag: str = "",
+        tags: list[str] | None = None,
     ) -> V:
+        """`tag`: for If-Match; `tags`: the answer's ETag is added."""
+        url, headers = self._base + path if of_tenant else path, {"if-match": tag} if tag else {}
         try:
-            answer = self._http.request(method, self._base + path if of_tenant else path, params=query, json=body)
+            answer = self._http.request(method, url, params=query, json=body, headers=headers)
         except (httpx.TransportError, httpx.UnsupportedProtocol) as failure:
             raise ApiUnreachable(
                 f"asking the API at {self._api}",
@@ -305,6 +322,8 @@ class ApiClient:
             ) from failure
         if not answer.is_success:
             raise _failed(self._api, answer)
+        if tags is not None:
+            tags.append(answer.headers.get("etag", ""))
         try:
             return view.model_validate_json(answer.content)
         except ValidationError as strange:

@@ -12,6 +12,8 @@ MAX_NAMED_TABLES = 100_000
 MAX_FLEET_AGENTS = 10_000
 #: of a text; see `syncs.check_start`
 MAX_POSITION_CHARS = 65_536
+#: see menura.v1.TableSync
+MAX_REASON_CHARS = 1_000
 #: of a dump, above and below 0
 MAX_PRIORITY = 1_000
 #: see `menura.naming.is_identity`
@@ -172,6 +174,13 @@ class FleetRequest(Request):
 
 class StopRequest(Request):
     """An empty object."""
+
+
+class OffsetAlter(PositionStart):
+    """The table's present position takes an earlier alteration back."""
+
+    #: for the audit log, and for the event in the lake that tells of what is skipped
+    reason: str = Field(min_length=1, max_length=MAX_REASON_CHARS, pattern=r"\S")
 
 
 class StartManyRequest(StartRequest):

@@ -12,6 +12,7 @@ from controlplane_api.api.routers import (
     identities,
     lakes,
     login,
+    offsets,
     rules,
     service,
     tables,
@@ -60,6 +61,8 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     tables.get_table_definitions: Need.VIEW,
     tables.get_table_ledger: Need.VIEW,
     tables.check_table_ledger: Need.VIEW,
+    offsets.get_offset: Need.VIEW,
+    offsets.alter_offset: Need.OPERATE,
     tables.start_table: Need.OPERATE,
     tables.stop_table: Need.OPERATE,
     tables.start_tables: Need.OPERATE,
@@ -100,5 +103,6 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
 
 #: commands that `writing` puts into the audit log; those about identities and configurations say more by themselves
 AUDITED = frozenset({lakes.forget_lake, *(route for route, need in NEEDS.items() if need is Need.OPERATE)}) - {
-    configurations.plan_fleet  # changes nothing
+    configurations.plan_fleet,  # changes nothing
+    offsets.alter_offset,  # says the position and the reason itself
 }

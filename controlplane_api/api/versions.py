@@ -46,7 +46,7 @@ def table_tag(connection: Connection, source_id: int, name: TableName) -> str:
     dump = select(Dump.uuid).where(Dump.table_id == SourceTable.id, Dump.state == DumpEnd.RUNNING)
     row = connection.execute(
         select(
-            Sync.desired, Sync.start, Sync.start_text, Sync.failed, Sync.changed_generation,
+            Sync.desired, Sync.start, Sync.start_text, Sync.failed, Sync.changed_generation, Sync.altered,
             dump.correlate(SourceTable).limit(1).scalar_subquery(),
         )
         .join_from(SourceTable, Sync, Sync.table_id == SourceTable.id, isouter=True)

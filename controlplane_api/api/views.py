@@ -602,6 +602,30 @@ class TableDetail(TableView):
     more_foreign_keys: int
 
 
+class AlteredOffset(View):
+    """From where a table shall go on, in place of its position, once it is started again."""
+
+    position: str
+    reason: str
+    #: who has altered it
+    actor: str
+    at_us: int
+
+
+class OffsetView(View):
+    """Places in a source's log, each in its server's words; empty: there is none yet."""
+
+    #: of the source: up to where its agent has read, as it said last
+    read: str
+    #: of the source: up to where all of it has landed, but for tables that are elsewhere
+    committed: str
+    #: of the table: up to where all of it has landed
+    position: str
+    altered: AlteredOffset | None
+    #: what an alteration leads to
+    notice: str
+
+
 class TableEventView(View):
     """What happened to a table other than changes of rows."""
 

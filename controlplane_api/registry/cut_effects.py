@@ -86,7 +86,7 @@ def _begin(sync: SyncRow, start: LandedStart, before: Mapping[int, Document], ge
     sync.position = position
     if generation < sync.changed_generation:
         return
-    sync.start, sync.start_text = None, ""
+    sync.start, sync.start_text, sync.altered = None, "", None
     if sync.failed:  # only when the log is replayed: the command that started it again had cleared this
         sync.failed, sync.problem, sync.state = False, None, State.STOPPED
 
@@ -104,6 +104,6 @@ def _end(sync: SyncRow, stop: LandedStop, generation: int, at_us: int) -> bool:
     if generation < sync.changed_generation:
         return False
     sync.failed, sync.state = True, State.FAILED
-    sync.start, sync.start_text = None, ""
+    sync.start, sync.start_text, sync.altered = None, "", None
     sync.problem = asdict(Problem(stop.code, stop.message, terminal=True, at_us=at_us))
     return True

@@ -187,6 +187,7 @@ class SqlRegistry:
                     Sync.start,
                     Sync.start_text,
                     POSITION_OF_SYNC,
+                    Sync.altered,
                     Sync.unlogged,
                     Sync.earlier_rows_missing,
                     Sync.last_cut,
@@ -427,12 +428,15 @@ def _lock_source(connection: Connection, key: SourceKey) -> Row[int, int] | None
 
 def _desired_table(row: AnyRow) -> TableDesired:
     position = position_from(row.position) if row.start == StartKind.RESUME else None
+    altered = row.altered if position is not None else None
     by_dump = row.start == StartKind.DUMP and row.dump_state == DumpEnd.RUNNING
     return TableDesired(
         database=row.database,
         table=row.name,
-        start_position=position,
-        start_text=row.start_text if row.start == StartKind.POSITION else "",
+        start_position=position if altered is None else None,
+        start_text=altered["position"] if altered else row.start_text if row.start == StartKind.POSITION else "",
+        altered_from=position if altered else None,
+        altered_why=altered["reason"] if altered else "",
         start_oldest=row.start == StartKind.OLDEST or (row.start == StartKind.RESUME and position is None),
         # Its dump has failed: the changes come all the same, and the sync says what is missing.
         start_now=row.start == StartKind.NOW or (row.start == StartKind.DUMP and not by_dump),

@@ -30,6 +30,7 @@ class SyncRow:
     state: str = State.STOPPED
     problem: Document | None = None
     position_id: int | None = None
+    altered: Document | None = None
     earlier_rows_missing: str = ""
     unlogged: Document | None = None
     lake_rereads_per_hour: int = 0

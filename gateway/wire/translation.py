@@ -268,6 +268,9 @@ def _table_sync(table: TableDesired) -> TableSync:
         sync.position.CopyFrom(wire_position(table.start_position))
     elif table.start_text:
         sync.position_text = table.start_text
+        if table.altered_from is not None:
+            sync.altered_from.CopyFrom(wire_position(table.altered_from))
+            sync.altered_why = table.altered_why
     elif table.start_oldest:
         sync.oldest = True
     elif table.start_now:

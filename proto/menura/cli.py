@@ -38,6 +38,7 @@ WORDS = {
     "plan": Word("controlplane_api", "api", "what apply would change, and what that costs"),
     "apply": Word("controlplane_api", "api", "make sources and syncs what a file says"),
     "tables": Word("controlplane_api", "api", "which tables a source has"),
+    "offset": Word("controlplane_api", "api", "a table's position in its source's log: show, set"),
     "table": Word("controlplane_api", "api", "one table: its columns, keys, sync, and how they have changed"),
     "ledger": Word("controlplane_api", "api", "what became of a table's continuity, its gaps, and who ordered what"),
     "events": Word("controlplane_api", "api", "what happened to a table beside changes of rows"),

@@ -62,9 +62,10 @@ class Beginning:
             if sync.WhichOneof("start") not in (None, "position")
         ]
         begun = [table for table in asked if table in self.starts.positions]
-        if self.starts.gaps and not self.starts.kept:
+        behind_gaps = [(event.table.database, event.table.table) for event in self.starts.gaps]
+        if not (self.starts.kept or set(behind_gaps) <= set(asked)):
             return [*begun, *known]
-        return begun + [(event.table.database, event.table.table) for event in self.starts.gaps]
+        return [*begun, *behind_gaps]
 
 
 class Beginnings:

@@ -286,5 +286,5 @@ def _stored(replicate: changes_pb2.Replicate, start_log: WalStart) -> list[WalPo
 
 def _stored_position(replicate: changes_pb2.Replicate, sync: changes_pb2.TableSync) -> changes_pb2.Position:
     if sync.WhichOneof("start") is not None:
-        return sync.position
+        return sync.altered_from if sync.HasField("altered_from") else sync.position
     return next((ahead.position for ahead in replicate.ahead if sync.table in ahead.tables), replicate.position)

@@ -31,6 +31,7 @@ def position_kind_of(replicate: changes_pb2.Replicate, natural: BinlogPositionKi
     stored = [ahead.position for ahead in replicate.ahead]
     stored += [replicate.position] if replicate.HasField("position") else []
     stored += [sync.position for sync in replicate.tables if sync.WhichOneof("start") == "position"]
+    stored += [sync.altered_from for sync in replicate.tables if sync.HasField("altered_from")]
     texts = [sync.position_text for sync in replicate.tables if sync.WhichOneof("start") == "position_text"]
     wants_file = any(parse_file_offset(text) for text in texts)
     can_file = all(has_file(position) for position in stored)
