@@ -342,6 +342,71 @@ function fillRow(row, table) {
   if (focused) ([...row.querySelectorAll("button")].find((each) => each.ariaLabel === focused) ?? row.querySelector("button"))?.focus();
 }
 
+const BEGINNINGS = { dump: "from a dump of all rows", oldest: "from the oldest log", now: "from now" };
+const REMOVAL = "Tables that come later are not started by it any more. Those that it has started go on.";
+const PLANNED = 8; // tables that a plan names
+
+function showRules(rules) {
+  const seen = JSON.stringify([view.tenant, view.source, rules]);
+  const list = $("rules");
+  if (list.dataset.seen === seen) return;
+  list.dataset.seen = seen;
+  list.replaceChildren(...rules.map((rule) => {
+    const name = `${rule.database}.${rule.table}`;
+    const button = element("button", "small", "Remove");
+    button.type = "button";
+    button.setAttribute("aria-label", `Remove the rule ${name}`);
+    button.addEventListener("click", async () => {
+      const path = `${sourcePath()}/rules/${encodeURIComponent(rule.rule)}/remove`;
+      if (await confirmed(`Remove the rule ${name}?`, REMOVAL, "Remove it")) tellRule(button, async () => {
+        await ask(path, {});
+        return `${name}: Removed.`;
+      });
+    });
+    return element("li", "", element("b", "mono", name), element("span", "muted", BEGINNINGS[rule.start]), button);
+  }));
+}
+
+async function tellRule(button, act) {
+  const outcome = $("rule-outcome");
+  button.disabled = true;
+  try {
+    outcome.textContent = await act();
+    outcome.classList.remove("refused");
+  } catch (failure) {
+    outcome.textContent = failure.message;
+    outcome.classList.add("refused");
+  }
+  button.disabled = false;
+  await refresh();
+}
+
+/** What a start would do now, in words; tables that come later are the rule's own matter. */
+function planned(tables) {
+  const started = tables.filter((table) => table.changed).map((table) => `${table.database}.${table.table}`);
+  const refused = tables.filter((table) => table.refused).length;
+  const running = tables.length - started.length - refused;
+  const more = started.length > PLANNED ? ` and ${count(started.length - PLANNED)} more` : "";
+  return [
+    started.length ? `Now it starts ${count(started.length)}: ${started.slice(0, PLANNED).join(", ")}${more}.` : "Now it starts no table.",
+    running ? `${count(running)} run already.` : "",
+    refused ? `${count(refused)} are refused.` : "",
+    "Tables that match and come later are started as soon as they are there.",
+  ].filter(Boolean).join(" ");
+}
+
+/** Shows the plan, and makes the rule if somebody wants it so. */
+async function makeRule() {
+  const start = $("rule-begin").value;
+  const tables = { database: $("rule-database").value, table: $("rule-table").value, future: true };
+  const name = `${tables.database}.${tables.table}`;
+  const path = `${sourcePath()}/start`;
+  const plan = planned((await ask(`${path}?dry_run=true`, { tables, start })).tables);
+  if (!(await confirmed(`Start ${name} ${BEGINNINGS[start]}?`, plan, "Make the rule"))) return "Nothing was changed.";
+  const done = (await ask(path, { tables, start })).tables.filter((table) => table.changed).length;
+  return `${name}: The rule is made; it has started ${count(done)} ${done === 1 ? "table" : "tables"}.`;
+}
+
 function showTables(page) {
   const kept = new Map();
   for (const table of page.tables) {
@@ -376,13 +441,16 @@ async function refresh() {
     showSources(fleet.sources);
     $("empty").hidden = fleet.agents.length + fleet.sources.length > 0;
     $("sources-section").hidden = !fleet.sources.length;
-    $("tables-section").hidden = !view.source;
+    $("tables-section").hidden = $("rules-section").hidden = !view.source;
     if (view.source) {
       const query = new URLSearchParams({ text: $("text").value, limit: PAGE_TABLES, cursor: view.cursors.at(-1) });
       if ($("state").value) query.append("state", $("state").value);
       const page = await ask(`${sourcePath()}/tables?${query}`);
       if (round !== view.round) return;
       showTables(page);
+      const { rules } = await ask(`${sourcePath()}/rules`);
+      if (round !== view.round) return;
+      showRules(rules);
     }
     $("failure").hidden = true;
     $("connection").textContent = "live";
@@ -433,7 +501,7 @@ function choose(chosen) {
   Object.assign(view, { cursors: [""] }, chosen);
   const query = new URLSearchParams({ tenant: view.tenant, source: view.source });
   history.replaceState(null, "", `?${query}`);
-  $("outcome").textContent = "";
+  $("outcome").textContent = $("rule-outcome").textContent = "";
   refresh();
 }
 
@@ -445,6 +513,10 @@ $("text").addEventListener("input", () => {
   typing = setTimeout(() => choose({}), TYPING_MS);
 });
 $("state").addEventListener("change", () => choose({}));
+$("rule").addEventListener("submit", (event) => {
+  event.preventDefault();
+  tellRule(event.submitter ?? $("rule").querySelector("button"), makeRule);
+});
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("tenant").addEventListener("change", (event) => choose({ tenant: event.target.value, tenantChosen: true, source: "" }));
 $("previous").addEventListener("click", () => { view.cursors.pop(); refresh(); });
