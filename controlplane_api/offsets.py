@@ -13,11 +13,11 @@ from typing import Any
 from menura.bounds import clean_text
 from menura.errors import printable
 from menura.instants import now_us
-from menura.naming import TableName, sync_stop
+from menura.naming import TableName, sync_resync, sync_stop
 from sqlalchemy import Connection, select, update
 
 from controlplane_api.documents import Document, position_text
-from controlplane_api.errors import OffsetUnknown, SyncRunning
+from controlplane_api.errors import OffsetUnknown, RequestInvalid, SyncRunning
 from controlplane_api.models import POSITION_OF_SYNC, AnyRow, CommittedPosition, Source, SourceHealth, SourceTable, Sync
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, check_start, is_syncing, lock_source, source_name, unknown_table
@@ -51,6 +51,13 @@ def alter(connection: Connection, source_id: int, table: TableName, position: st
             database=table[0],
             table=table[1],
         )
+    if not _has_key(row):
+        raise RequestInvalid(
+            _DOING,
+            "the table has no key whose columns are synced, so rows that come again would be there twice",
+            data="Nothing was changed.",
+            remedy=f"Begin it anew, with a dump: {sync_resync(source_name(connection, source_id), *table)}",
+        )
     altered = _altered(row.position, position, reason, actor)
     if _place(altered) == _place(row.altered):
         return False
@@ -59,15 +66,29 @@ def alter(connection: Connection, source_id: int, table: TableName, position: st
 
 
 def of_table(connection: Connection, source_id: int, table: TableName) -> AnyRow:
-    """Its `id`, `position`, `altered`, `desired` and `failed`. Raises `TableUnknown`."""
+    """Its `id`, `columns`, `keys`, `position`, `altered`, `desired` and `failed`. Raises `TableUnknown`."""
     row = connection.execute(
-        select(SourceTable.id, POSITION_OF_SYNC, Sync.altered, Sync.desired, Sync.failed)
+        select(
+            SourceTable.id,
+            SourceTable.columns,
+            SourceTable.keys,
+            POSITION_OF_SYNC,
+            Sync.altered,
+            Sync.desired,
+            Sync.failed,
+        )
         .outerjoin(Sync, Sync.table_id == SourceTable.id)
         .where(SourceTable.source_id == source_id, SourceTable.database == table[0], SourceTable.name == table[1])
     ).first()
     if row is None:
         raise unknown_table(table)
     return row
+
+
+def _has_key(row: AnyRow) -> bool:
+    """As the last cartography has it."""
+    named = {column["name"] for column in row.columns if not column["nullable"] and not column["ignored"]}
+    return any(key["unique"] and key["columns"] and named.issuperset(key["columns"]) for key in row.keys)
 
 
 def of_source(connection: Connection, source_id: int) -> tuple[str, str]:

@@ -91,7 +91,7 @@ def test_offset_when_taken_back_or_begun_otherwise_or_refused_then_the_table_is_
     assert alter(client, f" {at(2).text} ").json()["altered"] is None
     assert alter(client).json()["altered"]
     post(client, path_of("shop", "orders", "/start"), {"start": "now"})
-    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", start_now=True),)
+    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", start_now=True, was_synced=True),)
     post(client, path_of("shop", "orders", "/stop"))
     assert alter(client).json()["altered"]
     post(client, path_of("shop", "orders", "/start"))
@@ -113,3 +113,13 @@ def test_offset_when_set_by_the_command_then_it_says_what_that_leads_to(client: 
     assert menura(*to, **here).returncode == 0
     shown = menura("offset", "show", "shop", "shop.orders", **here).stdout
     assert TO in shown and "ticket 7" in shown
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_offset_when_the_table_has_no_key_then_it_is_not_altered(client: httpx.Client, registry: SqlRegistry) -> None:
+    post(client, path_of("shop", "orders", "/stop"))
+    keyless = facts.table_seen("orders", keyed=False)
+    facts.record_cartography(registry, KEY, "mysql", "9.7.0", facts.UUID, [keyless], facts.T0)
+    refused = alter(client)
+    assert (refused.status_code, "no key" in refused.text, "sync resync shop" in refused.text) == (422, True, True)
+    assert client.get(OFFSET).json()["altered"] is None

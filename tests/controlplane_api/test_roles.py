@@ -51,6 +51,8 @@ LEAST = {
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/definitions": "viewer",
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/ledger": "viewer",
     "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/ledger/check": "viewer",
+    "GET /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/offset": "viewer",
+    "PUT /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/offset": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/start": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/stop": "operator",
     "POST /api/v1/tenants/{tenant}/sources/{source}/start": "operator",

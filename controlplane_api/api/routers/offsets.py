@@ -5,7 +5,7 @@ from menura import naming
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from controlplane_api import offsets
+from controlplane_api import continuity_ledger, offsets
 from controlplane_api.api import queries, versions
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
@@ -21,6 +21,8 @@ router = APIRouter(
     responses=refusals(SourceUnknown, TableUnknown),
 )
 
+#: of a position, as the ledger and the audit log name it
+MAX_POSITION_CHARS = 200
 _ALTERS = TAGGED | refusals(SourceUnknown, TableUnknown, OffsetUnknown, SyncRunning, PreconditionMissing, *GUARDED)
 _NOTICE = (
     "When the table is started, its agent compares the two positions. Changes that it has read and that are behind the"
@@ -57,8 +59,10 @@ def alter_offset(
     def act(connection: Connection) -> OffsetView:
         source_id = queries.source_row(connection, tenant, source).id
         if offsets.alter(connection, source_id, table, request.position, request.reason, write.actor):
-            found = f"{source} {naming.command_table(*table)} to {request.position[:200]}: {request.reason}"
-            audit.record(connection, tenant, write.actor, "alter offset", found=found)
+            to = f"to {request.position[:MAX_POSITION_CHARS]}: {request.reason}"
+            ordered, named = f"alter the position {to}", f"{source} {naming.command_table(*table)}"
+            continuity_ledger.record_command(connection, source_id, ordered, write.actor, [table])
+            audit.record(connection, tenant, write.actor, "alter offset", found=f"{named} {to}")
         return _view(connection, source_id, table)
 
     return write.run(OffsetView, act, versions.of_table(tenant, source, table))
