@@ -462,6 +462,18 @@ class ComponentFailed(ControlPlaneError):
     exit_code = 26
 
 
+class LakeDiffers(ControlPlaneError):
+    """Verifications have found tables of the lake that differ from their source."""
+
+    exit_code = 31
+
+
+class LakeUnproven(ControlPlaneError):
+    """Of some tables no verification has shown that the lake is equal to the source."""
+
+    exit_code = 32
+
+
 class LedgerBroken(ControlPlaneError):
     """An entry of a table's continuity ledger is missing, or is not as it was written."""
 

@@ -1,10 +1,11 @@
 """What sinks report of their lakes, as rows; what is asked of stopped tables; lakes that are no more.
 
-Comes in: `menura.lake_report.LakeReport`s, checked, within a transaction. Goes out: rows of `lake`, `lake_source` and
-`lake_stop`, and the reply. One transaction holds a whole report, so a kill leaves it applied or not; the sink learns
-which by the next reply. Tenants, sources and tables stand there by name, whether this database knows them or not: a
-report makes none of them. A report of another process of the sink, of another database, or one that is late does not
-apply, and the sink tells everything anew.
+Comes in: `menura.lake_report.LakeReport`s, checked, within a transaction. Goes out: rows of `lake`, `lake_source`,
+`lake_stop` and `verdict`, and the reply.
+One transaction holds a whole report, so a kill leaves it applied or not; the sink learns which by the next reply.
+Tenants, sources and tables stand there by name, whether this database knows them or not: a report makes none of them.
+A report of another process of the sink, of another database, or one that is late does not apply, and the sink tells
+everything anew.
 
 The number of lakes and of a lake's stopped tables is limited: what comes from a sink is bounded like what comes from
 an agent.
@@ -18,10 +19,10 @@ from menura.lake_report import LakeStop as ReportedStop
 from menura.naming import TableName
 from sqlalchemy import Connection, and_, case, delete, func, insert, select, tuple_, update
 
-from controlplane_api import rereads
+from controlplane_api import rereads, verdicts
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import LakeUnknown, RequestInvalid
-from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop
+from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop, Verdict
 
 MAX_LAKES = 100
 #: of one lake; ten times what a large source has
@@ -47,6 +48,7 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
         connection.execute(delete(LakeSource).where(LakeSource.lake_id == lake_id, LakeSource.entry > report.entry))
     _store_sources(connection, lake_id, report)
     _store_stops(connection, lake_id, report)
+    verdicts.store(connection, lake_id, report.verdicts, at_us)
     if new:
         rereads.order_due(connection, rereads.note_stops_of_lake(connection, lake_id, new), at_us)
     if not report.more:
@@ -82,7 +84,7 @@ def forget_lake(connection: Connection, name: str) -> None:
             data="Nothing was changed.",
             remedy="See those that there are: menura lakes.",
         )
-    for model in (LakeStop, LakeSource):
+    for model in (Verdict, LakeStop, LakeSource):
         connection.execute(delete(model).where(model.lake_id == found))
     connection.execute(delete(Lake).where(Lake.id == found))
 

@@ -1,8 +1,9 @@
 """What the control plane remembers, as SQL tables; `migrations` brings a database to this shape.
 
 Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
-change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source` and
-`lake_stop` by the reports of sinks; these name sources and tables, and so hold before the database knows them.
+change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source`,
+`lake_stop` and `verdict` by the reports of sinks; these name sources and tables, and so hold before the database knows
+them.
 Whoever changes syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
 
 Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
@@ -738,6 +739,42 @@ class LakeStop(Base):
     retry: Mapped[bool] = mapped_column(default=False)
     #: from before the sink began to tell everything anew
     stale: Mapped[bool] = mapped_column(default=False)
+
+
+class Verdict(Base):
+    """What a lake's sink has found of a table by a verification; see `menura.lake_report.LakeVerdict`, `verdicts`.
+
+    It names its table, as `lake_stop` does. The higher its id, the later it was told.
+    """
+
+    __tablename__ = "verdict"
+    __table_args__ = (
+        UniqueConstraint("lake_id", "tenant", "source", "database", "name", "verification"),
+        Index(None, "tenant", "source", "database", "name"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    lake_id: Mapped[int] = mapped_column(ForeignKey("lake.id"))
+    tenant: Mapped[str]
+    source: Mapped[str]
+    database: Mapped[str]
+    name: Mapped[str]
+    verification: Mapped[str]
+    verdict: Mapped[str]
+    reason: Mapped[str]
+    position: Mapped[str]
+    cut: Mapped[int]
+    source_rows: Mapped[int]
+    lake_rows: Mapped[int]
+    leaves_equal: Mapped[int]
+    leaves_differ: Mapped[int]
+    leaves_unknown: Mapped[int]
+    #: of `menura.lake_report.LakeLeaf`
+    leaves: Mapped[list[Any]]
+    #: when the source's last rows were read, or else when it was found; never after it was told here
+    proven_at_us: Mapped[int]
+    at_us: Mapped[int]
+    received_at_us: Mapped[int]
 
 
 class LedgerEntry(Base):

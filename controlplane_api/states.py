@@ -90,6 +90,18 @@ class LakeState(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Proof(StrEnum):
+    """What verifications have found of a table."""
+
+    #: to the source, at a position
+    EQUAL = "equal"
+    #: and nothing has shown since that it is equal
+    DIFFERS = "differs"
+    #: the last verification could not tell
+    UNKNOWN = "unknown"
+    NEVER = "never"
+
+
 class DumpEnd(StrEnum):
     """What became of a dump, as the database keeps it."""
 

@@ -34,6 +34,7 @@ from menura.lake_report import (
     LakeStop,
     LakeSuspect,
     LakeTable,
+    LakeVerdict,
     clipped,
     decode_reply,
     encode_report,
@@ -55,6 +56,8 @@ FAREWELL_SECONDS = 5.0
 MAX_TOKEN_FILE_BYTES = 4_096
 #: stopped tables of a page: their messages are long
 PAGE_STOPS = 200
+#: verdicts of a page, in characters of their texts
+PAGE_VERDICT_CHARS = 400_000
 #: of a report
 MOST_SUSPECTS = 100
 
@@ -75,6 +78,7 @@ class Page:
     sources: tuple[LakeSource, ...] = ()
     stopped: tuple[LakeStop, ...] = ()
     resumed: tuple[LakeTable, ...] = ()
+    verdicts: tuple[LakeVerdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ class Reporter:
                 sources=page.sources,
                 stopped=page.stopped,
                 resumed=page.resumed,
+                verdicts=page.verdicts,
                 problem=problem or now.problem,
                 suspected=_suspects(self._suspected()),
             )
@@ -236,17 +241,39 @@ def pages(told: Snapshot, now: Snapshot) -> Iterator[Page]:
     sources = [source for name, source in now.sources.items() if told.sources.get(name) != source]
     stopped = [_stop(stop) for table, stop in now.stopped.items() if told.stopped.get(table) != stop]
     resumed = [_table(table) for table in told.stopped if table not in now.stopped]
-    of_sources, of_stopped, of_resumed = (
-        _parts(sources, MAX_ROWS),
-        _parts(stopped, PAGE_STOPS),
-        _parts(resumed, MAX_ROWS),
-    )
-    for place in range(max(1, len(of_sources), len(of_stopped), len(of_resumed))):
-        yield Page(_at(of_sources, place), _at(of_stopped, place), _at(of_resumed, place))
+    verdicts = [
+        verdict
+        for table, of_table in now.verdicts.items()
+        if (former := told.verdicts.get(table, ())) != of_table
+        for verdict in of_table
+        if verdict not in former
+    ]
+    of_sources, of_stopped = _parts(sources, MAX_ROWS), _parts(stopped, PAGE_STOPS)
+    of_resumed, of_verdicts = _parts(resumed, MAX_ROWS), _verdict_parts(verdicts)
+    for place in range(max(1, len(of_sources), len(of_stopped), len(of_resumed), len(of_verdicts))):
+        yield Page(_at(of_sources, place), _at(of_stopped, place), _at(of_resumed, place), _at(of_verdicts, place))
 
 
 def _parts(rows: Sequence[T], size: int) -> list[tuple[T, ...]]:
     return [tuple(rows[begin : begin + size]) for begin in range(0, len(rows), size)]
+
+
+def _verdict_parts(verdicts: Sequence[LakeVerdict]) -> list[tuple[LakeVerdict, ...]]:
+    """Most are short; those with many leaves and a long position are not."""
+    parts: list[list[LakeVerdict]] = []
+    chars = 0
+    for verdict in verdicts:
+        weight = (
+            len(verdict.reason)
+            + len(verdict.position)
+            + sum(len(leaf.lower + leaf.upper + leaf.key + leaf.columns) for leaf in verdict.leaves)
+        )
+        if not parts or chars + weight > PAGE_VERDICT_CHARS or len(parts[-1]) == MAX_ROWS:
+            parts.append([])
+            chars = 0
+        parts[-1].append(verdict)
+        chars += weight
+    return [tuple(part) for part in parts]
 
 
 def _at(parts: Sequence[tuple[T, ...]], place: int) -> tuple[T, ...]:

@@ -38,6 +38,8 @@ from controlplane_api.api.views import (
     Operations,
     OtherServerView,
     Outcomes,
+    Proofs,
+    ProofView,
     QuarantineView,
     Rules,
     SourceAssigned,
@@ -278,6 +280,20 @@ class ApiClient:
     ) -> Outcomes:
         body = {"tables": _names(tables), **options}
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/verifications", body=body)
+
+    def proofs(self, source: str) -> list[ProofView]:
+        """Of all tables that are synced, over as many pages as it takes."""
+        found: list[ProofView] = []
+        query: dict[str, Any] = {"limit": PAGE_TABLES}
+        while True:
+            page = self._ask(Proofs, "GET", f"/sources/{quote(source, safe='')}/proofs", query=query)
+            found += page.proofs
+            if page.next_cursor is None:
+                return found
+            query["cursor"] = page.next_cursor
+
+    def proof(self, source: str, database: str, table: str) -> ProofView:
+        return self._ask(ProofView, "GET", f"{_of_table(source, database, table)}/proof")
 
     def dumps(self, source: str | None = None, *, running: bool = False, limit: int | None = None) -> list[DumpView]:
         """The newest first: `limit` of them, or all over as many pages as it takes."""

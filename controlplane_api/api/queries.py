@@ -1,7 +1,7 @@
 """What the API shows, read from the database: one or two statements per answer, always within one tenant."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from controlplane_api.api.pages import ALL, page_of, read_cursor
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
 from controlplane_api.api.stages import MOVING, Standing
+from controlplane_api.api.verdict_queries import NOTHING, Known, of_tables, proof_view
 from controlplane_api.api.views import (
     Agents,
     AgentView,
@@ -27,6 +28,7 @@ from controlplane_api.api.views import (
     ProblemView,
     TableDetail,
     TableEventView,
+    TableProof,
     TableView,
     Tenants,
     TenantView,
@@ -169,9 +171,13 @@ def tables(
     dumps = dump_queries.running_of_tables(connection, [row.id for row in shown])
     in_lakes = _in_lakes(connection, held, shown, now)
     places = _places(connection, source_id, shown, MAX_LISTED_POSITION_CHARS)
+    proofs = of_tables(connection, held.row.tenant, held.row.name, [(row.database, row.name) for row in shown])
     return TablePage(
         tables=[
-            TableView(**_table_fields(row, places, dumps.get(row.id), held.standing, in_lakes.get(row.id), now))
+            TableView(
+                **_table_fields(row, places, dumps.get(row.id), held.standing, in_lakes.get(row.id), now),
+                proof=_proof(row, proofs, now),
+            )
             for row in shown
         ],
         total=total,
@@ -196,6 +202,7 @@ def table(connection: Connection, source_id: int, database: str, name: str) -> T
     in_lake = _in_lakes(connection, held, [row], now).get(row.id)
     return TableDetail(
         **_table_fields(row, _places(connection, source_id, [row]), dumps.get(row.id), held.standing, in_lake, now),
+        proof=_proof(row, of_tables(connection, held.row.tenant, held.row.name, [(database, name)]), now),
         columns=row.columns,
         keys=row.keys,
         foreign_keys=row.foreign_keys,
@@ -284,6 +291,10 @@ def _in_lakes(connection: Connection, held: Situation, rows: Sequence[AnyRow], n
     synced = {(row.database, row.name): row.id for row in rows if row.desired is not None}
     found = lake_queries.of_tables(connection, held.row.tenant, held.row.name, synced, held.lakes, now)
     return {synced[name]: view for name, view in found.items()}
+
+
+def _proof(row: AnyRow, known: Mapping[TableName, Known], now: int) -> TableProof | None:
+    return None if row.desired is None else proof_view(known.get((row.database, row.name), NOTHING), now)
 
 
 def _table_fields(

@@ -77,7 +77,7 @@ def _with_access(command: Callable[..., object]) -> Callable[..., object]:
     return run
 
 
-def seconds_of(ttl: str, most_seconds: int) -> int:
+def seconds_of(ttl: str, most_seconds: int, option: str = "--ttl") -> int:
     """Of 30m, 1h, 2d. Raises `RequestInvalid`.
 
     >>> seconds_of("2h", 86_400)
@@ -87,7 +87,7 @@ def seconds_of(ttl: str, most_seconds: int) -> int:
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= most_seconds:
         days = most_seconds // 86_400
-        raise RequestInvalid("reading --ttl", repr(ttl), remedy=f"Give 30m, 1h or 2d, and at most {days}d.")
+        raise RequestInvalid(f"reading {option}", repr(ttl), remedy=f"Give 30m, 1h or 2d, and at most {days}d.")
     return seconds
 
 

@@ -20,7 +20,15 @@ A report, format 1 (times in microseconds since the epoch, UTC)::
      "resumed": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items"}],
      "suspected": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items", "verification": "3f1c...",
                     "focus": {"ranges": [], "bits": 3, "buckets": [5]}}],
+     "verdicts": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items", "verification": "3f1c...",
+                   "verdict": "differs", "reason": "rows differ", "position": "3E11FA47-...:1-77", "cut": 811,
+                   "source_rows": 40000, "lake_rows": 39999, "leaves_equal": 2, "leaves_differ": 1, "leaves_unknown": 0,
+                   "leaves": [{"lower": "16384", "upper": "32768", "source_rows": 16384, "lake_rows": 16383}],
+                   "read_at_us": 1699999999000000, "at_us": 1699999999500000}],
      "problem": null}
+
+A verdict is told once it is there, and with the whole state: of a table the newest one, and of those that are equal and
+of those that differ the newest. Who has a verdict already leaves it as it is.
 
 `suspected` are all tables of which a verification has found leaves that differ: what is to be read again of them. They
 stand in each report until another verification of the table begins.
@@ -49,9 +57,15 @@ MAX_URL_CHARS = 2_048
 MAX_MESSAGE_CHARS = 4_000
 #: of a table that is to be read again
 MAX_FOCUS_PARTS = 16
+#: of a verdict: its reason, its position, a bound of a leaf, the leaves that are named
+MAX_REASON_CHARS = 1_000
+MAX_POSITION_CHARS = 2_048
+MAX_BOUND_CHARS = 128
+MAX_LEAVES = 20
 
 _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _RUN = re.compile(r"[0-9a-f]{32}")
+_VERDICT = re.compile("equal|differs|void|unknown")
 
 T = TypeVar("T")
 
@@ -123,6 +137,53 @@ class LakeSuspect:
 
 
 @dataclass(frozen=True, slots=True)
+class LakeLeaf:
+    """Rows that differ: of keys above `lower` up to and with `upper`; empty: without bound."""
+
+    lower: str
+    upper: str
+    source_rows: int
+    lake_rows: int
+    #: of one row, as a JSON array of texts; or which part of the rows it is, where their keys have no order
+    key: str = ""
+    #: of that row, which differ, where that is known
+    columns: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeVerdict:
+    """What a verification has found of a table."""
+
+    tenant: str
+    source: str
+    database: str
+    table: str
+    verification: str
+    #: equal, differs, void (given up) or unknown
+    verdict: str
+    #: empty: it is equal
+    reason: str
+    #: of the source, behind the last row that was read; empty: the verification did not end
+    position: str
+    #: of the lake, at whose end its last rows were compared
+    cut: int
+    source_rows: int
+    lake_rows: int
+    leaves_equal: int
+    leaves_differ: int
+    leaves_unknown: int
+    #: the first `MAX_LEAVES` of those that differ
+    leaves: tuple[LakeLeaf, ...]
+    #: when the source's last rows were read; 0: none were
+    read_at_us: int
+    at_us: int
+
+    @property
+    def of(self) -> LakeTable:
+        return LakeTable(self.tenant, self.source, self.database, self.table)
+
+
+@dataclass(frozen=True, slots=True)
 class LakeProblem:
     """What ended the sink, or what it waits for."""
 
@@ -153,6 +214,7 @@ class LakeReport:
     #: of the log: the sink never reads an entry up to it again, but for stopped tables; 0 for none, or not known
     durable_entry: int = 0
     suspected: tuple[LakeSuspect, ...] = ()
+    verdicts: tuple[LakeVerdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +251,7 @@ def decode_report(document: bytes) -> LakeReport:
         resumed=_rows(facts, "resumed", _table),
         problem=None if facts.get("problem") is None else _problem(_object(facts["problem"], "problem")),
         durable_entry=_integer(facts, "durable_entry") if "durable_entry" in facts else 0,
+        verdicts=_rows(facts, "verdicts", _verdict) if "verdicts" in facts else (),
         suspected=_rows(facts, "suspected", _suspect) if "suspected" in facts else (),
     )
     if not report.base < report.number:
@@ -202,14 +265,14 @@ def decode_reply(document: bytes) -> LakeReply:
     return LakeReply(_flag(facts, "resend"), _rows(facts, "retry", _table))
 
 
-def clipped(message: str) -> str:
+def clipped(message: str, most_chars: int = MAX_MESSAGE_CHARS) -> str:
     """A message as a report takes it.
 
-    >>> len(clipped("x" * 5000)), clipped("short")
-    (4000, 'short')
+    >>> len(clipped("x" * 5000)), clipped("short"), clipped("longer", 4)
+    (4000, 'short', 'lon…')
     """
-    clean = clean_text(message, MAX_MESSAGE_CHARS + 1)
-    return clean if len(clean) <= MAX_MESSAGE_CHARS else f"{clean[: MAX_MESSAGE_CHARS - 1]}…"
+    clean = clean_text(message, most_chars + 1)
+    return clean if len(clean) <= most_chars else f"{clean[: most_chars - 1]}…"
 
 
 def _encode(value: LakeReport | LakeReply) -> bytes:
@@ -287,6 +350,43 @@ def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
     return LakeSuspect(table.tenant, table.source, table.database, table.table, verification, focus)
 
 
+def _verdict(facts: Mapping[str, Any]) -> LakeVerdict:
+    table = _table(facts)
+    leaves = _rows(facts, "leaves", _leaf)
+    if len(leaves) > MAX_LEAVES:
+        raise LakeReportError(f"leaves is no list of at most {MAX_LEAVES}")
+    return LakeVerdict(
+        table.tenant,
+        table.source,
+        table.database,
+        table.table,
+        verification=_text(facts, "verification", MAX_NAME_CHARS),
+        verdict=_matching(facts, "verdict", _VERDICT),
+        reason=_optional(facts, "reason", MAX_REASON_CHARS),
+        position=_optional(facts, "position", MAX_POSITION_CHARS),
+        cut=_integer(facts, "cut"),
+        source_rows=_integer(facts, "source_rows"),
+        lake_rows=_integer(facts, "lake_rows"),
+        leaves_equal=_integer(facts, "leaves_equal"),
+        leaves_differ=_integer(facts, "leaves_differ"),
+        leaves_unknown=_integer(facts, "leaves_unknown"),
+        leaves=leaves,
+        read_at_us=_integer(facts, "read_at_us"),
+        at_us=_integer(facts, "at_us"),
+    )
+
+
+def _leaf(facts: Mapping[str, Any]) -> LakeLeaf:
+    return LakeLeaf(
+        lower=_optional(facts, "lower", MAX_BOUND_CHARS),
+        upper=_optional(facts, "upper", MAX_BOUND_CHARS),
+        source_rows=_integer(facts, "source_rows"),
+        lake_rows=_integer(facts, "lake_rows"),
+        key=_optional({"key": "", **facts}, "key", MAX_BOUND_CHARS),
+        columns=_optional({"columns": "", **facts}, "columns", MAX_BOUND_CHARS),
+    )
+
+
 def _problem(facts: Mapping[str, Any]) -> LakeProblem:
     code, message = _matching(facts, "code", _CODE), _text(facts, "message", MAX_MESSAGE_CHARS)
     return LakeProblem(code, message, _flag({"terminal": True, **facts}, "terminal"))
@@ -310,6 +410,10 @@ def _text(facts: Mapping[str, Any], name: str, most_chars: int) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= most_chars or "\x00" in value or not _is_encodable(value):
         raise LakeReportError(f"{name} is no text of 1 to {most_chars} characters")
     return value
+
+
+def _optional(facts: Mapping[str, Any], name: str, most_chars: int) -> str:
+    return "" if facts.get(name) == "" else _text(facts, name, most_chars)
 
 
 def _is_encodable(text: str) -> bool:

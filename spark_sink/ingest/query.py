@@ -72,7 +72,7 @@ class Sink:
         self.settings = settings
         self.log = LandingLog(settings.landing)
         self.records = Records(settings.lake, settings.keep_hours)
-        self.verifications = Verifications(settings.lake)
+        self.verifications = Verifications(settings.lake, status.verdicts_are)
         self._writer = LakeWriter(settings.lake)
         self.checkpoint = Checkpoint(settings.checkpoint)
         self._jobs = BatchJobs(session, settings, self.log, self.records, self._check_identity)

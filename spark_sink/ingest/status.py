@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from menura.lake_report import LakeProblem, LakeSource
+from menura.lake_report import LakeProblem, LakeSource, LakeVerdict
 
 from spark_sink.lake.records import StoppedTable, last_cuts
 from spark_sink.work import CutSeen, TableId
@@ -25,6 +25,8 @@ class Snapshot:
     durable_entry: int = 0
     sources: Mapping[SourceName, LakeSource] = field(default_factory=dict)
     stopped: Mapping[TableId, StoppedTable] = field(default_factory=dict)
+    #: of each table those that `verdicts.kept` keeps, the oldest first
+    verdicts: Mapping[TableId, tuple[LakeVerdict, ...]] = field(default_factory=dict)
     #: since the sink started
     batches: int = 0
     rows: int = 0
@@ -42,37 +44,46 @@ class SinkStatus:
         self._changes = 0
 
     def began(self, entry: int, stopped: Mapping[TableId, StoppedTable]) -> None:
-        self._become(replace(self.now(), entry=entry, durable_entry=entry, stopped=dict(stopped)))
+        with self._moved:
+            self._become(replace(self._now, entry=entry, durable_entry=entry, stopped=dict(stopped)))
 
     def is_durable(self, entry: int) -> None:
         """What was applied up to this entry will not be done again."""
-        now = self.now()
-        if now.durable_entry < entry:
-            self._become(replace(now, durable_entry=entry))
+        with self._moved:
+            if self._now.durable_entry < entry:
+                self._become(replace(self._now, durable_entry=entry))
 
     def applied(self, cuts: Iterable[CutSeen], rows: int, seconds: float) -> None:
         """A batch is in the lake and recorded."""
         found = list(cuts)
-        now = self.now()
-        sources = {**now.sources, **{name: _source(cut, now.sources) for name, cut in last_cuts(found).items()}}
-        self._become(
-            replace(
-                now,
-                entry=max([now.entry, *(cut.entry for cut in found)]),
-                sources=sources,
-                batches=now.batches + 1,
-                rows=now.rows + rows,
-                batch_seconds=now.batch_seconds + seconds,
+        with self._moved:
+            now = self._now
+            sources = {**now.sources, **{name: _source(cut, now.sources) for name, cut in last_cuts(found).items()}}
+            self._become(
+                replace(
+                    now,
+                    entry=max([now.entry, *(cut.entry for cut in found)]),
+                    sources=sources,
+                    batches=now.batches + 1,
+                    rows=now.rows + rows,
+                    batch_seconds=now.batch_seconds + seconds,
+                )
             )
-        )
 
     def stopped_are(self, stopped: Mapping[TableId, StoppedTable]) -> None:
-        self._become(replace(self.now(), stopped=dict(stopped)))
+        with self._moved:
+            self._become(replace(self._now, stopped=dict(stopped)))
+
+    def verdicts_are(self, verdicts: Mapping[TableId, tuple[LakeVerdict, ...]]) -> None:
+        """Of these tables."""
+        with self._moved:
+            self._become(replace(self._now, verdicts={**self._now.verdicts, **verdicts}))
 
     def waits_for(self, problem: LakeProblem | None) -> None:
         """None: it goes on."""
-        if problem != self.now().problem:
-            self._become(replace(self.now(), problem=problem))
+        with self._moved:
+            if problem != self._now.problem:
+                self._become(replace(self._now, problem=problem))
 
     def last_commit_us(self, table: TableId) -> int:
         """Commit time of the newest transaction of the table's source in the lake; 0 while unknown."""
@@ -94,13 +105,14 @@ class SinkStatus:
 
     def wake(self) -> None:
         """End a wait."""
-        self._become(self.now())
+        with self._moved:
+            self._become(self._now)
 
     def _become(self, now: Snapshot) -> None:
-        with self._moved:
-            self._now = now
-            self._changes += 1
-            self._moved.notify_all()
+        """Whoever calls it holds the lock since it has read what it changes."""
+        self._now = now
+        self._changes += 1
+        self._moved.notify_all()
 
 
 def _source(cut: CutSeen, before: Mapping[SourceName, LakeSource]) -> LakeSource:

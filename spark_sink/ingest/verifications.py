@@ -1,7 +1,7 @@
 """Verifications in the driver: which chunks are to be compared with the lake, and what they make of their tables.
 
 Comes in: from each batch the chunks whose cuts its tables have, and events: that a verification begins or ends, that a
-table's sync begins or stops. Goes out: rows of LAKE/_menura/validation.
+table's sync begins or stops. Goes out: rows of LAKE/_menura/validation, and tables' verdicts for the control plane.
 
 Chunks are compared by a thread of its own, one after the other: it holds no lock of the batches, and what it fails at
 is a verdict, never the sink's end. What is due is recorded before the batch is checkpointed. A kill leaves it due, and
@@ -21,15 +21,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from menura.lake_report import LakeVerdict
 from menura.landing import LandedFocus, LandedRange, decode_focus
 from menura.stores.options import delta_options
 
 from spark_sink.errors import SinkError
+from spark_sink.ingest.verdicts import kept, tally, verdict_of
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.digests import Finding, Verdict, compare
 from spark_sink.lake.validation_records import DUE, ValidationRecords, chunk_row, due_row, table_row
@@ -82,8 +85,13 @@ class _Task:
 class Verifications:
     """Of one sink."""
 
-    def __init__(self, lake: str) -> None:
+    def __init__(
+        self, lake: str, tell: Callable[[Mapping[TableId, tuple[LakeVerdict, ...]]], None] = lambda _verdicts: None
+    ) -> None:
+        """`tell` is called with tables' verdicts (`verdicts.kept`), from any thread."""
         self._lake = lake
+        self._tell = tell
+        self._verdicts: dict[TableId, tuple[LakeVerdict, ...]] = {}
         self.records = ValidationRecords(lake)
         self._of: dict[TableId, _Verification] = {}
         self._tasks: deque[_Task] = deque()
@@ -134,8 +142,8 @@ class Verifications:
             if self._awaits(outcome.table, due)
         ]
         rows += [due_row(task.table, task.due, task.table_id) for task in tasks]
-        if rows:
-            self.records.record(rows)
+        for row in self.records.record(rows):
+            self._note_verdict(row)
         with self._moved:
             for task in tasks:
                 self._of[task.table].found[task.due.digest.chunk.chunk] = (task.due, None)
@@ -150,7 +158,8 @@ class Verifications:
             return  # of a batch that is done again
         if held is not None and not held.is_over:
             finding = Finding(Verdict.VOID, "another one of the table began")
-            yield table_row(event.table, held.name, held.gsn, event.seen.cut, "", None, finding)
+            row = table_row(event.table, held.name, held.gsn, event.seen.cut, "", None, finding)
+            yield {**row, **tally(held.found.values())}
         with self._moved:
             self._of[event.table] = _Verification(seen.dump, seen.gsn)
         yield table_row(event.table, seen.dump, seen.gsn, event.seen.cut, "", None, None)
@@ -249,9 +258,21 @@ class Verifications:
         self, table: TableId, held: _Verification, cut: int, position: str, rows: int | None, finding: Finding
     ) -> None:
         row = table_row(table, held.name, held.gsn, cut, position, rows, finding, held.focus)
-        self.records.record([row])
+        with self._moved:
+            tallied = tally(held.found.values())
+        (row,) = self.records.record([{**row, **tallied}])
         held.is_over = True
+        self._note_verdict(row)
         self.records.forget_chunks(held.name)
+
+    def _note_verdict(self, row: Mapping[str, Any], *, tell: bool = True) -> None:
+        """Of a table, if the row is one."""
+        if row.get("chunk") is None and row["verdict"] != DUE:
+            table = TableId(row["tenant"], row["source"], row["database"], row["table"])
+            with self._moved:
+                self._verdicts[table] = kept([*self._verdicts.get(table, ()), verdict_of(table, row)])
+                if tell:
+                    self._tell({table: self._verdicts[table]})
 
     def _read(self) -> None:
         """What was due when a sink last ran."""
@@ -264,6 +285,7 @@ class Verifications:
                     held = self._of[table] = _Verification(row["verification"], row["gsn"])
                 held.is_over = row["verdict"] != DUE
                 held.focus = decode_focus(json.loads(row["focus"])) if row.get("focus") else None
+                self._note_verdict(row, tell=False)
                 held.ended = (row["position"], row["cut"]) if row["position"] else held.ended
                 continue
             if held is None or held.name != row["verification"]:
@@ -275,9 +297,11 @@ class Verifications:
                 tasks.setdefault(name, _Task(table, row["verification"], due, facts["table_id"]))
                 held.found.setdefault(row["chunk"], (due, None))
             elif name in tasks:
-                finding = Finding(Verdict(row["verdict"]), row["reason"], row["lake_rows"])
+                equal = row["leaves_equal"] or 0
+                finding = Finding(Verdict(row["verdict"]), row["reason"], row["lake_rows"], equal_leaves=equal)
                 held.found[row["chunk"]] = (tasks.pop(name).due, finding)
         self._tasks.extend(task for task in tasks.values() if not self._of[task.table].is_over)
+        self._tell(self._verdicts)
         for table, held in self._of.items():
             self._conclude(table, held)
 

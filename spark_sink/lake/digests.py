@@ -108,6 +108,8 @@ class Finding:
     lake_rows: int = 0
     leaves: tuple[DifferingLeaf, ...] = ()
     rows: tuple[DifferingRow, ...] = ()
+    #: leaves that are equal for certain, also where others are not
+    equal_leaves: int = 0
 
 
 def compare(
@@ -165,7 +167,8 @@ class _Comparison:
         pairs = enumerate(zip(held, source, strict=True))
         differences = {leaf: _minus(ours, theirs) for leaf, (ours, theirs) in pairs if ours != theirs}
         if _are_of_one_moment(differences, effects):
-            return Finding(Verdict.EQUAL, lake_rows=lake_rows)
+            return Finding(Verdict.EQUAL, lake_rows=lake_rows, equal_leaves=len(source))
+        equal = len(source) - len(differences.keys() | {leaf for effect in effects for leaf in effect})
         certain = [
             leaf
             for leaf, difference in differences.items()
@@ -174,13 +177,14 @@ class _Comparison:
         if self._is_misplaced(lacking, effects):
             certain = []
         if not certain:
-            return Finding(Verdict.UNKNOWN, _LACKING if lacking.issuperset(differences) else _UNCLEAR, lake_rows)
+            why = _LACKING if lacking.issuperset(differences) else _UNCLEAR
+            return Finding(Verdict.UNKNOWN, why, lake_rows, equal_leaves=equal)
         if self.hashing.digest.bits >= WHOLE_HASH_BITS:
             changed = {leaf for each in effects for leaf in each}
             rows = tuple(self._row(leaf, source[leaf][0], held[leaf][0], leaf in changed) for leaf in certain)
-            return Finding(Verdict.DIFFERS, "rows differ", lake_rows, rows=rows)
+            return Finding(Verdict.DIFFERS, "rows differ", lake_rows, rows=rows, equal_leaves=equal)
         leaves = tuple(self._leaf(leaf, source[leaf][0], held[leaf][0]) for leaf in certain)
-        return Finding(Verdict.UNKNOWN, SUSPECTED, lake_rows, leaves)
+        return Finding(Verdict.UNKNOWN, SUSPECTED, lake_rows, leaves, equal_leaves=equal)
 
     def _is_misplaced(self, lacking: set[int], effects: Sequence[Effect]) -> bool:
         """Rows that are known by all of their values, and lack some, may be of any leaf."""

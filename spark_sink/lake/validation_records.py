@@ -6,6 +6,7 @@ The last row of a chunk, or of a table, is the one with the highest `number`. On
 its chunks go, but those that say what is not equal.
 
 ``verdict``  due, or `digests.Verdict`; never "equal" where something was not compared
+``leaves_equal``, ``leaves_unknown``  how many, of what was compared; those that differ are in ``leaves``
 ``leaves``   JSON array of {"lower", "upper", "source_rows", "lake_rows", "bits", "bucket"}: leaves in which rows differ
 ``rows``     JSON array of {"key", "hash", "source_rows", "lake_rows", "columns"}: rows that differ, the first thousand
 ``focus``    of a table with leaves that differ, JSON of `menura.landing.LandedFocus`: what is to be read again
@@ -52,6 +53,8 @@ SCHEMA = pa.schema(
         ("verdict", pa.string()),
         ("reason", pa.string()),
         ("leaves", pa.string()),
+        ("leaves_equal", pa.int64()),
+        ("leaves_unknown", pa.int64()),
         ("due", pa.string()),
         ("rows", pa.string()),
         ("focus", pa.string()),
@@ -66,10 +69,12 @@ class ValidationRecords:
         self.folder = f"{lake}/{FOLDER}/validation"
         self._writing = threading.Lock()
 
-    def record(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Append rows. Raises `LakeRecordsUnwritable`."""
+    def record(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Append rows, which it gives with their time. Raises `LakeRecordsUnwritable`."""
+        timed = [{**row, "at_us": now_us()} for row in rows]
         with self._writing:
-            append_rows(self.folder, [{**row, "at_us": now_us()} for row in rows], SCHEMA)
+            append_rows(self.folder, timed, SCHEMA)
+        return timed
 
     def rows(self) -> list[dict[str, Any]]:
         """All there are, in the order in which they were written."""
@@ -111,7 +116,7 @@ def table_row(
     focus: LandedFocus | None = None,
 ) -> dict[str, Any]:
     """`gsn`: of the event that began it. Without a finding it goes on; with a position, all of its chunks are there."""
-    said = {"verdict": DUE, "reason": ""} if finding is None else finding_facts(finding)
+    said: dict[str, Any] = {"verdict": DUE, "reason": ""} if finding is None else finding_facts(finding)
     facts = {"verification": verification, "gsn": gsn, "cut": cut, "position": position, "source_rows": rows}
     asked = {"focus": json.dumps(asdict(focus)) if focus is not None else None}
     return {**table_facts(table), **facts, **said, **asked}
@@ -124,6 +129,7 @@ def finding_facts(finding: Finding) -> dict[str, Any]:
         "verdict": finding.verdict.value,
         "reason": finding.reason,
         "lake_rows": finding.lake_rows,
+        "leaves_equal": finding.equal_leaves,
         "leaves": json.dumps(leaves) if leaves else None,
         "rows": json.dumps(rows, ensure_ascii=False) if rows else None,
     }

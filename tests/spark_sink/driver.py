@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from menura.lake_report import LakeVerdict
+
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.verifications import Verifications
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.landed.landing_log import LandingLog
-from spark_sink.work import EventSeen, split_rows
+from spark_sink.work import EventSeen, TableId, split_rows
 from tests.spark_sink.landing import Writer, apply_entries
 
 
@@ -19,7 +21,9 @@ class Driver:
         self.entry = 0
         #: how long changes wait in the changelog before they are merged
         self.waiting = AT_ONCE
-        self.verifications = Verifications(str(lake))
+        #: what the control plane would be told
+        self.told: dict[TableId, tuple[LakeVerdict, ...]] = {}
+        self.verifications = Verifications(str(lake), self.told.update)
         self.verifications.start()
 
     def follow(self) -> None:

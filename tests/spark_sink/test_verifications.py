@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from menura.change_batch import ABSENT
+from menura.lake_report import LakeVerdict
 from menura.landing import LandedForeignKey, LandedPosition, LandedStart
 
 from spark_sink.ingest.verifications import Verifications
@@ -22,6 +23,7 @@ from spark_sink.lake import digests
 from spark_sink.lake.delta_table import scan
 from spark_sink.lake.digests import SUSPECTED
 from spark_sink.lake.tail import AT_ONCE, Waiting
+from spark_sink.work import TableId
 from tests.spark_sink.driver import Driver
 from tests.spark_sink.landing import (
     Change,
@@ -190,6 +192,12 @@ def test_table_when_something_has_changed_the_lake_then_differs_at_the_right_lea
         assert (lower is None or lower < 22) and (upper is None or upper >= 20), leaf
     kept = [each for each in driver.verifications.records.rows() if each["chunk"] is not None]
     assert {each["verdict"] for each in kept} == {"unknown"}
+    (told,) = driver.told[table_id(ORDERS)]
+    assert (told.verdict, told.leaves_differ, told.position) == ("unknown", len(leaves), found["position"])
+    assert told.leaves_equal and told.read_at_us and told.leaves[0].source_rows == leaves[0]["source_rows"]
+    again: dict[TableId, tuple[LakeVerdict, ...]] = {}
+    Verifications(str(driver.lake), again.update).start()  # as after a start
+    assert again == driver.told
 
 
 def verified(driver: Driver, *cuts: Sequence[Any], rows: Sequence[Values], table: Table = ORDERS) -> dict[str, Any]:

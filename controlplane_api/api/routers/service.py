@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from controlplane_api.api import queries, source_queries
+from controlplane_api.api import proof_queries, queries, source_queries
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import ALL
 from controlplane_api.api.paths import ControlDatabase, ProblemName
@@ -81,6 +81,17 @@ class _Shown(Collector):
         )
         rows = CounterMetricFamily("menura_landing_rows", "Change events landed.", labels=_OF_SOURCE)
         size = CounterMetricFamily("menura_landing_bytes", "Bytes landed.", labels=_OF_SOURCE)
+        proofs = _gauge(
+            "menura_verification_tables",
+            "Tables that are synced, by what verifications have found.",
+            *_OF_SOURCE,
+            "state",
+        )
+        oldest = _gauge(
+            "menura_verification_oldest_proof_age_seconds",
+            "Age of the oldest proof that a table is equal; of tables that have none see menura_verification_tables.",
+            *_OF_SOURCE,
+        )
         with self._database.read() as connection:
             for view in queries.tenants(connection, limit=ALL).tenants:
                 connected = sum(agent.connected for agent in queries.agents(connection, view.tenant).agents)
@@ -94,9 +105,14 @@ class _Shown(Collector):
                         lag.add_metric(of_source, source.lag_us / 1e6)
                     if source.last_commit_timestamp_us is not None:
                         landed.add_metric(of_source, source.last_commit_timestamp_us / 1e6)
+                    known = proof_queries.standing(connection, *of_source)
+                    for proof, number in known.tables.items():
+                        proofs.add_metric((*of_source, proof), number)
+                    if known.oldest_proof_age_us is not None:
+                        oldest.add_metric(of_source, known.oldest_proof_age_us / 1e6)
                     rows.add_metric(of_source, source.rows)
                     size.add_metric(of_source, source.bytes)
-        yield from (agents, tables, dumps, lag, landed, rows, size)
+        yield from (agents, tables, dumps, lag, landed, rows, size, proofs, oldest)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -1,0 +1,142 @@
+"""What the API shows of verifications: of each table what is known, and of what, read from the database."""
+
+from dataclasses import dataclass
+
+from menura.instants import now_us
+from menura.naming import TableName
+from sqlalchemy import Connection, and_, func, or_, select
+
+from controlplane_api.api import queries
+from controlplane_api.api.pages import page_of, read_cursor
+from controlplane_api.api.verdict_queries import NOTHING, SELECT, Known, of_tables, proof_view, verdict_view
+from controlplane_api.api.views import Proofs, ProofView, SourceVerdictView, Verdicts
+from controlplane_api.dump_lives import VERIFICATION
+from controlplane_api.models import AnyRow, Dump, SourceTable, Sync, Verdict
+from controlplane_api.states import Desired, DumpEnd, Proof
+
+EVENTS_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StandingProofs:
+    """Of the tables of a source whose sync runs."""
+
+    tables: dict[Proof, int]
+    #: None: none has a proof
+    oldest_proof_age_us: int | None
+
+
+def proofs(
+    connection: Connection, tenant: str, source: str, *, only: TableName | None = None, cursor: str = "", limit: int = 1
+) -> Proofs:
+    """One page of the tables that are synced, or ever were, in order of name. Raises `SourceUnknown`."""
+    source_id = queries.source_row(connection, tenant, source).id
+    statement = (
+        select(SourceTable.id, SourceTable.database, SourceTable.name)
+        .join(Sync, Sync.table_id == SourceTable.id)
+        .where(SourceTable.source_id == source_id)
+        .order_by(SourceTable.database, SourceTable.name)
+        .limit(limit + 1)
+    )
+    after = read_cursor(cursor, str, str)
+    if after is not None:
+        database, name = after
+        statement = statement.where(
+            or_(SourceTable.database > database, and_(SourceTable.database == database, SourceTable.name > name))
+        )
+    if only is not None:
+        statement = statement.where(SourceTable.database == only[0], SourceTable.name == only[1])
+    rows, following = page_of(connection.execute(statement).all(), limit, lambda row: (row.database, row.name))
+    known = of_tables(connection, tenant, source, [(row.database, row.name) for row in rows])
+    running = _running(connection, source_id)
+    now = now_us()
+    shown = [
+        _proof_view(row, known.get((row.database, row.name), NOTHING), running.get(row.id, ""), now) for row in rows
+    ]
+    return Proofs(proofs=shown, next_cursor=following)
+
+
+def proof(connection: Connection, tenant: str, source: str, table: TableName) -> ProofView:
+    """Raises `SourceUnknown`, `TableUnknown`."""
+    found = proofs(connection, tenant, source, only=table).proofs
+    if found:
+        return found[0]
+    source_id = queries.source_row(connection, tenant, source).id
+    queries.table_id(connection, source_id, *table)
+    return ProofView(database=table[0], table=table[1], state=Proof.NEVER, verdict=None, proof=None, verification="")
+
+
+def verdicts(
+    connection: Connection, tenant: str, source: str, table: TableName, *, cursor: str = "", limit: int
+) -> Verdicts:
+    """One page of a table's that are kept, of all lakes. Raises `SourceUnknown`, `TableUnknown`."""
+    queries.table_id(connection, queries.source_row(connection, tenant, source).id, *table)
+    of_table = (
+        Verdict.tenant == tenant, Verdict.source == source, Verdict.database == table[0], Verdict.name == table[1]
+    )  # fmt: skip
+    statement = SELECT.where(*of_table).order_by(Verdict.id.desc())
+    after = read_cursor(cursor, int)
+    if after is not None:
+        statement = statement.where(Verdict.id < after[0])
+    rows, following = page_of(connection.execute(statement.limit(limit + 1)).all(), limit, lambda row: (row.id,))
+    now = now_us()
+    return Verdicts(verdicts=[verdict_view(row, now) for row in rows], next_cursor=following)
+
+
+def newest(connection: Connection) -> int:
+    """The number of the last verdict that was told."""
+    return connection.execute(select(func.max(Verdict.id))).scalar() or 0
+
+
+def after(connection: Connection, tenant: str, source: str, number: int) -> list[tuple[int, SourceVerdictView]]:
+    """The next ones of the source, with their numbers; `EVENTS_AT_ONCE` at most."""
+    of_source = (Verdict.tenant == tenant, Verdict.source == source, Verdict.id > number)
+    now = now_us()
+    rows = connection.execute(SELECT.where(*of_source).order_by(Verdict.id).limit(EVENTS_AT_ONCE))
+    return [
+        (row.id, SourceVerdictView(**verdict_view(row, now).model_dump(), database=row.database, table=row.name))
+        for row in rows
+    ]
+
+
+def standing(connection: Connection, tenant: str, source: str) -> StandingProofs:
+    known = of_tables(connection, tenant, source)
+    counts = dict.fromkeys(Proof, 0)
+    proven: list[int] = []
+    for name in _synced(connection, tenant, source):
+        of_table = known.get(name, NOTHING)
+        counts[of_table.state] += 1
+        if of_table.proof is not None:
+            proven.append(of_table.proof.proven_at_us)
+    return StandingProofs(counts, max(0, now_us() - min(proven)) if proven else None)
+
+
+def _synced(connection: Connection, tenant: str, source: str) -> list[TableName]:
+    source_id = queries.source_row(connection, tenant, source).id
+    rows = connection.execute(
+        select(SourceTable.database, SourceTable.name)
+        .join(Sync, Sync.table_id == SourceTable.id)
+        .where(SourceTable.source_id == source_id, Sync.desired == Desired.SYNCING)
+    )
+    return [(row.database, row.name) for row in rows]
+
+
+def _running(connection: Connection, source_id: int) -> dict[int, str]:
+    rows = connection.execute(
+        select(Dump.table_id, Dump.uuid).where(
+            Dump.source_id == source_id, Dump.state == DumpEnd.RUNNING, Dump.cause == VERIFICATION
+        )
+    )
+    return {row.table_id: row.uuid for row in rows}
+
+
+def _proof_view(row: AnyRow, known: Known, verification: str, now: int) -> ProofView:
+    facts = proof_view(known, now)
+    return ProofView(
+        database=row.database,
+        table=row.name,
+        state=facts.state,
+        verdict=facts.verdict,
+        proof=facts.proof,
+        verification=verification,
+    )

@@ -1,0 +1,84 @@
+"""What verifications have found of tables, as the control plane is told it.
+
+Comes in: rows of LAKE/_menura/validation, chunks with their findings. Goes out: `menura.lake_report.LakeVerdict`s,
+bounded, and which of a table's are kept. Nothing here is durable: the rows are.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from menura.lake_report import (
+    MAX_BOUND_CHARS,
+    MAX_LEAVES,
+    MAX_POSITION_CHARS,
+    MAX_REASON_CHARS,
+    LakeLeaf,
+    LakeVerdict,
+    clipped,
+)
+
+from spark_sink.lake.digests import Finding, Verdict
+from spark_sink.work import DueChunk, TableId
+
+
+def tally(found: Iterable[tuple[DueChunk, Finding | None]]) -> dict[str, int]:
+    """Of a verification's chunks, as its table's row has it: leaves, and when the last rows were read."""
+    pairs = [(due.digest.chunk, finding or Finding(Verdict.UNKNOWN)) for due, finding in found]
+    leaves = sum(len(chunk.digest.leaves) for chunk, _ in pairs if chunk.digest is not None)
+    equal, differ = (
+        sum(each.equal_leaves for _, each in pairs),
+        sum(len(each.leaves) + len(each.rows) for _, each in pairs),
+    )
+    read_at_us = max((chunk.read_at_us for chunk, _ in pairs), default=0)
+    return {"leaves_equal": equal, "leaves_unknown": max(0, leaves - equal - differ), "read_at_us": read_at_us}
+
+
+def verdict_of(table: TableId, row: Mapping[str, Any]) -> LakeVerdict:
+    """Of a table's row that says how its verification ended."""
+    leaves = [*json.loads(row["rows"] or "[]"), *json.loads(row["leaves"] or "[]")]
+    return LakeVerdict(
+        table.tenant,
+        table.source,
+        table.database,
+        table.table,
+        verification=row["verification"],
+        verdict=row["verdict"],
+        reason=clipped(row["reason"] or "", MAX_REASON_CHARS),
+        position=clipped(row["position"] or "", MAX_POSITION_CHARS),
+        cut=row["cut"],
+        source_rows=row["source_rows"] or 0,
+        lake_rows=row["lake_rows"] or 0,
+        leaves_equal=row["leaves_equal"] or 0,
+        leaves_differ=len(leaves),
+        leaves_unknown=row["leaves_unknown"] or 0,
+        leaves=tuple(map(_leaf, leaves[:MAX_LEAVES])),
+        read_at_us=row["read_at_us"] or 0,
+        at_us=row["at_us"],
+    )
+
+
+def _leaf(said: Mapping[str, Any]) -> LakeLeaf:
+    """A row that differs, a bucket of keys' hashes, or a range of keys."""
+    rows = said["source_rows"], said["lake_rows"]
+    if "key" in said:
+        columns = clipped(", ".join(said["columns"]), MAX_BOUND_CHARS)
+        return LakeLeaf("", "", *rows, clipped(said["key"] or f"hash {said['hash']}", MAX_BOUND_CHARS), columns)
+    if said.get("bits"):
+        return LakeLeaf("", "", *rows, f"bucket {said['bucket']} of {1 << said['bits']}")
+    return LakeLeaf(bound_text(said["lower"]), bound_text(said["upper"]), *rows)
+
+
+def bound_text(key: Sequence[object]) -> str:
+    """
+    >>> bound_text([7, -9]), bound_text([])
+    ('7, -9', '')
+    """
+    return clipped(", ".join(map(str, key)), MAX_BOUND_CHARS)
+
+
+def kept(verdicts: Sequence[LakeVerdict]) -> tuple[LakeVerdict, ...]:
+    """The newest one, and of those that are equal and of those that differ the newest; the oldest first."""
+    newest = {verdict.verdict: place for place, verdict in enumerate(verdicts)}
+    places = {len(verdicts) - 1, newest.get("equal", -1), newest.get("differs", -1)} - {-1}
+    return tuple(verdicts[place] for place in sorted(places))
