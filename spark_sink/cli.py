@@ -1,4 +1,4 @@
-"""`menura sink run`: the sink as a process, from its arguments to its exit code."""
+"""`menura sink run`: the sink as a process, from its arguments to its exit code. `menura lake` is handed on."""
 
 import argparse
 import logging
@@ -26,6 +26,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_sink import lake_command
 from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
 from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.query import Sink
@@ -53,6 +54,8 @@ logger = logging.getLogger("menura.sink")
 
 
 def main() -> int:
+    if sys.argv[0] == "menura lake":
+        return lake_command.main()
     arguments = _parser().parse_args()
     logging.basicConfig(
         level=logging.INFO,

@@ -86,6 +86,20 @@ class TableNotInLake(SinkError):
     """Asked for a table that was never written."""
 
 
+class CutBeforeHorizon(SinkError):
+    """Versions of tables as of then may be removed, or never were in this lake."""
+
+
+class CutNotComplete(SinkError):
+    """Nothing later has come into the lake, so something of then may be missing; asked again later."""
+
+    terminal = False
+
+
+class TableNotAtCut(SinkError):
+    """A table that is not what its source's was at the cut: it had stopped, or a dump of it was not done."""
+
+
 class TableStopped(SinkError):
     """One table stops at its last version; the others go on."""
 

@@ -44,22 +44,37 @@ def open_rows(lake: str, table: TableId, cut: int | None = None) -> Rows:
 
     `Rows.progress` says up to which cut and number they are. Raises `TableNotInLake`.
     """
-    log_version, version = _versions_at(lake, table, cut) if cut is not None else (None, None)
+    if cut is not None:
+        log_version, version = _versions_at(lake, table, cut)
+        if log_version is None or version is None:
+            raise _not_at(table, cut)
+        return rows_of_versions(lake, table, log_version, version)
     # The changelog first: what is merged meanwhile is in the current state, which then needs no tail.
     log = open_table(f"{table.folder(lake)}/{CHANGELOG}")
-    current = _opened(lake, table, CURRENT)
-    if cut is not None:
-        if log is None or log_version is None or version is None:
-            raise _not_at(table, cut)
-        log.load_as_version(log_version)
-        current.load_as_version(version)
+    return rows_of(table, _opened(lake, table, CURRENT), log)
+
+
+def rows_of_versions(lake: str, table: TableId, changelog_version: int, current_version: int) -> Rows:
+    """The rows of two versions that belong together. Raises `TableNotInLake`; DeltaError where a version is gone."""
+    log, current = (_opened(lake, table, kind) for kind in (CHANGELOG, CURRENT))
+    log.load_as_version(changelog_version)
+    current.load_as_version(current_version)
     return rows_of(table, current, log)
 
 
 def current_state(lake: str, table: TableId, cut: int | None = None) -> pa.Table:
     """The current state, or that at a cut. Raises `TableNotInLake`."""
-    rows = open_rows(lake, table, cut)
-    names = [name for name in rows.schema.names if name not in _own(rows.schema.names)]
+    return arrow_of(open_rows(lake, table, cut))
+
+
+def own_columns(rows: Rows) -> list[str]:
+    """Those of a reader: without the sink's own."""
+    own = set(_own(rows.schema.names))
+    return [name for name in rows.schema.names if name not in own]
+
+
+def arrow_of(rows: Rows) -> pa.Table:
+    names = own_columns(rows)
     found = rows.tables(names)
     return pa.concat_tables([pa.schema([rows.schema.field(name) for name in names]).empty_table(), *found])
 
@@ -105,7 +120,11 @@ def changelog_begins(lake: str, table: TableId) -> int:
 
 def current_state_frame(session: "SparkSession", lake: str, table: TableId, cut: int | None = None) -> "DataFrame":
     """The current state as a Spark DataFrame: as it is at this moment, however long the frame lives."""
-    rows = open_rows(lake, table, cut)
+    return frame_of(session, lake, table, open_rows(lake, table, cut))
+
+
+def frame_of(session: "SparkSession", lake: str, table: TableId, rows: Rows) -> "DataFrame":
+    """These rows of the table as a Spark DataFrame."""
     reader = session.read.format("delta").option("versionAsOf", rows.current.version())
     frame = reader.load(f"{table.folder(lake)}/{CURRENT}")
     if rows.effect is not None and rows.effect.num_rows:

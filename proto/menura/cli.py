@@ -43,6 +43,7 @@ WORDS = {
     "ledger": Word("controlplane_api", "api", "what became of a table's continuity, its gaps, and who ordered what"),
     "events": Word("controlplane_api", "api", "what happened to a table beside changes of rows"),
     "lakes": Word("controlplane_api", "api", "lakes and their sinks"),
+    "lake": Word("spark_sink", "spark", "read tables of a lake as of one cut of each source, or a time"),
     "sync": Word(
         "controlplane_api", "api", "start and stop the sync of tables, and bring back those that have stopped"
     ),

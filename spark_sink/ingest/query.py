@@ -362,7 +362,7 @@ class Sink:
         cuts, events, outcomes = self._jobs.run(frame, frozenset(self._stopped), self._recorded)
         self.records.record_events(events)
         self._told += bool(events)
-        stopped = self._record(cuts, outcomes)
+        stopped = self._record(cuts, outcomes, whole=True)
         self.verifications.note(outcomes, events)
         self._note_done(cuts)
         self.batches += 1
@@ -409,10 +409,11 @@ class Sink:
                 return store_away(url, failure, since_us)
         return None
 
-    def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Write the batch's records; gives the outcomes of tables that stopped."""
+    def _record(self, cuts: Sequence[CutSeen], outcomes: Sequence[Outcome], *, whole: bool = False) -> list[Outcome]:
+        """Write the batch's records; gives the outcomes that stopped. `whole`: no retry, which may be ahead."""
         stopped = [outcome for outcome in outcomes if outcome.result is Result.STOPPED]
-        self.records.record_batch(cuts, [outcome for outcome in outcomes if not outcome.says_nothing])
+        told = [outcome for outcome in outcomes if not outcome.says_nothing]
+        self.records.record_batch(cuts, told, whole=whole)
         self._merges.note(cuts, outcomes)
         self._remember(outcomes)
         self._stop(stopped)

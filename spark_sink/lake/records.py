@@ -3,11 +3,14 @@
 ``cuts``    one row per (source, boundary, table that changed since the boundary before). A boundary is the
             last cut of a source in a micro-batch: the only cuts at which every table has a version. A table's
             versions at boundary B are those of its last row with `cut` <= B; null there means that the table is
-            not readable at B (it had stopped, or an earlier run had brought it further). Where `merged_gsn` is not
-            null, the rows at B are those of the current state's version and, over them, the changes with a higher
-            number of the changelog's version (`tail`; `spark_sink.reading` reads both). When these are merged, B gets
-            another row, with the version that has them. `changelog_begins_gsn` is there once the changelog has been
-            shortened with the boundary: from that number on it has all changes.
+            not readable at B (it had stopped, or an earlier run had brought it further). `whole`: a batch's, so that
+            all tables have everything up to this cut; else the row is of one table that was tried again, or merged, and
+            others may lack what this cut has. A batch that changes no table of a source has a row without a table.
+            Where `merged_gsn` is not null, the rows at B are those of the current state's version and, over them, the
+            changes with a higher number of the changelog's version (`tail`; `spark_sink.reading` reads both). When
+            these are merged, B gets another row, with the version that has them.
+            `changelog_begins_gsn` is there once the changelog has been shortened with the boundary: from that number on
+            it has all changes.
 ``tables``  one row per table that the sink has written or tried to write, or more; a lake of an earlier version gets it
             with the next start. Who lists tables reads this one.
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
@@ -63,6 +66,7 @@ FOLDER = "_menura"
 NUMBER = "number"
 #: of `cuts`
 MERGED_GSN = "merged_gsn"
+WHOLE = "whole"
 CUTS_SCHEMA = pa.schema(
     [
         ("tenant", pa.string()),
@@ -78,6 +82,7 @@ CUTS_SCHEMA = pa.schema(
         (NUMBER, pa.int64()),
         (MERGED_GSN, pa.int64()),
         ("changelog_begins_gsn", pa.int64()),
+        (WHOLE, pa.bool_()),
     ]
 )
 EVENTS_SCHEMA = pa.schema(
@@ -197,8 +202,8 @@ class Records:
             )
         return self.landing()
 
-    def record_batch(self, cuts: Sequence[CutSeen], outcomes: Iterable[Outcome]) -> None:
-        """Rows of `cuts` for the tables that this batch changed or left behind."""
+    def record_batch(self, cuts: Sequence[CutSeen], outcomes: Iterable[Outcome], *, whole: bool = False) -> None:
+        """Rows of `cuts` for the tables that this batch changed or left behind; `whole`: other tables have all, too."""
         last = last_cuts(cuts)
         at_us = now_us()
         rows = []
@@ -209,16 +214,20 @@ class Records:
             rows.append(
                 {
                     **table_facts(outcome.table),
-                    "cut": boundary.cut,
-                    "entry": boundary.entry,
-                    "last_commit_timestamp_us": boundary.last_commit_timestamp_us,
+                    **_boundary_facts(boundary, at_us, whole=whole),
                     "changelog_version": outcome.changelog_version,
                     "current_version": outcome.current_version,
-                    "applied_at_us": at_us,
                     MERGED_GSN: outcome.merged_gsn or None,
                     "changelog_begins_gsn": outcome.changelog_begins_gsn or None,
                 }
             )
+        if whole:
+            named = {(row["tenant"], row["source"]) for row in rows}
+            quiet = [boundary for source, boundary in last.items() if source not in named]
+            rows += [
+                {"tenant": each.tenant, "source": each.source, **_boundary_facts(each, at_us, whole=True)}
+                for each in quiet
+            ]
         append_rows(self.cuts_folder, rows, CUTS_SCHEMA)
         self._clean(self.cuts_folder)
         self._leave_old_out(self.cuts_folder, CUTS_SCHEMA, "applied_at_us", _LAST_BOUNDARIES)
@@ -294,7 +303,8 @@ class Records:
     def _leave_old_out(self, folder: str, schema: pa.Schema, at_us: str, last: Sequence[str]) -> None:
         """Rows of before the hours, at which no table's version is readable any more, but each table's last.
 
-        `last`: numbers of SQL, of which each table's highest are kept. Only files with old rows are written anew.
+        `last`: numbers of SQL, of which each table's highest are kept; so is its last old cut, at which it may be read
+        still. Only files with old rows are written anew.
         """
         held = open_table(folder)
         version = held.version() if held is not None else None
@@ -305,8 +315,10 @@ class Records:
         since_us = now_us() - self._keep_hours * HOUR_US
         with recording(folder):
             add_columns(held, schema)
-            kept = scan(held, last_rows(schema, f"{at_us} < {since_us}", last)).read_all()
-            write_deltalake(held, kept.cast(schema), mode="overwrite", predicate=f"{at_us} < {since_us}")
+            is_old = f"{at_us} < {since_us}"
+            last = [*last, f"CASE WHEN {is_old} THEN cut END"]
+            kept = scan(held, last_rows(schema, is_old, last)).read_all()
+            write_deltalake(held, kept.cast(schema), mode="overwrite", predicate=is_old)
 
     def last_entry(self) -> int:
         """The last one of which a batch is recorded, and with it all before it; 0 for none."""
@@ -369,7 +381,8 @@ def listed_tables(records: DeltaTable | None) -> list[TableId]:
     if records is None:
         return []
     chosen = ", ".join(map(quoted, TABLE))
-    rows = scan(records, f"SELECT DISTINCT {chosen} FROM t").read_all().to_pylist()  # noqa: S608  (constants)
+    query = f'SELECT DISTINCT {chosen} FROM t WHERE "table" IS NOT NULL'  # noqa: S608  (constants)
+    rows = scan(records, query).read_all().to_pylist()
     return sorted(TableId(*(row[name] for name in TABLE)) for row in rows)
 
 
@@ -390,6 +403,16 @@ def last_cuts(cuts: Iterable[CutSeen]) -> dict[tuple[str, str], CutSeen]:
         if held is None or held.cut < cut.cut:
             last[cut.tenant, cut.source] = cut
     return last
+
+
+def _boundary_facts(boundary: CutSeen, at_us: int, *, whole: bool) -> dict[str, Any]:
+    return {
+        "cut": boundary.cut,
+        "entry": boundary.entry,
+        "last_commit_timestamp_us": boundary.last_commit_timestamp_us,
+        "applied_at_us": at_us,
+        WHOLE: whole,
+    }
 
 
 def table_facts(table: TableId) -> dict[str, Any]:

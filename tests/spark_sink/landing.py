@@ -108,6 +108,7 @@ class Event:
     removes_rows_before_gsn: int = 0
     dump: str = ""
     foreign_keys: tuple[LandedForeignKey, ...] = ()
+    unlogged_changes: str = ""
     #: how many rows just before it nobody has checked
     unchecked_rows: int = 0
 
@@ -235,6 +236,8 @@ class Writer:
     landing: str = field(default_factory=lambda: secrets.token_hex(16))
     #: of landing.json, which says where entries lie
     landing_format: int = FORMAT
+    #: of its cuts' transactions
+    commit_us: int = COMMIT_US
     #: of each table the last cut with files of it
     last_cuts: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
 
@@ -310,8 +313,8 @@ class Writer:
             last_gsn,
             number,
             1,
-            COMMIT_US,
-            COMMIT_US,
+            self.commit_us,
+            self.commit_us,
             started=tuple(started),
             files=tuple(self._following(files, key, number)),
             events=tuple(events),
@@ -391,6 +394,7 @@ def _landed_event(event: Event, gsn: int, cut: int) -> LandedEvent:
         ("shop", "elsewhere") if event.kind == "RENAMED" else (),
         event.dump,
         event.removes_rows_before_gsn,
+        unlogged_changes=event.unlogged_changes,
         foreign_keys=event.foreign_keys,
         unchecked_from_gsn=gsn - event.unchecked_rows if event.unchecked_rows else 0,
     )
