@@ -11,6 +11,24 @@ from libc.string cimport memcpy
 from agent.columnar.column cimport Column, Row, append_text, end_text, mark_valid
 
 
+cdef extern from *:
+    """
+    #define MENURA_ABOVE_ASCII 0x8080808080808080ull
+
+    /* Of eight bytes as they stand in memory: the number of the first that is not ASCII; 8: all are. */
+    static inline size_t menura_first_above_ascii(uint64_t eight) {
+        eight &= MENURA_ABOVE_ASCII;
+        if (!eight) return 8;
+    #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+        return (size_t)__builtin_ctzll(eight) >> 3;
+    #else
+        return (size_t)__builtin_clzll(eight) >> 3;
+    #endif
+    }
+    """
+    const uint64_t ABOVE_ASCII "MENURA_ABOVE_ASCII"
+    size_t first_above_ascii "menura_first_above_ascii"(uint64_t eight) nogil
+
 cdef enum:
     # A longer value can't be in any batch.
     MOST_VALUE_BYTES = 240 << 20
@@ -78,9 +96,14 @@ cdef inline size_t ascii_prefix(const uint8_t* at, size_t size) noexcept nogil:
     cdef uint64_t eight
     while i + 8 <= size:
         memcpy(&eight, at + i, 8)
-        if eight & <uint64_t> 0x8080808080808080:
-            break
+        if eight & ABOVE_ASCII:
+            return i + first_above_ascii(eight)
         i += 8
+    if i == size:
+        return size
+    if size >= 8:  # the last eight bytes, of which those before i are ASCII
+        memcpy(&eight, at + size - 8, 8)
+        return size - 8 + first_above_ascii(eight)
     while i < size and at[i] < 0x80:
         i += 1
     return i

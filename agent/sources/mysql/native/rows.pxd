@@ -26,7 +26,7 @@ from agent.sources.mysql.native.values cimport (
     READS_2_BYTES, READS_4_BYTES, READS_8_BYTES, READS_ASCII, READS_BINARY, READS_BIT, READS_BYTES, READS_CODEC,
     READS_DATE, READS_DATETIME, READS_DECIMAL, READS_DECIMAL_TEXT, READS_ENUM, READS_JSON, READS_MEDIUM_SIGNED,
     READS_MEDIUM_UNSIGNED, READS_SET, READS_SINGLE_BYTE, READS_TIME, READS_TIMESTAMP, READS_UTF8MB3, READS_UTF8MB4,
-    READS_YEAR, Value, le_bytes
+    READS_YEAR, Value, le16, le_bytes
 )
 
 
@@ -102,6 +102,8 @@ cdef inline bint find_value(
             return False
         if value.prefix == 1:
             size[0] = at[0][0]
+        elif value.prefix == 2:
+            size[0] = le16(at[0])
         else:
             size[0] = le_bytes(at[0], value.prefix)
         at[0] += value.prefix
