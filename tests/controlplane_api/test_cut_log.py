@@ -194,7 +194,7 @@ def test_start_when_an_older_lifes_start_is_logged_late_then_still_asks_for_the_
     stop(database, "orders")
     start(database, "orders", how=NOW)
     registry.apply_entry(LANDING, entry(1, cut(1, file("orders"), generation=1, start=[started("orders", 0)])))
-    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", start_now=True),)
+    assert registry.desired(KEY).tables == (TableDesired("shop", "orders", start_now=True, was_synced=True),)
 
 
 def test_failed_table_when_the_log_stops_it_then_keeps_position_and_problem_until_started_again(
