@@ -26,6 +26,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from menura.errors import MenuraError
 from menura.v1.catalog_pb2 import TableCard
@@ -153,7 +154,7 @@ class Agent:
             renewal.stop()
             running = [*self._own, *self._remote.stop()]
             parts = [part for source in running for part in source.parts()]
-            parts += [lambda stream=stream: stream.stop(STOP_SECONDS) for stream in streams]  # type: ignore[misc]
+            parts += [partial(stream.stop, STOP_SECONDS) for stream in streams]
             stop_all([*parts, config.stop, heartbeat.stop])
             channel.close()
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from menura.errors import MenuraError
 
@@ -65,9 +66,8 @@ class RunningSource:
 
     def parts(self) -> list[Callable[[], object]]:
         """What ends it, for threads of their own: together they take as long as the slowest."""
-        return [lambda stream=stream: stream.stop(STOP_SECONDS) for stream in self._streams] + [
-            plugin.stop for plugin in self.plugins
-        ]
+        streams = [partial(stream.stop, STOP_SECONDS) for stream in self._streams]
+        return [*streams, *(plugin.stop for plugin in self.plugins)]
 
     def stop(self) -> None:
         stop_all(self.parts())

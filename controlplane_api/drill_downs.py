@@ -26,8 +26,8 @@ def order_drill_downs(connection: Connection, suspects: Sequence[LakeSuspect]) -
             continue
         options = DumpOptions(row.priority, row.workers, row.rows_per_second, row.bytes_per_second)
         made = create_dumps(connection, row.source_id, [row.table_id], options, VERIFICATION)
-        focus = Dump.source_id == row.source_id, Dump.uuid == made[row.table_id]
-        connection.execute(update(Dump).where(*focus).values(key=[asdict(suspect.focus)]))
+        this = Dump.source_id == row.source_id, Dump.uuid == made[row.table_id]
+        connection.execute(update(Dump).where(*this).values(focus=asdict(suspect.focus)))
 
 
 def _verification(connection: Connection, suspect: LakeSuspect) -> AnyRow | None:

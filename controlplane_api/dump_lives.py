@@ -8,7 +8,6 @@ to begin with begins without it, at the log's end: the source's generation grows
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
 from uuid import uuid4
 
 from menura.instants import now_us
@@ -76,20 +75,6 @@ def create_dumps(
     connection.execute(insert(Dump), rows)
     grow_dump_generation(connection, source_id)
     return made
-
-
-def key_columns(key: Sequence[Any]) -> list[str]:
-    """Of `Dump.key` the columns.
-
-    >>> key_columns([{"ranges": [], "bits": 1, "buckets": [0]}, "id"])
-    ['id']
-    """
-    return [each for each in key if isinstance(each, str)]
-
-
-def focus_documents(key: Sequence[Any]) -> list[dict[str, Any]]:
-    """Of `Dump.key` the focus of a verification, as a list of at most one."""
-    return [each for each in key if isinstance(each, dict)]
 
 
 def missing_rows(state: str, message: str) -> str:

@@ -22,7 +22,6 @@ from controlplane_api.dump_lives import (
     create_dumps,
     end_dumps,
     grow_dump_generation,
-    key_columns,
 )
 from controlplane_api.errors import (
     DumpNotResumable,
@@ -223,9 +222,7 @@ def _still_running(row: AnyRow, doing: str) -> AnyRow:
 
 
 def _in_one_snapshot(row: AnyRow) -> bool:
-    return (
-        not key_columns(row.key) if row.planned_at_us is not None else not has_unique_key(row.columns, row.table_keys)
-    )
+    return not row.key if row.planned_at_us is not None else not has_unique_key(row.columns, row.table_keys)
 
 
 def _why_it_begins_anew(row: AnyRow) -> str:

@@ -489,9 +489,10 @@ class Dump(Base):
     bytes_per_second: Mapped[int] = mapped_column(default=0)
 
     planned_at_us: Mapped[int | None]
-    #: columns of the key in whose order it is read; none: the whole table in one snapshot. A verification that reads
-    #: again what differed has a document before them: `menura.landing.LandedFocus`
+    #: columns of the key in whose order it is read; none: the whole table in one snapshot
     key: Mapped[list[Any]]
+    #: of a verification, the rows that it reads, as `menura.landing.LandedFocus`; none: all
+    focus: Mapped[dict[str, Any] | None]
     #: of the key's first column, where it is a number
     least_key: Mapped[float | None]
     greatest_key: Mapped[float | None]

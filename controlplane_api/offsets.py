@@ -17,6 +17,7 @@ from menura.naming import TableName, sync_resync, sync_stop
 from sqlalchemy import Connection, select, update
 
 from controlplane_api.documents import Document, position_text
+from controlplane_api.dumps import has_unique_key
 from controlplane_api.errors import OffsetUnknown, RequestInvalid, SyncRunning
 from controlplane_api.models import POSITION_OF_SYNC, AnyRow, CommittedPosition, Source, SourceHealth, SourceTable, Sync
 from controlplane_api.states import StartKind
@@ -87,8 +88,8 @@ def of_table(connection: Connection, source_id: int, table: TableName) -> AnyRow
 
 def _has_key(row: AnyRow) -> bool:
     """As the last cartography has it."""
-    named = {column["name"] for column in row.columns if not column["nullable"] and not column["ignored"]}
-    return any(key["unique"] and key["columns"] and named.issuperset(key["columns"]) for key in row.keys)
+    sent = [column for column in row.columns if not column["ignored"]]
+    return bool(sent) and has_unique_key(sent, row.keys)
 
 
 def of_source(connection: Connection, source_id: int) -> tuple[str, str]:

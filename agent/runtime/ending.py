@@ -26,8 +26,15 @@ def end_within(seconds: float, end: Callable[[], None]) -> bool:
     ended = pool.submit(end)
     pool.shutdown(wait=False)
     if not wait([ended], seconds).done:
-        message = f"parts have not ended within {seconds:g} s: the process ends all the same. Nothing is lost"
-        log.error(message, extra={"fields": {"threads": _stacks()}})
+        fields = {
+            "seconds": seconds,
+            "data": "Nothing is lost: the log is read again from the last committed cut",
+            "remedy": "Report this line as a bug",
+            "threads": _stacks(),
+        }
+        log.error(
+            "stopping: some parts have not ended in time, and the process ends without them", extra={"fields": fields}
+        )
         return False
     ended.result()
     return True

@@ -11,7 +11,6 @@ from controlplane_api.api.dump_progress import Progress, RangePart, covered, exp
 from controlplane_api.api.pages import page_of, read_cursor
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
-from controlplane_api.dump_lives import key_columns
 from controlplane_api.errors import DumpUnknown
 from controlplane_api.models import Agent, AnyRow, Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
 from controlplane_api.states import DumpEnd, DumpState
@@ -139,7 +138,7 @@ def _view(row: AnyRow, ranges: Sequence[AnyRow], now: int) -> DumpView:
         created_at_us=row.created_at_us,
         planned_at_us=row.planned_at_us,
         ended_at_us=row.ended_at_us,
-        key=key_columns(row.key),
+        key=row.key,
         rows=row.rows,
         bytes=row.bytes,
         chunks=row.chunks,

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from controlplane_api import rereads
 from controlplane_api.documents import insert_into
-from controlplane_api.dump_lives import VERIFICATION, end_dumps, focus_documents, grow_dump_generation, key_columns
+from controlplane_api.dump_lives import VERIFICATION, end_dumps, grow_dump_generation
 from controlplane_api.models import AnyRow, Dump, DumpRange, DumpStatus, Quarantine, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import DumpEnd, StartKind
 from controlplane_api.syncs import begin_anew
@@ -57,7 +57,7 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
         return
     values = {
         "planned_at_us": at_us,
-        "key": [*focus_documents(found.key), *(clean_text(column) for column in plan.key)],
+        "key": [clean_text(column) for column in plan.key],
         "least_key": plan.least_key,
         "greatest_key": plan.greatest_key,
         "warning": clean_text(plan.warning),
@@ -184,10 +184,10 @@ def _left_seconds(row: AnyRow) -> int:
 
 
 def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
-    plan, focus = None, focus_documents(row.key)
-    if key := key_columns(row.key):  # of a dump in one snapshot there is nothing to go on from
+    plan = None
+    if row.key:  # of a dump in one snapshot there is nothing to go on from
         plan = DumpPlanned(
-            key=tuple(key),
+            key=tuple(row.key),
             ranges=tuple(KeyRange(each.number, each.lower, each.upper) for each in ranges),
             estimated_rows=row.estimated_rows,
             estimated_bytes=row.estimated_bytes,
@@ -212,5 +212,5 @@ def _desired(row: AnyRow, ranges: Sequence[AnyRow]) -> DumpDesired:
         next_chunk=row.next_chunk,
         begins_in_seconds=_left_seconds(row),
         verifies=row.cause == VERIFICATION,
-        focus=decode_focus(focus[0]) if focus else None,
+        focus=None if row.focus is None else decode_focus(row.focus),
     )
