@@ -111,11 +111,7 @@ class BucketDigest:
         if rows.row_count:
             hashed = HashedRows(rows.columns)
             self._columns = hashed.columns
-            mask = (1 << self._bits) - 1
-            found = memoryview(hashed.key_hashes(_key_places(self._columns, self._key))).cast("q")
-            buckets = memoryview(bytearray(4 * hashed.length)).cast("i")
-            for row, hash_ in enumerate(found):
-                buckets[row] = hash_ & mask
+            buckets = hashed.key_buckets(_key_places(self._columns, self._key), self._bits)
             pairs = zip(self._sums, hashed.sums_of(buckets, len(self._sums)), strict=True)
             self._sums = [_plus(held, more) if more[0] else held for held, more in pairs]
         _release(rows)

@@ -232,6 +232,24 @@ cdef class HashedRows:
             at += rows
         return found
 
+    def key_buckets(self, columns, int bits):
+        """Of each row the lowest `bits` (0 to 30) of that hash, as a buffer of int32, which `sums_of` takes."""
+        if not 0 <= bits <= 30:
+            raise ValueError(f"buckets of {bits} bits")
+        hashes = self.key_hashes(columns)
+        found = bytearray(self.length * 4)
+        cdef const uint8_t* of_rows = hashes
+        cdef uint8_t* into = found
+        cdef uint32_t mask = (<uint32_t> 1 << bits) - 1
+        cdef uint32_t bucket
+        cdef uint64_t hash_
+        cdef int64_t row
+        for row in range(self.length):
+            memcpy(&hash_, of_rows + row * 8, 8)
+            bucket = <uint32_t> hash_ & mask
+            memcpy(into + row * 4, &bucket, 4)
+        return found
+
     def column_hashes(self, int64_t row):
         """The lowest 32 bits of the hash of each column's value in a row; 0 for NULL."""
         cdef uint64_t hashed[2][1]

@@ -157,6 +157,16 @@ def test_sums_when_rows_are_in_any_order_and_leaf_then_are_the_sums_of_their_has
     assert hashed.sums(700, 701) == summed(hashes[700:701])
 
 
+def test_buckets_when_rows_are_put_into_them_then_are_the_lowest_bits_of_their_keys_hashes() -> None:
+    hashed = HashedRows(_rows(6, VALUES, 0.2).combine_chunks().to_batches()[0])
+    hashes = memoryview(hashed.key_hashes([0, 3])).cast("q")
+    for bits in (0, 1, 12, 30):
+        expected = [each & ((1 << bits) - 1) for each in hashes]
+        assert memoryview(hashed.key_buckets([0, 3], bits)).cast("i").tolist() == expected
+    with pytest.raises(ValueError, match="31 bits"):
+        hashed.key_buckets([0], 31)
+
+
 def test_row_hash_when_it_can_not_be_told_then_is_refused() -> None:
     with pytest.raises(ValueError, match="Arrow format"):
         HashedRows(pa.record_batch({"a": pa.array([[1]])}))
