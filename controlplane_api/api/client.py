@@ -1,7 +1,8 @@
 """The REST interface as the commands use it: one tenant of one API."""
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote
@@ -20,7 +21,6 @@ from controlplane_api.api.views import (
     ConfigurationChanged,
     ConfigurationView,
     Definitions,
-    DefinitionView,
     DumpChanged,
     DumpDetail,
     Dumps,
@@ -54,12 +54,12 @@ from controlplane_api.api.views import (
 )
 from controlplane_api.errors import ApiFailed, ApiUnreachable
 
-PAGE_TABLES = 1_000
-PAGE_DUMPS = 1_000
+PAGE_ROWS = 1_000
 
 #: tables by name, by globs of their names, those whose desired state is lost, or None for all
 Which = Sequence[TableName] | Mapping[str, object] | Literal["lost"] | None
 V = TypeVar("V", bound=View)
+P = TypeVar("P", Tables, Definitions, Ledger, Proofs, OperationDetail, Dumps)
 
 
 class ApiClient:
@@ -89,16 +89,9 @@ class ApiClient:
 
     def tables(self, source: str, *, text: str = "", state: str = "", synced: bool = False) -> list[TableView]:
         """All that match, over as many pages as it takes."""
-        found: list[TableView] = []
-        query: dict[str, Any] = {"text": text, "synced": synced, "limit": PAGE_TABLES}
-        if state:
-            query["state"] = state
-        while True:
-            page = self._ask(Tables, "GET", f"/sources/{quote(source, safe='')}/tables", query=query)
-            found += page.tables
-            if page.next_cursor is None:
-                return found
-            query["cursor"] = page.next_cursor
+        query = {"text": text, "synced": synced} | ({"state": state} if state else {})
+        pages = self._pages(Tables, f"/sources/{quote(source, safe='')}/tables", query)
+        return [table for page in pages for table in page.tables]
 
     def events(self, source: str, database: str, table: str) -> TableEvents:
         return self._ask(TableEvents, "GET", f"{_of_table(source, database, table)}/events")
@@ -120,25 +113,14 @@ class ApiClient:
 
     def definitions(self, source: str, database: str, table: str) -> Definitions:
         """All that are kept, over as many pages as it takes."""
-        found: list[DefinitionView] = []
-        query: dict[str, Any] = {"limit": PAGE_TABLES}
-        while True:
-            page = self._ask(Definitions, "GET", f"{_of_table(source, database, table)}/definitions", query=query)
-            found += page.definitions
-            if page.next_cursor is None:
-                return Definitions(definitions=found, dropped=page.dropped)
-            query["cursor"] = page.next_cursor
+        pages = list(self._pages(Definitions, f"{_of_table(source, database, table)}/definitions"))
+        found = [definition for page in pages for definition in page.definitions]
+        return Definitions(definitions=found, dropped=pages[-1].dropped)
 
     def ledger(self, source: str, database: str, table: str) -> list[LedgerEntryView]:
         """All of it, the newest first, over as many pages as it takes."""
-        found: list[LedgerEntryView] = []
-        query: dict[str, Any] = {"limit": PAGE_TABLES}
-        while True:
-            page = self._ask(Ledger, "GET", f"{_of_table(source, database, table)}/ledger", query=query)
-            found += page.entries
-            if page.next_cursor is None:
-                return found
-            query["cursor"] = page.next_cursor
+        pages = self._pages(Ledger, f"{_of_table(source, database, table)}/ledger")
+        return [entry for page in pages for entry in page.entries]
 
     def check_ledger(self, source: str, database: str, table: str, head: str) -> LedgerChecked:
         path = f"{_of_table(source, database, table)}/ledger/check"
@@ -148,7 +130,7 @@ class ApiClient:
         return self._ask(TokenCreated, "POST", "/tokens", body={"agent": agent or None, "ttl_seconds": ttl_seconds})
 
     def tokens(self) -> Tokens:
-        return self._ask(Tokens, "GET", "/tokens", query={"limit": PAGE_TABLES})
+        return self._ask(Tokens, "GET", "/tokens", query={"limit": PAGE_ROWS})
 
     def revoke_token(self, token: str) -> TokenView:
         return self._ask(TokenView, "POST", f"/tokens/{quote(token, safe='')}/revoke", body={})
@@ -158,7 +140,7 @@ class ApiClient:
         return self._ask(ApiTokenCreated, "POST", _api_tokens(fleet), body=body, of_tenant=not fleet)
 
     def api_tokens(self, *, fleet: bool) -> ApiTokens:
-        return self._ask(ApiTokens, "GET", _api_tokens(fleet), query={"limit": PAGE_TABLES}, of_tenant=not fleet)
+        return self._ask(ApiTokens, "GET", _api_tokens(fleet), query={"limit": PAGE_ROWS}, of_tenant=not fleet)
 
     def revoke_api_token(self, token: str, *, fleet: bool) -> ApiTokenView:
         path = f"{_api_tokens(fleet)}/{quote(token, safe='')}/revoke"
@@ -250,12 +232,8 @@ class ApiClient:
     def operation(self, source: str, operation: str) -> OperationDetail:
         """With all of its tables, over as many pages as it takes."""
         path = f"/sources/{quote(source, safe='')}/operations/{quote(operation, safe='')}"
-        page = self._ask(OperationDetail, "GET", path, query={"limit": PAGE_TABLES})
-        tables = list(page.of_tables)
-        while page.next_cursor is not None:
-            page = self._ask(OperationDetail, "GET", path, query={"limit": PAGE_TABLES, "cursor": page.next_cursor})
-            tables += page.of_tables
-        return page.model_copy(update={"of_tables": tables})
+        pages = list(self._pages(OperationDetail, path))
+        return pages[-1].model_copy(update={"of_tables": [table for page in pages for table in page.of_tables]})
 
     def _command(
         self, source: str, word: str, tables: Which, options: Mapping[str, object], *, dry_run: bool
@@ -265,7 +243,7 @@ class ApiClient:
         return self._ask(Outcomes, "POST", path, query={"dry_run": dry_run}, body=body)
 
     def lakes(self) -> Lakes:
-        return self._ask(Lakes, "GET", "/api/v1/lakes", query={"limit": PAGE_TABLES}, of_tenant=False)
+        return self._ask(Lakes, "GET", "/api/v1/lakes", query={"limit": PAGE_ROWS}, of_tenant=False)
 
     def forget_lake(self, lake: str) -> LakeForgotten:
         path = f"/api/v1/lakes/{quote(lake, safe='')}/forget"
@@ -283,29 +261,17 @@ class ApiClient:
 
     def proofs(self, source: str) -> list[ProofView]:
         """Of all tables that are synced, over as many pages as it takes."""
-        found: list[ProofView] = []
-        query: dict[str, Any] = {"limit": PAGE_TABLES}
-        while True:
-            page = self._ask(Proofs, "GET", f"/sources/{quote(source, safe='')}/proofs", query=query)
-            found += page.proofs
-            if page.next_cursor is None:
-                return found
-            query["cursor"] = page.next_cursor
+        pages = self._pages(Proofs, f"/sources/{quote(source, safe='')}/proofs")
+        return [proof for page in pages for proof in page.proofs]
 
     def proof(self, source: str, database: str, table: str) -> ProofView:
         return self._ask(ProofView, "GET", f"{_of_table(source, database, table)}/proof")
 
     def dumps(self, source: str | None = None, *, running: bool = False, limit: int | None = None) -> list[DumpView]:
         """The newest first: `limit` of them, or all over as many pages as it takes."""
-        found: list[DumpView] = []
-        query: dict[str, Any] = {"running": running, "limit": min(limit or PAGE_DUMPS, PAGE_DUMPS)}
         path = "/dumps" if source is None else f"/sources/{quote(source, safe='')}/dumps"
-        while True:
-            page = self._ask(Dumps, "GET", path, query=query)
-            found += page.dumps
-            if page.next_cursor is None or (limit is not None and len(found) >= limit):
-                return found[:limit]
-            query["cursor"] = page.next_cursor
+        pages = self._pages(Dumps, path, {"running": running, "limit": min(limit or PAGE_ROWS, PAGE_ROWS)})
+        return list(islice((dump for page in pages for dump in page.dumps), limit))
 
     def dump(self, source: str, dump: str) -> DumpDetail:
         return self._ask(DumpDetail, "GET", _dump_path(source, dump))
@@ -313,6 +279,15 @@ class ApiClient:
     def command_dump(self, source: str, dump: str, word: str, body: Mapping[str, object]) -> DumpChanged:
         """`word` is pause, resume, cancel, priority or limits."""
         return self._ask(DumpChanged, "POST", f"{_dump_path(source, dump)}/{word}", body=body)
+
+    def _pages(self, view: type[P], path: str, query: Mapping[str, object] | None = None) -> Iterator[P]:
+        """All of a list's, each asked for when the one before is taken."""
+        asked = {"limit": PAGE_ROWS, **(query or {})}
+        page = self._ask(view, "GET", path, query=asked)
+        yield page
+        while page.next_cursor is not None:
+            page = self._ask(view, "GET", path, query={**asked, "cursor": page.next_cursor})
+            yield page
 
     def _ask(
         self,

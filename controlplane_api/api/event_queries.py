@@ -4,21 +4,13 @@ An event's number is the source's own (gsn): it grows with each committed cut, a
 database keeps a table's last events (`registry.table_events`): who was away for long is told that some are forgotten.
 """
 
-from dataclasses import dataclass
-
 from sqlalchemy import Connection, func, select
 
+from controlplane_api.api.event_stream import Event, Following
 from controlplane_api.api.views import SourceEventView, TableEventView
 from controlplane_api.models import KEPT_EVENTS, CommittedPosition, SourceTable, TableEvent
 
 AT_ONCE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Following:
-    events: list[SourceEventView]
-    #: where to go on
-    gsn: int
 
 
 def newest(connection: Connection, source_id: int) -> int:
@@ -40,8 +32,8 @@ def after(connection: Connection, source_id: int, gsn: int) -> Following:
         .order_by(TableEvent.gsn)
         .limit(AT_ONCE)
     ).all()
-    events = [SourceEventView(**row._mapping) for row in rows]
-    return Following(events, events[-1].gsn if len(events) == AT_ONCE else end)
+    events = [Event(row.gsn, row.kind, SourceEventView(**row._mapping)) for row in rows]
+    return Following(events, events[-1].number if len(events) == AT_ONCE else end)
 
 
 def forgotten(connection: Connection, source_id: int, gsn: int) -> int:

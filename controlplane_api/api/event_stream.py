@@ -1,24 +1,85 @@
 """Server-sent events: an answer that goes on for as long as its reader takes it.
 
-Comes in: texts, one after the other. Goes out: the answer's body. It ends when the reader closes it, when the reader
-has not taken a text within `SEND_SECONDS`, and after `STREAM_SECONDS`; a reader comes back with `Last-Event-ID`. A
-process has `MAX_STREAMS` of them at once, and `MAX_OF_TENANT` of one tenant.
+Comes in: what is in the database behind a place, looked for again and again (`followed`). Goes out: the answer's body.
+It ends when the reader closes it, when the reader has not taken a text within `SEND_SECONDS`, and after
+`STREAM_SECONDS`; a reader comes back with `Last-Event-ID`. A process has `MAX_STREAMS` of them at once, and
+`MAX_OF_TENANT` of one tenant.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Annotated
 
+from fastapi import Header
+from sqlalchemy import Connection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from controlplane_api.api.authentication import Known, is_good_still
 from controlplane_api.api.guard import HEAD
-from controlplane_api.errors import StreamsTooMany
+from controlplane_api.api.openapi import Responses, refusals
+from controlplane_api.api.views import View
+from controlplane_api.database import Database
+from controlplane_api.errors import SourceUnknown, StreamsTooMany
 
 MAX_STREAMS, MAX_OF_TENANT = 200, 50
 SEND_SECONDS = 10
 STREAM_SECONDS = 3_600
+LOOK_SECONDS = 1.0
+#: a comment, so that nobody between takes the connection for dead, and a reader that is gone is noticed
+BEAT_LOOKS = 15
+
+LastEventId = Annotated[
+    str, Header(alias="Last-Event-ID", pattern="^[0-9]{0,18}$", description="The last one that was taken.")
+]
+#: of a route that follows a source
+STREAMED: Responses = refusals(SourceUnknown, StreamsTooMany) | {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    number: int
+    kind: str
+    data: View
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What is there behind a place."""
+
+    events: list[Event]
+    #: where to go on
+    place: int
+
+
+async def followed(
+    database: Database, known: Known, after: Callable[[Connection, int], Following], place: int, *first: str
+) -> AsyncGenerator[str, None]:
+    """Texts of `first`, then of the events behind `place` as they come; until the caller is not known any more."""
+
+    def look() -> Following | None:
+        with database.read() as connection:
+            return after(connection, place) if is_good_still(connection, known) else None
+
+    yield "retry: 3000\n\n"
+    for text in first:
+        yield text
+    looks = 0
+    while (found := await asyncio.to_thread(look)) is not None:
+        place = found.place
+        for event in found.events:
+            yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.data.model_dump_json()}\n\n"
+        looks = 0 if found.events else looks + 1
+        if looks == BEAT_LOOKS:
+            looks = 0
+            yield ": \n\n"
+        if not found.events:
+            await asyncio.sleep(LOOK_SECONDS)
 
 
 class EventStreams:

@@ -7,6 +7,7 @@ from menura.naming import TableName
 from sqlalchemy import Connection, and_, func, or_, select
 
 from controlplane_api.api import queries
+from controlplane_api.api.event_stream import Event, Following
 from controlplane_api.api.pages import page_of, read_cursor
 from controlplane_api.api.verdict_queries import NOTHING, SELECT, Known, of_tables, proof_view, verdict_view
 from controlplane_api.api.views import Proofs, ProofView, SourceVerdictView, Verdicts
@@ -88,15 +89,20 @@ def newest(connection: Connection) -> int:
     return connection.execute(select(func.max(Verdict.id))).scalar() or 0
 
 
-def after(connection: Connection, tenant: str, source: str, number: int) -> list[tuple[int, SourceVerdictView]]:
-    """The next ones of the source, with their numbers; `EVENTS_AT_ONCE` at most."""
+def after(connection: Connection, tenant: str, source: str, number: int) -> Following:
+    """The next ones of the source; `EVENTS_AT_ONCE` at most."""
     of_source = (Verdict.tenant == tenant, Verdict.source == source, Verdict.id > number)
     now = now_us()
     rows = connection.execute(SELECT.where(*of_source).order_by(Verdict.id).limit(EVENTS_AT_ONCE))
-    return [
-        (row.id, SourceVerdictView(**verdict_view(row, now).model_dump(), database=row.database, table=row.name))
+    events = [
+        Event(
+            row.id,
+            row.verdict,
+            SourceVerdictView(**verdict_view(row, now).model_dump(), database=row.database, table=row.name),
+        )
         for row in rows
     ]
+    return Following(events, events[-1].number if events else number)
 
 
 def standing(connection: Connection, tenant: str, source: str) -> StandingProofs:

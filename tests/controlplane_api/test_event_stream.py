@@ -10,7 +10,6 @@ import pytest
 
 from controlplane_api.api import event_stream
 from controlplane_api.api.app import Access
-from controlplane_api.api.routers import events as router
 from controlplane_api.database import Database
 from controlplane_api.identity import api_tokens
 from controlplane_api.identity.callers import Role
@@ -28,7 +27,7 @@ EVENTS = f"{SHOP}/events"
 
 @pytest.fixture
 def client(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
-    monkeypatch.setattr(router, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "LOOK_SECONDS", 0.05)
     with serving(database) as url, http_client(url) as client:
         yield client
 
@@ -105,7 +104,7 @@ def test_events_when_readers_leave_or_are_slow_then_their_streams_end_and_others
 def test_events_when_their_reader_is_known_no_more_then_its_stream_ends(
     database: Database, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    monkeypatch.setattr(router, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(event_stream, "LOOK_SECONDS", 0.05)
     facts.record_shop(registry)
     viewer = made(database, Role.VIEWER)
     with serving(database, access=Access()) as url, http_client(url) as client:

@@ -1,29 +1,22 @@
 """Verifications: compare tables of a source with the lake, and what that has found."""
 
-import asyncio
-from collections.abc import AsyncGenerator
-from typing import Annotated
-
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
 from controlplane_api import verifications
 from controlplane_api.api import proof_queries, queries
-from controlplane_api.api.authentication import Known, is_good_still
-from controlplane_api.api.event_stream import EventStream, EventStreams
+from controlplane_api.api.event_stream import STREAMED, EventStream, EventStreams, Following, LastEventId, followed
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
 from controlplane_api.api.requests import VerificationRequest
-from controlplane_api.api.routers.events import BEAT_LOOKS, LOOK_SECONDS
 from controlplane_api.api.routers.login import CurrentKnown
 from controlplane_api.api.routers.outcomes import ACCEPTED, command_tables, named_tables
-from controlplane_api.api.views import Outcomes, Proofs, ProofView, SourceVerdictView, Verdicts
+from controlplane_api.api.views import Outcomes, Proofs, ProofView, Verdicts
 from controlplane_api.api.writing import GUARDED, WriteIf
-from controlplane_api.database import Database
 from controlplane_api.dump_lives import DumpOptions
-from controlplane_api.errors import SourceUnknown, StreamsTooMany, TableUnknown
+from controlplane_api.errors import SourceUnknown, TableUnknown
 from controlplane_api.syncs import Outcome
 
 router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["verifications"])
@@ -52,9 +45,6 @@ def start_verifications(
 
 
 OF_TABLE = refusals(SourceUnknown, TableUnknown)
-LastVerdict = Annotated[
-    str, Header(alias="Last-Event-ID", pattern="^[0-9]{0,18}$", description="The last one that was taken.")
-]
 
 
 @router.get("/sources/{source}/proofs", responses=refusals(SourceUnknown))
@@ -88,20 +78,14 @@ def get_verdicts(
         return proof_queries.verdicts(connection, tenant, source, table, cursor=cursor, limit=limit)
 
 
-@router.get(
-    "/sources/{source}/verdicts/events",
-    status_code=200,
-    response_class=EventStream,
-    responses=refusals(SourceUnknown, StreamsTooMany)
-    | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-)
+@router.get("/sources/{source}/verdicts/events", status_code=200, response_class=EventStream, responses=STREAMED)
 def follow_verdicts(
     tenant: TenantName,
     source: SourceName,
     database: ControlDatabase,
     request: Request,
     known: CurrentKnown,
-    last_event_id: LastVerdict = "",
+    last_event_id: LastEventId = "",
 ) -> Response:
     """Server-sent events: verdicts after `Last-Event-ID`, or all from now on; data is a `SourceVerdictView`."""
     streams: EventStreams = request.app.state.streams
@@ -109,32 +93,8 @@ def follow_verdicts(
     with database.read() as connection:
         queries.source_row(connection, tenant, source)
         number = int(last_event_id) if last_event_id else proof_queries.newest(connection)
-    return EventStream(streams, tenant, _texts(database, known, tenant, source, number))
 
-
-async def _texts(database: Database, known: Known, tenant: str, source: str, number: int) -> AsyncGenerator[str, None]:
-    yield "retry: 3000\n\n"
-    looks = 0
-    while True:
-        found = await asyncio.to_thread(_look, database, known, tenant, source, number)
-        if found is None:
-            return
-        for told, verdict in found:
-            yield f"id: {told}\nevent: {verdict.verdict}\ndata: {verdict.model_dump_json()}\n\n"
-        number = found[-1][0] if found else number
-        looks = 0 if found else looks + 1
-        if looks == BEAT_LOOKS:
-            looks = 0
-            yield ": \n\n"
-        if not found:
-            await asyncio.sleep(LOOK_SECONDS)
-
-
-def _look(
-    database: Database, known: Known, tenant: str, source: str, number: int
-) -> list[tuple[int, SourceVerdictView]] | None:
-    """None: its caller is not known any more."""
-    with database.read() as connection:
-        if not is_good_still(connection, known):
-            return None
+    def after(connection: Connection, number: int) -> Following:
         return proof_queries.after(connection, tenant, source, number)
+
+    return EventStream(streams, tenant, followed(database, known, after, number))
