@@ -13,7 +13,6 @@ log's times; of commands it knows nothing, and HISTORY_LOST says where. Whoever 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from hashlib import sha256
 
 from menura.bounds import clean_int64, clean_text
@@ -25,35 +24,12 @@ from sqlalchemy import Connection, insert, select
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import insert_into, position_text
 from controlplane_api.models import POSITION_OF_SYNC, AnyRow, LedgerEntry, LedgerHead, Source, SourceTable, Sync, Tenant
-from controlplane_api.states import Desired
+from controlplane_api.states import Desired, LedgerKind
 from controlplane_api.syncs import by_name, lock_source
 
 #: of a position, as the ledger keeps it
 MAX_POSITION_CHARS = 4_096
 MAX_DETAIL_CHARS = 2_000
-
-
-class LedgerKind(StrEnum):
-    """What an entry tells. Positions are in the server's words."""
-
-    #: the table's changes are complete from here on
-    STARTED = "STARTED"
-    #: an error has ended that here
-    STOPPED = "STOPPED"
-    #: changes between two positions can't be read any more
-    GAP = "GAP"
-    #: rows changed that the log does not hold
-    ROWS_UNLOGGED = "ROWS_UNLOGGED"
-    DUMP_STARTED = "DUMP_STARTED"
-    #: the table equals its source here
-    DUMPED = "DUMPED"
-    CREATED = "CREATED"
-    RENAMED = "RENAMED"
-    DROPPED = "DROPPED"
-    #: somebody has ordered something
-    COMMAND = "COMMAND"
-    #: the database had lost what commands said before
-    HISTORY_LOST = "HISTORY_LOST"
 
 
 #: of events, those that an entry is made of; and any that says that rows changed unlogged

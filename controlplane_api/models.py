@@ -787,7 +787,7 @@ class LedgerEntry(Base):
     #: from 1, without a gap
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     at_us: Mapped[int]
-    #: `continuity_ledger.LedgerKind`
+    #: `states.LedgerKind`
     kind: Mapped[str]
     gsn: Mapped[int]
     from_position: Mapped[str]

@@ -102,6 +102,29 @@ class Proof(StrEnum):
     NEVER = "never"
 
 
+class LedgerKind(StrEnum):
+    """What an entry of a table's continuity ledger tells."""
+
+    #: the table's changes are complete from here on
+    STARTED = "STARTED"
+    #: an error has ended that here
+    STOPPED = "STOPPED"
+    #: changes between two positions can't be read any more
+    GAP = "GAP"
+    #: rows changed that the log does not hold
+    ROWS_UNLOGGED = "ROWS_UNLOGGED"
+    DUMP_STARTED = "DUMP_STARTED"
+    #: the table equals its source here
+    DUMPED = "DUMPED"
+    CREATED = "CREATED"
+    RENAMED = "RENAMED"
+    DROPPED = "DROPPED"
+    #: somebody has ordered something
+    COMMAND = "COMMAND"
+    #: the database had lost what commands said before
+    HISTORY_LOST = "HISTORY_LOST"
+
+
 class DumpEnd(StrEnum):
     """What became of a dump, as the database keeps it."""
 

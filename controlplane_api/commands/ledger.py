@@ -23,8 +23,8 @@ from controlplane_api.commands.options import (
     single_command,
 )
 from controlplane_api.commands.tables import TableArgument, parse_table
-from controlplane_api.continuity_ledger import LedgerKind
 from controlplane_api.errors import LedgerBroken, RequestInvalid
+from controlplane_api.states import LedgerKind
 
 app = single_command()
 

@@ -21,7 +21,7 @@ from menura.landing import LandedCut, LogEntry
 from sqlalchemy import Connection, select, update
 
 from controlplane_api import continuity_ledger, lost_state, positions, rereads
-from controlplane_api.continuity_ledger import Entry, LedgerKind
+from controlplane_api.continuity_ledger import Entry
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Landing
@@ -31,7 +31,7 @@ from controlplane_api.registry.dump_ledger import Ledger, Mention
 from controlplane_api.registry.quarantine import HeldCuts
 from controlplane_api.registry.source_rows import SourceRow, lock_sources, select_sources, store_sources
 from controlplane_api.registry.sync_rows import SyncRow, TableKey, keep_positions, load_syncs, store_syncs
-from controlplane_api.states import StartKind
+from controlplane_api.states import LedgerKind, StartKind
 from gateway.registry import SourceKey
 
 
