@@ -36,7 +36,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "proto/menura/bounds.py": ("which PostgreSQL does not store",),
     # a column's name since its first migration
     "controlplane_api/migrations/versions/rev_0001_first.py": ('"server_uuid"',),
-    "controlplane_api/models.py": ('mapped_column("server_uuid"',),
+    "controlplane_api/models/sources.py": ('mapped_column("server_uuid"',),
     # landings of former formats, when there was one kind of source
     "proto/menura/change_batch.py": ("of landings up to format 5: the text in which MySQL and MariaDB print it",),
     "proto/menura/landing.py": (

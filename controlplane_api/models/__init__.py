@@ -1,0 +1,96 @@
+"""What the control plane remembers, as SQL tables; `migrations` brings a database to this shape.
+
+Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
+change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source`,
+`lake_stop` and `verdict` by the reports of sinks; these name sources and tables, and so hold before the database knows
+them.
+Whoever changes syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
+
+Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
+keys of a cartography as `ColumnSeen` and `KeySeen`: JSON objects with those fields.
+"""
+
+from controlplane_api.models.base import AnyRow, Base, Document, Id
+from controlplane_api.models.dumps import Dump, DumpRange, DumpStatus
+from controlplane_api.models.gateways import (
+    AgentPresence,
+    CommittedPosition,
+    Gateway,
+    Landing,
+    Lease,
+    Quarantine,
+    SourceHealth,
+)
+from controlplane_api.models.identities import (
+    Agent,
+    ApiToken,
+    AuditEntry,
+    CertificateAuthority,
+    EnrolmentToken,
+    KeptAnswer,
+    Tenant,
+    WebSession,
+)
+from controlplane_api.models.lakes import Lake, LakeSource, LakeStop, Verdict
+from controlplane_api.models.ledger import LedgerEntry, LedgerHead
+from controlplane_api.models.sources import (
+    Source,
+    SourceConfiguration,
+    SourcePosition,
+    SourceTable,
+    TableDefinition,
+    WantedTable,
+)
+from controlplane_api.models.syncs import (
+    KEPT_EVENTS,
+    POSITION_OF_SYNC,
+    Operation,
+    OperationTable,
+    Sync,
+    SyncRule,
+    TableEvent,
+)
+
+__all__ = [
+    "KEPT_EVENTS",
+    "POSITION_OF_SYNC",
+    "Agent",
+    "AgentPresence",
+    "AnyRow",
+    "ApiToken",
+    "AuditEntry",
+    "Base",
+    "CertificateAuthority",
+    "CommittedPosition",
+    "Document",
+    "Dump",
+    "DumpRange",
+    "DumpStatus",
+    "EnrolmentToken",
+    "Gateway",
+    "Id",
+    "KeptAnswer",
+    "Lake",
+    "LakeSource",
+    "LakeStop",
+    "Landing",
+    "Lease",
+    "LedgerEntry",
+    "LedgerHead",
+    "Operation",
+    "OperationTable",
+    "Quarantine",
+    "Source",
+    "SourceConfiguration",
+    "SourceHealth",
+    "SourcePosition",
+    "SourceTable",
+    "Sync",
+    "SyncRule",
+    "TableDefinition",
+    "TableEvent",
+    "Tenant",
+    "Verdict",
+    "WantedTable",
+    "WebSession",
+]
