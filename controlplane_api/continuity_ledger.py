@@ -1,10 +1,10 @@
 """The continuity ledger of each table: which part of its source's log it has, what brought the rest, and who decided.
 
-Comes in: what a log entry says of tables, in the transaction that applies it; and commands, in the transaction that
-carries them out. Goes out: numbered entries of a table, each with a hash over itself and the hash before it. Nothing is
-changed or removed, so a gap stays visible after the table was read again. `LedgerHead` has how many entries there are
-and the last hash, so that entries that are missing at the end are seen too. A head that somebody has noted elsewhere
-shows whether all that came before it is still the same (`check`).
+Comes in: what a log entry says of tables, in the transaction that applies it; commands, in the transaction that carries
+them out; and verdicts of verifications, in that of a lake's report. Goes out: numbered entries of a table, each with a
+hash over itself and the hash before it. Nothing is changed or removed, so a gap stays visible after the table was read
+again. `LedgerHead` has how many entries there are and the last hash, so that entries that are missing at the end are
+seen too. A head that somebody has noted elsewhere shows whether all that came before it is still the same (`check`).
 
 A kill leaves an entry with what it tells of, or neither. A database that was lost gets what the log tells again, at the
 log's times; of commands it knows nothing, and HISTORY_LOST says where. Whoever appends has locked the tables' source.
@@ -17,6 +17,7 @@ from hashlib import sha256
 
 from menura.bounds import clean_int64, clean_text
 from menura.instants import now_us
+from menura.lake_report import LakeVerdict
 from menura.landing import LandedCut, LandedEvent
 from menura.naming import TableName
 from sqlalchemy import Connection, insert, select
@@ -43,7 +44,7 @@ class Entry:
     gsn: int = 0
     from_position: str = ""
     to_position: str = ""
-    #: the dump's UUID
+    #: the UUID of the dump, or of the verification
     dump: str = ""
     #: the reason; of a COMMAND what it was
     detail: str = ""
@@ -97,6 +98,31 @@ def record_command(
         for row in rows.values()
     ]
     append(connection, now_us(), told)
+
+
+def record_verdicts(connection: Connection, lake: str, verdicts: Sequence[LakeVerdict], at_us: int) -> None:
+    """What verifications have found in a lake, of tables that this database knows. Sources' rows get locked."""
+    of_sources: dict[tuple[str, str], list[LakeVerdict]] = {}
+    for verdict in verdicts:
+        of_sources.setdefault((verdict.tenant, verdict.source), []).append(verdict)
+    for (tenant, source), found in sorted(of_sources.items()):
+        of_name = select(Source.id).join(Tenant, Tenant.id == Source.tenant_id)
+        source_id = connection.execute(of_name.where(Tenant.name == tenant, Source.name == source)).scalar()
+        if source_id is None:
+            continue
+        lock_source(connection, source_id)
+        tables = select(SourceTable.id, SourceTable.database, SourceTable.name).where(
+            SourceTable.source_id == source_id
+        )
+        rows = by_name(connection, tables, [(each.database, each.table) for each in found])
+        known = [(rows[each.database, each.table].id, each) for each in found if (each.database, each.table) in rows]
+        append(connection, at_us, [(table_id, _of_verdict(lake, verdict)) for table_id, verdict in known])
+
+
+def _of_verdict(lake: str, verdict: LakeVerdict) -> Entry:
+    found = f"{verdict.verdict} in lake {lake}, {verdict.source_rows} rows"
+    why = f"{found}: {verdict.reason}" if verdict.reason else found
+    return Entry(LedgerKind.VERIFIED, to_position=verdict.position, dump=verdict.verification, detail=why)
 
 
 def append(connection: Connection, at_us: int, entries: Iterable[tuple[int, Entry]]) -> None:

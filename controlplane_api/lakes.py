@@ -19,7 +19,7 @@ from menura.lake_report import LakeStop as ReportedStop
 from menura.naming import TableName
 from sqlalchemy import Connection, and_, case, delete, func, insert, select, tuple_, update
 
-from controlplane_api import rereads, verdicts
+from controlplane_api import continuity_ledger, rereads, verdicts
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import LakeUnknown, RequestInvalid
 from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop, Verdict
@@ -48,7 +48,8 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
         connection.execute(delete(LakeSource).where(LakeSource.lake_id == lake_id, LakeSource.entry > report.entry))
     _store_sources(connection, lake_id, report)
     _store_stops(connection, lake_id, report)
-    verdicts.store(connection, lake_id, report.verdicts, at_us)
+    found = verdicts.store(connection, lake_id, report.verdicts, at_us)
+    continuity_ledger.record_verdicts(connection, report.lake, found, at_us)
     if new:
         rereads.order_due(connection, rereads.note_stops_of_lake(connection, lake_id, new), at_us)
     if not report.more:

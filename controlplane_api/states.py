@@ -116,6 +116,8 @@ class LedgerKind(StrEnum):
     DUMP_STARTED = "DUMP_STARTED"
     #: the table equals its source here
     DUMPED = "DUMPED"
+    #: a verification has compared the lake with the table here: the detail says what it has found
+    VERIFIED = "VERIFIED"
     CREATED = "CREATED"
     RENAMED = "RENAMED"
     DROPPED = "DROPPED"

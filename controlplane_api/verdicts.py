@@ -32,9 +32,9 @@ _SAID = (
 WORST_FIRST = (Proof.DIFFERS, Proof.NEVER, Proof.UNKNOWN, Proof.EQUAL)
 
 
-def store(connection: Connection, lake_id: int, verdicts: Sequence[LakeVerdict], at_us: int) -> None:
+def store(connection: Connection, lake_id: int, verdicts: Sequence[LakeVerdict], at_us: int) -> list[LakeVerdict]:
     """Those that are new, in the order in which they came."""
-    new: set[tuple[str, str, str, str]] = set()
+    new: list[LakeVerdict] = []
     for verdict in verdicts:
         row = {
             **{name: getattr(verdict, name) for name in _SAID}, "lake_id": lake_id, "name": verdict.table,
@@ -44,9 +44,11 @@ def store(connection: Connection, lake_id: int, verdicts: Sequence[LakeVerdict],
         }  # fmt: skip
         added = insert_into(connection, Verdict).values(row).on_conflict_do_nothing().returning(Verdict.id)
         if connection.execute(added).first() is not None:
-            new.add((verdict.tenant, verdict.source, verdict.database, verdict.table))
+            new.append(verdict)
     if new:
-        _forget(connection, lake_id, sorted(new))
+        tables = {(verdict.tenant, verdict.source, verdict.database, verdict.table) for verdict in new}
+        _forget(connection, lake_id, sorted(tables))
+    return new
 
 
 def _forget(connection: Connection, lake_id: int, tables: Sequence[tuple[str, str, str, str]]) -> None:

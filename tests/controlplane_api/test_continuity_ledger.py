@@ -15,6 +15,8 @@ from tests.controlplane_api import facts
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import LANDING, T0, UUID, at, cut, entry
+from tests.controlplane_api.lake_facts import Sink
+from tests.controlplane_api.verdict_facts import verdict
 from tests.stack import http_client
 
 SOURCE = "/api/v1/tenants/acme/sources/shop"
@@ -91,6 +93,20 @@ def test_ledger_when_somebody_orders_something_then_it_has_who_and_where_the_tab
     assert entries[0]["at_us"] > T0
 
 
+def test_ledger_when_a_lake_was_compared_with_the_table_then_it_has_what_was_found_once(
+    shop: httpx.Client, database: Database
+):
+    before, sink = len(ledger(shop)), Sink()
+    sink.tell(database, verdicts=(verdict(1), verdict(2, "differs"), verdict(1, table="unheard_of")))
+    sink.tell(database, base=0, verdicts=(verdict(1), verdict(2, "differs")))
+    assert ledger(shop)[before:] == [
+        ("VERIFIED", "", "gtid:1-1", "orders-1", f"equal in lake {sink.lake}, 40000 rows"),
+        ("VERIFIED", "", "gtid:1-2", "orders-2", f"differs in lake {sink.lake}, 40000 rows: rows differ"),
+    ]
+    assert shop.get(f"{TABLE}/ledger/check").json()["broken_at"] is None
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize("harm", ["altered", "removed", "cut off", "all gone", "another table's"])
 def test_check_when_the_database_was_altered_by_hand_then_says_where(shop: httpx.Client, database: Database, harm: str):
     whole = shop.get(f"{TABLE}/ledger/check").json()
