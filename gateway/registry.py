@@ -19,7 +19,8 @@ from hashlib import blake2b
 from typing import Protocol
 
 from menura.horizon import Horizon
-from menura.landing import LandedAhead, LandedFocus, LandedPosition, LogEntry
+from menura.landed_digest import LandedFocus
+from menura.landing import LandedAhead, LandedPosition, LogEntry
 from menura.naming import TableName
 
 

@@ -39,7 +39,8 @@ from menura.lake_report import (
     decode_reply,
     encode_report,
 )
-from menura.landing import LandedFocus, landing_name
+from menura.landed_digest import LandedFocus
+from menura.landing import landing_name
 
 from spark_sink.errors import SinkError, SinkSettingInvalid
 from spark_sink.ingest.status import SinkStatus, Snapshot

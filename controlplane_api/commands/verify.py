@@ -93,9 +93,14 @@ def _judge(found: Sequence[ProofView], most_us: int | None) -> None:
     doing = "comparing tables with the lake"
     if differ:
         remedy = "See which rows in the lake's _menura/validation; a dump or a resync of the table brings the source's."
-        raise LakeDiffers(doing, f"{_named(differ)} differ from the source", remedy=remedy)
+        raise LakeDiffers(doing, f"{_named(differ)} differ from the source", data="Nothing was changed.", remedy=remedy)
     if lacking:
-        raise LakeUnproven(doing, f"{_named(lacking)} are not proven", remedy="Run: menura verify run SOURCE TABLE")
+        raise LakeUnproven(
+            doing,
+            f"{_named(lacking)} are not proven",
+            data="Nothing was changed.",
+            remedy="Run: menura verify run SOURCE TABLE",
+        )
 
 
 def _is_proven(each: ProofView, most_us: int | None) -> bool:

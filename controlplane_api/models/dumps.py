@@ -45,7 +45,7 @@ class Dump(Base):
     planned_at_us: Mapped[int | None]
     #: columns of the key in whose order it is read; none: the whole table in one snapshot
     key: Mapped[list[Any]]
-    #: of a verification, the rows that it reads, as `menura.landing.LandedFocus`; none: all
+    #: of a verification, the rows that it reads, as `menura.landed_digest.LandedFocus`; none: all
     focus: Mapped[dict[str, Any] | None]
     #: of the key's first column, where it is a number
     least_key: Mapped[float | None]

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from menura.bounds import clean_int64, clean_text
 from menura.instants import now_us
-from menura.landing import decode_focus
+from menura.landed_digest import decode_focus
 from menura.naming import dump_anew
 from sqlalchemy import Connection, insert, select, update
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from menura.bounds import MAX_INSTANT_US, MAX_KEY_COLUMNS, MAX_NAME_CHARS
 from menura.change_batch import MAX_TABLE_COLUMNS
 from menura.key_texts import MOST_CHARACTERS
-from menura.landing import LandedDigest, LandedFocus, LandedLeaf, LandedRange
+from menura.landed_digest import LandedDigest, LandedFocus, LandedLeaf, LandedRange
 from menura.types import ARROW_TYPES, decimal_digits
 from menura.v1.snapshot_pb2 import Digest, Focus, FocusRange
 

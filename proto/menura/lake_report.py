@@ -46,7 +46,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, clean_text
-from menura.landing import LandedFocus, decode_focus
+from menura.landed_digest import LandedFocus, decode_focus
 from menura.naming import is_identity
 
 FORMAT = 1
@@ -126,7 +126,7 @@ class LakeStop:
 
 @dataclass(frozen=True, slots=True)
 class LakeSuspect:
-    """A table with leaves that differ, by a verification; see `menura.landing.LandedFocus`."""
+    """A table with leaves that differ, by a verification; see `menura.landed_digest.LandedFocus`."""
 
     tenant: str
     source: str

@@ -85,6 +85,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from menura.landed_digest import LandedDigest, decode_digest
 from menura.naming import TableName, path_segment
 from menura.stores.address import absolute
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
@@ -203,56 +204,6 @@ class LandedEvent:
     #: of LOG_GAP: up to where the table was read, and from where it goes on; cut off where they are long
     gap_from: str = ""
     gap_to: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LandedLeaf:
-    """Rows of a chunk up to a key, as `menura.row_hash` sums them; the last leaf's ends with its chunk.
-
-    Of a digest with buckets `upper` is the bucket.
-    """
-
-    upper: tuple[int, ...]
-    rows: int
-    first_sum: int
-    second_sum: int
-    #: of a bucket of one hash: the key as text, and the columns' hashes
-    key: str = ""
-    columns: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LandedRange:
-    """See menura.v1.FocusRange."""
-
-    lower: str
-    upper: str
-    above: tuple[int, ...]
-    up_to: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LandedFocus:
-    """See menura.v1.Focus."""
-
-    ranges: tuple[LandedRange, ...] = ()
-    bits: int = 0
-    buckets: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LandedDigest:
-    """What stands for the rows of a chunk of a verification; see menura.v1.Digest."""
-
-    #: landed names and Arrow C format strings, in the order in which they were hashed
-    columns: tuple[tuple[str, str], ...]
-    #: of the key's columns; without buckets these are integers
-    key: tuple[str, ...]
-    leaves: tuple[LandedLeaf, ...]
-    #: 0: leaves are ranges
-    bits: int = 0
-    #: the digest is of these rows alone
-    within: LandedFocus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -501,25 +452,7 @@ def position_from(facts: Mapping[str, Any]) -> LandedPosition:
 def decode_chunk(facts: dict[str, Any]) -> LandedChunk:
     """A chunk from its `asdict`; raises KeyError or TypeError for another document."""
     digest = facts.get("digest")
-    if digest is None:
-        return LandedChunk(**facts)
-    leaves = tuple(
-        LandedLeaf(**{**leaf, "upper": tuple(leaf["upper"]), "columns": tuple(leaf.get("columns", ()))})
-        for leaf in digest["leaves"]
-    )
-    columns = tuple((str(name), str(format_)) for name, format_ in digest["columns"])
-    within = decode_focus(digest["within"]) if digest.get("within") is not None else None
-    made = LandedDigest(columns, tuple(map(str, digest["key"])), leaves, int(digest.get("bits", 0)), within)
-    return LandedChunk(**{**facts, "digest": made})
-
-
-def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
-    """From its `asdict`; raises KeyError or TypeError for another document."""
-    ranges = tuple(
-        LandedRange(str(each["lower"]), str(each["upper"]), tuple(each["above"]), tuple(each["up_to"]))
-        for each in facts["ranges"]
-    )
-    return LandedFocus(ranges, int(facts["bits"]), tuple(facts["buckets"]))
+    return LandedChunk(**{**facts, "digest": None if digest is None else decode_digest(digest)})
 
 
 def decode_event(facts: dict[str, Any]) -> LandedEvent:

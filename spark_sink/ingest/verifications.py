@@ -28,7 +28,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from menura.lake_report import LakeVerdict
-from menura.landing import LandedFocus, LandedRange, decode_focus
+from menura.landed_digest import LandedFocus, LandedRange, decode_focus
 from menura.stores.options import delta_options
 
 from spark_sink.errors import SinkError

@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 from menura.change_batch import UNREPRESENTABLE, source_column
-from menura.landing import LandedDigest, LandedRange
+from menura.landed_digest import LandedDigest, LandedRange
 from menura.naming import lake_column
 from menura.row_hash import HashedRows
 

@@ -9,7 +9,7 @@ its chunks go, but those that say what is not equal.
 ``leaves_equal``, ``leaves_unknown``  how many, of what was compared; those that differ are in ``leaves``
 ``leaves``   JSON array of {"lower", "upper", "source_rows", "lake_rows", "bits", "bucket"}: leaves in which rows differ
 ``rows``     JSON array of {"key", "hash", "source_rows", "lake_rows", "columns"}: rows that differ, the first thousand
-``focus``    of a table with leaves that differ, JSON of `menura.landing.LandedFocus`: what is to be read again
+``focus``    of a table with leaves that differ, JSON of `menura.landed_digest.LandedFocus`: what is to be read again
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from menura.instants import now_us
-from menura.landing import LandedFocus
+from menura.landed_digest import LandedFocus
 
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.digests import Finding, Verdict

@@ -18,7 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from menura.change_batch import ABSENT, GSN, UNREPRESENTABLE
-from menura.landing import LandedChunk, LandedDigest, LandedLeaf
+from menura.landed_digest import LandedDigest, LandedLeaf
+from menura.landing import LandedChunk
 from menura.row_hash import HashedRows
 from rich.table import Table as Printed
 

@@ -20,7 +20,7 @@ from menura.lake_report import (
     encode_reply,
     encode_report,
 )
-from menura.landing import LandedFocus, LandedRange
+from menura.landed_digest import LandedFocus, LandedRange
 
 from tests.controlplane_api.lake_facts import PROBLEM, Sink, lake_source, stop, table_of
 

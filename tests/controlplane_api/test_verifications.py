@@ -6,7 +6,7 @@ from dataclasses import replace
 import httpx
 import pytest
 from menura.lake_report import LakeSuspect
-from menura.landing import LandedDigest, LandedFocus, LandedLeaf, LandedRange
+from menura.landed_digest import LandedDigest, LandedFocus, LandedLeaf, LandedRange
 from sqlalchemy import update
 
 from controlplane_api import dumps, rereads, verifications

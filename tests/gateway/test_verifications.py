@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from menura.landing import LandedDigest, LandedLeaf, decode_chunk, decode_entry, encode_entry
+from menura.landed_digest import LandedDigest, LandedLeaf
+from menura.landing import decode_chunk, decode_entry, encode_entry
 from menura.v1.snapshot_pb2 import Digest, HashedColumn, Leaf
 
 from gateway.errors import PayloadInvalid

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, METADATA_WHOLE_ROWS, UNREPRESENTABLE
+from menura.landed_digest import LandedFocus
 from menura.landing import (
     FOLDERS_FORMAT,
     FORMAT,
@@ -21,7 +22,6 @@ from menura.landing import (
     LandedEvent,
     LandedFence,
     LandedFile,
-    LandedFocus,
     LandedForeignKey,
     LandedPosition,
     LandedStart,

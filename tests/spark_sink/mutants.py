@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from menura.landing import LandedFocus, decode_focus
+from menura.landed_digest import LandedFocus, decode_focus
 
 from agent.snapshot import digest
 from spark_sink.lake.tail import AT_ONCE, Waiting

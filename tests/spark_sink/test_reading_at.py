@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -77,9 +78,9 @@ def values(found: LakeCut) -> list[int]:
     return [found.arrow(each.table)["v"].to_pylist()[0] for each in found.tables]
 
 
-def refused(lake: Path, kind: type[SinkError], **asked: object) -> str:
+def refused(lake: Path, kind: type[SinkError], **asked: Any) -> str:
     with pytest.raises(kind) as found:
-        lake_at(str(lake), TABLES, **asked)  # type: ignore[arg-type]
+        lake_at(str(lake), TABLES, **asked)
     return str(found.value)
 
 

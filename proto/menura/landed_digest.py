@@ -1,0 +1,78 @@
+"""What stands in the cut log for the rows of a verification's chunk: see `menura.landing` and menura.v1.Digest.
+
+Comes in: what the gateway has checked, or a part of an entry. Goes out: the other of both. Nothing is durable here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LandedLeaf:
+    """Rows of a chunk up to a key, as `menura.row_hash` sums them; the last leaf's ends with its chunk.
+
+    Of a digest with buckets `upper` is the bucket.
+    """
+
+    upper: tuple[int, ...]
+    rows: int
+    first_sum: int
+    second_sum: int
+    #: of a bucket of one hash: the key as text, and the columns' hashes
+    key: str = ""
+    columns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LandedRange:
+    """See menura.v1.FocusRange."""
+
+    lower: str
+    upper: str
+    above: tuple[int, ...]
+    up_to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LandedFocus:
+    """See menura.v1.Focus."""
+
+    ranges: tuple[LandedRange, ...] = ()
+    bits: int = 0
+    buckets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LandedDigest:
+    """What stands for the rows of a chunk of a verification; see menura.v1.Digest."""
+
+    #: landed names and Arrow C format strings, in the order in which they were hashed
+    columns: tuple[tuple[str, str], ...]
+    #: of the key's columns; without buckets these are integers
+    key: tuple[str, ...]
+    leaves: tuple[LandedLeaf, ...]
+    #: 0: leaves are ranges
+    bits: int = 0
+    #: the digest is of these rows alone
+    within: LandedFocus | None = None
+
+
+def decode_digest(facts: Mapping[str, Any]) -> LandedDigest:
+    """From its `asdict`; raises KeyError or TypeError for another document."""
+    leaves = tuple(
+        LandedLeaf(**{**leaf, "upper": tuple(leaf["upper"]), "columns": tuple(leaf.get("columns", ()))})
+        for leaf in facts["leaves"]
+    )
+    columns = tuple((str(name), str(format_)) for name, format_ in facts["columns"])
+    within = decode_focus(facts["within"]) if facts.get("within") is not None else None
+    return LandedDigest(columns, tuple(map(str, facts["key"])), leaves, int(facts.get("bits", 0)), within)
+
+
+def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
+    """From its `asdict`; raises KeyError or TypeError for another document."""
+    ranges = tuple(
+        LandedRange(str(each["lower"]), str(each["upper"]), tuple(each["above"]), tuple(each["up_to"]))
+        for each in facts["ranges"]
+    )
+    return LandedFocus(ranges, int(facts["bits"]), tuple(facts["buckets"]))
