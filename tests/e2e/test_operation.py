@@ -173,15 +173,19 @@ def test_table_without_a_key_when_its_sync_begins_again_then_each_row_is_there_o
     load.create_tables(server, database, "t", rows=5)
     server.run(f"CREATE TABLE {database}.heap (n INT)", f"INSERT INTO {database}.heap VALUES (1), (1), (2)")
 
-    def begin_again(start: str) -> None:
+    def stop() -> None:
         for table in ("t", "heap"):
             running.command("sync", "stop", source, f"{database}.{table}")
             wait_for_state(running, source, database, table, "stopped")
+
+    def change() -> None:
         server.run(f"DELETE FROM {database}.heap WHERE n = 2", f"DELETE FROM {database}.t ORDER BY id LIMIT 1")
         server.run(f"INSERT INTO {database}.heap VALUES (3), (3)")
         load.insert_rows(server, database, "t", 2)
+
+    def start(from_where: str) -> None:
         for table in ("t", "heap"):
-            running.command("sync", "start", source, f"{database}.{table}", "--from", start)
+            running.command("sync", "start", source, f"{database}.{table}", "--from", from_where)
             wait_for_state(running, source, database, table, "streaming")
         server.run(f"INSERT INTO {database}.heap VALUES (2)")
         load.insert_rows(server, database, "t", 1)
@@ -189,10 +193,15 @@ def test_table_without_a_key_when_its_sync_begins_again_then_each_row_is_there_o
     with running.agent(source, {source: server}):
         for table in ("t", "heap"):
             running.start_sync(source, database, table, "oldest")
-        for start in ("oldest", "dump", "oldest"):
-            begin_again(start)
+        for from_where in ("oldest", "dump", "oldest"):
+            stop()
+            change()
+            start(from_where)
             wait_until_equal(running.lake, running.tenant, source, server, database, ["t", "heap"])
-        begin_again("now")
+        stop()
+    change()  # while no agent is there that may still read it
+    with running.agent(source, {source: server}):
+        start("now")
         for table in ("t", "heap"):
             wait_for(
                 "what is missing",
