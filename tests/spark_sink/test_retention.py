@@ -7,14 +7,16 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from spark_sink.ingest import table_task
 from spark_sink.lake import records
-from spark_sink.lake.delta_table import open_table, scan
+from spark_sink.lake.delta_table import Layout, create_table, open_table, scan
 from spark_sink.lake.recorded import Recorded, recorded_tables
 from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.lake.retention import CLEAN_EVERY_VERSIONS, clean, is_due
@@ -40,6 +42,50 @@ def files(folder: Path) -> int:
     return len(list(folder.glob("*.parquet")))
 
 
+def log_entries(folder: Path) -> int:
+    return len(list((folder / "_delta_log").glob("*.json")))
+
+
+def small_table(folder: Path) -> DeltaTable:
+    return create_table(str(folder), pa.schema([("id", pa.int64())]), Layout("", ("id",), ("id",)))
+
+
+@pytest.mark.parametrize("turn", [0, 9, 18, 27], ids=str)
+def test_table_when_its_turns_lie_anywhere_between_versions_then_no_checkpoint_forgets_a_file_before_it_is_removed(
+    tmp_path: Path, turn: int
+) -> None:
+    names = (tmp_path / f"t{number}" for number in range(10_000))
+    folder = next(name for name in names if crc32(str(name).encode()) % CLEAN_EVERY_VERSIONS == turn)
+    table, cleanings = small_table(folder), 0
+    while table.version() < 4 * CLEAN_EVERY_VERSIONS:
+        before = table.version()
+        write_deltalake(table, pa.table({"id": [before]}), mode="overwrite")
+        if is_due(str(folder), before, table.version()):
+            clean(str(folder), 0)
+            cleanings += 1
+            assert files(folder) == 1
+            assert log_entries(folder) <= 2  # a checkpoint has the rest
+            table = DeltaTable(str(folder))
+    assert cleanings >= 3
+    assert DeltaTable(str(folder)).to_pyarrow_table().num_rows == 1
+
+
+def test_file_that_can_not_be_removed_when_a_table_is_cleaned_then_the_log_is_shortened_all_the_same(
+    tmp_path: Path,
+) -> None:
+    table = small_table(tmp_path)
+    for number in range(3):
+        write_deltalake(table, pa.table({"id": [number]}), mode="overwrite")
+    (kept,) = table.file_uris()
+    for stuck in set(tmp_path.glob("*.parquet")) - {Path(kept)}:
+        stuck.unlink()
+        Path(stuck, "what a storage refuses to remove").mkdir(parents=True)
+    with pytest.raises((OSError, DeltaError)):
+        clean(str(tmp_path), 0)
+    assert list((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table()["id"].to_pylist() == [2]
+
+
 @pytest.mark.long
 def test_table_when_it_has_had_many_versions_then_the_files_and_the_log_of_old_ones_are_gone(
     writer: Writer, lake: Path
@@ -57,7 +103,7 @@ def test_table_when_it_has_had_many_versions_then_the_files_and_the_log_of_old_o
         assert table.version() >= batches
         # what came since the last cleaning is there
         assert files(folder / kind) <= 2 * CLEAN_EVERY_VERSIONS + len(table.file_uris())
-        assert len(list((folder / kind / "_delta_log").glob("*.json"))) < table.version() - 50
+        assert log_entries(folder / kind) <= CLEAN_EVERY_VERSIONS + 3
     assert recorded.current is not None
 
 
@@ -101,12 +147,13 @@ def test_files_when_they_are_younger_than_what_is_kept_then_they_stay_readable(t
 def test_turns_when_tables_have_the_same_versions_then_they_come_at_different_ones() -> None:
     folders = [f"/lake/t{number}/current" for number in range(1000)]
     turns = {
-        folder: [version for version in range(1, 641) if is_due(folder, version - 1, version)] for folder in folders
+        folder: [version for version in range(1, 10 * CLEAN_EVERY_VERSIONS + 1) if is_due(folder, version - 1, version)]
+        for folder in folders
     }
     assert {len(found) for found in turns.values()} == {10}
     together = Counter(version for found in turns.values() for version in found)
-    assert max(together.values()) < 40
-    assert all(is_due(folder, 0, 64) and not is_due(folder, 5, 5) for folder in folders)
+    assert max(together.values()) < 60
+    assert all(is_due(folder, 0, CLEAN_EVERY_VERSIONS) and not is_due(folder, 5, 5) for folder in folders)
 
 
 def test_storage_that_lets_nothing_be_removed_when_a_table_is_cleaned_then_its_rows_are_there_all_the_same(
