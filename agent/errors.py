@@ -262,6 +262,12 @@ class VerificationImpossible(DumpError):
     exit_code = 68
 
 
+class RepairImpossible(DumpError):
+    """Ranges of the table can't be read by themselves."""
+
+    exit_code = 86
+
+
 class GatewayError(AgentError):
     """The way to the gateway."""
 

@@ -24,6 +24,7 @@ from sqlalchemy import Connection, insert, select
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import insert_into, position_text
+from controlplane_api.key_ranges import ranges_text
 from controlplane_api.models import POSITION_OF_SYNC, AnyRow, LedgerEntry, LedgerHead, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, LedgerKind
 from controlplane_api.syncs import by_name, lock_source
@@ -34,7 +35,7 @@ MAX_DETAIL_CHARS = 2_000
 
 
 #: of events, those that an entry is made of; and any that says that rows changed unlogged
-_OF_EVENTS = frozenset({"DUMP_STARTED", "DUMPED", "CREATED", "RENAMED", "DROPPED"})
+_OF_EVENTS = frozenset({"DUMP_STARTED", "DUMPED", "REPAIR_STARTED", "REPAIRED", "CREATED", "RENAMED", "DROPPED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,8 @@ def _of_event(event: LandedEvent) -> Entry | None:
     gsn, position, why = clean_int64(event.gsn), event.position, event.unlogged_changes
     if event.kind == "LOG_GAP":
         return Entry(LedgerKind.GAP, gsn, event.gap_from, event.gap_to or position, detail=why)
+    if event.repaired is not None:
+        why = f"{ranges_text(event.repaired.key, event.repaired.ranges)} read again"
     if event.kind in _OF_EVENTS:
         return Entry(LedgerKind(event.kind), gsn, to_position=position, dump=event.dump, detail=why)
     return Entry(LedgerKind.ROWS_UNLOGGED, gsn, to_position=position, detail=why) if why else None

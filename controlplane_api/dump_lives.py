@@ -25,6 +25,12 @@ REREAD = "reread"
 #: of one that brings no rows: its chunks are digests, which the lake compares
 VERIFICATION = "verification"
 
+#: of one that brings the rows of ranges of its table's key, which differed
+REPAIR = "repair"
+
+#: of those that do not bring all rows of their table
+OF_PARTS = (VERIFICATION, REPAIR)
+
 #: of a sync by dump, while the dump runs
 NOT_YET = "the dump that brings them is not done"
 
@@ -130,7 +136,7 @@ def grow_dump_generation(connection: Connection, source_id: int) -> None:
 
 def _tables_of(dumps: ColumnElement[bool]) -> Select[int]:
     """Those whose rows they were to bring."""
-    return select(Dump.table_id).where(dumps, Dump.cause != VERIFICATION)
+    return select(Dump.table_id).where(dumps, Dump.cause.not_in(OF_PARTS))
 
 
 def _waits_for(dumps: ColumnElement[bool]) -> ColumnElement[bool]:

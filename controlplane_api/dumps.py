@@ -16,8 +16,8 @@ from sqlalchemy import Connection, func, select, update
 
 from controlplane_api.dump_lives import (
     NOT_YET,
+    OF_PARTS,
     REREAD,
-    VERIFICATION,
     DumpOptions,
     create_dumps,
     end_dumps,
@@ -132,7 +132,7 @@ def resume(connection: Connection, source_id: int, uuid: str) -> bool:
     other = running_dumps(connection, source_id).get(row.table_id)
     if other is not None:
         raise _runs_already("resuming a dump", (row.database, row.name), other)
-    if row.cause != VERIFICATION:
+    if row.cause not in OF_PARTS:
         connection.execute(
             update(Sync)
             .where(Sync.table_id == row.table_id, Sync.earlier_rows_missing != "")
@@ -143,7 +143,7 @@ def resume(connection: Connection, source_id: int, uuid: str) -> bool:
 
 def unfinished(connection: Connection, source_id: int, tables: Sequence[TableName] | None) -> dict[TableName, AnyRow]:
     """Of tables whose syncs run, the newest dump of each where it ended without its rows; `tables` None means all."""
-    copies = (Dump.source_id == source_id, Dump.cause != VERIFICATION)
+    copies = (Dump.source_id == source_id, Dump.cause.not_in(OF_PARTS))
     newest = select(func.max(Dump.id)).where(*copies).group_by(Dump.table_id)
     rows = connection.execute(
         select(Dump, SourceTable.database, SourceTable.name)

@@ -24,7 +24,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_, up
 from controlplane_api import dumps
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, position_text
-from controlplane_api.dump_lives import REREAD, VERIFICATION, create_dumps, delete_dumps
+from controlplane_api.dump_lives import OF_PARTS, REREAD, create_dumps, delete_dumps
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, LakeStop, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, DumpEnd
 from controlplane_api.syncs import begin_anew, fail_tables, is_syncing, lock_source
@@ -167,7 +167,7 @@ def _is_coming(connection: Connection, table_id: int, note: Mapping[str, Any] | 
     if note is not None and any(note["reread"] or cause.get("of_lake") for cause in causes):
         return True
     begun = (Dump.table_id == table_id, Dump.started_gsn > gsn, Dump.state == DumpEnd.DONE)
-    copies = select(Dump.id).where(*begun, Dump.cause != VERIFICATION)
+    copies = select(Dump.id).where(*begun, Dump.cause.not_in(OF_PARTS))
     return connection.execute(copies.limit(1)).first() is not None
 
 

@@ -116,6 +116,10 @@ class LedgerKind(StrEnum):
     DUMP_STARTED = "DUMP_STARTED"
     #: the table equals its source here
     DUMPED = "DUMPED"
+    #: ranges of the table are read again, which differed
+    REPAIR_STARTED = "REPAIR_STARTED"
+    #: those ranges equal the source here: the detail says which
+    REPAIRED = "REPAIRED"
     #: a verification has compared the lake with the table here: the detail says what it has found
     VERIFIED = "VERIFIED"
     CREATED = "CREATED"

@@ -380,8 +380,12 @@ class DumpDesired:
     begins_in_seconds: int = 0
     #: a verification: its chunks are digests
     verifies: bool = False
-    #: ... of these rows alone
+    #: of these rows alone; of no verification it is a repair
     focus: LandedFocus | None = None
+
+    @property
+    def repairs(self) -> bool:
+        return self.focus is not None and not self.verifies
 
 
 @dataclass(frozen=True, slots=True)

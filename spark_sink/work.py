@@ -72,6 +72,8 @@ class ChunkFacts:
     position: str
     #: the whole table in one snapshot, which an event before it has emptied: then `gsn` is a place of its own
     is_whole: bool
+    #: of a repair: its rows stand over all that the table has up to `gsn`
+    repairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

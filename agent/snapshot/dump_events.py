@@ -1,5 +1,5 @@
-"""The events that begin and end a source's dumps by key, and its verifications: what is to be said, and which cut says
-it.
+"""The events that begin and end a source's dumps by key, its verifications and its repairs: what is to be said, and
+which cut says it.
 
 Pure state, locked by `coordinator`.
 """
@@ -7,10 +7,14 @@ Pure state, locked by `coordinator`.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from menura.v1 import changes_pb2
+
 from agent.positions import Position
 from agent.snapshot.publication import Publication
 from agent.snapshot.watermarks import Watermark
 from agent.table_positions import Table
+
+_Kind = changes_pb2.TableEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,8 @@ class Ending:
     high: Position
     #: no rows came
     is_verification: bool = False
+    #: of a repair
+    repaired: changes_pb2.RepairedRanges | None = None
 
 
 class DumpEvents:
@@ -30,7 +36,8 @@ class DumpEvents:
 
     def __init__(self) -> None:
         self._to_start: dict[str, Table] = {}
-        self._verifications: set[str] = set()
+        #: of the event that begins it
+        self._kinds: dict[str, changes_pb2.TableEvent.Kind] = {}
         self._started_in: dict[str, int] = {}
         self._endings: dict[str, Ending] = {}
         self._ended_in: dict[str, int] = {}
@@ -38,9 +45,8 @@ class DumpEvents:
     def __bool__(self) -> bool:
         return bool(self._to_start or self._endings)
 
-    def want_start(self, dump: str, table: Table, *, is_verification: bool = False) -> None:
-        if is_verification:
-            self._verifications.add(dump)
+    def want_start(self, dump: str, table: Table, kind: changes_pb2.TableEvent.Kind = _Kind.DUMP_STARTED) -> None:
+        self._kinds[dump] = kind
         if dump not in self._started_in:
             self._to_start[dump] = table
 
@@ -61,13 +67,15 @@ class DumpEvents:
         for dump, table in [(dump, table) for dump, table in self._to_start.items() if table in live]:
             del self._to_start[dump]
             self._started_in[dump] = place.cut
-            said.dump_started(dump, table, is_verification=dump in self._verifications)
+            said.started(self._kinds[dump], dump, table)
         for ending in list(self._endings.values()):
             if ending.table in live and place.covers(ending.table, ending.high):
                 del self._endings[ending.dump]
                 self._ended_in[ending.dump] = place.cut
                 if ending.is_verification:
                     said.verified(ending.dump, ending.table, ending.high)
+                elif ending.repaired is not None:
+                    said.repaired(ending.dump, ending.table, ending.high, ending.repaired)
                 else:
                     said.dumped(ending.dump, ending.table, ending.high, ending.started_gsn)
 
@@ -84,7 +92,7 @@ class DumpEvents:
 
     def over(self, dump: str) -> None:
         self.forget(dump)
-        self._verifications.discard(dump)
+        self._kinds.pop(dump, None)
         self._started_in.pop(dump, None)
         self._ended_in.pop(dump, None)
 

@@ -9,6 +9,7 @@ from agent.errors import (
     DumpKeyChanged,
     DumpSnapshotImpossible,
     DumpTableGone,
+    RepairImpossible,
     ResultInvalid,
     TableColumnUnsupported,
     VerificationImpossible,
@@ -68,6 +69,18 @@ def unverifiable(source: str, table: Table, found: str) -> VerificationImpossibl
         f"its rows can't be found in the lake by ranges of its key: {found}",
         data="Nothing is known of whether the lake is equal to it; its changes go on",
         remedy="Compare it by a query over both, or give it a primary key of integers",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
+def unrepairable(source: str, table: Table, found: str) -> RepairImpossible:
+    return RepairImpossible(
+        "reading ranges of a table again",
+        found,
+        data="Nothing of it was read or changed; its changes go on",
+        remedy=f"Have the whole table read again: {sync_resync(source, *table)}",
         source=source,
         database=table[0],
         table=table[1],

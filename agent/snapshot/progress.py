@@ -150,6 +150,16 @@ class SnapshotProgress:
     def table(self) -> Table:
         return (self.order.table.database, self.order.table.table)
 
+    @property
+    def repairs(self) -> bool:
+        """Whether it reads ranges of the table alone, and brings their rows."""
+        return self.order.HasField("focus") and not self.order.verifies
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it brings all rows of the table."""
+        return not self.order.verifies and not self.repairs
+
     def ordered(self, order: snapshot_pb2.DumpOrder) -> None:
         """The newest order. What is left by it counts when it first has a plan; afterwards this knows more."""
         self.order = order

@@ -37,14 +37,21 @@ class Publication:
         gsn = self._numbers.take_gsn() if gsn is None else gsn
         self.chunks.append(changes_pb2.ChunkRef(table=name_message(table), dump=dump, chunk=number, gsn=gsn))
 
-    def dump_started(self, dump: str, table: Table, *, is_verification: bool = False) -> None:
-        kind = _Kind.VERIFICATION_STARTED if is_verification else _Kind.DUMP_STARTED
+    def started(self, kind: changes_pb2.TableEvent.Kind, dump: str, table: Table) -> None:
+        """A dump, a verification or a repair begins: `kind` says which."""
         self.events.append(self._event(kind, dump, table))
 
     def verified(self, dump: str, table: Table, position: Position) -> None:
         """All chunks of a verification are said; it shows nothing later than `position`."""
         event = self._event(_Kind.VERIFIED, dump, table)
         event.position = str(position)
+        self.events.append(event)
+
+    def repaired(self, dump: str, table: Table, position: Position, gone: changes_pb2.RepairedRanges) -> None:
+        """All chunks of a repair are said; it shows nothing later than `position`."""
+        event = self._event(_Kind.REPAIRED, dump, table)
+        event.position = str(position)
+        event.repaired.CopyFrom(gone)
         self.events.append(event)
 
     def dumped(self, dump: str, table: Table, position: Position, removes_before_gsn: int = 0) -> None:

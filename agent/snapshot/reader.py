@@ -75,6 +75,9 @@ class TableReader(Protocol[P]):
     def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
         """Of the table that was planned last: whether all columns of this key are integers, in rising order."""
 
+    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
+        """Of the table that was planned last, whose key is numbered: a bound of `read_chunk` at these numbers."""
+
     def above(self, table: Table) -> frozenset[Table]:
         """The tables whose rows have to be there before what the table's foreign keys do can be told."""
 

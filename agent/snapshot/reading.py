@@ -30,9 +30,10 @@ from agent.snapshot.digest import (
     is_in_one_snapshot,
     key_in_one_snapshot,
 )
-from agent.snapshot.failures import unverifiable
+from agent.snapshot.failures import unrepairable, unverifiable
 from agent.snapshot.progress import ONLY_RANGE, Losses, SentChunk, SnapshotProgress
 from agent.snapshot.reader import Rows, TableReader
+from agent.snapshot.repair import Unrepairable, restrict
 from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.tasks import SnapshotTask, TaskKind
 from agent.snapshot.throttles import Throttles
@@ -108,6 +109,8 @@ class SnapshotReading:
         plan = self.tables.plan(progress.order, looks_at_rows=looks_at_rows, is_repeated=progress.is_repeated)
         if progress.order.verifies:
             self._plan_verification(progress, plan)
+        elif progress.repairs:
+            self._plan_repair(progress, plan)
         task.writer.send(stream_pb2.StreamResponse(dump_plan=plan))
         self._scheduler.planned(task, by_key=bool(plan.key), above=self.tables.above(progress.table))
 
@@ -118,6 +121,15 @@ class SnapshotReading:
         if is_in_one_snapshot(plan.key) or progress.order.HasField("focus"):
             del plan.ranges[:]
             plan.ranges.add()
+
+    def _plan_repair(self, progress: SnapshotProgress, plan: snapshot_pb2.DumpPlan) -> None:
+        table, key = progress.table, tuple(plan.key)
+        if not key or not self.tables.is_numbered(table, key):
+            raise unrepairable(self._config.name, table, "it has no key of integers that the server orders by number")
+        try:
+            restrict(plan, progress.order.focus, lambda numbers: self.tables.bound(table, numbers))
+        except Unrepairable as why:
+            raise unrepairable(self._config.name, table, str(why)) from why
 
     def _chunk(self, task: SnapshotTask) -> None:
         progress, part, tables = task.progress, task.part, self.tables

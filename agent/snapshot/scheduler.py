@@ -26,6 +26,7 @@ from agent.snapshot.coordinator import News, SnapshotCoordinator
 from agent.snapshot.dump_events import Ending
 from agent.snapshot.failures import sync_goes_on
 from agent.snapshot.progress import SentChunk, SnapshotProgress
+from agent.snapshot.repair import repaired_ranges
 from agent.snapshot.statuses import Statuses
 from agent.snapshot.tasks import SnapshotTask, find_task
 from agent.snapshot.unchunked_snapshots import UnchunkedSnapshot
@@ -111,7 +112,7 @@ class SnapshotScheduler:
                 self._order(order)
                 if order.paused:
                     stopping.add(dump)
-            tables = frozenset(progress.table for progress in self._dumps.values() if not progress.order.verifies)
+            tables = frozenset(progress.table for progress in self._dumps.values() if progress.is_copy)
             stopped = self._tasks_of(stopping)
             self._changed.notify_all()
         self._state.dumping_are(tables)
@@ -214,7 +215,8 @@ class SnapshotScheduler:
     def all_read(self, task: SnapshotTask, high: Position) -> None:
         """Every chunk is committed, and the server shows nothing later than `high`."""
         order = task.progress.order
-        ending = Ending(task.progress.dump, task.progress.table, order.started_gsn, high, order.verifies)
+        repaired = repaired_ranges(order) if task.progress.repairs else None
+        ending = Ending(task.progress.dump, task.progress.table, order.started_gsn, high, order.verifies, repaired)
         with self._changed:
             if not task.cancelled.is_set() and self._coordinator.want_end(ending, task.attempt):
                 task.progress.goes_on()

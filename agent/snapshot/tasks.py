@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from menura.v1 import changes_pb2
+
 from agent.runtime.session import StreamWriter
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.snapshot.progress import RangeProgress, SnapshotProgress
@@ -102,7 +104,7 @@ def _kind_of(
         if first is not None and not order.verifies:
             progress.holds(f"{'.'.join(first.table)}, which the table's foreign keys follow, is dumped first")
             return None
-        coordinator.want_start(progress.dump, progress.table, is_verification=order.verifies)
+        coordinator.want_start(progress.dump, progress.table, _begins_with(progress))
         progress.holds("the stream of the table has to say that the dump begins, and has not, or does not run")
         return None
     if progress.is_read and not progress.in_flight:
@@ -115,6 +117,12 @@ def _kind_of(
     if progress.free_range() is None:
         return None
     return TaskKind.UNCHUNKED if progress.is_unchunked else TaskKind.CHUNK
+
+
+def _begins_with(progress: SnapshotProgress) -> changes_pb2.TableEvent.Kind:
+    if progress.order.verifies:
+        return changes_pb2.TableEvent.VERIFICATION_STARTED
+    return changes_pb2.TableEvent.REPAIR_STARTED if progress.repairs else changes_pb2.TableEvent.DUMP_STARTED
 
 
 def _comes_before(other: SnapshotProgress, progress: SnapshotProgress, coordinator: SnapshotCoordinator) -> bool:

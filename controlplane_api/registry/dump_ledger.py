@@ -25,13 +25,15 @@ from sqlalchemy import ColumnElement, Connection, bindparam, insert, select, upd
 
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document, insert_into
-from controlplane_api.dump_lives import VERIFICATION, missing_rows
+from controlplane_api.dump_lives import OF_PARTS, REPAIR, VERIFICATION, missing_rows
 from controlplane_api.models import Dump, DumpRange, Source
 from controlplane_api.states import DumpEnd
 from gateway.registry import Problem
 
 logger = logging.getLogger(__name__)
 
+
+_PARTS_BEGIN = {"VERIFICATION_STARTED": VERIFICATION, "REPAIR_STARTED": REPAIR}
 
 LOST = Problem("DUMP_LOST", "The database was built anew from the cut log, which has no plans.", terminal=True, at_us=0)
 
@@ -116,6 +118,8 @@ class Ledger:
         self._dumps: dict[tuple[int, str], _Dump] = {}
         self._ranges: dict[tuple[int, int], _Range] = {}
         self._changed: set[tuple[int, str]] = set()
+        #: repairs that end with this entry; their ids
+        self.repaired: list[int] = []
         #: sources of which something else is asked now
         self._asked: set[int] = set()
         mentions = {(each.source_id, each.uuid): each for each in mentioned}
@@ -159,7 +163,9 @@ class Ledger:
             return None
         self._changed.add(name)
         self._asked.add(source_id)
-        if event.kind == "VERIFIED":
+        if event.kind in ("VERIFIED", "REPAIRED"):
+            if event.kind == "REPAIRED" and dump.state == DumpEnd.RUNNING:
+                self.repaired.append(dump.id)
             dump.state, dump.ended_at_us, dump.problem = DumpEnd.DONE, self._at_us, None
             return None
         if event.kind == "DUMPED":
@@ -167,8 +173,8 @@ class Ledger:
             dump.state, dump.ended_at_us, dump.problem = DumpEnd.DONE, self._at_us, None
             return ""
         dump.started_gsn = dump.started_gsn or event.gsn
-        if event.kind == "VERIFICATION_STARTED":
-            dump.cause = VERIFICATION  # where the database was built anew from the log
+        if event.kind in _PARTS_BEGIN:
+            dump.cause = _PARTS_BEGIN[event.kind]  # where the database was built anew from the log
             return None
         return missing_rows(dump.state, LOST.message) if dump.state == DumpEnd.LOST else None
 
@@ -179,7 +185,7 @@ class Ledger:
             if name[0] == source_id and dump.table_id == table_id and dump.state == DumpEnd.RUNNING:
                 problem = Problem("DUMP_SYNC_STOPPED", f"its table's sync failed: {stop.message}", True, self._at_us)
                 dump.state, dump.ended_at_us, dump.problem = DumpEnd.CANCELLED, self._at_us, asdict(problem)
-                missing = missing_rows(dump.state, problem.message) if dump.cause != VERIFICATION else missing
+                missing = missing_rows(dump.state, problem.message) if dump.cause not in OF_PARTS else missing
                 self._changed.add(name)
                 self._asked.add(source_id)
         return missing

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from controlplane_api import rereads
 from controlplane_api.documents import insert_into
-from controlplane_api.dump_lives import VERIFICATION, end_dumps, grow_dump_generation
+from controlplane_api.dump_lives import OF_PARTS, REPAIR, VERIFICATION, end_dumps, grow_dump_generation
 from controlplane_api.models import AnyRow, Dump, DumpRange, DumpStatus, Quarantine, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import DumpEnd, StartKind
 from controlplane_api.syncs import begin_anew
@@ -75,9 +75,12 @@ def record_plan(connection: Connection, source_id: int, dump: str, plan: DumpPla
         problem = Problem("DUMP_RUNWAY_SHORT", short, terminal=True, at_us=at_us)
         _failed(connection, source_id, found, DumpEnd.REFUSED, problem, at_us)
         return
-    if not plan.key and found.cause == VERIFICATION:  # no agent of ours plans one so
-        words = "Verifying a table: it has no key in whose order it could be read. Nothing was compared."
-        problem = Problem("VERIFICATION_IMPOSSIBLE", words, terminal=True, at_us=at_us)
+    if not plan.key and found.cause in OF_PARTS:  # no agent of ours plans one so
+        is_repair = found.cause == REPAIR
+        words = "Reading ranges of a table again" if is_repair else "Verifying a table"
+        words += ": it has no key in whose order it could be read. Nothing was compared or changed."
+        code = "REPAIR_IMPOSSIBLE" if is_repair else "VERIFICATION_IMPOSSIBLE"
+        problem = Problem(code, words, terminal=True, at_us=at_us)
         _failed(connection, source_id, found, DumpEnd.FAILED, problem, at_us)
         return
     if not plan.key:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 from controlplane_api import lost_state, rules, wanted_tables
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
-from controlplane_api.dump_lives import VERIFICATION
+from controlplane_api.dump_lives import OF_PARTS
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
 from controlplane_api.identity import standings
 from controlplane_api.models import (
@@ -406,7 +406,7 @@ _DUMP_GSN = (
         _RUNNING.table_id == Sync.table_id,
         _RUNNING.state == DumpEnd.RUNNING,
         _RUNNING.started_gsn > 0,
-        _RUNNING.cause != VERIFICATION,
+        _RUNNING.cause.not_in(OF_PARTS),
     )
     .scalar_subquery()
 )

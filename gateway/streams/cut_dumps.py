@@ -10,6 +10,7 @@ What a cut may say is checked against the registry and against what is pending, 
 - A dump ends (DUMPED) when the ledger has all its ranges. So the cuts before are committed first, then the ledger is
   asked. An end that comes too early would remove rows that were not read.
 - A verification begins and ends like a dump, by VERIFICATION_STARTED and VERIFIED; neither removes a row.
+- A repair by REPAIR_STARTED and REPAIRED; what that removes are rows of the ranges that were ordered.
 - A whole table's DUMPED and its chunk come together or not at all: alone, it would empty the table.
 """
 
@@ -17,7 +18,8 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from menura.landing import LandedChunk, LandedEvent, LandedFile
+from menura.change_batch import landed_column
+from menura.landing import LandedChunk, LandedEvent, LandedFile, LandedRepair
 from menura.naming import TableName
 from menura.v1.changes_pb2 import ChunkRef, CutEnd
 
@@ -32,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 DUMP_STARTED, DUMPED = "DUMP_STARTED", "DUMPED"
 VERIFICATION_STARTED, VERIFIED = "VERIFICATION_STARTED", "VERIFIED"
+REPAIR_STARTED, REPAIRED = "REPAIR_STARTED", "REPAIRED"
+_BEGINS = (DUMP_STARTED, VERIFICATION_STARTED, REPAIR_STARTED)
+_ENDS = (DUMPED, VERIFIED, REPAIRED)
 #: of one cut; more than can be pending
 MAX_REFS = 4096
 #: of a log entry, about, for each file and each chunk
@@ -81,7 +86,7 @@ class CutDumps:
         if len(end.chunks) > MAX_REFS:
             raise PayloadInvalid(DOING, f"{len(end.chunks)} chunks", data=NOTHING_LOST, source=str(self.key))
         of_dumps = [event for event in events if event.dump]
-        if any(event.kind in (DUMPED, VERIFIED) for event in of_dumps):
+        if any(event.kind in _ENDS for event in of_dumps):
             await settle()
         if of_dumps or any(not self._start_of(ref.dump) for ref in end.chunks):
             desired = await ask_registry(self.parts.registry.dumps, self.key)
@@ -125,9 +130,10 @@ class CutDumps:
         table = event.database, event.table
         if order is not None and (order.database, order.table) != table:
             raise self._at(table, PayloadInvalid(DOING, "an event of another table's dump", data=NOTHING_LOST))
-        if order is not None and order.verifies != (event.kind in (VERIFICATION_STARTED, VERIFIED)):
-            raise self._at(table, PayloadInvalid(DOING, "an event of a dump for a verification", data=NOTHING_LOST))
-        if event.kind in (DUMP_STARTED, VERIFICATION_STARTED):
+        if order is not None and event.kind not in _kinds_of(order):
+            found = f"{event.kind} of a dump, a verification or a repair that has no such event"
+            raise self._at(table, PayloadInvalid(DOING, found, data=NOTHING_LOST))
+        if event.kind in _BEGINS:
             if order is None or self._start_of(event.dump):
                 return False
             self._started[event.dump] = event.gsn
@@ -136,10 +142,13 @@ class CutDumps:
             return True
         if order is None:
             return False
-        started = order.started_gsn if order.verifies else event.removes_rows_before_gsn
+        if event.repaired is not None and not _is_ordered(event.repaired, order):
+            raise self._at(table, PayloadInvalid(DOING, "a repair of other ranges than its own", data=NOTHING_LOST))
+        removes_before = event.repaired.before_gsn if event.repaired is not None else event.removes_rows_before_gsn
+        started = order.started_gsn if order.verifies else removes_before
         if order.plan is None or order.remaining or not 0 < order.started_gsn == started:
             found = f"a dump that ends with {len(order.remaining)} ranges left, rows before"
-            found += f" {event.removes_rows_before_gsn} gone, begun at {order.started_gsn}"
+            found += f" {removes_before} gone, begun at {order.started_gsn}"
             self.parts.pending_chunks.begin_again(self.key)
             raise self._at(table, OutOfSequence(DOING, found, data=NOTHING_LOST))
         return True
@@ -170,3 +179,19 @@ class CutDumps:
     def _at(self, table: TableName, error: GatewayError) -> GatewayError:
         error.source, error.database, error.table = str(self.key), *table
         return error
+
+
+def _kinds_of(order: DumpDesired) -> tuple[str, str]:
+    """Of the events that begin it and end it."""
+    if order.verifies:
+        return VERIFICATION_STARTED, VERIFIED
+    return (REPAIR_STARTED, REPAIRED) if order.repairs else (DUMP_STARTED, DUMPED)
+
+
+def _is_ordered(repaired: LandedRepair, order: DumpDesired) -> bool:
+    """Whether it removes rows of the order's ranges, by the key of its plan, and of no others."""
+    if order.focus is None or order.plan is None or not order.plan.key:
+        return False
+    key = tuple(map(landed_column, order.plan.key))
+    wanted = [(each.above, each.up_to) for each in order.focus.ranges]
+    return repaired.key == key and [(each.above, each.up_to) for each in repaired.ranges] == wanted

@@ -16,6 +16,7 @@ from menura.bounds import (
     clean_int64,
     clean_text,
 )
+from menura.landed_digest import LandedFocus
 from menura.landing import LandedChunk
 from menura.v1.config_pb2 import TableName
 from menura.v1.snapshot_pb2 import (
@@ -66,21 +67,21 @@ def desired_dumps(desired: DumpsDesired, next_chunk: Callable[[DumpDesired], int
     )
 
 
-def dump_planned(plan: DumpPlan) -> DumpPlanned:
-    """Its ranges follow each other from the key's beginning without a hole: nothing of the table is left out."""
+def dump_planned(plan: DumpPlan, order: DumpDesired) -> DumpPlanned:
+    """Its ranges follow each other from the key's beginning without a hole: nothing of the table is left out.
+
+    Those of a repair are its order's.
+    """
     if len(plan.key) > MAX_KEY_COLUMNS or len(plan.ranges) > MAX_RANGES or bool(plan.key) != bool(plan.ranges):
         raise _invalid("a dump's plan", f"a key of {len(plan.key)} columns and {len(plan.ranges)} ranges")
     if any(not 0 < len(column) <= MAX_NAME_CHARS for column in plan.key):
         raise _invalid("a dump's plan", "a column of the key with an impossible name")
     if len({part.number for part in plan.ranges}) != len(plan.ranges):
         raise _invalid("a dump's plan", "two ranges of one number")
-    before = ""
-    for place, part in enumerate(plan.ranges):
-        if part.lower != before or (not part.upper and place < len(plan.ranges) - 1):
-            raise _invalid("a dump's plan", f"a hole before range {part.number}, or a range after the last")
-        before = _bound(part.upper)
-    if before:
-        raise _invalid("a dump's plan", "no range for the keys behind the last one")
+    if order.focus is not None and order.repairs:
+        _check_repair(plan, order.focus)
+    else:
+        _check_whole(plan)
     return DumpPlanned(
         key=tuple(clean_text(column, MAX_NAME_CHARS) for column in plan.key),
         ranges=tuple(KeyRange(part.number, part.lower, part.upper) for part in plan.ranges),
@@ -92,6 +93,23 @@ def dump_planned(plan: DumpPlan) -> DumpPlanned:
         least_key=_finite(plan.least_key) if plan.HasField("least_key") else None,
         greatest_key=_finite(plan.greatest_key) if plan.HasField("greatest_key") else None,
     )
+
+
+def _check_repair(plan: DumpPlan, focus: LandedFocus) -> None:
+    if [(bool(_bound(part.lower)), bool(_bound(part.upper))) for part in plan.ranges] != [
+        (bool(each.above), bool(each.up_to)) for each in focus.ranges
+    ]:
+        raise _invalid("a repair's plan", f"{len(plan.ranges)} ranges, which are not the {len(focus.ranges)} ordered")
+
+
+def _check_whole(plan: DumpPlan) -> None:
+    before = ""
+    for place, part in enumerate(plan.ranges):
+        if part.lower != before or (not part.upper and place < len(plan.ranges) - 1):
+            raise _invalid("a dump's plan", f"a hole before range {part.number}, or a range after the last")
+        before = _bound(part.upper)
+    if before:
+        raise _invalid("a dump's plan", "no range for the keys behind the last one")
 
 
 def dump_seen(status: DumpStatus) -> DumpSeen:
@@ -140,6 +158,7 @@ def landed_chunk(end: ChunkEnd, order: DumpDesired) -> LandedChunk:
         read_us=end.read_us,
         position=clean_text(end.position),
         digest=landed_digest(end.digest, end.row_count, order.focus) if order.verifies else None,
+        repairs=order.repairs,
     )
 
 

@@ -227,13 +227,13 @@ class Dumps:
         order = self._chunks.order(message.dump)
         if order is None or order.plan is not None:
             return
-        plan = dump_planned(message)
+        plan = dump_planned(message, order)
         await ask_registry(self.parts.registry.record_dump_plan, self.key, message.dump, plan, now_us())
         await self._send_desired()
         order = self._chunks.order(message.dump)
         if order is None or order.plan is not None:
             return
-        if not plan.key:
+        if not plan.key and not order.repairs:
             self._chunks.read_whole(message.dump)
             return
         changed = DumpPlanChanged(

@@ -36,7 +36,11 @@ def landed_digest(digest: Digest, rows: int, focus: LandedFocus | None = None) -
     if not digest.bits and not digest.key:
         raise _invalid("ranges of no key")
     within = landed_focus(digest.within) if digest.HasField("within") else None
-    if within != focus or digest.bits > WHOLE_HASH_BITS or (within is not None and not digest.bits):
+    if (
+        within != (focus.asked if focus is not None else None)
+        or digest.bits > WHOLE_HASH_BITS
+        or (within is not None and not digest.bits)
+    ):
         raise _invalid("leaves of other rows than were asked for")
     leaves = tuple(
         LandedLeaf(tuple(leaf.upper), leaf.rows, leaf.first_sum, leaf.second_sum, leaf.key, tuple(leaf.columns))
@@ -47,7 +51,7 @@ def landed_digest(digest: Digest, rows: int, focus: LandedFocus | None = None) -
         _check_buckets(leaves)
     else:
         _check_ranges(leaves, len(digest.key))
-    return LandedDigest(columns, tuple(digest.key), leaves, digest.bits, within)
+    return LandedDigest(columns, tuple(digest.key), leaves, digest.bits, focus)
 
 
 def landed_focus(focus: Focus) -> LandedFocus:

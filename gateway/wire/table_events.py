@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_TEXT_CHARS, clean_text
 from menura.change_batch import MAX_EVENTS_BYTES, MAX_STATEMENT_BYTES, MAX_TABLE_COLUMNS
-from menura.landing import LandedColumn, LandedEvent, LandedForeignKey
+from menura.landing import KeyNumbers, LandedColumn, LandedEvent, LandedForeignKey, LandedRepair
 from menura.naming import TableName
 from menura.row_versions import ROW_END_FORMATS
 from menura.text_comparison import TextComparison
@@ -57,7 +57,10 @@ def landed_events(end: CutEnd, tables: Collection[TableName], after_gsn: int) ->
     return tuple(events)
 
 
-_OF_DUMPS = (TableEvent.DUMP_STARTED, TableEvent.DUMPED, TableEvent.VERIFICATION_STARTED, TableEvent.VERIFIED)
+_OF_DUMPS = (
+    TableEvent.DUMP_STARTED, TableEvent.DUMPED, TableEvent.VERIFICATION_STARTED, TableEvent.VERIFIED,
+    TableEvent.REPAIR_STARTED, TableEvent.REPAIRED,
+)  # fmt: skip
 
 
 def _landed_event(table: TableName, event: TableEvent) -> LandedEvent:
@@ -93,6 +96,7 @@ def _landed_event(table: TableName, event: TableEvent) -> LandedEvent:
         unchecked_from_gsn=event.unchecked_from_gsn,
         gap_from=clean_text(event.gap_from),
         gap_to=clean_text(event.gap_to),
+        repaired=_landed_repair(table, event) if event.HasField("repaired") else None,
     )
 
 
@@ -101,6 +105,8 @@ def _check_dump(table: TableName, event: TableEvent) -> None:
         raise _invalid(table, "a dump's event without a dump, or another one with a dump")
     if not _DUMP.fullmatch(event.dump):
         raise _invalid(table, "a dump that is no UUID")
+    if event.HasField("repaired") != (event.kind == TableEvent.REPAIRED):
+        raise _invalid(table, "a repair's end without its ranges, or another event with some")
     if event.kind == TableEvent.DUMPED:
         if event.removes_rows == bool(event.removes_rows_before_gsn):
             raise _invalid(table, "a dump's end that removes all rows and some, or none")
@@ -108,6 +114,17 @@ def _check_dump(table: TableName, event: TableEvent) -> None:
             raise _invalid(table, "a dump's end that removes rows after it")
     elif event.removes_rows_before_gsn or (event.dump and event.removes_rows):
         raise _invalid(table, "rows removed by an event that removes none")
+
+
+def _landed_repair(table: TableName, event: TableEvent) -> LandedRepair:
+    """That its ranges are those of its order is checked where that is known (`cut_dumps`)."""
+    said = event.repaired
+    if len(said.key) > MAX_KEY_COLUMNS or not 0 < said.before_gsn < event.gsn:
+        raise _invalid(table, "a repair's end that removes rows after it, or of a key that can't be")
+    if any(not 0 < len(name) <= MAX_NAME_CHARS or "\0" in name for name in said.key):
+        raise _invalid(table, "a repair's key with an impossible name")
+    ranges = tuple(KeyNumbers(tuple(each.above), tuple(each.up_to)) for each in said.ranges)
+    return LandedRepair(said.before_gsn, tuple(said.key), ranges)
 
 
 def _check_unlogged(table: TableName, event: TableEvent) -> None:

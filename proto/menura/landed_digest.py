@@ -32,15 +32,27 @@ class LandedRange:
     upper: str
     above: tuple[int, ...]
     up_to: tuple[int, ...]
+    #: that the source had there when the focus was made
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LandedFocus:
-    """See menura.v1.Focus."""
+    """See menura.v1.Focus; what stands below `buckets` does not travel to the agent."""
 
     ranges: tuple[LandedRange, ...] = ()
     bits: int = 0
     buckets: tuple[int, ...] = ()
+    #: when the source was read of which all rows but those of `ranges` were equal; 0: that is not known of them
+    rest_equal_at_us: int = 0
+    #: of a verification: the repair that has read all of these rows again
+    repaired_by: str = ""
+
+    @property
+    def asked(self) -> "LandedFocus":
+        """What travels."""
+        ranges = tuple(LandedRange(each.lower, each.upper, each.above, each.up_to) for each in self.ranges)
+        return LandedFocus(ranges, self.bits, self.buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,10 @@ def decode_digest(facts: Mapping[str, Any]) -> LandedDigest:
 def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
     """From its `asdict`; raises KeyError or TypeError for another document."""
     ranges = tuple(
-        LandedRange(str(each["lower"]), str(each["upper"]), tuple(each["above"]), tuple(each["up_to"]))
+        LandedRange(
+            str(each["lower"]), str(each["upper"]), tuple(each["above"]), tuple(each["up_to"]), int(each.get("rows", 0))
+        )
         for each in facts["ranges"]
     )
-    return LandedFocus(ranges, int(facts["bits"]), tuple(facts["buckets"]))
+    rest_equal_at_us, repaired_by = int(facts.get("rest_equal_at_us", 0)), str(facts.get("repaired_by", ""))
+    return LandedFocus(ranges, int(facts["bits"]), tuple(facts["buckets"]), rest_equal_at_us, repaired_by)

@@ -14,14 +14,14 @@ committed cut once, whole and in order, and never lists a folder. Who begins whe
 behind the newest horizon. Paths in an entry are relative to LANDING; where
 one file of a table was not enough for a cut, further ones end in `-1`, `-2`, ...
 
-landing.json is `{"format": 11, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
+landing.json is `{"format": 12, "landing": "5b0c..."}`: 128 random bits in hex, made when a gateway first opens the
 landing. Numbers of entries, cuts and rows count within one landing alone. Whoever keeps any of them keeps the identity
 too, and refuses another landing's. Its `format` says where the landing's entries lie, for as long as it is there: entry
 N in the folder N // 1000 of `log`; up to format 8, and without landing.json, in `log` itself.
 
-An entry, format 11 (times in microseconds since the epoch, UTC)::
+An entry, format 12 (times in microseconds since the epoch, UTC)::
 
-    {"format": 11, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
+    {"format": 12, "entry": 7, "landing": "5b0c...", "gateway": "gw-1", "committed_at_us": 1700000000000000,
      "fences": [{"tenant": "acme", "source": "crm", "epoch": 4}], "cuts": [
       {"tenant": "acme", "source": "shop", "epoch": 3, "cut": 41, "generation": 5,
        "flavor": "mysql",
@@ -38,11 +38,11 @@ An entry, format 11 (times in microseconds since the epoch, UTC)::
                                 "renamed_from": "", "earlier_rows": "null", "earlier_text": ""}],
                    "new_name": [], "dump": "", "removes_rows_before_gsn": 0, "unlogged_changes": "", "reread": false,
                    "most_rereads_per_hour": 0, "foreign_keys": [], "unchecked_from_gsn": 0,
-                   "gap_from": "", "gap_to": ""}],
+                   "gap_from": "", "gap_to": "", "repaired": null}],
        "chunks": [{"database": "shop", "table": "orders", "dump": "0f8e...", "chunk": 12, "gsn": 871, "range": 2,
                    "lower": "[\\"500\\"]", "upper": "[\\"900\\"]", "last_of_range": false, "rows": 400,
                    "source_bytes": 51200, "read_at_us": 1699999999000000, "read_us": 930000,
-                   "position": "3E11...:1-75", "digest": null}],
+                   "position": "3E11...:1-75", "digest": null, "repairs": false}],
        "last_gsn": 900, "last_transaction_id": 77, "transaction_count": 3,
        "first_commit_timestamp_us": 1699999999000000, "last_commit_timestamp_us": 1699999999900000,
        "files": [{"database": "shop", "table": "orders", "schema_id": "00ff...", "path": "data/acme/shop/...",
@@ -61,6 +61,10 @@ gateway does not know it: who has not applied that cut lacks rows of the table.
 A chunk of a verification has no file, and a `digest` of what its rows were, as in menura.v1.Digest:
 `{"columns": [["id", "l"], ["name", "u"]], "key": ["id"], "leaves": [{"upper": [700], "rows": 200, "first_sum": -9,
 "second_sum": 8, "key": "", "columns": []}, {"upper": [], ...}], "bits": 0, "within": null}`; it changes no row.
+A chunk that `repairs` is of ranges that are read again alone: its rows stand over all that the table has up to `gsn`.
+The event REPAIRED has `repaired`, as menura.v1.RepairedRanges: `{"before_gsn": 860, "key": ["id"], "ranges":
+[{"above": [500], "up_to": [900]}]}`.
+Format 11 has neither `repairs` nor `repaired`.
 Format 10 has digests of ranges alone, without `bits`, `within`, leaves without `key` and `columns`, and starts without
 `gsn`.
 Format 9 has no `digest`.
@@ -90,8 +94,8 @@ from menura.naming import TableName, path_segment
 from menura.stores.address import absolute
 from menura.text_comparison import UNKNOWN_COMPARISON, TextComparison
 
-FORMAT = 11
-READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+FORMAT = 12
+READABLE_FORMATS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
 #: from this format of landing.json on, entries lie in folders
 FOLDERS_FORMAT = 9
 ENTRIES_PER_FOLDER = 1_000
@@ -174,6 +178,24 @@ class LandedForeignKey:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyNumbers:
+    """See menura.v1.KeyRange."""
+
+    above: tuple[int, ...]
+    up_to: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LandedRepair:
+    """Rows that do not exist any more; see menura.v1.RepairedRanges."""
+
+    before_gsn: int
+    #: landed names
+    key: tuple[str, ...]
+    ranges: tuple[KeyNumbers, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LandedEvent:
     database: str
     table: str
@@ -188,7 +210,7 @@ class LandedEvent:
     columns: tuple[LandedColumn, ...] = ()
     #: (database, table), of a RENAMED one
     new_name: tuple[str, ...] = ()
-    #: of DUMP_STARTED and DUMPED
+    #: of events that begin or end a dump, a verification or a repair
     dump: str = ""
     #: rows with a lower number do not exist any more
     removes_rows_before_gsn: int = 0
@@ -204,6 +226,8 @@ class LandedEvent:
     #: of LOG_GAP: up to where the table was read, and from where it goes on; cut off where they are long
     gap_from: str = ""
     gap_to: str = ""
+    #: of REPAIRED
+    repaired: LandedRepair | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +251,8 @@ class LandedChunk:
     position: str
     #: of a verification: the chunk brings no rows
     digest: LandedDigest | None = None
+    #: its rows stand over all that the table has up to `gsn`
+    repairs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,8 +487,14 @@ def decode_event(facts: dict[str, Any]) -> LandedEvent:
         "columns": tuple(LandedColumn(**column) for column in facts["columns"]),
         "new_name": tuple(str(part) for part in facts["new_name"]),
         "foreign_keys": tuple(map(decode_foreign_key, facts.get("foreign_keys", ()))),
+        "repaired": _repair(facts["repaired"]) if facts.get("repaired") is not None else None,
     }
     return LandedEvent(**{**facts, **nested})
+
+
+def _repair(facts: Mapping[str, Any]) -> LandedRepair:
+    ranges = tuple(KeyNumbers(tuple(each["above"]), tuple(each["up_to"])) for each in facts["ranges"])
+    return LandedRepair(int(facts["before_gsn"]), tuple(map(str, facts["key"])), ranges)
 
 
 def decode_foreign_key(facts: dict[str, Any]) -> LandedForeignKey:

@@ -343,7 +343,7 @@ def _chunk_facts(cut: LandedCut, chunk: LandedChunk) -> ChunkFacts:
     """Right after an event DUMPED that removes all rows, a chunk is the whole table."""
     ended = {(event.dump, event.gsn + 1) for event in cut.events if event.dump and event.removes_rows}
     is_whole = (chunk.dump, chunk.gsn) in ended
-    return ChunkFacts(chunk.range, chunk.gsn, chunk.read_at_us, chunk.position, is_whole)
+    return ChunkFacts(chunk.range, chunk.gsn, chunk.read_at_us, chunk.position, is_whole, chunk.repairs)
 
 
 def _file_facts(file: LandedFile, cut: LandedCut, chunk: ChunkFacts | None) -> Row:

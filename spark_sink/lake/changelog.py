@@ -5,7 +5,8 @@ Comes in: the table's `Stage`s. Goes out: one append, which carries Delta's `txn
 leaves them out by statistics. Columns are only ever added here; a renamed column is one more, and the old one keeps the
 rows from before. Whoever replays the rows by `_gsn` gets the current state: insert, update_postimage and snapshot put a
 row, delete and update_preimage take one away, truncate takes all. Of one number a snapshot comes last, since it shows
-what is up to that number; an event DUMPED (`records`) takes away what then still has a number below the dump's first.
+what is up to that number; an event DUMPED (`records`) takes away what then still has a number below the dump's first,
+an event REPAIRED the same in its ranges of the key.
 
 Where a column comes under a name with a type that the one so far can't take (an ALTER changed its type, or the column
 is another), the older values move to a column NAME~1 (NAME~2, ...), which no column of the source can be called: the

@@ -21,7 +21,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from menura.change_batch import GSN
 
-from spark_sink.lake.delta_table import WRITER, dump_began_gsn, dump_is_open, quoted, read_progress
+from spark_sink.lake.delta_table import WRITER, open_dump_gsn, quoted, read_progress
 from spark_sink.work import TableId
 
 PROPERTY = "menura.changelog"
@@ -126,8 +126,9 @@ def shorten(
     # Only what was there at this turn's beginning counts, also where no version is kept.
     readable_gsn = kept.before(now_us - keep_hours * HOUR_US)
     most_gsn = min(merged, readable_gsn)
-    if dump_is_open(current, changelog, table.application):
-        most_gsn = min(most_gsn, dump_began_gsn(current, table.application) - 1)
+    open_gsn = open_dump_gsn(current, changelog, table.application)
+    if open_gsn is not None:
+        most_gsn = min(most_gsn, open_gsn - 1)
     files = _files(changelog)
     wanted_gsn = max(
         kept.before(now_us - keep.hours * HOUR_US) if keep.hours else 0,

@@ -5,7 +5,7 @@ an append of rows whose keys the table lacks, and a MERGE of the rest where ther
 step's transactions. A chunk holds what its rows were at a moment after all changes up to its number G. So, of each row:
 
 * its key has no change above G: the row is put, but where the table has it from the stream or a chunk since the dump
-  began, and whole: then it is this very row;
+  began, and whole: then it is this very row. A repair's row is always put: nothing says how the table's came to differ;
 * it has: those changes decide, and the current state already shows them. Only where one of them lacks values is the
   row the base that they belong on (`chunk_replay`).
 
@@ -14,12 +14,13 @@ read above G and the current state within the piece's keys, of both the key and 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from menura.bounds import MAX_NUMBER
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN
 
 from spark_sink.errors import ChunkTooLate
@@ -71,6 +72,8 @@ def merge_chunks(
     match = match_columns(held, segment.layout.key)
     merger = _Merger(current, match, LoggedChanges(changelog, segment.layout, held, end_gsn), began_gsn)
     waiting: pa.Table | None = None
+    if any(part.file.chunk is not None and part.file.chunk.repairs for part in segment.parts):
+        merger = replace(merger, began_gsn=MAX_NUMBER)
     for piece in _pieces(table, segment, held):
         if waiting is not None:
             merger.merge(waiting, transactions[:1])  # enough for another writer of the same to fail

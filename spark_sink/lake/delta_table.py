@@ -194,14 +194,16 @@ def _limit_statistics(table: DeltaTable, schema: pa.Schema) -> None:
         table.alter.set_table_properties({STATISTICS_PROPERTY: names}, raise_if_not_exists=False)
 
 
-def remove_below(table: DeltaTable, gsn: int, transactions: Transactions) -> None:
-    """Take rows with a lower number away; always commits, for its transactions' sake."""
+def remove_below(table: DeltaTable, gsn: int, transactions: Transactions, keys: str = "TRUE") -> None:
+    """Take rows with a lower number away that fulfil the SQL `keys`; always commits, for its transactions' sake."""
     lowest = pa.table(table.get_add_actions(flatten=True))
     known = f"min.{GSN}" in lowest.column_names and lowest[f"min.{GSN}"].null_count == 0
     version = table.version()
     if not known or pc.any(pc.less(lowest[f"min.{GSN}"], gsn)).as_py():
         table.delete(
-            f"{quoted(GSN)} < {gsn}", writer_properties=WRITER, commit_properties=commit_properties(*transactions)
+            f"{quoted(GSN)} < {gsn} AND ({keys})",
+            writer_properties=WRITER,
+            commit_properties=commit_properties(*transactions),
         )
     if table.version() == version:
         commit_nothing(table, transactions)
@@ -286,14 +288,30 @@ def dump_end_transaction(application: str, gsn: int) -> tuple[str, int]:
     return f"{application}/dump/end", gsn
 
 
-def dump_is_open(current: DeltaTable, changelog: DeltaTable, application: str) -> bool:
-    """Whether the table's last dump has not ended; also one whose end an earlier version has applied.
+def repair_transaction(application: str, gsn: int) -> tuple[str, int]:
+    """What a commit carries where a repair begins."""
+    return f"{application}/repair", gsn
 
-    One that began before there was a table is known by its first chunk.
+
+def repair_end_transaction(application: str, gsn: int) -> tuple[str, int]:
+    """What a commit carries where a repair ends."""
+    return f"{application}/repair/end", gsn
+
+
+def open_dump_gsn(current: DeltaTable, changelog: DeltaTable, application: str) -> int | None:
+    """The number at which the table's last dump or repair began, if that has not ended; None: both have.
+
+    Of a dump also where an earlier version has applied its end. One that began before there was a table is known by its
+    first chunk, and by the number 0. A repair that was cancelled is over with the next one's end, or a dump's.
     """
     ended_gsn = current.transaction_version(f"{application}/dump/end") or 0
+    repair_gsn = current.transaction_version(f"{application}/repair") or 0
     has_chunks = changelog.transaction_version(_chunk_application(application)) is not None
-    return dump_began_gsn(current, application) > ended_gsn or (has_chunks and not ended_gsn)
+    began_gsn = dump_began_gsn(current, application)
+    if began_gsn > ended_gsn or (has_chunks and not ended_gsn and not repair_gsn):
+        return began_gsn
+    is_repaired = repair_gsn <= max(ended_gsn, current.transaction_version(f"{application}/repair/end") or 0)
+    return None if is_repaired else repair_gsn
 
 
 def _chunk_application(application: str) -> str:

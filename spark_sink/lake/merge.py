@@ -6,12 +6,15 @@ which all is done, and {TENANT/SOURCE/chunks: cut} where it says more of chunks;
 below.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE
+from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE, source_column
+from menura.landing import LandedRepair
+from menura.naming import lake_column
 
 from spark_sink.lake.chunk_merge import merge_chunks
 from spark_sink.lake.current_rows import copies_held, match_columns, merge_effect, read_rows, unknown_texts
@@ -30,11 +33,14 @@ from spark_sink.lake.delta_table import (
     progress_transactions,
     read_layout,
     remove_below,
+    repair_end_transaction,
+    repair_transaction,
     schema_of,
     write_layout,
 )
 from spark_sink.lake.derived_rows import FollowedRange
 from spark_sink.lake.key_bounds import key_bounds
+from spark_sink.lake.leaves import Incomparable, range_condition
 from spark_sink.lake.logged_changes import LoggedChanges
 from spark_sink.lake.net_effect import (
     DELETED,
@@ -54,10 +60,14 @@ from spark_sink.lake.steps import ChunkStep, EventStep, Segment, Step, fit_curre
 from spark_sink.landed.lake_schema import grown
 from spark_sink.work import TableId
 
+logger = logging.getLogger("menura.sink")
+
 #: the kind of an event that begins a dump
 DUMP_STARTED = "DUMP_STARTED"
 #: and of one that ends it
 DUMPED = "DUMPED"
+#: the same of a repair
+REPAIR_STARTED, REPAIRED = "REPAIR_STARTED", "REPAIRED"
 
 #: writes a segment's rows into the table and commits the transactions; the second is up to where it is merged
 MergeRows = Callable[[DeltaTable, Segment, int, Transactions], None]
@@ -124,6 +134,10 @@ def _apply_event(
         transactions = [dump_transaction(table.application, event.gsn), *transactions]
     elif event.kind == DUMPED:
         transactions = [dump_end_transaction(table.application, event.gsn), *transactions]
+    elif event.kind == REPAIR_STARTED:
+        transactions = [repair_transaction(table.application, event.gsn), *transactions]
+    elif event.kind == REPAIRED:
+        transactions = [repair_end_transaction(table.application, event.gsn), *transactions]
     if current is None:
         if definition is None:
             return None
@@ -137,9 +151,22 @@ def _apply_event(
         change_schema(current, definition, transactions)
     elif event.removes_rows_before_gsn:
         remove_below(current, event.removes_rows_before_gsn, transactions)
+    elif event.repaired is not None:
+        remove_below(current, event.repaired.before_gsn, transactions, _repaired_keys(current, event.repaired))
     else:
         commit_nothing(current, transactions)
     return current
+
+
+def _repaired_keys(current: DeltaTable, repaired: LandedRepair) -> str:
+    """SQL for the keys of its ranges. None at all where the lake no longer has such a key: what differs then stays so,
+    and the verification that follows a repair tells it."""
+    key = [lake_column(source_column(name)) for name in repaired.key]
+    try:
+        return range_condition(key, [(each.above, each.up_to) for each in repaired.ranges], schema_of(current))
+    except Incomparable as why:
+        logger.warning("repair takes no row away: table=%s because=%s", current.table_uri, why)
+        return "FALSE"
 
 
 def prepare_current(current: DeltaTable | None, folder: str, segment: Segment) -> DeltaTable:

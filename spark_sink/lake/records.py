@@ -109,6 +109,7 @@ EVENTS_SCHEMA = pa.schema(
         ("unchecked_from_gsn", pa.int64()),
         ("gap_from", pa.string()),
         ("gap_to", pa.string()),
+        ("repaired", pa.string()),
     ]
 )
 ERRORS_SCHEMA = pa.schema(
@@ -442,6 +443,7 @@ def _event_row(seen: EventSeen) -> dict[str, Any]:
         "unchecked_from_gsn": event.unchecked_from_gsn or None,
         "gap_from": event.gap_from or None,
         "gap_to": event.gap_to or None,
+        "repaired": json.dumps(asdict(event.repaired)) if event.repaired is not None else None,
     }
 
 

@@ -175,15 +175,18 @@ class DumpLedger:
         dump = self.dumps[event.dump]
         assert not dump.is_over or dump.cancelled or dump.failed
         self.generation += 1
-        if event.kind in (Event.DUMP_STARTED, Event.VERIFICATION_STARTED):
+        if event.kind in (Event.DUMP_STARTED, Event.VERIFICATION_STARTED, Event.REPAIR_STARTED):
             assert not dump.started_gsn
             dump.started_gsn = event.gsn
             return
         assert not dump.remaining
         dump.dumped_cut, dump.dumped = end.cut, event
         assert (event.kind == Event.VERIFIED) == dump.verifies
+        assert (event.kind == Event.REPAIRED) == event.HasField("repaired") == (not dump.verifies and bool(dump.focus))
         if dump.verifies:
             assert not event.removes_rows and not event.removes_rows_before_gsn
+        elif event.HasField("repaired"):
+            assert event.repaired.before_gsn == dump.started_gsn > 0
         elif event.removes_rows:
             assert any(chunk.dump == event.dump and chunk.cut == end.cut for chunk in self.chunks), "rows are missing"
         else:

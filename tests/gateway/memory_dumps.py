@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import replace
 
+from menura.landed_digest import LandedFocus
 from menura.landing import LandedCut
 
 from gateway.registry import DumpDesired, DumpPlanned, DumpsDesired, KeyRange, Problem, SourceKey
@@ -18,10 +19,12 @@ class MemoryDumps:
     def desired(self, key: SourceKey) -> DumpsDesired:
         return self.wanted.get(key, DumpsDesired(0, ()))
 
-    def want(self, key: SourceKey, database: str, table: str, *, verifies: bool = False) -> str:
-        """A new dump of the table, or a verification; its UUID."""
+    def want(
+        self, key: SourceKey, database: str, table: str, *, verifies: bool = False, focus: LandedFocus | None = None
+    ) -> str:
+        """A new dump of the table, a verification or a repair; its UUID."""
         facts = (0, False, 0, 0, 0, 0, None, (), 1)
-        order = DumpDesired(str(uuid.uuid4()), database, table, *facts, verifies=verifies)
+        order = DumpDesired(str(uuid.uuid4()), database, table, *facts, verifies=verifies, focus=focus)
         self._set(key, (*self.desired(key).dumps, order))
         return order.dump
 
@@ -62,9 +65,9 @@ class MemoryDumps:
             order = self._find(key, event.dump)
             if order is None:
                 continue
-            if event.kind in ("DUMP_STARTED", "VERIFICATION_STARTED"):
+            if event.kind in ("DUMP_STARTED", "VERIFICATION_STARTED", "REPAIR_STARTED"):
                 self._replace(key, event.dump, started_gsn=order.started_gsn or event.gsn)
-            elif event.kind in ("DUMPED", "VERIFIED"):
+            elif event.kind in ("DUMPED", "VERIFIED", "REPAIRED"):
                 assert not order.remaining
                 self.done.append(event.dump)
                 self.end(key, event.dump)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from menura.horizon import Horizon
 from menura.instants import now_us
+from menura.landed_digest import LandedFocus
 from menura.landing import LogEntry
 from menura.naming import TableName
 from menura.source_configuration import digest_of
@@ -92,10 +93,12 @@ class MemoryRegistry:
         self.wanted[key] = SourceDesired(source, generation, wanted)
         return generation
 
-    def want_dump(self, tenant: str, source: str, table: str, *, verifies: bool = False) -> str:
-        """A new dump of the table, or a verification; its UUID."""
+    def want_dump(
+        self, tenant: str, source: str, table: str, *, verifies: bool = False, focus: LandedFocus | None = None
+    ) -> str:
+        """A new dump of the table, a verification or a repair; its UUID."""
         with self.lock:
-            return self.ledger.want(SourceKey(tenant, source), "shop", table, verifies=verifies)
+            return self.ledger.want(SourceKey(tenant, source), "shop", table, verifies=verifies, focus=focus)
 
     def cancel_dump(self, tenant: str, source: str, dump: str) -> None:
         with self.lock:

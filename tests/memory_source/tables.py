@@ -132,6 +132,10 @@ class MemoryReader:
         found, _ = self._copy(table)
         return all(column.arrow_format in INTEGERS for column in found.columns if column.name in key)
 
+    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
+        found, _ = self._copy(table)
+        return _bound(dict(zip(found.key, numbers, strict=True)), found.key)
+
     def above(self, table: Table) -> frozenset[Table]:
         del table
         return frozenset()

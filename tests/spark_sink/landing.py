@@ -24,6 +24,7 @@ from menura.landing import (
     LandedFile,
     LandedForeignKey,
     LandedPosition,
+    LandedRepair,
     LandedStart,
     LandingIdentity,
     LogEntry,
@@ -111,6 +112,7 @@ class Event:
     unlogged_changes: str = ""
     #: how many rows just before it nobody has checked
     unchecked_rows: int = 0
+    repaired: LandedRepair | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Chunk:
     gsn: int | None = None
     range: int = 0
     dump: str = "dump-1"
+    repairs: bool = False
 
 
 @dataclass(frozen=True)
@@ -331,7 +334,7 @@ class Writer:
     def _chunk(self, chunk: Chunk, gsn: int) -> LandedChunk:
         table, rows = chunk.table, len(chunk.rows)
         facts = (next(self.chunks), gsn, chunk.range, "", "", False, rows, rows, COMMIT_US + 7, 1, "gtid:read")
-        return LandedChunk(table.database, table.name, chunk.dump, *facts)
+        return LandedChunk(table.database, table.name, chunk.dump, *facts, repairs=chunk.repairs)
 
     def _chunk_files(self, chunk: Chunk, landed: LandedChunk, tenant: str, source: str) -> Iterator[LandedFile]:
         if not chunk.rows:
@@ -397,6 +400,7 @@ def _landed_event(event: Event, gsn: int, cut: int) -> LandedEvent:
         unlogged_changes=event.unlogged_changes,
         foreign_keys=event.foreign_keys,
         unchecked_from_gsn=gsn - event.unchecked_rows if event.unchecked_rows else 0,
+        repaired=event.repaired,
     )
 
 

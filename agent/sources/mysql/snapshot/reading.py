@@ -28,7 +28,7 @@ from agent.sources.mysql.snapshot.load import LoadReader, load_reader
 from agent.sources.mysql.snapshot.planning import plan_message
 from agent.sources.mysql.snapshot.ranges import MOST_RANGES
 from agent.sources.mysql.snapshot.results import RowsPlan, RowsReading, plan_for, read_rows
-from agent.sources.mysql.snapshot.statements import bound_of, chunk_statement, unchunked_statement
+from agent.sources.mysql.snapshot.statements import as_json, bound_of, chunk_statement, unchunked_statement
 from agent.sources.mysql.snapshot.transactional import is_versioned
 from agent.sources.mysql.types import INTEGER_KINDS
 from agent.table_positions import Table
@@ -127,6 +127,11 @@ class MysqlTableReader:
         if prepared is None or prepared.key is None or prepared.key.names != key:
             return False
         return all(one.type.kind in INTEGER_KINDS and not one.descending for one in prepared.key.columns)
+
+    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
+        prepared = self._prepared[table]
+        assert prepared.key is not None
+        return signed(as_json(prepared.key, tuple(map(str, numbers))), prepared.order)
 
     def above(self, table: Table) -> frozenset[Table]:
         if self._access.facts.logs_cascades:

@@ -50,6 +50,7 @@ from agent.sources.postgresql.snapshot.statements import (
     lock_statement,
     whole_statement,
     with_operators_of,
+    write_bound,
 )
 from agent.table_positions import Table
 
@@ -182,6 +183,13 @@ class PostgresqlTableReader:
         if prepared is None or prepared.definition.table != table or prepared.key is None:
             return False
         return prepared.key.names == key and all(one.type_oid in INTEGER_TYPES for one in prepared.key.columns)
+
+    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
+        prepared = self._prepared
+        assert prepared is not None
+        assert prepared.key is not None
+        assert prepared.definition.table == table
+        return write_bound(prepared.key, tuple(map(str, numbers)))
 
     def above(self, table: Table) -> frozenset[Table]:
         """What foreign keys do is logged."""

@@ -1,0 +1,44 @@
+"""A repair: ranges of a table's key that are read again, as chunks of a dump that has no other ranges.
+
+Comes in: a dump's order with a focus, and the plan that the source's `TableReader` would read the whole table by. Goes
+out: the plan with the focus's ranges alone, and at the end which rows no chunk has brought again. Chunks, watermarks,
+throttle and ledger are those of any dump, and so is what a kill leaves: ranges that are not committed are read again.
+
+A range is given by numbers, since leaves of a verification are; the reader writes them as bounds of the key's present
+order. Whatever integers the key has now, a range of them that is read whole, and of which the rest is taken away,
+equals the source's; so a key that has changed since makes a repair useless at worst.
+"""
+
+from collections.abc import Callable
+
+from menura.change_batch import landed_column
+from menura.v1 import changes_pb2, snapshot_pb2
+
+#: bound of a key's numbers, in its order
+WriteBound = Callable[[tuple[int, ...]], str]
+
+
+class Unrepairable(Exception):
+    """Why ranges of the table can't be read by themselves."""
+
+
+def restrict(plan: snapshot_pb2.DumpPlan, focus: snapshot_pb2.Focus, bound: WriteBound) -> None:
+    """The plan of these ranges; its key is of integers. Raises `Unrepairable`."""
+    lengths = {len(numbers) for each in focus.ranges for numbers in (each.above, each.up_to) if numbers}
+    if not focus.ranges:
+        raise Unrepairable("its order has no ranges")
+    if not lengths <= {len(plan.key)}:
+        raise Unrepairable(f"its key has {len(plan.key)} columns now, and the ranges are of another one")
+    del plan.ranges[:]
+    for number, each in enumerate(focus.ranges):
+        lower, upper = (bound(tuple(numbers)) if numbers else "" for numbers in (each.above, each.up_to))
+        plan.ranges.add(number=number, lower=lower, upper=upper)
+    for whole in ("estimated_rows", "estimated_bytes", "needed_seconds", "least_key", "greatest_key"):
+        plan.ClearField(whole)
+
+
+def repaired_ranges(order: snapshot_pb2.DumpOrder) -> changes_pb2.RepairedRanges:
+    """What no longer exists at its end."""
+    ranges = [changes_pb2.KeyRange(above=each.above, up_to=each.up_to) for each in order.focus.ranges]
+    key = map(landed_column, order.plan.key)
+    return changes_pb2.RepairedRanges(before_gsn=order.started_gsn, key=key, ranges=ranges)
