@@ -35,6 +35,7 @@ from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.changelog_retention import KeepRules
 from spark_sink.lake.records import FOLDER
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.schema_policy import SchemaPolicy, SchemaRules
 from spark_sink.lake.tail import MERGE_SECONDS, Waiting
 from spark_sink.reporter import Access, LakeName, Reporter
 from spark_sink.spark import start_session
@@ -286,6 +287,14 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
             "reading the arguments", f"--keep-changelog {wrong}", remedy="Give e.g. 30d or acme/shop/shop.orders=24h"
         ) from wrong
     try:
+        schema_changes = SchemaRules.parse(arguments.schema_changes)
+    except ValueError as wrong:
+        raise SinkSettingInvalid(
+            "reading the arguments",
+            f"--schema-changes {wrong}",
+            remedy="Give e.g. lenient or acme/shop/shop.orders=exception",
+        ) from wrong
+    try:
         use(parse(arguments.storage_option))
     except StoreUnusable as refused:
         raise SinkSettingInvalid(
@@ -305,6 +314,7 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         keep_hours=arguments.keep_hours,
         waiting=Waiting(arguments.merge_seconds),
         keep_changelogs=keep_changelogs,
+        schema_changes=schema_changes,
     )
 
 
@@ -354,6 +364,15 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="how much of changelogs stays: 48h, 30d, 1000000rows or forever (default: forever), of all tables or of"
         " those that fit TENANT/SOURCE/DATABASE.TABLE with * and ?; repeatable, the last one that fits counts",
+    )
+    running.add_argument(
+        "--schema-changes",
+        metavar="[TABLES=]POLICY",
+        action="append",
+        default=[],
+        help=f"what becomes of changes of tables' definitions: {', '.join(SchemaPolicy)} (default: evolve), of all"
+        " tables or of those that fit TENANT/SOURCE/DATABASE.TABLE with * and ?; repeatable, the last one that fits"
+        " counts",
     )
     running.add_argument(
         "--merge-seconds",

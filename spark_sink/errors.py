@@ -139,6 +139,14 @@ class EventUnreadable(TableStopped):
     """An event whose words for a type or a value can't be read."""
 
 
+class SchemaChanged(TableStopped):
+    """A change of the definition of a table that shall have none."""
+
+
+class SchemaNotFollowed(TableStopped):
+    """A table whose rows are told apart by a column that the lake does not follow."""
+
+
 class ChangeTypeUnknown(TableStopped):
     """A change that this version can't merge."""
 

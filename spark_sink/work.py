@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any
 
 from menura.landing import LandedChunk, LandedEvent, LandedForeignKey, decode_chunk, decode_event, decode_foreign_key
@@ -44,6 +45,10 @@ class TableId:
     def folder(self, lake: str) -> str:
         """LAKE/TENANT/SOURCE/DATABASE/TABLE, which holds `changelog` and `current`."""
         return f"{lake}/{self.tenant}/{self.source}/{lake_segment(self.database)}/{lake_segment(self.table)}"
+
+    def fits(self, pattern: str) -> bool:
+        """Whether TENANT/SOURCE/DATABASE.TABLE does, with * and ?."""
+        return fnmatchcase(f"{self.tenant}/{self.source}/{self.database}.{self.table}", pattern)
 
     @property
     def resync(self) -> str:
@@ -244,6 +249,8 @@ class Outcome:
     #: False: nothing of the work was its own, only its parents'
     has_own: bool = True
     due: tuple[DueChunk, ...] = ()
+    #: in what its current state is not its source's table; "" where it is
+    departure: str = ""
 
     @property
     def says_nothing(self) -> bool:

@@ -370,6 +370,12 @@ RUN_BY = {
     "spark_sink/lake/chunk_merge.py _check_kept": (
         f"{SINK}::test_table_when_a_chunk_needs_changes_that_are_gone_then_the_remedy_brings_its_rows",
     ),
+    "spark_sink/lake/schema_policy.py _changed": (
+        f"{SINK}::test_table_whose_schema_shall_not_change_when_it_does_then_either_remedy_brings_its_rows",
+    ),
+    "spark_sink/lake/schema_policy.py Following._ignoring": (
+        f"{SINK}::test_table_that_ignores_changes_when_its_key_is_not_followed_then_the_remedy_brings_its_rows",
+    ),
     "spark_sink/lake/steps.py check_steps": (_RANGE,),
     "spark_sink/landed/event_columns.py _earlier_value": (_EARLIER,),
     "spark_sink/landed/landed_file.py open_landed": (_DAMAGED,),

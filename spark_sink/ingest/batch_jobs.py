@@ -104,6 +104,7 @@ class BatchJobs:
             storage=current().carried(),
             # Who lets the sink run to an end reads the lake afterwards.
             keep_changelogs=chosen.keep_changelogs,
+            schema_changes=chosen.schema_changes,
             waiting=AT_ONCE if chosen.available_now else chosen.waiting,
         )
 
@@ -152,7 +153,8 @@ class BatchJobs:
                 if parents:
                     done = parent_stopped(outcome.table, outcome.work[0], min(parents))
                 else:
-                    applied = self._large.apply(outcome, recorded.get(outcome.table, NOTHING))
+                    policy = self._settings.schema_changes.of(outcome.table)
+                    applied = self._large.apply(outcome, recorded.get(outcome.table, NOTHING), policy)
                     done = replace(applied, has_own=outcome.has_own)
                 if done.result is Result.STOPPED:
                     stopped.add(done.table)

@@ -39,6 +39,7 @@ from spark_sink.lake.merge import merge_tables
 from spark_sink.lake.net_effect import COPY, DELETED, ROW_HASH
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import FOLDER
+from spark_sink.lake.schema_policy import SchemaPolicy
 from spark_sink.lake.steps import Segment, segment_tables
 from spark_sink.landed.landed_file import open_landed
 from spark_sink.landed.landing_log import LandingLog
@@ -56,13 +57,14 @@ class LargeMerger:
         self.log = log
         self.lake = lake
 
-    def apply(self, outcome: Outcome, recorded: Recorded = NOTHING) -> Outcome:
+    def apply(
+        self, outcome: Outcome, recorded: Recorded = NOTHING, policy: SchemaPolicy = SchemaPolicy.EVOLVE
+    ) -> Outcome:
         """The table's outcome once Spark has merged it."""
         table, work = outcome.table, outcome.work
         merge_rows = partial(self._merge_rows, table)
-        return apply_table(
-            table, work, lambda: apply_once(self.log, self.lake, table, work, recorded, open_landed, merge_rows)
-        )
+        once = partial(apply_once, self.log, self.lake, table, work, recorded, open_landed, merge_rows, policy=policy)
+        return apply_table(table, work, once)
 
     def _merge_rows(
         self, table: TableId, current: DeltaTable, segment: Segment, merged_gsn: int, transactions: Transactions

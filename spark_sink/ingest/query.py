@@ -84,6 +84,8 @@ class Sink:
         self.parallelism = Parallelism(lambda: session.sparkContext.defaultParallelism)
         self._stopped: dict[TableId, StoppedTable] = {}
         self._recorded: dict[TableId, Recorded] = {}
+        #: in what tables are not their sources', by their policies for schema changes
+        self._departures: dict[TableId, str] = {}
         #: held while tables are written: a stop waits for them, a retry does not run beside a batch
         self._writing = threading.Lock()
         self._stopping = False
@@ -425,6 +427,7 @@ class Sink:
             if outcome.result is not Result.STOPPED:
                 before = self._recorded.get(outcome.table, NOTHING)
                 self._recorded[outcome.table] = before.followed_by(outcome.changelog_version, outcome.current_version)
+                self._note_departure(outcome)
             if outcome.changelog_begins_gsn:
                 logger.info("changelog kept table=%s from_gsn=%d", outcome.table, outcome.changelog_begins_gsn)
             if outcome.unclean:
@@ -433,6 +436,12 @@ class Sink:
                     outcome.table,
                     outcome.unclean,
                 )
+
+    def _note_departure(self, outcome: Outcome) -> None:
+        if outcome.departure != self._departures.get(outcome.table, ""):
+            said = outcome.departure or "nothing any more"
+            logger.warning("table differs from its source by its policy table=%s in=%s", outcome.table, said)
+            self._departures[outcome.table] = outcome.departure
 
     def _stop_lost(self) -> None:
         """Tables whose folders do not hold what was recorded when the sink last ran."""

@@ -6,6 +6,7 @@ from spark_sink.ingest.cut_log_source import Limits
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
 from spark_sink.lake.tail import Waiting
 
 
@@ -24,3 +25,5 @@ class SinkSettings:
     waiting: Waiting = field(default_factory=Waiting)
     #: how much of their changelogs is kept
     keep_changelogs: KeepRules = KEEP_ALL
+    #: what becomes of changes of their definitions
+    schema_changes: SchemaRules = EVOLVE_ALL

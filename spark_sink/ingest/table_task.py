@@ -29,6 +29,7 @@ from spark_sink.lake.delta_table import Layout, create_table, open_table
 from spark_sink.lake.net_effect import DELETED, keyed_effect
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
+from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import (
@@ -106,6 +107,8 @@ class TaskSettings:
     waiting: Waiting = AT_ONCE
     #: how much of their changelogs is kept
     keep_changelogs: KeepRules = KEEP_ALL
+    #: what becomes of changes of their definitions
+    schema_changes: SchemaRules = EVOLVE_ALL
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -220,7 +223,8 @@ def apply_groups(
     log: LandingLog, settings: TaskSettings, table: TableId, groups: Sequence[Sequence[Work]], recorded: Recorded
 ) -> Versions:
     """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
-    done = [apply_work(log, settings.lake, table, group, recorded, settings.waiting) for group in groups]
+    policy = settings.schema_changes.of(table)
+    done = [apply_work(log, settings.lake, table, group, recorded, settings.waiting, policy) for group in groups]
     due = tuple(
         DueChunk(each, versions.changelog, versions.current)
         for group, versions in zip(groups, done, strict=True)
@@ -257,6 +261,7 @@ def attempted(table: TableId, planned: Outcome, first_cut: int, apply: Callable[
         merged_gsn=versions.waits.merged_gsn,
         merge_at_us=versions.waits.until_us,
         due=versions.due,
+        departure=versions.departure.words,
     )
 
 

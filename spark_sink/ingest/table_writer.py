@@ -29,6 +29,14 @@ from spark_sink.lake.changelog import Changelog
 from spark_sink.lake.delta_table import commit_nothing, open_table, read_cut, read_layout, read_progress
 from spark_sink.lake.merge import MergeRows, merge_segment
 from spark_sink.lake.recorded import Recorded, check_held, check_predecessors
+from spark_sink.lake.schema_policy import (
+    Departure,
+    Pending,
+    SchemaPolicy,
+    check_unchanged,
+    following,
+    read_departure,
+)
 from spark_sink.lake.steps import EventStep, Step, check_change_types, check_steps, steps
 from spark_sink.lake.tail import (
     AT_ONCE,
@@ -59,7 +67,10 @@ from spark_sink.work import (
 
 COMMIT_ATTEMPTS = 5
 
-ReadFile = Callable[[LandingLog, TableId, TableFile], LandedPart]
+#: the last says whether columns of unknown types are left out
+ReadFile = Callable[[LandingLog, TableId, TableFile, bool], LandedPart]
+
+NO_DEPARTURE = Departure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +83,34 @@ class Versions:
     waits: Wait = NO_WAIT
     #: chunks of verifications whose cuts end with versions of these
     due: tuple[DueChunk, ...] = ()
+    #: in what the current state is not its source's table
+    departure: Departure = NO_DEPARTURE
 
 
 def apply_work(
-    log: LandingLog, lake: str, table: TableId, work: Sequence[Work], recorded: Recorded, waiting: Waiting = AT_ONCE
+    log: LandingLog,
+    lake: str,
+    table: TableId,
+    work: Sequence[Work],
+    recorded: Recorded,
+    waiting: Waiting = AT_ONCE,
+    policy: SchemaPolicy = SchemaPolicy.EVOLVE,
 ) -> Versions:
     """Bring both tables to the last of `work`. Raises `TableStopped`; OSError when the lake's storage fails."""
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
-            return apply_once(log, lake, table, work, recorded, _read_checked, partial(merge_segment, table), waiting)
+            merge_rows = partial(merge_segment, table)
+            return apply_once(log, lake, table, work, recorded, _read_checked, merge_rows, waiting, policy)
         except CommitFailedError:
             if attempt == COMMIT_ATTEMPTS:
                 raise
     raise AssertionError("unreachable")
 
 
-def _read_checked(log: LandingLog, table: TableId, file: TableFile) -> LandedPart:
+def _read_checked(log: LandingLog, table: TableId, file: TableFile, leaves_out: bool) -> LandedPart:
     if file.is_range:
-        return open_landed(log, table, file)  # merged in pieces
-    landed = read_landed(log, table, file)
+        return open_landed(log, table, file, leaves_out)  # merged in pieces
+    landed = read_landed(log, table, file, leaves_out)
     check_change_types(table, file, landed.rows)
     return landed
 
@@ -104,6 +124,7 @@ def apply_once(
     read: ReadFile,
     merge_rows: MergeRows,
     waiting: Waiting = AT_ONCE,
+    policy: SchemaPolicy = SchemaPolicy.EVOLVE,
 ) -> Versions:
     """`apply_work` with other ways to read a file and to merge rows. Raises CommitFailedError where another wrote."""
     changelog_folder, current_folder = (f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
@@ -116,20 +137,21 @@ def apply_once(
     if not recorded.begins_anew:
         check_predecessors(table, work, held_cut)
     pending = [
-        (each.cut, each if isinstance(each, CutEvent) else read(log, table, each))
+        (each.cut, each if isinstance(each, CutEvent) else read(log, table, each, policy is SchemaPolicy.TRY_EVOLVE))
         for each in work
         if each.cut > held_cut and not isinstance(each, ParentsChanged | DigestChunk)
     ]
     pending = without_former_rows(pending, current or log_table)
+    if policy is SchemaPolicy.EXCEPTION:
+        check_unchanged(table, pending, current or log_table, reached.gsn)
     marks = [each for each in work if isinstance(each, ParentsChanged) and each.cut > held_cut]
     if marks:
         _merge_tail(table, current, log_table, tail)
         pending = Child(lake, table, current, log_table, reached, logged, pending, marks).followed()
 
-    def after(cut: int) -> list[Stage]:
-        return stages([each for found, each in pending if found > cut])
-
-    todo = steps(table, after(reached.cut), reached)
+    followed = following(table, policy, pending)
+    logged_pending = followed.pending if policy is SchemaPolicy.TRY_EVOLVE else pending
+    todo = steps(table, _stages(followed.pending, reached.cut), reached)
     check_steps(table, todo)
     end_cut, end_gsn = work[-1].cut, max(each.last_gsn for each in work)
     now = now_us()
@@ -143,13 +165,15 @@ def apply_once(
         since_us = tail.since_us if tail is not None else now
         ends = todo[-1].last_gsn
         changelog.append(
-            after(logged.cut), end_cut, tail_transactions(table.application, end_cut, ends, merged.gsn, since_us)
+            _stages(logged_pending, logged.cut),
+            end_cut,
+            tail_transactions(table.application, end_cut, ends, merged.gsn, since_us),
         )
     else:
         if todo and not _removes_rows(todo[0]):
             _merge_tail(table, current, log_table, tail)
-        changelog.append(after(logged.cut), end_cut)
-        current = merge.follow(current, current_folder, table, todo, reached, end_cut, merge_rows, changelog.delta)
+        changelog.append(_stages(logged_pending, logged.cut), end_cut)
+        current = merge.follow(current, current_folder, followed, todo, reached, end_cut, merge_rows, changelog.delta)
     own_cut = max((each.cut for each in work if isinstance(each, TableFile)), default=0)
     for delta in (changelog.delta, *([] if waits else [current])):
         _reach(delta, table.application, own_cut)
@@ -159,12 +183,15 @@ def apply_once(
         _version_at(current, is_at_end),
         bool(pending),
         wait_of(waiting, table, changelog.delta, current) if waits or tail is not None else NO_WAIT,
+        departure=read_departure(current) if current is not None else NO_DEPARTURE,
     )
 
 
-def without_former_rows(
-    pending: Sequence[tuple[int, LandedPart | CutEvent]], held: DeltaTable | None
-) -> list[tuple[int, LandedPart | CutEvent]]:
+def _stages(pending: Pending, above_cut: int) -> list[Stage]:
+    return stages([each for cut, each in pending if cut > above_cut])
+
+
+def without_former_rows(pending: Pending, held: DeltaTable | None) -> list[tuple[int, LandedPart | CutEvent]]:
     """The same, but where a table without a key begins again its event removes all rows: they may come once more."""
     if not any(isinstance(each, CutEvent) and each.event.kind == SYNC_STARTED for _, each in pending):
         return list(pending)

@@ -27,7 +27,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from menura.lake_report import LakeVerdict
+from menura.lake_report import MAX_REASON_CHARS, LakeVerdict, clipped
 from menura.landed_digest import LandedFocus, LandedRange, decode_focus
 from menura.stores.options import delta_options
 
@@ -35,6 +35,7 @@ from spark_sink.errors import SinkError
 from spark_sink.ingest.verdicts import kept, tally, verdict_of
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.digests import Finding, Verdict, compare
+from spark_sink.lake.schema_policy import read_departure
 from spark_sink.lake.validation_records import DUE, ValidationRecords, chunk_row, due_row, table_row
 from spark_sink.work import CHANGELOG, CURRENT, DueChunk, EventSeen, Outcome, TableId, decode_due
 
@@ -47,6 +48,7 @@ FINISH_SECONDS = 600.0
 STARTED, ENDED = "VERIFICATION_STARTED", "VERIFIED"
 #: of those that differ, which are read again
 MOST_LEAVES = 16
+BY_POLICY = "the table's policy for schema changes lets it differ from its source"
 HEALED = "leaves of it differed, and did not when their rows were read again: verify it once more"
 _GIVEN_UP_BY = {
     "SYNC_STARTED": "the table's sync began anew",
@@ -234,6 +236,9 @@ class Verifications:
             current = DeltaTable(f"{folder}/{CURRENT}", version=due.current_version, storage_options=options)
             if str(current.metadata().id) != task.table_id:
                 return Finding(Verdict.VOID, "the lake's table was made anew")
+            departure = read_departure(current)
+            if departure.is_any:  # whatever the rows are like
+                return Finding(Verdict.UNKNOWN, clipped(f"{BY_POLICY}, {departure.words}", MAX_REASON_CHARS))
             changelog = DeltaTable(f"{folder}/{CHANGELOG}", version=due.changelog_version, storage_options=options)
             return compare(task.table, due.digest.chunk, due.digest.last_gsn, current, changelog)
         except Exception as failed:  # noqa: BLE001  (whatever it is, the rows were not compared)

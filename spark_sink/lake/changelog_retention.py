@@ -15,7 +15,6 @@ stops its table. The property is written first: a kill between says that more is
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatchcase
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -68,8 +67,7 @@ class KeepRules:
         return cls(tuple(map(_rule, words)))
 
     def of(self, table: TableId) -> Keep:
-        name = f"{table.tenant}/{table.source}/{table.database}.{table.table}"
-        return next((keep for pattern, keep in reversed(self.rules) if fnmatchcase(name, pattern)), Keep())
+        return next((keep for pattern, keep in reversed(self.rules) if table.fits(pattern)), Keep())
 
 
 KEEP_ALL = KeepRules()

@@ -8,10 +8,12 @@ below.
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE, source_column
 from menura.landing import LandedRepair
 from menura.naming import lake_column
@@ -56,6 +58,7 @@ from spark_sink.lake.net_effect import (
 )
 from spark_sink.lake.partial_rows import completed, row_keys
 from spark_sink.lake.schema_change import Definition, add_key_text, change_schema, current_schema, own_columns
+from spark_sink.lake.schema_policy import Departure, Following, SchemaPolicy, read_departure, write_departure
 from spark_sink.lake.steps import ChunkStep, EventStep, Segment, Step, fit_current, segment_tables
 from spark_sink.landed.lake_schema import grown
 from spark_sink.work import TableId
@@ -69,6 +72,14 @@ DUMPED = "DUMPED"
 #: the same of a repair
 REPAIR_STARTED, REPAIRED = "REPAIR_STARTED", "REPAIRED"
 
+#: what the commit of such an event says beside its number
+_CARRIED = {
+    DUMP_STARTED: dump_transaction,
+    DUMPED: dump_end_transaction,
+    REPAIR_STARTED: repair_transaction,
+    REPAIRED: repair_end_transaction,
+}
+
 #: writes a segment's rows into the table and commits the transactions; the second is up to where it is merged
 MergeRows = Callable[[DeltaTable, Segment, int, Transactions], None]
 
@@ -76,7 +87,7 @@ MergeRows = Callable[[DeltaTable, Segment, int, Transactions], None]
 def follow(
     current: DeltaTable | None,
     folder: str,
-    table: TableId,
+    following: Following,
     todo: Sequence[Step],
     merged: Progress,
     end_cut: int,
@@ -84,29 +95,30 @@ def follow(
     changelog: DeltaTable | None,
 ) -> DeltaTable | None:
     """Bring the table to `end_cut`; the changelog already is there, or further. Raises `TableStopped`."""
+    table = following.table
     for place, step in enumerate(todo, 1):
         cut = end_cut if place == len(todo) else None
         # Chunks alone can be behind what a killed run has merged.
         end_gsn = max(merged.gsn, step.last_gsn)
         if isinstance(step, ChunkStep):
             assert changelog is not None  # it has the chunks' own rows
-            current = prepare_current(current, folder, step.segment)
-            transactions = progress_transactions(table.application, cut, end_gsn, step.segment.cut)
-            changes = [part.changes for part in step.segment.parts if isinstance(part, FollowedRange)]
+            current, segment = prepare_current(current, folder, step.segment, following)
+            transactions = progress_transactions(table.application, cut, end_gsn, segment.cut)
+            changes = [part.changes for part in segment.parts if isinstance(part, FollowedRange)]
             carried = transactions[:1] if changes else transactions
-            merge_chunks(table, current, changelog, step.segment, end_gsn, carried)
+            merge_chunks(table, current, changelog, segment, end_gsn, carried)
             if changes:  # their rows are left to what their parents have done to them since
-                held, layout = schema_of(current), step.segment.layout
+                held, layout = schema_of(current), segment.layout
                 fitted = pa.concat_tables(fit_current(rows, layout, held) for rows in changes)
                 newest = _undecided(fitted, LoggedChanges(changelog, layout, held, end_gsn))
                 merge_tables(table, current, layout, [newest], transactions)
         elif isinstance(step, Segment):
-            current = prepare_current(current, folder, step)
-            merge_rows(current, step, merged.gsn, progress_transactions(table.application, cut, end_gsn))
+            current, segment = prepare_current(current, folder, step, following)
+            merge_rows(current, segment, merged.gsn, progress_transactions(table.application, cut, end_gsn))
         else:
             # Those of its own cut come after it.
             transactions = progress_transactions(table.application, cut, end_gsn, step.seen.cut - 1)
-            current = _apply_event(current, folder, table, step, transactions)
+            current = _apply_event(current, folder, following, step, transactions)
         if current is not None:
             compact_when_due(current)
     return current
@@ -126,36 +138,48 @@ def _undecided(derived: pa.Table, changes: LoggedChanges) -> pa.Table:
 
 
 def _apply_event(
-    current: DeltaTable | None, folder: str, table: TableId, step: EventStep, transactions: Transactions
+    current: DeltaTable | None, folder: str, following: Following, step: EventStep, transactions: Transactions
 ) -> DeltaTable | None:
     """None where there is no table and nothing says which one there should be."""
-    definition, event = step.definition, step.seen.event
-    if event.kind == DUMP_STARTED:
-        transactions = [dump_transaction(table.application, event.gsn), *transactions]
-    elif event.kind == DUMPED:
-        transactions = [dump_end_transaction(table.application, event.gsn), *transactions]
-    elif event.kind == REPAIR_STARTED:
-        transactions = [repair_transaction(table.application, event.gsn), *transactions]
-    elif event.kind == REPAIRED:
-        transactions = [repair_end_transaction(table.application, event.gsn), *transactions]
+    definition, event, table = step.definition, step.seen.event, following.table
+    if event.kind in _CARRIED:
+        transactions = [_CARRIED[event.kind](table.application, event.gsn), *transactions]
     if current is None:
         if definition is None:
             return None
         current = create_table(folder, definition.schema, definition.layout)
         commit_nothing(current, transactions)
+    elif event.gsn in following.rows_stay:
+        departure = replace(read_departure(current), policy=following.policy, rows_stay=event.kind)
+        write_departure(current, departure)
+        _follow_definition(current, definition, following, transactions)
     elif event.removes_rows:
-        empty(current, definition.schema if definition is not None else schema_of(current), transactions)
-        if definition is not None:
-            write_layout(current, definition.layout)
+        _remove_rows(current, definition, following, transactions)
     elif definition is not None:
-        change_schema(current, definition, transactions)
+        _follow_definition(current, definition, following, transactions)
     elif event.removes_rows_before_gsn:
+        write_departure(current, replace(read_departure(current), rows_stay=""))
         remove_below(current, event.removes_rows_before_gsn, transactions)
     elif event.repaired is not None:
         remove_below(current, event.repaired.before_gsn, transactions, _repaired_keys(current, event.repaired))
     else:
         commit_nothing(current, transactions)
     return current
+
+
+def _remove_rows(
+    current: DeltaTable, definition: Definition | None, following: Following, transactions: Transactions
+) -> None:
+    """All of them; columns go with them, unless the table's policy keeps these."""
+    if following.policy.keeps:
+        write_departure(current, replace(read_departure(current), rows_stay=""))
+        empty(current, schema_of(current))
+        _follow_definition(current, definition, following, transactions)
+        return
+    write_departure(current, Departure(following.policy, following.unreadable))
+    empty(current, definition.schema if definition is not None else schema_of(current), transactions)
+    if definition is not None:
+        write_layout(current, definition.layout)
 
 
 def _repaired_keys(current: DeltaTable, repaired: LandedRepair) -> str:
@@ -169,21 +193,50 @@ def _repaired_keys(current: DeltaTable, repaired: LandedRepair) -> str:
         return "FALSE"
 
 
-def prepare_current(current: DeltaTable | None, folder: str, segment: Segment) -> DeltaTable:
-    """The current state with the columns that the segment needs. Raises `TableStopped`."""
+def _follow_definition(
+    current: DeltaTable, definition: Definition | None, following: Following, transactions: Transactions = ()
+) -> Definition | None:
+    """Follow it as the table's policy says; gives what is followed. Raises `TableStopped`."""
+    if definition is None:
+        if transactions:
+            commit_nothing(current, transactions)
+        return None
+    followed, departure = following.definition(current, definition)
+    write_departure(current, departure)
+    if not transactions and followed.layout == read_layout(current):
+        return followed
+    try:
+        change_schema(current, followed, transactions)
+    except (pa.ArrowException, SchemaMismatchError, DeltaProtocolError):
+        if following.policy is not SchemaPolicy.TRY_EVOLVE:
+            raise
+        followed, departure = following.fallback(current, definition)
+        write_departure(current, departure)
+        change_schema(current, followed, transactions)
+    return followed
+
+
+def prepare_current(
+    current: DeltaTable | None, folder: str, segment: Segment, following: Following
+) -> tuple[DeltaTable, Segment]:
+    """The current state with the columns that the segment needs, and the segment as it follows it.
+
+    Raises `TableStopped`.
+    """
     wanted = pa.schema([])
     for part in segment.parts:
         wanted, refused = grown(wanted, current_schema(part.shape))
         assert refused is None  # `steps` takes files apart that have no types in common
     if current is None:
         current = create_table(folder, wanted, segment.layout)
-    elif read_layout(current) != segment.layout:
-        change_schema(current, Definition(segment.layout, wanted))
+    elif read_layout(current) != segment.layout or following.unreadable:
+        followed = _follow_definition(current, Definition(segment.layout, wanted), following)
+        segment = replace(segment, layout=followed.layout) if followed is not None else segment
     if ABSENT not in schema_of(current).names:
         add_columns(current, pa.schema([pa.field(ABSENT, pa.string())]))
     if KEY_TEXT not in schema_of(current).names and _needs_key_text(segment):
         add_key_text(current, segment.layout)
-    return current
+    return current, segment
 
 
 def _needs_key_text(segment: Segment) -> bool:

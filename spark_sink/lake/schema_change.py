@@ -47,6 +47,12 @@ class Definition:
     added: Mapping[str, DefaultValue] = field(default_factory=dict)
     #: the source's names, by the lower-case lake name; only of an event
     source_names: Mapping[str, str] = field(default_factory=dict)
+    #: whether columns that the source has no more keep their values (`schema_policy`)
+    keeps: bool = False
+    #: other columns that kept values go to, with the lake's names so far
+    aside: Mapping[str, str] = field(default_factory=dict)
+    #: whether columns that had kept theirs lose them now
+    forgets: bool = False
 
 
 def event_definition(columns: EventColumns) -> Definition:
@@ -74,10 +80,10 @@ def change_schema(current: DeltaTable, definition: Definition, transactions: Tra
     """
     before, held = read_layout(current), schema_of(current)
     definition = _resolved(definition, before, held)
-    retyped = _retyped(held, definition)
-    definition = replace(definition, added={**definition.added, **retyped})
+    unknown = retyped(held, definition)
+    definition = replace(definition, added={**definition.added, **unknown})
     schema = _changed_schema(held, definition)
-    if is_empty(current) and (retyped or transactions):
+    if is_empty(current) and (unknown or transactions) and not definition.keeps:
         # Without rows nothing binds it to what it was, be it a table of that name that was dropped.
         empty(current, definition.schema, transactions)
     elif _changes_rows(before, held, schema, definition):
@@ -139,22 +145,24 @@ def _resolved(definition: Definition, before: Layout, held: pa.Schema) -> Defini
     return replace(definition, renamed=renamed, added={**definition.added, **unknown})
 
 
-def _retyped(held: pa.Schema, definition: Definition) -> dict[str, DefaultValue]:
+def retyped(held: pa.Schema, definition: Definition) -> dict[str, DefaultValue]:
     """The columns that can't take their earlier rows' values, as added ones, of which nobody knows what those hold."""
     earlier = {found.name.lower(): found for found in held}
-    retyped = {}
+    found_types = {}
     for wanted in definition.schema:
         name = wanted.name.lower()
         source = earlier.get(definition.renamed.get(name, name).lower())
         if source is not None and name not in definition.added and wider(source.type, wanted.type) is None:
-            retyped[name] = nothing(wanted.type, is_unknown=True)
-    return retyped
+            found_types[name] = nothing(wanted.type, is_unknown=True)
+    return found_types
 
 
 def _changed_schema(held: pa.Schema, definition: Definition) -> pa.Schema:
     """The columns held and wanted; of those that stay, a type that holds both's values."""
     earlier = {found.name.lower(): found for found in held}
     fields = dict(earlier)
+    for name, former in definition.aside.items():
+        fields[name.lower()] = pa.field(name, earlier[former.lower()].type)
     for wanted in definition.schema:
         name = wanted.name.lower()
         source = earlier.get(definition.renamed.get(name, name).lower())
@@ -176,7 +184,10 @@ def _changes_rows(before: Layout, held: pa.Schema, schema: pa.Schema, definition
     is_widened = any(schema.field(found.name).type != found.type for found in held)
     is_rekeyed = before.key != definition.layout.key
     is_respelt = _respells(before, held, definition.layout)
-    return bool(earlier - live or definition.renamed or is_filled or is_widened or is_rekeyed or is_respelt)
+    # A table without a key knows its rows by the values of those that are live.
+    is_shortened = bool(earlier - live) and not (definition.keeps and definition.layout.key)
+    is_moved = definition.renamed or definition.aside or definition.forgets
+    return bool(is_shortened or is_moved or is_filled or is_widened or is_rekeyed or is_respelt)
 
 
 def _respells(before: Layout, held: pa.Schema, after: Layout) -> bool:
@@ -216,13 +227,16 @@ class _Change:
         """Rows of an earlier definition in the columns of the later one."""
         places = {name.lower(): place for place, name in enumerate(rows.column_names)}
         live = {name.lower() for name in self.definition.layout.columns}
+        aside = {name.lower(): former.lower() for name, former in self.definition.aside.items()}
         columns = []
         for wanted in self.schema:
             name = wanted.name.lower()
             place = places.get(self.definition.renamed.get(name, name).lower())
-            if name in self.definition.added and name in live:
+            if name in aside:
+                columns.append(rows.column(places[aside[name]]))
+            elif name in self.definition.added and name in live:
                 columns.append(pa.repeat(self.definition.added[name].value.cast(wanted.type), rows.num_rows))
-            elif place is not None and (name in live or is_own(wanted.name)):
+            elif place is not None and (name in live or is_own(wanted.name) or self.definition.keeps):
                 columns.append(self._cast(rows.column(place), rows.column_names[place].lower(), wanted))
             else:
                 columns.append(pa.nulls(rows.num_rows, wanted.type))
@@ -250,7 +264,12 @@ class _Change:
         values: dict[str, str] = json.loads(text) if text is not None else {}
         kept = {self._name_after(lake_column(name)): (name, value) for name, value in values.items()}
         names = self.definition.source_names
-        after = {names.get(place, name): value for place, (name, value) in kept.items() if place is not None}
+        aside = {name.lower(): name for name in self.definition.aside}
+        after = {
+            aside.get(place, names.get(place, name)): value
+            for place, (name, value) in kept.items()
+            if place is not None
+        }
         for place, fill in self.definition.added.items():
             if fill.unrepresentable is not None:
                 after[names[place]] = fill.unrepresentable
@@ -269,7 +288,12 @@ class _Change:
         for after, before in self.definition.renamed.items():
             if before.lower() == folded:
                 return after
+        for place, former in self.definition.aside.items():
+            if former.lower() == folded:
+                return place.lower()
         taken = folded in self.definition.added or folded in self.definition.renamed
+        if self.definition.keeps and not taken:
+            return folded
         live = {name.lower() for name in self.definition.layout.columns}
         return None if taken or folded not in live else folded
 

@@ -35,6 +35,12 @@ class AbsentMasks:
         """Of each row: whether the column at this place is absent."""
         return pa.array([bool(bits >> place & 1) for bits in self.bits], pa.bool_()).take(self.of_row).fill_null(False)
 
+    def of(self, columns: Sequence[str]) -> "AbsentMasks":
+        """The same of some of the columns, in their order."""
+        places = [self.columns.index(name) for name in columns]
+        bits = tuple(sum((mask >> place & 1) << after for after, place in enumerate(places)) for mask in self.bits)
+        return AbsentMasks(columns, bits, self.of_row)
+
 
 def absent_masks(absent: pa.Array, columns: Sequence[str]) -> AbsentMasks:
     """Read `_absent` as it lands. Raises ArrowInvalid.

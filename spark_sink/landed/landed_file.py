@@ -59,6 +59,8 @@ class LandedShape:
     row_end: str = ""
     #: what to do at the source so that no row lacks values, in its own words; "" where it has none
     whole_rows: str = ""
+    #: the source's columns that are not read, since their types are unknown
+    left_out: tuple[str, ...] = ()
 
 
 class LandedPart(Protocol):
@@ -139,16 +141,21 @@ class LandedSlice:
         return self.part.may_have(column)
 
 
-def read_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedRows:
+def read_landed(log: LandingLog, table: TableId, file: TableFile, leaves_out: bool = False) -> LandedRows:
     """The whole file. Raises `TableStopped`."""
-    stream = open_landed(log, table, file)
+    stream = open_landed(log, table, file, leaves_out)
     return LandedRows(file, stream.shape, pa.concat_tables([stream.shape.schema.empty_table(), *stream.tables()]))
 
 
-def open_landed(log: LandingLog, table: TableId, file: TableFile) -> LandedStream:
-    """Check what the file's footer says. Raises `TableStopped`."""
+def open_landed(log: LandingLog, table: TableId, file: TableFile, leaves_out: bool = False) -> LandedStream:
+    """Check what the file's footer says; `leaves_out` columns of types that are unknown. Raises `TableStopped`."""
     with open_parquet(log, table, file) as parquet:
-        shape = landed_shape(table, file, parquet.schema_arrow)
+        landed = parquet.schema_arrow
+        left_out = _unknown_columns(landed) if leaves_out else ()
+        known = pa.schema([found for found in landed if found.name not in left_out])
+        shape = replace(
+            landed_shape(table, file, known), left_out=tuple(lake_column(source_column(name)) for name in left_out)
+        )
         rows = parquet.metadata.num_rows
         whole_rows = (parquet.metadata.metadata or {}).get(METADATA_WHOLE_ROWS.encode(), b"").decode(errors="replace")
     if rows != file.rows:
@@ -173,6 +180,9 @@ def with_lake_types(rows: pa.Table, file: TableFile, shape: LandedShape) -> pa.T
     """Rows as landed, to the lake's names and types; inserts that the log left columns out of hold their defaults."""
     if file.chunk is not None:
         rows = _with_constants(rows, file.chunk)
+    landed = own_names(rows.column_names)
+    if shape.left_out:
+        rows = rows.drop_columns([name for name in landed if lake_column(source_column(name)) in shape.left_out])
     typed = len(shape.schema) - 1
     fields = list(shape.schema)[:typed]
     columns = [column.cast(field.type) for column, field in zip(rows.columns[:typed], fields, strict=True)]
@@ -180,9 +190,21 @@ def with_lake_types(rows: pa.Table, file: TableFile, shape: LandedShape) -> pa.T
     partial = rows.column_names[-1] == ABSENT and rows.column(ABSENT).null_count < rows.num_rows
     if not partial:
         return pa.Table.from_arrays([*columns, absent], schema=shape.schema)
-    masks = absent_masks(rows.column(ABSENT).combine_chunks(), shape.columns)
+    names = [lake_column(source_column(name)) for name in landed]
+    masks = absent_masks(rows.column(ABSENT).combine_chunks(), names).of(shape.columns)
     typed_rows = pa.Table.from_arrays([*columns, masks.texts()], schema=shape.schema)
     return with_defaults(typed_rows, masks, shape.defaults) if shape.defaults else typed_rows
+
+
+def own_names(names: Sequence[str]) -> list[str]:
+    """Those of the table's own columns among a landed file's, which stand between ours."""
+    return list(names[len(LANDED_COLUMNS) : names.index(UNREPRESENTABLE)])
+
+
+def _unknown_columns(landed: pa.Schema) -> tuple[str, ...]:
+    """The table's own columns of types that no version up to this one lands."""
+    ours = (*LANDED_COLUMNS, UNREPRESENTABLE, ABSENT)
+    return tuple(found.name for found in landed if found.name not in ours and lake_type(found.type) is None)
 
 
 def _with_constants(rows: pa.Table, chunk: ChunkFacts) -> pa.Table:

@@ -7,6 +7,7 @@ from menura.lake_report import LakeVerdict
 
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.verifications import Verifications
+from spark_sink.lake.schema_policy import EVOLVE_ALL
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import EventSeen, TableId, split_rows
@@ -21,6 +22,7 @@ class Driver:
         self.entry = 0
         #: how long changes wait in the changelog before they are merged
         self.waiting = AT_ONCE
+        self.schema_changes = EVOLVE_ALL
         #: what the control plane would be told
         self.told: dict[TableId, tuple[LakeVerdict, ...]] = {}
         self.verifications = Verifications(str(lake), self.told.update)
@@ -30,7 +32,14 @@ class Driver:
         """Bring the lake to the log's end, as one batch."""
         log = LandingLog(str(self.writer.folder))
         first, last = self.entry + 1, log.last_entry(self.entry)
-        outcomes = apply_entries(self.writer.folder, self.lake, first=first, last=last, waiting=self.waiting)
+        outcomes = apply_entries(
+            self.writer.folder,
+            self.lake,
+            first=first,
+            last=last,
+            waiting=self.waiting,
+            schema_changes=self.schema_changes,
+        )
         assert all(outcome.result in ("applied", "skipped") for outcome in outcomes), outcomes
         rows = [each for number in range(first, last + 1) for each in entry_rows(log.read_entry(number))]
         events = [known for known in split_rows(rows)[0] if isinstance(known, EventSeen)]

@@ -46,6 +46,7 @@ from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.retention import KEEP_HOURS
+from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.lake_schema import format_of
 from spark_sink.landed.landing_log import LandingLog
@@ -414,6 +415,7 @@ def apply_entries(
     keep_hours: int = KEEP_HOURS,
     waiting: Waiting = AT_ONCE,
     keep_changelogs: KeepRules = KEEP_ALL,
+    schema_changes: SchemaRules = EVOLVE_ALL,
 ) -> list[Outcome]:
     """Do without Spark what a task does with the log from entry `first` to `last` (its end), as one batch."""
     log = LandingLog(str(landing))
@@ -432,6 +434,7 @@ def apply_entries(
         keep_hours,
         waiting=waiting,
         keep_changelogs=keep_changelogs,
+        schema_changes=schema_changes,
     )
     return list(apply_tables(settings, split_rows(rows)[1].items()))
 

@@ -6,7 +6,7 @@ The writer of the landing stands for all before it: `sync resync` lands a dump, 
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.changelog_retention import Kept, write_kept
 from spark_sink.lake.delta_table import open_table, scan
+from spark_sink.lake.schema_policy import SchemaRules
 from spark_sink.reading import stopped_tables
 from tests.remedies import commands, statements
 from tests.spark_sink.landing import (
@@ -133,6 +134,42 @@ def test_table_when_a_landed_file_is_damaged_then_either_remedy_brings_its_rows(
         operator.resyncs(KEYED, [{"id": 1, "note": "a"}, {"id": 2, "note": "b"}])
     operator.writer.cut((KEYED, [update({"id": 2, "note": "b"}, {"id": 2, "note": "later"})]))
     operator.equals(KEYED, {"id": 1, "note": "a"}, {"id": 2, "note": "later"})
+
+
+@pytest.mark.parametrize("chosen", [RETRY, RESYNC], ids=["retry", "resync"])
+def test_table_whose_schema_shall_not_change_when_it_does_then_either_remedy_brings_its_rows(
+    operator: Operator, chosen: list[str]
+) -> None:
+    evolving = operator.settings
+    operator.settings = replace(evolving, schema_changes=SchemaRules.parse(["acme/shop/shop.t=exception"]))
+    operator.writer.cut((KEYED, [insert(id=1, note="a")]))
+    operator.writer.cut(altered(WIDE, added={"n": 5}), (WIDE, [insert(id=2, note="b", n=6)]))
+    message = operator.stopped("SCHEMA_CHANGED")
+    assert commands(message) == [RETRY, RESYNC] and "ALTER TABLE t ..." in message and "--schema-changes" in message
+    if chosen == RETRY:
+        operator.settings = evolving
+        operator.retries()
+    else:
+        operator.resyncs(WIDE, [{"id": 1, "note": "a", "n": 5}, {"id": 2, "note": "b", "n": 6}])
+    operator.writer.cut((WIDE, [insert(id=3, note="later", n=7)]))
+    operator.equals(
+        WIDE, {"id": 1, "note": "a", "n": 5}, {"id": 2, "note": "b", "n": 6}, {"id": 3, "note": "later", "n": 7}
+    )
+
+
+def test_table_that_ignores_changes_when_its_key_is_not_followed_then_the_remedy_brings_its_rows(
+    operator: Operator,
+) -> None:
+    other = Table("t", {**KEYED.columns, "k": pa.int32()}, key=("k",))
+    evolving = operator.settings
+    operator.settings = replace(evolving, schema_changes=SchemaRules.parse(["ignore"]))
+    operator.writer.cut((KEYED, [insert(id=1, note="a")]))
+    operator.writer.cut(altered(other, added={"k": 5}), (other, [insert(id=1, note="b", k=6)]))
+    message = operator.stopped("SCHEMA_NOT_FOLLOWED")
+    assert commands(message) == [RETRY] and "--schema-changes evolve" in message
+    operator.settings = evolving
+    operator.retries()
+    operator.equals(other, {"id": 1, "note": "a", "k": 5}, {"id": 1, "note": "b", "k": 6})
 
 
 def test_table_without_a_key_when_its_rows_come_in_parts_then_the_remedy_brings_its_rows(operator: Operator) -> None:
