@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 from menura.addresses import is_loopback
 from menura.naming import is_identity
+from menura.windows import Window, WindowInvalid
 
 from agent.config_entries import Entry, file_of
 from agent.errors import ConfigError, ConfigMalformed, ConfigUnreadable, GatewayInsecure
@@ -24,7 +25,6 @@ from agent.runtime.state_folder import state_folder_of
 from agent.settings import AgentConfig, DumpConfig, GatewayConfig, SourceConfig
 from agent.source_kind import KindUnknown, SourceKind, default_kind, find_kind, kind_names
 from agent.unlogged import UnloggedChanges, UnloggedPolicy
-from agent.windows import Window, WindowInvalid
 
 #: of any kind of source; the kind has more
 COMMON_KEYS = ("kind", "filter_policy", "filter", "unlogged_changes", "dump")

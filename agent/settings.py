@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from menura.windows import Window
+
 from agent.filter import Filter
 from agent.host_access import RemoteAccess
 from agent.identity import IdentityFile, TlsFiles
 from agent.unlogged import UnloggedPolicy
-from agent.windows import Window
 
 DEFAULT_REPLICA_LAG_SECONDS = 60
 

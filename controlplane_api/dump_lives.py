@@ -79,6 +79,10 @@ def create_dumps(
         for table_id, uuid in made.items()
     ]
     connection.execute(insert(Dump), rows)
+    if cause == VERIFICATION:
+        for begin in range(0, len(tables), LOOKUP_ROWS):
+            ordered = Sync.table_id.in_(tables[begin : begin + LOOKUP_ROWS])
+            connection.execute(update(Sync).where(ordered).values(verification_ordered_at_us=fixed["created_at_us"]))
     grow_dump_generation(connection, source_id)
     return made
 

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, and_, case, delete, func, insert, select, tup
 from controlplane_api import continuity_ledger, rereads, verdicts
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import LakeUnknown, RequestInvalid
-from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop, Verdict
+from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop
 
 MAX_LAKES = 100
 #: of one lake; ten times what a large source has
@@ -85,7 +85,8 @@ def forget_lake(connection: Connection, name: str) -> None:
             data="Nothing was changed.",
             remedy="See those that there are: menura lakes.",
         )
-    for model in (Verdict, LakeStop, LakeSource):
+    verdicts.forget_lake(connection, found)
+    for model in (LakeStop, LakeSource):
         connection.execute(delete(model).where(model.lake_id == found))
     connection.execute(delete(Lake).where(Lake.id == found))
 

@@ -102,6 +102,19 @@ class Proof(StrEnum):
     NEVER = "never"
 
 
+class Coverage(StrEnum):
+    """Whether a table counts as proven within a period."""
+
+    #: a verification has shown within it that the lake is equal to the source
+    PROVEN = "proven"
+    #: the last proof is older, or the last verification could not tell
+    UNPROVEN = "unproven"
+    DIFFERS = "differs"
+    #: it can't be verified now
+    UNPROVABLE = "unprovable"
+    NEVER = "never"
+
+
 class LedgerKind(StrEnum):
     """What an entry of a table's continuity ledger tells."""
 

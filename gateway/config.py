@@ -43,6 +43,8 @@ class GatewayConfig:
     lease_seconds: float = 15
     #: how often the desired generations are asked for; ten times as long where the database tells of changes
     poll_seconds: float = 0.5
+    #: how often it is looked whether a verification is due
+    schedule_seconds: float = 5
     cartography_seconds: float = 600
     #: open at a time; further ones are refused before anything is read from them
     max_streams: int = 8192

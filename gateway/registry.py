@@ -593,6 +593,9 @@ class Registry(Protocol):
     def last_cuts(self, key: SourceKey) -> dict[TableName, int | None]:
         """Of each table of the source the last committed cut with files of it; 0: none; None: not known."""
 
+    def order_verifications(self, gateway: GatewayRun, at_us: int) -> int:
+        """Order the verifications whose turn it is by this clock, of sources that the gateway owns; how many."""
+
     def dumps(self, key: SourceKey) -> DumpsDesired:
         """All dumps of the source that are not over, with what is left of each by the ledger; none in quarantine."""
 

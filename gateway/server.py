@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 from menura.change_batch import MAX_BATCH_BYTES
 from menura.errors import MenuraError
+from menura.instants import now_us
 from menura.landing import landing_name
 from menura.message_parts import MAX_GRPC_BYTES
 from menura.stores.opening import open_store
@@ -200,6 +201,7 @@ async def serve(
                 *identity,
                 *_retention_tasks(config, storage, log, registry, metrics),
                 _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
+                _order_verifications(registry, gateway, config.schedule_seconds),
                 wait_for_stop(),
             )
         finally:
@@ -253,6 +255,19 @@ async def _follow_quarantines(log: CutLog, registry: Registry, seconds: float) -
         await asyncio.sleep(seconds)
         with suppress(RegistryUnavailable):
             await _reapply(log, registry, asked=True, told=told)
+
+
+async def _order_verifications(registry: Registry, gateway: GatewayRun, seconds: float) -> None:
+    """Have those ordered whose turn it is, of the sources that are owned, until cancelled."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            ordered = await asyncio.to_thread(registry.order_verifications, gateway, now_us())
+        except (RegistryRefused, RegistryUnavailable) as unavailable:
+            logger.warning("scheduled verifications are not ordered, it is tried again: %s", unavailable)
+        else:
+            if ordered:
+                logger.info("scheduled verifications ordered: sources=%d", ordered)
 
 
 async def _reapply(log: CutLog, registry: Registry, *, asked: bool, told: set[str]) -> None:

@@ -29,6 +29,7 @@ from controlplane_api.api.routers import (
     rules,
     service,
     tables,
+    verification_schedules,
     verifications,
 )
 from controlplane_api.database import Database
@@ -49,8 +50,8 @@ OPENAPI = "/api/v1/openapi.json"
 ROUTERS = tuple(
     module.router
     for module in (
-        fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications, lakes,
-        login, service,
+        fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications,
+        verification_schedules, lakes, login, service,
     )
 )  # fmt: skip
 

@@ -20,6 +20,8 @@ from controlplane_api.api.views import (
     Audit,
     ConfigurationChanged,
     ConfigurationView,
+    Coverages,
+    CoverageView,
     Definitions,
     DumpChanged,
     DumpDetail,
@@ -50,6 +52,7 @@ from controlplane_api.api.views import (
     TokenCreated,
     Tokens,
     TokenView,
+    VerificationScheduleView,
     View,
 )
 from controlplane_api.errors import ApiFailed, ApiUnreachable
@@ -267,6 +270,28 @@ class ApiClient:
     def proof(self, source: str, database: str, table: str) -> ProofView:
         return self._ask(ProofView, "GET", f"{_of_table(source, database, table)}/proof")
 
+    def verification_schedule(self, source: str) -> tuple[VerificationScheduleView, str]:
+        """And the ETag, on which it can be changed."""
+        tags: list[str] = []
+        return self._ask(VerificationScheduleView, "GET", _schedule_path(source), tags=tags), tags[0]
+
+    def set_verification_schedule(
+        self, source: str, schedule: Mapping[str, object], *, tag: str, dry_run: bool
+    ) -> VerificationScheduleView:
+        path, query = _schedule_path(source), {"dry_run": dry_run}
+        return self._ask(VerificationScheduleView, "PUT", path, query=query, body=schedule, tag=tag)
+
+    def remove_verification_schedule(self, source: str, *, tag: str, dry_run: bool) -> VerificationScheduleView:
+        path, query = _schedule_path(source), {"dry_run": dry_run}
+        return self._ask(VerificationScheduleView, "DELETE", path, query=query, body={}, tag=tag)
+
+    def coverages(self, source: str | None, within_seconds: int | None) -> list[CoverageView]:
+        """Of one source, or of all."""
+        query = {} if within_seconds is None else {"within_seconds": within_seconds}
+        if source is None:
+            return self._ask(Coverages, "GET", "/coverage", query=query).sources
+        return [self._ask(CoverageView, "GET", f"/sources/{quote(source, safe='')}/coverage", query=query)]
+
     def dumps(self, source: str | None = None, *, running: bool = False, limit: int | None = None) -> list[DumpView]:
         """The newest first: `limit` of them, or all over as many pages as it takes."""
         path = "/dumps" if source is None else f"/sources/{quote(source, safe='')}/dumps"
@@ -336,6 +361,10 @@ def _of_table(source: str, database: str, table: str) -> str:
 
 def _dump_path(source: str, dump: str) -> str:
     return f"/sources/{quote(source, safe='')}/dumps/{quote(dump, safe='')}"
+
+
+def _schedule_path(source: str) -> str:
+    return f"/sources/{quote(source, safe='')}/verification-schedule"
 
 
 def _names(tables: Which) -> object:

@@ -1,19 +1,21 @@
 """What the API shows of verifications: of each table what is known, and of what, read from the database."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from menura.instants import now_us
 from menura.naming import TableName
 from sqlalchemy import Connection, and_, func, or_, select
 
-from controlplane_api.api import queries
+from controlplane_api import verification_states
+from controlplane_api.api import coverage_queries, queries
 from controlplane_api.api.event_stream import Event, Following
 from controlplane_api.api.pages import page_of, read_cursor
 from controlplane_api.api.verdict_queries import NOTHING, SELECT, Known, of_tables, proof_view, verdict_view
 from controlplane_api.api.views import Proofs, ProofView, SourceVerdictView, Verdicts
 from controlplane_api.dump_lives import VERIFICATION
 from controlplane_api.models import AnyRow, Dump, SourceTable, Sync, Verdict
-from controlplane_api.states import Desired, DumpEnd, Proof
+from controlplane_api.states import Coverage, Desired, DumpEnd, Proof
 
 EVENTS_AT_ONCE = 200
 
@@ -28,17 +30,35 @@ class StandingProofs:
 
 
 def proofs(
-    connection: Connection, tenant: str, source: str, *, only: TableName | None = None, cursor: str = "", limit: int = 1
+    connection: Connection,
+    tenant: str,
+    source: str,
+    *,
+    only: TableName | None = None,
+    which: Sequence[Coverage] = (),
+    cursor: str = "",
+    limit: int = 1,
 ) -> Proofs:
-    """One page of the tables that are synced, or ever were, in order of name. Raises `SourceUnknown`."""
+    """One page of the tables that are synced, or ever were, in order of name; of `which` those whose sync is asked for.
+
+    Raises `SourceUnknown`.
+    """
     source_id = queries.source_row(connection, tenant, source).id
+    now = now_us()
+    since_us = now - coverage_queries.within_seconds(connection, source_id) * 1_000_000
+    coverage = verification_states.coverage(since_us)
     statement = (
-        select(SourceTable.id, SourceTable.database, SourceTable.name)
-        .join(Sync, Sync.table_id == SourceTable.id)
+        verification_states.tables(
+            connection, source_id, SourceTable.id, SourceTable.database, SourceTable.name, SourceTable.estimated_rows,
+            Sync.earlier_rows_missing, verification_states.WHY.label("why"), verification_states.PROBLEM,
+            coverage.label("coverage"),
+        )
         .where(SourceTable.source_id == source_id)
         .order_by(SourceTable.database, SourceTable.name)
         .limit(limit + 1)
-    )
+    )  # fmt: skip
+    if which:
+        statement = statement.where(verification_states.IS_ASKED, coverage.in_(which))
     after = read_cursor(cursor, str, str)
     if after is not None:
         database, name = after
@@ -50,7 +70,6 @@ def proofs(
     rows, following = page_of(connection.execute(statement).all(), limit, lambda row: (row.database, row.name))
     known = of_tables(connection, tenant, source, [(row.database, row.name) for row in rows])
     running = _running(connection, source_id)
-    now = now_us()
     shown = [
         _proof_view(row, known.get((row.database, row.name), NOTHING), running.get(row.id, ""), now) for row in rows
     ]
@@ -64,7 +83,17 @@ def proof(connection: Connection, tenant: str, source: str, table: TableName) ->
         return found[0]
     source_id = queries.source_row(connection, tenant, source).id
     queries.table_id(connection, source_id, *table)
-    return ProofView(database=table[0], table=table[1], state=Proof.NEVER, verdict=None, proof=None, verification="")
+    return ProofView(
+        database=table[0],
+        table=table[1],
+        coverage=Coverage.UNPROVABLE,
+        unprovable="its sync was never asked for",
+        estimated_rows=None,
+        state=Proof.NEVER,
+        verdict=None,
+        proof=None,
+        verification="",
+    )
 
 
 def verdicts(
@@ -141,6 +170,9 @@ def _proof_view(row: AnyRow, known: Known, verification: str, now: int) -> Proof
     return ProofView(
         database=row.database,
         table=row.name,
+        coverage=row.coverage,
+        unprovable=verification_states.why_not(row),
+        estimated_rows=row.estimated_rows,
         state=facts.state,
         verdict=facts.verdict,
         proof=facts.proof,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from menura.bounds import MAX_NAME_CHARS
 from pydantic import BaseModel, ConfigDict, Field
 
-from controlplane_api.api.views import MAX_API_TOKEN_SECONDS, MAX_TOKEN_SECONDS, DumpLimits
+from controlplane_api.api.views import MAX_API_TOKEN_SECONDS, MAX_PER_SECOND, MAX_TOKEN_SECONDS, DumpLimits
 from controlplane_api.identity.callers import Role
 
 MAX_NAMED_TABLES = 100_000
@@ -14,6 +14,9 @@ MAX_FLEET_AGENTS = 10_000
 MAX_POSITION_CHARS = 65_536
 #: see menura.v1.TableSync
 MAX_REASON_CHARS = 1_000
+#: of a schedule of verifications
+LEAST_EVERY_SECONDS, WEEK_SECONDS, MOST_EVERY_SECONDS = 3_600, 7 * 86_400, 366 * 86_400
+MAX_WINDOW_CHARS = 80
 #: of a dump, above and below 0
 MAX_PRIORITY = 1_000
 #: see `menura.naming.is_identity`
@@ -220,6 +223,20 @@ class DumpManyRequest(DumpRequest):
 
 class VerificationRequest(Pace):
     tables: NamedTables | TablePattern | Literal["all"]
+
+
+class VerificationScheduleSet(Request):
+    #: in which each table has its turn
+    every_seconds: int = Field(default=WEEK_SECONDS, ge=LEAST_EVERY_SECONDS, le=MOST_EVERY_SECONDS)
+    tables: TablePattern = TablePattern()
+    #: of each verification; 0: the agent's own limit alone
+    rows_per_second: int = Field(default=0, ge=0, le=MAX_PER_SECOND)
+    #: in which verifications are begun: HH:MM-HH:MM, and a time zone, without one in UTC; empty: at any time
+    window: str = Field(default="", max_length=MAX_WINDOW_CHARS)
+
+
+class VerificationScheduleRemove(Request):
+    """An empty object."""
 
 
 class DumpCommand(Request):

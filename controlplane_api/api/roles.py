@@ -16,6 +16,7 @@ from controlplane_api.api.routers import (
     rules,
     service,
     tables,
+    verification_schedules,
     verifications,
 )
 from controlplane_api.identity.callers import Need
@@ -86,6 +87,11 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     verifications.get_proof: Need.VIEW,
     verifications.get_verdicts: Need.VIEW,
     verifications.follow_verdicts: Need.VIEW,
+    verification_schedules.get_verification_schedule: Need.VIEW,
+    verification_schedules.set_verification_schedule: Need.OPERATE,
+    verification_schedules.remove_verification_schedule: Need.OPERATE,
+    verification_schedules.get_coverages: Need.VIEW,
+    verification_schedules.get_coverage: Need.VIEW,
     identities.create_token: Need.ADMINISTER,
     identities.get_tokens: Need.ADMINISTER,
     identities.revoke_token: Need.ADMINISTER,
@@ -108,5 +114,8 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
 #: commands that `writing` puts into the audit log; those about identities and configurations say more by themselves
 AUDITED = frozenset({lakes.forget_lake, *(route for route, need in NEEDS.items() if need is Need.OPERATE)}) - {
     configurations.plan_fleet,  # changes nothing
-    offsets.alter_offset,  # says the position and the reason itself
+    # these say themselves what was set
+    offsets.alter_offset,
+    verification_schedules.set_verification_schedule,
+    verification_schedules.remove_verification_schedule,
 }

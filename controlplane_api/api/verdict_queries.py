@@ -1,21 +1,15 @@
-"""What verifications have found of tables, read from the database.
+"""What verifications have found of tables, read from the database; see `verdicts`."""
 
-A table is in several lakes where several sinks report verdicts of it: what is known of it is what is known of the lake
-of which the least is.
-"""
-
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from menura.naming import TableName
-from sqlalchemy import ColumnElement, Connection, Select, func, select, tuple_
+from sqlalchemy import Connection, select, tuple_
 
 from controlplane_api.api.views import TableProof, VerdictView
-from controlplane_api.models import AnyRow, Lake, Verdict
+from controlplane_api.database import LOOKUP_ROWS
+from controlplane_api.models import AnyRow, Lake, ProofOfTable, Verdict
 from controlplane_api.states import Proof
-from controlplane_api.verdicts import WORST_FIRST, judged
 
 _SHOWN = [getattr(Verdict, name) for name in VerdictView.model_fields if name not in ("lake", "age_us")]
 SELECT = select(Verdict.id, Verdict.database, Verdict.name, Lake.name.label("lake"), *_SHOWN).join(
@@ -25,7 +19,7 @@ SELECT = select(Verdict.id, Verdict.database, Verdict.name, Lake.name.label("lak
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Of a table, in one lake."""
+    """Of a table, in the lake of which the least is known."""
 
     state: Proof
     newest: AnyRow | None
@@ -39,27 +33,19 @@ def of_tables(
     connection: Connection, tenant: str, source: str, names: Sequence[TableName] | None = None
 ) -> dict[TableName, Known]:
     """Of these tables, or of all; nothing for one without a verdict."""
-    mine = [Verdict.tenant == tenant, Verdict.source == source]
+    mine = [ProofOfTable.tenant == tenant, ProofOfTable.source == source]
     if names is not None:
-        mine.append(tuple_(Verdict.database, Verdict.name).in_(names))
-    found: defaultdict[TableName, list[Known]] = defaultdict(list)
-    rows = connection.execute(_newest(mine).order_by(Verdict.database, Verdict.name, Lake.name, Verdict.id.desc()))
-    for (database, name, _), of_lake in groupby(rows, key=lambda row: (row.database, row.name, row.lake)):
-        newest_first = list(of_lake)
-        state, proof = judged(newest_first)
-        found[database, name].append(Known(state, newest_first[0], proof))
-    return {name: min(known, key=_worst) for name, known in found.items()}
-
-
-def _newest(mine: Sequence[ColumnElement[bool]]) -> Select[tuple[int, ...]]:
-    """Of each table in each lake the newest verdict of each kind."""
-    kinds = (Verdict.lake_id, Verdict.database, Verdict.name, Verdict.verdict)
-    return SELECT.where(Verdict.id.in_(select(func.max(Verdict.id)).where(*mine).group_by(*kinds)))
-
-
-def _worst(known: Known) -> tuple[int, int]:
-    """The oldest proof of equal ones."""
-    return WORST_FIRST.index(known.state), 0 if known.proof is None else known.proof.proven_at_us
+        mine.append(tuple_(ProofOfTable.database, ProofOfTable.name).in_(names))
+    proofs = connection.execute(select(ProofOfTable).where(*mine)).all()
+    ids = [number for row in proofs for number in (row.newest_id, row.proof_id) if number is not None]
+    shown: dict[int, AnyRow] = {}
+    for begin in range(0, len(ids), LOOKUP_ROWS):
+        some = SELECT.where(Verdict.id.in_(ids[begin : begin + LOOKUP_ROWS]))
+        shown |= {row.id: row for row in connection.execute(some)}
+    return {
+        (row.database, row.name): Known(Proof(row.state), shown.get(row.newest_id), shown.get(row.proof_id))
+        for row in proofs
+    }
 
 
 def proof_view(known: Known, now: int) -> TableProof:

@@ -12,7 +12,7 @@ from menura.naming import TableName
 from sqlalchemy import Connection, func, select
 
 from controlplane_api.api import queries
-from controlplane_api.models import Dump, Quarantine, Source, SourceTable, Sync, SyncRule
+from controlplane_api.models import Dump, Quarantine, Source, SourceTable, Sync, SyncRule, VerificationSchedule
 from controlplane_api.states import DumpEnd
 from controlplane_api.syncs import lock_source
 
@@ -29,6 +29,10 @@ def of_table(tenant: str, source: str, name: TableName) -> Tag:
 
 def of_dump(tenant: str, source: str, uuid: str) -> Tag:
     return lambda connection: dump_tag(connection, _locked(connection, tenant, source), uuid)
+
+
+def of_schedule(tenant: str, source: str) -> Tag:
+    return lambda connection: schedule_tag(connection, _locked(connection, tenant, source))
 
 
 def source_tag(connection: Connection, source_id: int) -> str:
@@ -60,6 +64,14 @@ def dump_tag(connection: Connection, source_id: int, uuid: str) -> str:
     shown = ("state", "ended_at_us", "priority", "paused", "forced", "workers", "rows_per_second", "bytes_per_second")
     columns = [getattr(Dump, name) for name in shown]
     row = connection.execute(select(*columns).where(Dump.source_id == source_id, Dump.uuid == uuid)).first()
+    return _digest(row or ())
+
+
+def schedule_tag(connection: Connection, source_id: int) -> str:
+    """Of one that is not there too."""
+    shown = ("every_seconds", "database", "name", "rows_per_second", "window", "changed_at_us")
+    columns = [getattr(VerificationSchedule, name) for name in shown]
+    row = connection.execute(select(*columns).where(VerificationSchedule.source_id == source_id)).first()
     return _digest(row or ())
 
 

@@ -1,4 +1,4 @@
-"""`menura verify run | report`: compare tables with the lake, and what that has found."""
+"""`menura verify run | report | schedule | coverage`: compare tables with the lake, and what that has found."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -26,6 +26,7 @@ from controlplane_api.commands.options import (
     seconds_of,
 )
 from controlplane_api.commands.tables import TablesArgument, named_tables, parse_table, show_outcomes
+from controlplane_api.commands.verify_schedule import coverage, schedule
 from controlplane_api.errors import LakeDiffers, LakeUnproven
 from controlplane_api.states import Proof
 
@@ -37,6 +38,8 @@ _NAMED = 3
 MOST_SECONDS = 10 * 366 * 86_400
 
 app = forced_group("Whether the lake is equal to its sources, without sending their rows.")
+app.command()(schedule)
+app.command()(coverage)
 
 
 @app.command()
@@ -158,6 +161,7 @@ def note(each: ProofView) -> str:
             where = f"key {first.key}" if first.key else f"keys {_range(first.lower, first.upper)}"
             columns = f" in {first.columns}" if first.columns else ""
             notes.append(f"{where}{columns} ({rows}){more}")
+    notes += [f"it can't be verified now: {each.unprovable}"] if each.unprovable else []
     return "; ".join(notes)
 
 

@@ -2,8 +2,8 @@
 
 Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
 change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source`,
-`lake_stop` and `verdict` by the reports of sinks; these name sources and tables, and so hold before the database knows
-them.
+`lake_stop`, `verdict` and `table_proof` by the reports of sinks; these name sources and tables, and so hold before the
+database knows them.
 Whoever changes syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
 
 Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
@@ -50,6 +50,7 @@ from controlplane_api.models.syncs import (
     SyncRule,
     TableEvent,
 )
+from controlplane_api.models.verifications import ProofOfTable, VerificationSchedule
 
 __all__ = [
     "KEPT_EVENTS",
@@ -79,6 +80,7 @@ __all__ = [
     "LedgerHead",
     "Operation",
     "OperationTable",
+    "ProofOfTable",
     "Quarantine",
     "Source",
     "SourceConfiguration",
@@ -91,6 +93,7 @@ __all__ = [
     "TableEvent",
     "Tenant",
     "Verdict",
+    "VerificationSchedule",
     "WantedTable",
     "WebSession",
 ]

@@ -19,7 +19,11 @@ class Sync(Base):
     """
 
     __tablename__ = "sync"
-    __table_args__ = (Index(None, "source_id", "state"), Index(None, "position_id"))
+    __table_args__ = (
+        Index(None, "source_id", "state"),
+        Index(None, "position_id"),
+        Index("ix_sync_source_id_verification", "source_id", "verification_ordered_at_us"),
+    )
 
     table_id: Mapped[int] = mapped_column(Id, ForeignKey("source_table.id"), primary_key=True, autoincrement=False)
     source_id: Mapped[int] = mapped_column(ForeignKey("source.id"))
@@ -51,6 +55,8 @@ class Sync(Base):
     landed_at_us: Mapped[int | None]
     #: with files of the table; 0: none; null: not known, of a database that is older than the column
     last_cut: Mapped[int | None] = mapped_column(default=0)
+    #: when its last verification was ordered; 0: none was
+    verification_ordered_at_us: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 #: of a sync: its position, for a SELECT

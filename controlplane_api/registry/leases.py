@@ -52,7 +52,7 @@ def renew(connection: Connection, gateway: GatewayRun, ttl_seconds: float) -> di
     )
     if renewed.rowcount == 0:
         raise GatewayReplaced(gateway.name)
-    owned = select(Lease.tenant, Lease.source, Lease.epoch).where(_owner_is(gateway), Lease.released.is_(False))
+    owned = select(Lease.tenant, Lease.source, Lease.epoch).where(is_owned_by(gateway))
     return {SourceKey(row.tenant, row.source): row.epoch for row in connection.execute(owned)}
 
 
@@ -123,6 +123,11 @@ def raise_epoch(connection: Connection, epochs: dict[SourceKey, int]) -> None:
             for key, epoch in sorted(epochs.items(), key=lambda each: str(each[0]))
         ],
     )
+
+
+def is_owned_by(gateway: GatewayRun) -> ColumnElement[bool]:
+    """Whether a row of `Lease` is of a source that this process owns."""
+    return and_(_owner_is(gateway), Lease.released.is_(False))
 
 
 def living(connection: Connection) -> Select[str, str]:

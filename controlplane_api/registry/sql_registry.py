@@ -16,7 +16,7 @@ from menura.naming import TableName
 from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from controlplane_api import lost_state, rules, wanted_tables
+from controlplane_api import lost_state, rules, verification_schedules, wanted_tables
 from controlplane_api.database import Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.dump_lives import OF_PARTS
@@ -349,6 +349,15 @@ class SqlRegistry:
             source = _lock_source(connection, key)
             if source is not None:
                 dump_reports.record_failed(connection, source.id, dump, problem, at_us)
+
+    def order_verifications(self, gateway: GatewayRun, at_us: int) -> int:
+        with self._read() as connection:
+            due = verification_schedules.due_sources(connection, leases.is_owned_by(gateway), at_us)
+        ordered = 0
+        for source_id in due:
+            with self._write() as connection:
+                ordered += bool(verification_schedules.order_next(connection, source_id, at_us))
+        return ordered
 
     def _generations(self, keys: Sequence[SourceKey], column: InstrumentedAttribute[int]) -> dict[SourceKey, int]:
         if not keys:

@@ -124,3 +124,6 @@ def test_source_when_it_is_no_database_server_then_the_lake_is_equal_to_it_after
                     600,
                 )
             assert running.source("shop")["flavor"] == "memory"
+            running.command("verify", "schedule", "shop", "--every", "1d", "--tables", "shop.keyed")
+            proof = "/api/v1/tenants/acme/sources/shop/tables/shop/keyed/proof"
+            wait_for("its turn to prove it", lambda: running.get(proof)["coverage"] == "proven", 600)

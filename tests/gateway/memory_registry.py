@@ -351,6 +351,9 @@ class MemoryRegistry:
         self._check()
         return self.positions.get(key, SourceCommitted())
 
+    def order_verifications(self, gateway: GatewayRun, at_us: int) -> int:
+        return 0
+
     def dumps(self, key: SourceKey) -> DumpsDesired:
         self._check()
         with self.lock:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
-from controlplane_api.api import proof_queries, queries, source_queries
+from controlplane_api.api import coverage_queries, proof_queries, queries, source_queries
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import ALL
 from controlplane_api.api.paths import ControlDatabase, ProblemName
@@ -92,6 +92,18 @@ class _Shown(Collector):
             "Age of the oldest proof that a table is equal; of tables that have none see menura_verification_tables.",
             *_OF_SOURCE,
         )
+        coverage = _gauge(
+            "menura_verification_coverage_tables",
+            "Tables that are synced, by whether they are proven within the schedule's period, or a week.",
+            *_OF_SOURCE,
+            "state",
+        )
+        covered = _gauge(
+            "menura_verification_coverage_rows",
+            "Rows of these tables, as the server estimates.",
+            *_OF_SOURCE,
+            "state",
+        )
         with self._database.read() as connection:
             for view in queries.tenants(connection, limit=ALL).tenants:
                 connected = sum(agent.connected for agent in queries.agents(connection, view.tenant).agents)
@@ -110,9 +122,12 @@ class _Shown(Collector):
                         proofs.add_metric((*of_source, proof), number)
                     if known.oldest_proof_age_us is not None:
                         oldest.add_metric(of_source, known.oldest_proof_age_us / 1e6)
+                    for each, number in (found := coverage_queries.coverage(connection, *of_source)).tables.items():
+                        coverage.add_metric((*of_source, each), number)
+                        covered.add_metric((*of_source, each), found.rows[each])
                     rows.add_metric(of_source, source.rows)
                     size.add_metric(of_source, source.bytes)
-        yield from (agents, tables, dumps, lag, landed, rows, size, proofs, oldest)
+        yield from (agents, tables, dumps, lag, landed, rows, size, proofs, oldest, coverage, covered)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -1,6 +1,9 @@
 """Verifications: compare tables of a source with the lake, and what that has found."""
 
-from fastapi import APIRouter, Request
+from collections.abc import Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
@@ -17,6 +20,7 @@ from controlplane_api.api.views import Outcomes, Proofs, ProofView, Verdicts
 from controlplane_api.api.writing import GUARDED, WriteIf
 from controlplane_api.dump_lives import DumpOptions
 from controlplane_api.errors import SourceUnknown, TableUnknown
+from controlplane_api.states import Coverage
 from controlplane_api.syncs import Outcome
 
 router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["verifications"])
@@ -44,16 +48,22 @@ def start_verifications(
     return command_tables(write, tenant, source, "verify", command)
 
 
+Which = Annotated[Sequence[Coverage], Query(description="Only tables of which this is so; several may be named.")]
 OF_TABLE = refusals(SourceUnknown, TableUnknown)
 
 
 @router.get("/sources/{source}/proofs", responses=refusals(SourceUnknown))
 def get_proofs(
-    tenant: TenantName, source: SourceName, database: ControlDatabase, cursor: Cursor = "", limit: Limit = 100
+    tenant: TenantName,
+    source: SourceName,
+    database: ControlDatabase,
+    coverage: Which = (),
+    cursor: Cursor = "",
+    limit: Limit = 100,
 ) -> Proofs:
     """Of each table that is synced whether the lake is equal to the source: at which position, and how long ago."""
     with database.read() as connection:
-        return proof_queries.proofs(connection, tenant, source, cursor=cursor, limit=limit)
+        return proof_queries.proofs(connection, tenant, source, which=coverage, cursor=cursor, limit=limit)
 
 
 @router.get("/sources/{source}/tables/{database}/{table}/proof", responses=OF_TABLE)

@@ -56,13 +56,17 @@ from controlplane_api.api.views.lakes import LakeForgotten, Lakes, LakeTableView
 from controlplane_api.api.views.ledger import Ledger, LedgerChecked, LedgerEntryView, LedgerShown
 from controlplane_api.api.views.problems import InvalidView, ProblemDocument, ProblemType, ProblemTypes, ProblemView
 from controlplane_api.api.views.proofs import (
+    Coverages,
+    CoverageView,
     LeafView,
     Proofs,
     ProofView,
+    ScheduledVerifications,
     SourceVerdictView,
     TableProof,
     Verdicts,
     VerdictView,
+    VerificationScheduleView,
 )
 from controlplane_api.api.views.sources import Accepted, Fleet, OtherServerView, QuarantineView, Sources, SourceView
 from controlplane_api.api.views.tables import (
@@ -104,6 +108,8 @@ __all__ = [
     "ColumnView",
     "ConfigurationChanged",
     "ConfigurationView",
+    "CoverageView",
+    "Coverages",
     "DefinitionColumnView",
     "DefinitionView",
     "Definitions",
@@ -151,6 +157,7 @@ __all__ = [
     "RefusedTableView",
     "RuleView",
     "Rules",
+    "ScheduledVerifications",
     "SessionView",
     "SinkView",
     "SourceAssigned",
@@ -175,5 +182,6 @@ __all__ = [
     "UnloggedView",
     "VerdictView",
     "Verdicts",
+    "VerificationScheduleView",
     "View",
 ]

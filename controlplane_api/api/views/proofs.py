@@ -3,7 +3,7 @@
 from typing import Literal
 
 from controlplane_api.api.views.base import View
-from controlplane_api.states import Proof
+from controlplane_api.states import Coverage, Proof
 
 
 class LeafView(View):
@@ -70,6 +70,12 @@ class Verdicts(View):
 class ProofView(TableProof):
     database: str
     table: str
+    #: whether it counts as proven, within the period of the source's schedule or a week
+    coverage: Coverage
+    #: why it can't be verified now; empty: it can
+    unprovable: str
+    #: as the server estimates
+    estimated_rows: int | None
     #: that runs now; empty: none does
     verification: str
 
@@ -78,3 +84,41 @@ class Proofs(View):
     proofs: list[ProofView]
     #: for the next page; null on the last
     next_cursor: str | None = None
+
+
+class ScheduledVerifications(View):
+    #: in which each table has its turn
+    every_seconds: int
+    #: globs
+    database: str
+    table: str
+    #: of each verification; 0: the agent's own limit alone
+    rows_per_second: int
+    #: in which verifications are begun; empty: at any time
+    window: str
+    changed_at_us: int
+    #: no verification is ordered before
+    next_at_us: int
+
+
+class VerificationScheduleView(View):
+    source: str
+    #: null: verifications are ordered by commands alone
+    schedule: ScheduledVerifications | None
+
+
+class CoverageView(View):
+    """Of the tables of a source whose sync is asked for."""
+
+    source: str
+    #: proofs that are older count for none
+    within_seconds: int
+    tables: dict[Coverage, int]
+    #: of these tables, as the server estimates
+    rows: dict[Coverage, int]
+    #: null: no table was ever proven
+    oldest_proof_age_us: int | None
+
+
+class Coverages(View):
+    sources: list[CoverageView]

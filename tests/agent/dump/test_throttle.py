@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from menura.windows import Window, WindowInvalid
 from pymysql.connections import Connection
 
 from agent.config_entries import Secret
@@ -27,7 +28,6 @@ from agent.sources.mysql.snapshot.log_retention import (
     read_log_retention,
     unchunked_warning,
 )
-from agent.windows import Window, WindowInvalid
 from tests.servers import Server, replica_of, server
 from tests.stack import wait_for
 

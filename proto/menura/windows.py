@@ -7,6 +7,7 @@ caller's.
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from fractions import Fraction
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 _MINUTES_PER_DAY = 24 * 60
@@ -46,6 +47,15 @@ class Window:
 
     def __str__(self) -> str:
         return f"{_clock(self.begin_minute)}-{_clock(self.end_minute)} {self.zone.key}"
+
+    @property
+    def share(self) -> Fraction:
+        """Of a day.
+
+        >>> Window.parse("22:00-04:00").share
+        Fraction(1, 4)
+        """
+        return Fraction((self.end_minute - self.begin_minute) % _MINUTES_PER_DAY, _MINUTES_PER_DAY)
 
     def is_open(self, now: datetime) -> bool:
         """`now` has a zone."""
