@@ -15,13 +15,13 @@ from nanoarrow.ipc import StreamWriter
 
 from agent.columnar import ipc
 from agent.columnar.arrow import ArrowColumns
+from agent.columnar.ipc import COMPRESSION_LEVEL
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-COMPRESSION_LEVEL = 1
 #: more than most batches have: one of a large row, or of many wide ones
 LARGE_STREAM_BYTES = 8 << 20
 #: of what one call compresses: its result is made in pieces, which are joined where they are sent

@@ -2,4 +2,6 @@
 
 from agent.columnar.arrow import ArrowColumns
 
+COMPRESSION_LEVEL: int
+
 def encode(columns: ArrowColumns) -> bytes: ...

@@ -1,7 +1,8 @@
 """Columns as an Arrow IPC stream, written once from where they were decoded to.
 
 Comes in: `ArrowColumns`. Goes out: the stream's bytes: the schema, one record batch, the end. Values and offsets of
-more than one byte are split, which the schema says (menura.change_batch).
+more than one byte are split, and texts of one length where some of them are much smaller so when they are compressed;
+the schema says which (menura.change_batch).
 
 A message (arrow.apache.org/docs/format/Columnar.html)::
 
@@ -12,6 +13,7 @@ for the two lists at their end, so they are written here; a schema's are nanoarr
 """
 
 import io
+import sys
 from functools import lru_cache
 from struct import Struct
 
@@ -19,17 +21,26 @@ from nanoarrow import c_schema
 from nanoarrow.c_array_stream import CArrayStream
 from nanoarrow.ipc import StreamWriter
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from agent.columnar.arrow cimport ArrowColumns
 from agent.columnar.column cimport BITS, Column, values_bytes
 
-from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
+from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT, METADATA_SPLIT_TEXTS
 
 cdef extern from "byte_stream_split.h" nogil:
     void menura_split(const uint8_t* values, uint8_t* split, size_t count, int width)
+    void menura_split_texts(const uint8_t* values, uint8_t* split, size_t count, size_t width)
+
+#: of whoever compresses the stream
+COMPRESSION_LEVEL = 1
 
 # A flatbuffer's table begins with its distance from its vtable: the sizes of both, and where in the table each field
 # stands. All other offsets count from their own place.
@@ -48,6 +59,13 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 cdef enum:
     END_OF_STREAM_BYTES = 8
 
+cdef enum:
+    # Texts are tried on one row of so many, in batches that have so many rows; longer ones gain little.
+    SAMPLED_OF = 32
+    MOST_SAMPLED = 1024
+    LEAST_ROWS = 4096
+    LONGEST_SPLIT = 64
+
 # Schemas of tables that are written to in turn; one of 4,096 columns takes some hundred KiB.
 MOST_SCHEMAS = 64
 
@@ -65,30 +83,37 @@ def encode(ArrowColumns columns not None):
     cdef int i, part, count = len(columns.fields)
     cdef bytes head, stream
     cdef uint8_t* at
+    cdef bytearray widths = bytearray(count)
+    cdef uint8_t* width = widths
     for i in range(count):
+        width[i] = split_width(columns.columns + i, rows)
         buffer_sizes(columns.columns + i, rows, sizes)
         nodes.append(NODE.pack(rows, columns.columns[i].nulls))
         for part in range(2 if columns.columns[i].width else 3):
             buffers.append(BUFFER.pack(body, sizes[part]))
             body += padded(sizes[part])
-    head = schema_message(tuple(columns.fields)) + record_batch_head(rows, body, nodes, buffers)
+    split_texts = ",".join([str(i) for i in range(count) if width[i]])
+    head = schema_message(tuple(columns.fields), split_texts) + record_batch_head(rows, body, nodes, buffers)
     stream = PyBytes_FromStringAndSize(NULL, len(head) + body + END_OF_STREAM_BYTES)
     at = <uint8_t*> PyBytes_AS_STRING(stream)
     memcpy(at, PyBytes_AS_STRING(head), len(head))
     at += len(head)
     with nogil:
         for i in range(count):
-            at = write_column(columns.columns + i, rows, at)
+            at = write_column(columns.columns + i, rows, width[i], at)
     memcpy(at, PyBytes_AS_STRING(END_OF_STREAM), END_OF_STREAM_BYTES)
     return stream
 
 
 @lru_cache(maxsize=MOST_SCHEMAS)
-def schema_message(tuple fields):
+def schema_message(tuple fields, str split_texts):
     """The message of columns that are described so (agent.columnar.arrow.field)."""
     cdef ArrowColumns described = ArrowColumns.__new__(ArrowColumns)
     described.fields = list(fields)
-    schema = c_schema(described).modify(metadata={METADATA_LAYOUT: LAYOUT_SPLIT})
+    metadata = {METADATA_LAYOUT: LAYOUT_SPLIT}
+    if split_texts:
+        metadata[METADATA_SPLIT_TEXTS] = split_texts
+    schema = c_schema(described).modify(metadata=metadata)
     stream = io.BytesIO()
     writer = StreamWriter.from_writable(stream)
     writer.write_stream(CArrayStream.from_c_arrays([], schema))
@@ -115,8 +140,29 @@ cdef void buffer_sizes(const Column* column, int64_t rows, int64_t* sizes) noexc
     sizes[2] = column.text.size
 
 
-cdef uint8_t* write_column(const Column* column, int64_t rows, uint8_t* at) noexcept nogil:
-    """Its buffers; returns where they end."""
+cdef uint8_t split_width(const Column* column, int64_t rows) except? 255:
+    """The length of a column's texts, if they are to be split; else 0."""
+    cdef const int32_t* offsets = <const int32_t*> column.values.data
+    cdef int64_t i, sampled, width
+    if column.width or column.nulls or rows < LEAST_ROWS or column.text.size % rows:
+        return 0
+    width = column.text.size // rows
+    if not 2 <= width <= LONGEST_SPLIT:
+        return 0
+    for i in range(rows):
+        if offsets[i] != i * width:
+            return 0
+    sampled = min(rows // SAMPLED_OF, MOST_SAMPLED)
+    plain = PyBytes_FromStringAndSize(<char*> column.text.data + (rows - sampled) // 2 * width, sampled * width)
+    split = PyBytes_FromStringAndSize(NULL, sampled * width)
+    menura_split_texts(<uint8_t*> PyBytes_AS_STRING(plain), <uint8_t*> PyBytes_AS_STRING(split), sampled, width)
+    if 4 * len(zstd.compress(split, COMPRESSION_LEVEL)) <= 3 * len(zstd.compress(plain, COMPRESSION_LEVEL)):
+        return <uint8_t> width
+    return 0
+
+
+cdef uint8_t* write_column(const Column* column, int64_t rows, uint8_t text_width, uint8_t* at) noexcept nogil:
+    """Its buffers; returns where they end. `text_width`: of texts that are split, else 0."""
     cdef int64_t sizes[3]
     buffer_sizes(column, rows, sizes)
     if sizes[0]:
@@ -129,7 +175,10 @@ cdef uint8_t* write_column(const Column* column, int64_t rows, uint8_t* at) noex
         else:
             menura_split(column.values.data, at, rows + 1, 4)
         at = pad(at + sizes[1], sizes[1])
-    if sizes[2] and not column.width:
+    if text_width:
+        menura_split_texts(column.text.data, at, rows, text_width)
+        at = pad(at + sizes[2], sizes[2])
+    elif sizes[2] and not column.width:
         at = write_bytes(column.text.data, sizes[2], at)
     return at
 

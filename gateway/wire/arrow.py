@@ -12,14 +12,16 @@ from collections.abc import Callable
 from itertools import islice
 
 import pyarrow as pa
-from menura.byte_stream_split import WIDTHS, join
-from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT
+from menura.byte_stream_split import WIDTHS, join, join_texts
+from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT, METADATA_SPLIT_TEXTS
 
 from gateway.errors import BatchInvalid
 from gateway.wire.message import Frame
 
 _LAYOUT = METADATA_LAYOUT.encode()
 _OFFSET_BYTES = 4
+#: validity, offsets, text
+_BUFFERS_OF_TEXT = 3
 
 
 def read_stream(frame: Frame, size_bytes: int, check_columns: Callable[[pa.Schema], None]) -> pa.RecordBatch:
@@ -54,13 +56,21 @@ def read_stream(frame: Frame, size_bytes: int, check_columns: Callable[[pa.Schem
 
 
 def joined(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch whose values and offsets stand split, with Arrow's own; ValueError: buffers that are too short."""
+    """The batch whose values and offsets, and the texts that it names, stand split, with Arrow's own.
+
+    ValueError: buffers that are too short, and names of columns whose texts are not of one length.
+    """
+    names = (batch.schema.metadata or {}).get(METADATA_SPLIT_TEXTS.encode(), b"")
+    split_texts = {int(name) for name in names.split(b",")} if names else set()
+    if not split_texts <= {i for i, column in enumerate(batch.columns) if len(column.buffers()) == _BUFFERS_OF_TEXT}:
+        raise ValueError("split texts of columns that have none")
     return pa.RecordBatch.from_arrays(
-        [_joined_column(column) for column in batch.columns], schema=batch.schema.remove_metadata()
+        [_joined_column(column, i in split_texts) for i, column in enumerate(batch.columns)],
+        schema=batch.schema.remove_metadata(),
     )
 
 
-def _joined_column(column: pa.Array) -> pa.Array:
+def _joined_column(column: pa.Array, is_split_text: bool) -> pa.Array:
     validity, values, *text = column.buffers()
     rows = len(column)
     width = _OFFSET_BYTES if text else column.type.bit_width // 8  # 0: bits
@@ -71,8 +81,19 @@ def _joined_column(column: pa.Array) -> pa.Array:
         raise ValueError("a buffer that is shorter than its values")
     whole = pa.allocate_buffer(size)
     join(values.slice(0, size), whole, width)
+    if is_split_text:
+        text = [_joined_texts(whole, *text)]
     # How many nulls there are is counted anew, by the validation: not before the validity's size is checked.
     return pa.Array.from_buffers(column.type, rows, [validity, whole, *text])
+
+
+def _joined_texts(offsets: pa.Buffer, split: pa.Buffer | None) -> pa.Buffer:
+    size = int.from_bytes(offsets[-_OFFSET_BYTES:], "little", signed=True)
+    if split is None or not 0 < size <= split.size:
+        raise ValueError("texts that are shorter than their offsets say")
+    whole = pa.allocate_buffer(size)
+    join_texts(offsets, split.slice(0, size), whole)
+    return whole
 
 
 def _is_compressed(metadata: bytes) -> bool:

@@ -3,7 +3,8 @@
  *     values of 4 bytes   A0 A1 A2 A3  B0 B1 B2 B3  C0 C1 C2 C3     split   A0 B0 C0  A1 B1 C1  A2 B2 C2  A3 B3 C3
  *
  * Numbers, times and offsets that differ little have equal bytes at the same place, which compression then meets in
- * long runs. menura_split and menura_join are each other's inverse; widths are 2, 4, 8 and 16.
+ * long runs. menura_split and menura_join are each other's inverse; widths are 2, 4, 8 and 16, those of texts of one
+ * length (menura_split_texts, menura_join_texts) any.
  *
  * Sixteen values are as many vectors of 16 bytes as a value has bytes. A byte's place among them is written in bits:
  * value (4), byte of the value (1 to 4). Interleaving the two halves of all vectors turns that number by one bit to the
@@ -75,6 +76,58 @@ static inline void menura_join(const uint8_t *from, uint8_t *into, size_t count,
     else if (width == 4) menura_join_of(from, into, count, 4, 2);
     else if (width == 8) menura_join_of(from, into, count, 8, 3);
     else if (width == 16) menura_join_of(from, into, count, 16, 4);
+}
+
+/* Values of any width are taken in columns of 16 bytes: of the last one, the bytes behind the value are left out. */
+static inline size_t menura_columns_bytes(size_t width, size_t from) { return width - from < 16 ? width - from : 16; }
+
+/* `size` is 1 to 16: two moves that overlap in place of a loop. */
+static inline void menura_copy_some(uint8_t *into, const uint8_t *from, size_t size) {
+    if (size >= 8) {
+        memcpy(into, from, 8);
+        memcpy(into + size - 8, from + size - 8, 8);
+    } else if (size >= 4) {
+        memcpy(into, from, 4);
+        memcpy(into + size - 4, from + size - 4, 4);
+    } else {
+        into[0] = from[0];
+        into[size / 2] = from[size / 2];
+        into[size - 1] = from[size - 1];
+    }
+}
+
+static inline void menura_split_texts(const uint8_t *values, uint8_t *split, size_t count, size_t width) {
+    menura_vector v[16];
+    for (size_t from = 0; from < width; from += 16) {
+        const size_t bytes = menura_columns_bytes(width, from);
+        size_t at = 0;
+        for (; at + 16 <= count; at += 16) {
+            const uint8_t *first = values + at * width + from;
+            if (bytes == 16)
+                for (int i = 0; i < 16; i++) memcpy(&v[i], first + i * width, 16);
+            else
+                for (int i = 0; i < 16; i++) menura_copy_some((uint8_t *)&v[i], first + i * width, bytes);
+            menura_turn(v, 16, 4);
+            for (size_t i = 0; i < bytes; i++) memcpy(split + (from + i) * count + at, &v[i], 16);
+        }
+        for (; at < count; at++)
+            for (size_t i = 0; i < bytes; i++) split[(from + i) * count + at] = values[at * width + from + i];
+    }
+}
+
+static inline void menura_join_texts(const uint8_t *split, uint8_t *values, size_t count, size_t width) {
+    menura_vector v[16];
+    for (size_t from = 0; from < width; from += 16) {
+        const size_t bytes = menura_columns_bytes(width, from);
+        size_t at = 0;
+        for (; at + 16 <= count; at += 16) {
+            for (size_t i = 0; i < bytes; i++) memcpy(&v[i], split + (from + i) * count + at, 16);
+            menura_turn(v, 16, 4);
+            for (int i = 0; i < 16; i++) menura_copy_some(values + (at + i) * width + from, (uint8_t *)&v[i], bytes);
+        }
+        for (; at < count; at++)
+            for (size_t i = 0; i < bytes; i++) values[at * width + from + i] = split[(from + i) * count + at];
+    }
 }
 
 #endif

@@ -13,6 +13,9 @@ fixed-width column, and the offsets of a variable one, of more than one byte sta
 all second bytes, and so on (Parquet's BYTE_STREAM_SPLIT; `menura.byte_stream_split`). What differs little from row to
 row then takes half the time to compress and a fraction of the bytes. Without it the buffers are Arrow's own.
 
+In a split stream, `METADATA_SPLIT_TEXTS` names columns whose texts stand split too, all of one length: of codes and
+numbered names, bytes at the same place are nearly equal.
+
 In landing (gateway to lake) one Parquet row holds all of it: _change_type utf8 (dictionary), _gsn int64,
 _transaction_id int64, _commit_timestamp_us int64, _position utf8 (dictionary), the table's columns,
 _unrepresentable utf8, _absent binary (dictionary).
@@ -77,6 +80,8 @@ METADATA_WHOLE_ROWS = "menura.whole_rows"
 #: Arrow schema metadata of a stream
 METADATA_LAYOUT = "menura.layout"
 LAYOUT_SPLIT = "byte_stream_split"
+#: only in a split stream: numbers of columns from 0, ascending, with commas between them
+METADATA_SPLIT_TEXTS = "menura.split_texts"
 
 #: largest wire payload of one batch before compression, in bytes; a receiver refuses more
 MAX_BATCH_BYTES = 256 << 20

@@ -6,5 +6,6 @@ from typing import Final
 #: 3: values in events are literals of menura.types; 4: large messages in parts, credit in bytes before compression; 5:
 #: keys say how texts compare, without a server's words; 6: a cartography may say
 #: differences, the control plane configures sources; 7: chunks may be digests; 8: digests of
-#: buckets, and of rows that differed; 9: a dump with a focus reads ranges of a key alone
-PROTOCOL_VERSION: Final = 9
+#: buckets, and of rows that differed; 9: a dump with a focus reads ranges of a key alone;
+#: 10: texts of one length may travel split
+PROTOCOL_VERSION: Final = 10

@@ -40,7 +40,7 @@ SNAPSHOT_SCHEMA_ID = schema_id((("id", "bigint", 1, ""), ("note", "varchar chars
 def frame(batch: pa.RecordBatch, *, is_split: bool = False, **options: Any) -> tuple[bytes, int]:
     """An Arrow IPC stream in a zstd frame, and its size before compression; split as an agent does it, or plain."""
     if is_split:
-        batch = batch.replace_schema_metadata({METADATA_LAYOUT: LAYOUT_SPLIT})
+        batch = batch.replace_schema_metadata({**(batch.schema.metadata or {}), METADATA_LAYOUT: LAYOUT_SPLIT})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_batch(batch)

@@ -5,7 +5,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from menura.byte_stream_split import join
+from menura.byte_stream_split import join, join_texts
+from menura.change_batch import METADATA_SPLIT_TEXTS
 
 from gateway.wire.arrow import read_stream
 from tests.gateway.scripted_agent import frame
@@ -45,3 +46,60 @@ def test_bytes_that_are_no_whole_values_when_they_are_joined_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="not whole values"):
         join(bytes(split_bytes), bytearray(bytes_), width)
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 1001])
+@pytest.mark.parametrize("width", [*range(1, 19), 31, 32, 33, 255])
+def test_texts_of_one_length_when_they_are_joined_are_those_that_were_split(width: int, rows: int) -> None:
+    texts = random.Random(width).randbytes(width * rows)
+    offsets = pa.array(range(0, width * (rows + 1), width), pa.int32()).buffers()[1]
+    split = b"".join(texts[byte::width] for byte in range(width))
+    whole = bytearray(width * rows)
+
+    join_texts(offsets, split, whole)
+
+    assert whole == texts
+
+
+@pytest.mark.parametrize(
+    ("lengths", "names"),
+    [
+        ([3, 3, 4], "1"),  # several lengths
+        ([0, 0, 0], "1"),  # no length
+        ([], "1"),
+        ([3, 3, 3], "0"),  # a column without texts
+        ([3, 3, 3], "2"),
+        ([3, 3, 3], "-1"),
+        ([3, 3, 3], "1,,1"),
+        ([3, 3, 3], "9" * 5000),
+        ([3, 3, 3], "all"),
+    ],
+)
+def test_texts_that_can_not_be_split_when_they_are_said_to_be_are_refused(lengths: list[int], names: str) -> None:
+    batch = pa.record_batch(
+        {"id": pa.array(lengths, pa.int64()), "t": pa.array(["x" * length for length in lengths], pa.string())}
+    )
+    batch = batch.replace_schema_metadata({METADATA_SPLIT_TEXTS: names})
+
+    with pytest.raises(ValueError, match=r"split|shorter|invalid literal|Exceeds"):
+        read_stream(*frame(batch, is_split=True), lambda schema: None)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "split_bytes", "bytes_"),
+    [
+        ((0, 2, 4), 4, 5),
+        ((0, 2, 4), 5, 5),
+        ((2, 4, 6), 4, 4),
+        ((0, 4, 0), 4, 4),
+        ((0,), 0, 0),
+        ((), 0, 0),
+        ((4, 0), 4, 4),
+    ],
+)
+def test_offsets_that_tell_no_one_length_when_texts_are_joined_are_refused(
+    offsets: tuple[int, ...], split_bytes: int, bytes_: int
+) -> None:
+    told = b"".join(offset.to_bytes(4, "little") for offset in offsets)
+    with pytest.raises(ValueError, match="not of one length"):
+        join_texts(told, bytes(split_bytes), bytearray(bytes_))
