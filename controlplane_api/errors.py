@@ -198,6 +198,13 @@ class VerificationImpossible(RequestError):
     fix = "Do what the answer says, or compare the table by a query."
 
 
+class RepairImpossible(RequestError):
+    """Ranges of the table can't be read again by themselves now, or at all."""
+
+    status = 409
+    fix = "Verify the table anew, or have all of it read again."
+
+
 class DumpOver(RequestError):
     """The dump is over."""
 

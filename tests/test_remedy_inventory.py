@@ -148,6 +148,7 @@ _BEFORE = (
     "test_lake_when_it_is_before_the_logs_first_entry_then_its_sink_refuses_and_one_that_lost_its_checkpoint_goes_on"
 )
 _QUARANTINE = f"{CONTROL}::test_quarantine_when_it_begins_or_is_over_then_what_the_messages_say_is_taken"
+_REPAIR = f"{CONTROL}::test_repair_when_it_is_impossible_then_what_it_says_instead_is_taken"
 _ACCEPTANCE = f"{CONTROL}::test_acceptance_when_it_is_refused_then_what_it_says_instead_is_taken"
 
 _IDENTITY = "controlplane_api/test_identity_remedies.py"
@@ -274,6 +275,7 @@ RUN_BY = {
     "agent/snapshot/failures.py key_changed": (_DUMPS,),
     "agent/snapshot/failures.py server_ends": (_ENDS,),
     "agent/snapshot/failures.py sync_goes_on": (_STREAMS_ON,),
+    "agent/snapshot/failures.py unrepairable": (_REPAIR,),
     "agent/snapshot/failures.py table_gone": (_GONE,),
     "agent/sources/mysql/failures.py": (_UNNAMED_KEY,),
     "agent/sources/mysql/snapshot/load.py LoadReader._lag_grant_missing": (_LAG,),
@@ -321,6 +323,7 @@ RUN_BY = {
     "controlplane_api/dumps.py _anew": (_DUMP,),
     "controlplane_api/dumps.py refusal": (_SYNC,),
     "controlplane_api/dumps.py _runs_already": (_DUMP,),
+    "controlplane_api/repairs.py _impossible": (_REPAIR,),
     "controlplane_api/dumps.py dump_of": (_DUMP,),
     "controlplane_api/dumps.py pause": (_DUMP,),
     "controlplane_api/identity/agents.py add": (_ENROLMENT,),

@@ -43,6 +43,7 @@ from controlplane_api.api.views import (
     Proofs,
     ProofView,
     QuarantineView,
+    RepairView,
     Rules,
     SourceAssigned,
     TableDetail,
@@ -261,6 +262,13 @@ class ApiClient:
     ) -> Outcomes:
         body = {"tables": _names(tables), **options}
         return self._ask(Outcomes, "POST", f"/sources/{quote(source, safe='')}/verifications", body=body)
+
+    def start_repair(
+        self, source: str, table: TableName, options: Mapping[str, object], *, dry_run: bool
+    ) -> RepairView:
+        return self._ask(
+            RepairView, "POST", f"{_of_table(source, *table)}/repair", query={"dry_run": dry_run}, body=dict(options)
+        )
 
     def proofs(self, source: str) -> list[ProofView]:
         """Of all tables that are synced, over as many pages as it takes."""

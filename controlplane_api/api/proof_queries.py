@@ -12,9 +12,10 @@ from controlplane_api.api import coverage_queries, queries
 from controlplane_api.api.event_stream import Event, Following
 from controlplane_api.api.pages import page_of, read_cursor
 from controlplane_api.api.verdict_queries import NOTHING, SELECT, Known, of_tables, proof_view, verdict_view
-from controlplane_api.api.views import Proofs, ProofView, SourceVerdictView, Verdicts
+from controlplane_api.api.views import Proofs, ProofView, RepairRangeView, RepairView, SourceVerdictView, Verdicts
 from controlplane_api.dump_lives import VERIFICATION
 from controlplane_api.models import AnyRow, Dump, SourceTable, Sync, Verdict
+from controlplane_api.repairs import Repair
 from controlplane_api.states import Coverage, Desired, DumpEnd, Proof
 
 EVENTS_AT_ONCE = 200
@@ -111,6 +112,27 @@ def verdicts(
     rows, following = page_of(connection.execute(statement.limit(limit + 1)).all(), limit, lambda row: (row.id,))
     now = now_us()
     return Verdicts(verdicts=[verdict_view(row, now) for row in rows], next_cursor=following)
+
+
+def repair_view(table: TableName, uuid: str, operation: str, found: Repair) -> RepairView:
+    ranges = [
+        RepairRangeView(above=list(each.above), up_to=list(each.up_to), estimated_rows=each.rows)
+        for each in found.focus.ranges
+    ]
+    return RepairView(
+        database=table[0],
+        table=table[1],
+        repair=uuid,
+        operation=operation,
+        verification=found.verdict.verification,
+        lake=found.lake,
+        key=list(found.key),
+        ranges=ranges,
+        estimated_rows=found.estimated_rows,
+        leaves=found.verdict.leaves,
+        leaves_differ=found.verdict.leaves_differ,
+        verifies="ranges" if found.focus.rest_equal_at_us else "table",
+    )
 
 
 def newest(connection: Connection) -> int:

@@ -239,6 +239,10 @@ class VerificationScheduleRemove(Request):
     """An empty object."""
 
 
+class RepairRequest(Pace):
+    """How the ranges that differ shall be read again."""
+
+
 class DumpCommand(Request):
     """An empty object."""
 

@@ -83,6 +83,7 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     dumps.set_dump_priority: Need.OPERATE,
     dumps.set_dump_limits: Need.OPERATE,
     verifications.start_verifications: Need.OPERATE,
+    verifications.start_repair: Need.OPERATE,
     verifications.get_proofs: Need.VIEW,
     verifications.get_proof: Need.VIEW,
     verifications.get_verdicts: Need.VIEW,

@@ -1,4 +1,4 @@
-"""`menura verify run | report | schedule | coverage`: compare tables with the lake, and what that has found."""
+"""`menura verify run | report | repair | schedule | coverage`: compare tables with the lake, and mend what differs."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 from menura.bounds import clean_text
 from rich.text import Text
 
-from controlplane_api.api.views import Proofs, ProofView, VerdictView
+from controlplane_api.api.views import Proofs, ProofView, RepairView, VerdictView
 from controlplane_api.commands.access import connect
 from controlplane_api.commands.dump import BytesPerSecond, Priority, RowsPerSecond, Workers
 from controlplane_api.commands.grid import Grid
@@ -25,9 +25,10 @@ from controlplane_api.commands.options import (
     put,
     seconds_of,
 )
-from controlplane_api.commands.tables import TablesArgument, named_tables, parse_table, show_outcomes
+from controlplane_api.commands.tables import TableArgument, TablesArgument, named_tables, parse_table, show_outcomes
 from controlplane_api.commands.verify_schedule import coverage, schedule
 from controlplane_api.errors import LakeDiffers, LakeUnproven
+from controlplane_api.key_ranges import range_text
 from controlplane_api.states import Proof
 
 STYLES = {Proof.EQUAL: "green", Proof.DIFFERS: "bold red", Proof.UNKNOWN: "yellow", Proof.NEVER: "dim"}
@@ -64,6 +65,43 @@ def run(
 
 
 @app.command()
+def repair(
+    source: str,
+    table: TableArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be read again, and do nothing.")] = False,
+    priority: Priority = 0,
+    workers: Workers = 0,
+    rows_per_second: RowsPerSecond = 0,
+    bytes_per_second: BytesPerSecond = 0,
+    api: Api = DEFAULT_API,
+    tenant: Tenant = DEFAULT_TENANT,
+    as_json: AsJson = False,
+) -> None:
+    """Read the ranges again in which a table differs, beside its stream, and compare them; `menura dump` steers it."""
+    name = parse_table(table)
+    limits = {"workers": workers, "rows_per_second": rows_per_second, "bytes_per_second": bytes_per_second}
+    with connect(api, tenant) as client:
+        found = client.start_repair(source, name, {"priority": priority, "limits": limits}, dry_run=dry_run)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    grid = Grid("RANGE", "ROWS", right=["ROWS"], name="RANGE")
+    for each in found.ranges:
+        grid.add_row(Text(range_text(tuple(each.above), tuple(each.up_to))), f"about {count(each.estimated_rows)}")
+    put(grid, *(Text(plain(line)) for line in _repair_notes(found, dry_run=dry_run)))
+
+
+def _repair_notes(found: RepairView, *, dry_run: bool) -> list[str]:
+    keys = [f"{leaf.key}{f' in {leaf.columns}' if leaf.columns else ''}" for leaf in found.leaves if leaf.key]
+    more = found.leaves_differ - len(keys)
+    which = ", ".join(keys) + (f" and {more} more" if keys and more > 0 else "")
+    notes = [f"Of the key ({', '.join(found.key)}). In lake {found.lake} differ: {which or 'no keys are named'}."]
+    proof = "these ranges are compared" if found.verifies == "ranges" else "the whole table is compared"
+    begun = "Nothing was changed." if dry_run else f"Repair {found.repair} has begun."
+    return [*notes, f"{begun} Afterwards {proof} again."]
+
+
+@app.command()
 def report(
     source: str,
     tables: TablesArgument = None,
@@ -95,7 +133,9 @@ def _judge(found: Sequence[ProofView], most_us: int | None) -> None:
     lacking = [each for each in found if each not in differ and not _is_proven(each, most_us)]
     doing = "comparing tables with the lake"
     if differ:
-        remedy = "See which rows in the lake's _menura/validation; a dump or a resync of the table brings the source's."
+        remedy = (
+            "Run: menura verify repair SOURCE TABLE --dry-run, which shows the rows; without --dry-run it mends them."
+        )
         raise LakeDiffers(doing, f"{_named(differ)} differ from the source", data="Nothing was changed.", remedy=remedy)
     if lacking:
         raise LakeUnproven(
@@ -151,7 +191,9 @@ def note(each: ProofView) -> str:
     notes = ["a verification runs"] if each.verification else []
     if verdict is not None and verdict.verdict == "equal" and each.state is Proof.EQUAL:
         at = f" at {verdict.position}" if verdict.position else ""
-        notes.insert(0, f"equal to the source{at}, {duration(verdict.age_us)} ago, {count(verdict.source_rows)} rows")
+        rests = f": {verdict.reason}" if verdict.reason else ""
+        rows = f"{count(verdict.source_rows)} rows{rests}"
+        notes.insert(0, f"equal to the source{at}, {duration(verdict.age_us)} ago, {rows}")
     elif verdict is not None:
         notes.insert(0, f"{verdict.verdict} {duration(verdict.age_us)} ago: {verdict.reason}")
         first = verdict.leaves[0] if verdict.leaves else None

@@ -340,6 +340,9 @@ def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
         raise LakeReportError(f"focus has more than {MAX_FOCUS_PARTS} ranges or buckets, or bits beyond 64")
     numbers = [*focus.buckets, *(number for each in focus.ranges for number in (*each.above, *each.up_to))]
     texts = [text for each in focus.ranges for text in (each.lower, each.upper)]
+    texts += [focus.rest_equal_in, focus.repaired_by]
+    if not all(0 <= count <= MAX_INT64 for count in (focus.rest_equal_at_us, *(each.rows for each in focus.ranges))):
+        raise LakeReportError("focus has a time or counts that are none of 64 bits")
     if any(type(number) is not int or not -MAX_INT64 <= number + 1 <= MAX_INT64 + 1 for number in numbers):
         raise LakeReportError("focus has numbers that are none of 64 bits")
     if any(len(text) > MAX_MESSAGE_CHARS or "\x00" in text or not _is_encodable(text) for text in texts):

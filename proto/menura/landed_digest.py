@@ -45,6 +45,8 @@ class LandedFocus:
     buckets: tuple[int, ...] = ()
     #: when the source was read of which all rows but those of `ranges` were equal; 0: that is not known of them
     rest_equal_at_us: int = 0
+    #: ... to those of this lake's table: Delta's id of it
+    rest_equal_in: str = ""
     #: of a verification: the repair that has read all of these rows again
     repaired_by: str = ""
 
@@ -89,5 +91,11 @@ def decode_focus(facts: Mapping[str, Any]) -> LandedFocus:
         )
         for each in facts["ranges"]
     )
-    rest_equal_at_us, repaired_by = int(facts.get("rest_equal_at_us", 0)), str(facts.get("repaired_by", ""))
-    return LandedFocus(ranges, int(facts["bits"]), tuple(facts["buckets"]), rest_equal_at_us, repaired_by)
+    return LandedFocus(
+        ranges,
+        int(facts["bits"]),
+        tuple(facts["buckets"]),
+        int(facts.get("rest_equal_at_us", 0)),
+        str(facts.get("rest_equal_in", "")),
+        str(facts.get("repaired_by", "")),
+    )

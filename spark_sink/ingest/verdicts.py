@@ -17,6 +17,7 @@ from menura.lake_report import (
     LakeVerdict,
     clipped,
 )
+from menura.landing import LandedChunk
 
 from spark_sink.lake.digests import Finding, Verdict
 from spark_sink.work import DueChunk, TableId
@@ -30,8 +31,15 @@ def tally(found: Iterable[tuple[DueChunk, Finding | None]]) -> dict[str, int]:
         sum(each.equal_leaves for _, each in pairs),
         sum(len(each.leaves) + len(each.rows) for _, each in pairs),
     )
-    read_at_us = max((chunk.read_at_us for chunk, _ in pairs), default=0)
+    read_at_us = max((_read_at_us(chunk) for chunk, _ in pairs), default=0)
     return {"leaves_equal": equal, "leaves_unknown": max(0, leaves - equal - differ), "read_at_us": read_at_us}
+
+
+def _read_at_us(chunk: LandedChunk) -> int:
+    """Behind a repair a verdict is about the rest of the table too, which was read earlier."""
+    within = chunk.digest.within if chunk.digest is not None else None
+    is_of_rest = within is not None and within.repaired_by and within.rest_equal_at_us
+    return min(chunk.read_at_us, within.rest_equal_at_us) if within is not None and is_of_rest else chunk.read_at_us
 
 
 def verdict_of(table: TableId, row: Mapping[str, Any]) -> LakeVerdict:

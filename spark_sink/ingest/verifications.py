@@ -13,7 +13,8 @@ when its sync began anew or stopped, or another verification of it began; unknow
 
 A table with leaves that differ is unknown: its verdict has the focus with which they are to be read again, in another
 verification (`suspected`, which the control plane hears). That one's leaves are smaller, until they are rows. Only if
-rows differ then the table does; where nothing does any more, nothing is known.
+rows differ then the table does; where nothing does any more, nothing is known. But where a repair has read them again
+in between, and all other leaves of this lake's table were equal, the table is, as of when those were read.
 """
 
 import json
@@ -29,6 +30,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from menura.lake_report import MAX_REASON_CHARS, LakeVerdict, clipped
 from menura.landed_digest import LandedFocus, LandedRange, decode_focus
+from menura.landing import LandedChunk
 from menura.stores.options import delta_options
 
 from spark_sink.errors import SinkError
@@ -49,6 +51,7 @@ STARTED, ENDED = "VERIFICATION_STARTED", "VERIFIED"
 #: of those that differ, which are read again
 MOST_LEAVES = 16
 BY_POLICY = "the table's policy for schema changes lets it differ from its source"
+REST_EQUAL = "all rows but those of ranges were equal when they were read, and these are since repair"
 HEALED = "leaves of it differed, and did not when their rows were read again: verify it once more"
 _GIVEN_UP_BY = {
     "SYNC_STARTED": "the table's sync began anew",
@@ -250,11 +253,14 @@ class Verifications:
             waits = held.ended is None or any(finding is None for _, finding in held.found.values())
             if waits or held.is_over:
                 return
-            finding, rows = conclusion([(due, finding) for due, finding in held.found.values() if finding is not None])
+        table_id = self._table_id(table)
+        with self._moved:
+            found = [(due, finding) for due, finding in held.found.values() if finding is not None]
+            finding, rows = conclusion(found, table_id)
             assert held.ended is not None
             position, cut = held.ended
             if finding.verdict is Verdict.UNKNOWN and finding.leaves:
-                held.focus = focus_of(held.found.values())
+                held.focus = focus_of(found, table_id)
         self._over(table, held, cut, position, rows, finding)
         words = "table verified table=%s verdict=%s rows=%d reason=%s"
         logger.info(words, table, finding.verdict.value, rows, finding.reason or "none")
@@ -311,25 +317,43 @@ class Verifications:
             self._conclude(table, held)
 
 
-def conclusion(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[Finding, int]:
-    """A table's verdict by those of its chunks, and how many rows of the source these had."""
+def conclusion(found: Sequence[tuple[DueChunk, Finding]], table_id: str = "") -> tuple[Finding, int]:
+    """A table's verdict by those of its chunks, and how many rows of the source these had.
+
+    `table_id`: Delta's, of the current state.
+    """
+    chain, is_whole = _in_order(found)
+    rows, lake_rows = sum(chunk.rows for chunk, _ in chain), sum(finding.lake_rows for _, finding in chain)
+    verdicts = [_of_table(chunk, finding, table_id) for chunk, finding in chain]
+    if not is_whole:
+        verdicts.append(Finding(Verdict.UNKNOWN, "a part of the table was not compared", lake_rows))
+    return _worst(verdicts, lake_rows), rows
+
+
+def _in_order(found: Sequence[tuple[DueChunk, Finding]]) -> tuple[list[tuple[LandedChunk, Finding]], bool]:
+    """Chunks that follow each other from the key's beginning, and whether they come to its end."""
     by_lower = {}
     for due, finding in sorted(found, key=lambda each: (each[0].digest.cut, each[0].digest.chunk.chunk)):
         by_lower[due.digest.chunk.lower] = due.digest.chunk, finding  # the last reading of a range counts
-    lower, rows, lake_rows = "", 0, 0
-    verdicts: list[Finding] = []
+    chain: list[tuple[LandedChunk, Finding]] = []
+    lower = ""
     while lower in by_lower:
-        chunk, finding = by_lower.pop(lower)
-        if finding.verdict is Verdict.EQUAL and chunk.digest is not None and chunk.digest.within is not None:
-            finding = Finding(Verdict.UNKNOWN, HEALED, finding.lake_rows)
-        verdicts.append(finding)
-        rows, lake_rows, lower = rows + chunk.rows, lake_rows + finding.lake_rows, chunk.upper
+        chain.append(by_lower.pop(lower))
+        lower = chain[-1][0].upper
         if not lower:
-            break
-    else:
-        missing = Finding(Verdict.UNKNOWN, "a part of the table was not compared", lake_rows)
-        return _worst([*verdicts, missing], lake_rows), rows
-    return _worst(verdicts, lake_rows), rows
+            return chain, True
+    return chain, False
+
+
+def _of_table(chunk: LandedChunk, finding: Finding, table_id: str) -> Finding:
+    """What a chunk says of its table. One of a part that is equal says nothing, but behind a repair if the rest was."""
+    within = chunk.digest.within if chunk.digest is not None else None
+    if finding.verdict is not Verdict.EQUAL or within is None:
+        return finding
+    if within.repaired_by and within.rest_equal_at_us and within.rest_equal_in == table_id:
+        reason = f"{REST_EQUAL} {within.repaired_by}"
+        return Finding(Verdict.EQUAL, reason, finding.lake_rows, equal_leaves=finding.equal_leaves)
+    return Finding(Verdict.UNKNOWN, HEALED, finding.lake_rows)
 
 
 def _worst(verdicts: Sequence[Finding], lake_rows: int) -> Finding:
@@ -341,16 +365,35 @@ def _worst(verdicts: Sequence[Finding], lake_rows: int) -> Finding:
             leaves = tuple(leaf for finding in of_kind for leaf in finding.leaves)
             rows = tuple(row for finding in of_kind for row in finding.rows)
             return Finding(verdict, of_kind[0].reason, lake_rows, leaves, rows)
-    return Finding(Verdict.EQUAL, "", lake_rows)
+    return Finding(Verdict.EQUAL, next((found.reason for found in verdicts if found.reason), ""), lake_rows)
 
 
-def focus_of(found: Iterable[tuple[DueChunk, Finding | None]]) -> LandedFocus:
+def focus_of(found: Iterable[tuple[DueChunk, Finding | None]], table_id: str = "") -> LandedFocus:
     """What is to be read again: the first of the leaves that differ."""
-    chunks = [(due.digest.chunk, finding) for due, finding in found if finding is not None and finding.leaves]
-    leaves = [(chunk, leaf) for chunk, finding in chunks for leaf in finding.leaves][:MOST_LEAVES]
-    buckets = tuple(leaf.bucket for _, leaf in leaves if leaf.bits)
+    known = [(due, finding) for due, finding in found if finding is not None]
+    chunks = [(due.digest.chunk, finding) for due, finding in known if finding.leaves]
+    leaves = [(chunk, leaf) for chunk, finding in chunks for leaf in finding.leaves]
+    chunk, first = leaves[0]
+    within = chunk.digest.within if chunk.digest is not None else None
+    if within is None:
+        at_us = rest_equal_at_us(known) if len(leaves) <= MOST_LEAVES else 0
+        rest = (at_us, table_id if at_us else "")
+    else:
+        rest = (within.rest_equal_at_us, within.rest_equal_in)
+    buckets = tuple(leaf.bucket for _, leaf in leaves[:MOST_LEAVES] if leaf.bits)
     if buckets:
-        chunk, first = leaves[0]
-        within = chunk.digest.within if chunk.digest is not None else None
-        return LandedFocus(within.ranges if within is not None else (), first.bits, buckets)
-    return LandedFocus(tuple(LandedRange(chunk.lower, chunk.upper, leaf.lower, leaf.upper) for chunk, leaf in leaves))
+        return LandedFocus(within.ranges if within is not None else (), first.bits, buckets, *rest)
+    ranges = [
+        LandedRange(chunk.lower, chunk.upper, leaf.lower, leaf.upper, leaf.source_rows)
+        for chunk, leaf in leaves[:MOST_LEAVES]
+    ]
+    return LandedFocus(tuple(ranges), 0, (), *rest)
+
+
+def rest_equal_at_us(found: Sequence[tuple[DueChunk, Finding]]) -> int:
+    """When the source was read, of whose leaves all were equal but those that differ; 0 where one is not known."""
+    chain, is_whole = _in_order(found)
+    for chunk, finding in chain:
+        leaves = len(chunk.digest.leaves) if chunk.digest is not None else 0
+        is_whole = is_whole and finding.equal_leaves + len(finding.leaves) == leaves
+    return max(chunk.read_at_us for chunk, _ in chain) if chain and is_whole else 0

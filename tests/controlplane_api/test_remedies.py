@@ -5,8 +5,11 @@ import shlex
 from collections.abc import Callable, Iterator
 
 import pytest
+from sqlalchemy import update
 
+from agent.snapshot.failures import unrepairable
 from controlplane_api.database import Database
+from controlplane_api.models import Dump, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.landing.committer import quarantined
 from gateway.registry import DumpPlanned, KeyRange, OtherServerSeen, Problem
@@ -16,6 +19,7 @@ from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, started
 from tests.controlplane_api.lake_facts import Sink
 from tests.controlplane_api.test_dump_api import read_some
+from tests.controlplane_api.verdict_facts import verdict
 from tests.stack import http_client
 
 _COMMAND = re.compile(r"menura ((?:sync|dump|sources|lakes)\b(?!:)(?: (?!for\b|shows\b|and\b)[\w.'`-]+)*)")
@@ -183,3 +187,17 @@ def test_table_when_its_policy_is_to_note_then_the_command_of_the_note_brings_it
     chunk, done = facts.chunk("orders", dump, 1, "", "", last=True), facts.dump_event("orders", 13, "DUMPED", dump, 12)
     registry.apply_entry(LANDING, entry(4, cut(4, events=[done], chunks=[chunk])))
     assert "no dump is ordered" not in client.takes("tables", "shop")
+
+
+def test_repair_when_it_is_impossible_then_what_it_says_instead_is_taken(client: Client, database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(update(Sync).values(earlier_rows_missing=""))
+    assert "Run: menura verify run shop shop.orders" in client.refused("verify", "repair", *ORDERS)
+    client.takes("verify", "run", *ORDERS)
+    verification = client.dump()
+    with database.write() as connection:
+        connection.execute(update(Dump).where(Dump.uuid == verification).values(state="done"))
+    Sink().tell(database, base=0, verdicts=(verdict(1, "differs", verification=verification),))
+    client.obeys(client.refused("verify", "repair", *ORDERS), "sync resync shop shop.orders")
+    agents = unrepairable("shop", ("shop", "orders"), "it has no key of integers")
+    client.obeys(str(agents), "sync resync shop shop.orders")

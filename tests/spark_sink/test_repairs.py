@@ -1,20 +1,41 @@
 """Ranges of a table that are read again: rows outside of them stay, and doing it twice is doing it once."""
 
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from menura.landed_digest import LandedFocus, decode_focus
 from menura.landing import KeyNumbers, LandedRepair
 
+from spark_sink.ingest.verifications import HEALED
 from spark_sink.lake import changelog as changelog_module
 from spark_sink.lake import chunk_merge, merge
 from spark_sink.lake.delta_table import open_dump_gsn
 from spark_sink.reading import current_state
+from tests.spark_sink.driver import Driver
 from tests.spark_sink.killing import Killed, kill_at
-from tests.spark_sink.landing import Chunk, Event, Writer, altered, apply_entries, delete, insert, table_id, update
+from tests.spark_sink.landing import (
+    Chunk,
+    Event,
+    Values,
+    Verified,
+    Writer,
+    altered,
+    apply_entries,
+    delete,
+    insert,
+    table_id,
+    update,
+)
 from tests.spark_sink.test_chunks import SOURCE, apply, row
 from tests.spark_sink.test_partial_rows import TABLE, change, rows
+from tests.spark_sink.test_verifications import LEAF_ROWS, ORDERS, begin
 
 #: keys above 10 up to and with 20, and above 30
 RANGES = (KeyNumbers((10,), (20,)), KeyNumbers((30,), ()))
@@ -157,3 +178,77 @@ def test_a_repairs_end_when_the_key_has_another_name_meanwhile_then_no_row_is_ta
     writer.cut(repaired(gsn, ("former",)))
     apply(writer, lake)
     assert {found[0] for found in rows(lake)} == set(KEYS)
+
+
+@pytest.fixture
+def driver(writer: Writer, lake: Path) -> Iterator[Driver]:
+    made = Driver(writer, lake)
+    yield made
+    made.verifications.stop(60)
+
+
+@dataclass
+class _Proof:
+    """Verifications of one table, which nobody changes meanwhile."""
+
+    driver: Driver
+    rows: dict[int, Values]
+
+    def verify(self, name: str, focus: LandedFocus | None = None) -> dict[str, Any]:
+        writer = self.driver.writer
+        writer.cut(Event(ORDERS, "VERIFICATION_STARTED", dump=name))
+        gsn = writer.last_gsns[SOURCE]
+        writer.cut(Verified(ORDERS, list(self.rows.values()), gsn, None, None, name, LEAF_ROWS, focus=focus))
+        writer.cut(Event(ORDERS, "VERIFIED", dump=name))
+        self.driver.follow()
+        return self.driver.verdict(name)
+
+    def repair(self, focus: LandedFocus) -> None:
+        writer = self.driver.writer
+        writer.cut(Event(ORDERS, "REPAIR_STARTED", dump="repair-1"))
+        gsn = writer.last_gsns[SOURCE] - 1
+        for part, each in enumerate(focus.ranges):
+            shown = [
+                values
+                for key, values in self.rows.items()
+                if (not each.above or key > each.above[0]) and (not each.up_to or key <= each.up_to[0])
+            ]
+            writer.cut(Chunk(ORDERS, shown, gsn, part, "repair-1", repairs=True))
+        ranges = tuple(KeyNumbers(each.above, each.up_to) for each in focus.ranges)
+        writer.cut(Event(ORDERS, "REPAIRED", dump="repair-1", repaired=LandedRepair(gsn, ("id",), ranges)))
+        self.driver.follow()
+
+
+def test_table_that_differs_when_its_ranges_were_read_again_then_it_is_equal_as_of_its_oldest_reading(
+    driver: Driver,
+) -> None:
+    chance = random.Random(7)
+    proof = _Proof(driver, begin(driver.writer, chance))
+    driver.follow()
+    current = f"{table_id(ORDERS).folder(str(driver.lake))}/current"
+    DeltaTable(current).update({"note": "'other'"}, predicate="id = 18")
+    DeltaTable(current).delete("id = 70")
+    del proof.rows[40]  # deleted unlogged
+    first = proof.verify("verification-1")
+    assert first["verdict"] == "unknown"
+    focus = decode_focus(json.loads(first["focus"]))
+    assert len(focus.ranges) == 3 and focus.rest_equal_at_us == first["read_at_us"] > 0
+    assert sum(each.rows for each in focus.ranges) == 3 * LEAF_ROWS - 1
+    second = proof.verify("verification-2", focus)
+    assert second["verdict"] == "differs" and len(json.loads(second["rows"])) == 3
+    numbers = {r["id"]: r["_gsn"] for r in current_state(str(driver.lake), table_id(ORDERS)).to_pylist()}
+    proof.repair(focus)
+    again = proof.verify("verification-3", replace(focus, repaired_by="repair-1", rest_equal_in="another lake"))
+    assert (again["verdict"], again["reason"]) == ("unknown", HEALED)
+    third = proof.verify("verification-4", replace(focus, repaired_by="repair-1"))
+    assert third["verdict"] == "equal" and third["reason"].endswith("since repair repair-1")
+    assert third["read_at_us"] == focus.rest_equal_at_us
+    held = {r["id"]: r["_gsn"] for r in current_state(str(driver.lake), table_id(ORDERS)).to_pylist()}
+    assert set(held) == set(proof.rows)
+    outside = [
+        key
+        for key in held
+        if not any(each.above < (key,) and (not each.up_to or (key,) <= each.up_to) for each in focus.ranges)
+    ]
+    assert outside and all(held[key] == numbers[key] for key in outside)
+    assert proof.verify("verification-5")["verdict"] == "equal"

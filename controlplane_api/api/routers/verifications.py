@@ -7,19 +7,27 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from controlplane_api import verifications
-from controlplane_api.api import proof_queries, queries
+from controlplane_api import continuity_ledger, operations, repairs, verifications
+from controlplane_api.api import proof_queries, queries, versions
 from controlplane_api.api.event_stream import STREAMED, EventStream, EventStreams, Following, LastEventId, followed
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, SourceName, TableName, TenantName
-from controlplane_api.api.requests import VerificationRequest
+from controlplane_api.api.requests import RepairRequest, VerificationRequest
 from controlplane_api.api.routers.login import CurrentKnown
 from controlplane_api.api.routers.outcomes import ACCEPTED, command_tables, named_tables
-from controlplane_api.api.views import Outcomes, Proofs, ProofView, Verdicts
+from controlplane_api.api.views import Outcomes, Proofs, ProofView, RepairView, Verdicts
 from controlplane_api.api.writing import GUARDED, WriteIf
 from controlplane_api.dump_lives import DumpOptions
-from controlplane_api.errors import SourceUnknown, TableUnknown
+from controlplane_api.errors import (
+    DumpRunning,
+    RepairImpossible,
+    SourceUnknown,
+    SyncNotRunning,
+    TableDenied,
+    TableUnknown,
+)
+from controlplane_api.key_ranges import ranges_text
 from controlplane_api.states import Coverage
 from controlplane_api.syncs import Outcome
 
@@ -49,6 +57,38 @@ def start_verifications(
 
 
 Which = Annotated[Sequence[Coverage], Query(description="Only tables of which this is so; several may be named.")]
+REPAIRS = (SourceUnknown, TableUnknown, TableDenied, SyncNotRunning, DumpRunning, RepairImpossible, *GUARDED)
+
+
+@router.post(
+    "/sources/{source}/tables/{database}/{table}/repair", status_code=202, responses=ACCEPTED | refusals(*REPAIRS)
+)
+def start_repair(
+    tenant: TenantName, source: SourceName, table: TableName, request: RepairRequest, write: WriteIf
+) -> RepairView:
+    """Have the ranges read again in which the newest verdict says that the table differs, beside its stream; they are
+    compared afterwards. With `dry_run`: which these are.
+
+    A repair is read as a dump is, and is steered as one.
+    """
+    options = DumpOptions(priority=request.priority, **request.limits.model_dump())
+
+    def act(connection: Connection) -> RepairView:
+        source_id = queries.source_row(connection, tenant, source).id
+        uuid, found = repairs.order(connection, source_id, table, options)
+        outcome = Outcome(*table, changed=True, dump=uuid)
+        operation = operations.record(connection, source_id, "repair", [outcome])
+        ordered = f"repair of {ranges_text(found.key, found.focus.ranges)}"
+        continuity_ledger.record_command(connection, source_id, ordered, write.actor, [table])
+        return proof_queries.repair_view(table, uuid, operation, found)
+
+    answer = write.run(RepairView, act, versions.of_table(tenant, source, table))
+    if not write.dry_run:
+        base = f"/api/v1/tenants/{tenant}/sources/{source}"
+        write.response.headers["location"] = f"{base}/operations/{answer.operation}"
+    return answer
+
+
 OF_TABLE = refusals(SourceUnknown, TableUnknown)
 
 

@@ -26,7 +26,7 @@ class VerdictView(View):
     #: the dump that read the source
     verification: str
     verdict: Literal["equal", "differs", "void", "unknown"]
-    #: why it is not equal; empty: it is
+    #: why it is not equal; of an equal one on which other reading that rests, empty: on none
     reason: str
     #: of the source, behind the last row that was read, in the server's own words; empty: it did not end
     position: str
@@ -78,6 +78,37 @@ class ProofView(TableProof):
     estimated_rows: int | None
     #: that runs now; empty: none does
     verification: str
+
+
+class RepairRangeView(View):
+    """Keys above `above` up to and with `up_to`, a number for each column of the key; empty: without bound."""
+
+    above: list[int]
+    up_to: list[int]
+    #: that the source had there when it was compared
+    estimated_rows: int
+
+
+class RepairView(View):
+    """Which rows of a table are read again, or would be."""
+
+    database: str
+    table: str
+    #: the dump that reads them
+    repair: str
+    #: names the command, as the Location does
+    operation: str
+    #: whose verdict says that they differ, and in which lake
+    verification: str
+    lake: str
+    key: list[str]
+    ranges: list[RepairRangeView]
+    estimated_rows: int
+    #: what differed, as far as the verdict names it; all of the ranges is read
+    leaves: list[LeafView]
+    leaves_differ: int
+    #: what is compared afterwards: these ranges, since all of the rest was equal, or the whole table
+    verifies: Literal["ranges", "table"]
 
 
 class Proofs(View):
