@@ -266,3 +266,26 @@ def test_dump_when_the_table_keeps_its_former_rows_then_they_come_too(
             "SELECT *, row_start, row_end FROM shop.orders FOR SYSTEM_TIME ALL",
         )
     assert dump.plan is not None and not dump.plan.key
+
+
+def test_repair_of_ranges_when_others_write_then_they_alone_are_read_and_are_what_the_table_has(
+    database: Server, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(database, "PRIMARY KEY (id)", rows=2000)
+    gateway.sync("shop", table, now=True)
+    parts = snapshot_pb2.FocusRange(above=[500], up_to=[700]), snapshot_pb2.FocusRange(above=[7000])
+    with agent_inside(config(tmp_path, gateway, database)):
+        with Writers(database, "shop.orders", 3, most_id=8000):
+            repair = gateway.dump("shop", "repair", table, focus=snapshot_pb2.Focus(ranges=parts))
+            wait_dumped(gateway, repair)
+        chunks = gateway.source("shop").ledger.chunks
+
+        def inside(rows: dict[tuple[object, ...], dict[str, object]]) -> dict[tuple[object, ...], dict[str, object]]:
+            return {key: row for key, row in rows.items() if 500 < int(str(key[0])) <= 700 or int(str(key[0])) > 7000}
+
+        expected = inside(selected(database, table, ("id",)))
+        gateway.wait(
+            lambda: inside(merged(gateway.rows("shop", table), chunks, ("id",), repair.started_gsn)) == expected
+        )
+    read = {int(str(row["id"])) for chunk in chunks for row in chunk.rows}
+    assert expected and all(500 < key <= 700 or key > 7000 for key in read)

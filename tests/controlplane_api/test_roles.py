@@ -81,6 +81,7 @@ LEAST = {
     "DELETE /api/v1/tenants/{tenant}/sources/{source}/verification-schedule": "operator",
     "GET /api/v1/tenants/{tenant}/coverage": "viewer",
     "GET /api/v1/tenants/{tenant}/sources/{source}/coverage": "viewer",
+    "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/repair": "operator",
     "GET /api/v1/lakes": "fleet-viewer",
     "PUT /api/v1/lakes/{lake}": "sink",
     "POST /api/v1/lakes/{lake}/forget": "fleet-admin",

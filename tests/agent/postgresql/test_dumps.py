@@ -206,3 +206,19 @@ def test_dump_when_tables_join_under_load_then_each_is_its_table(
         for dump in dumps:
             wait_equal(gateway, postgres, dump, ("id",))
     assert not ledger.ignored
+
+
+def test_repair_of_ranges_when_it_is_ordered_then_their_rows_alone_are_read(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    table = create(postgres, rows=2000)
+    gateway.sync(SOURCE, table, now=True)
+    parts = snapshot_pb2.FocusRange(above=[500], up_to=[700]), snapshot_pb2.FocusRange(above=[1800])
+    with streaming(tmp_path, gateway, postgres):
+        repair = gateway.dump(SOURCE, "repair", table, focus=snapshot_pb2.Focus(ranges=parts))
+        wait_dumped(gateway, repair)
+    ledger = gateway.source(SOURCE).ledger
+    keys = sorted(int(str(key)) for (key,) in selected(postgres, table, ("id",)))
+    expected = [key for key in keys if 500 < key <= 700 or key > 1800]
+    assert expected and sorted(int(str(row["id"])) for chunk in ledger.chunks for row in chunk.rows) == expected
+    assert ledger.received_rows == len(expected)
