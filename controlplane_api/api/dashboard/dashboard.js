@@ -1,12 +1,13 @@
 // The dashboard: asks the API every two seconds while it is looked at, and shows what it says.
 // Every text from outside goes in as textContent; nothing is ever parsed as HTML.
 
+import { $, Refused, ask, bytes, count, duration, element, openSession, pill } from "./shared.js";
+
 const POLL_MS = 2000;
 const TYPING_MS = 200;
 const PAGE_TABLES = 100;
 const STATE_ORDER = ["failed", "denied", "waiting", "pending", "catching_up", "dumping", "streaming", "stopped", "not_synced"];
 
-const $ = (id) => document.getElementById(id);
 const view = {
   tenant: new URLSearchParams(location.search).get("tenant") ?? "",
   tenantChosen: new URLSearchParams(location.search).has("tenant"),
@@ -18,63 +19,8 @@ const view = {
   round: 0,
 };
 
-function element(name, className, ...children) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  made.append(...children.filter((child) => child !== null && child !== ""));
-  return made;
-}
-
-const pill = (state, text = state.replace("_", " ")) => element("span", `pill ${state}`, text);
-const count = (number) => (number === null ? "–" : number.toLocaleString("en"));
-
-function duration(us) {
-  if (us === null) return "–";
-  for (const [unit, size] of [["d", 864e8], ["h", 36e8], ["min", 6e7], ["s", 1e6]]) {
-    if (us >= size) return `${(us / size).toFixed(us >= 10 * size ? 0 : 1)} ${unit}`;
-  }
-  return `${Math.round(us / 1000)} ms`;
-}
-
-function bytes(number) {
-  if (number === null) return "–";
-  for (const unit of ["B", "KiB", "MiB", "GiB", "TiB"]) {
-    if (number < 1024) return `${number.toFixed(unit === "B" ? 0 : 1)} ${unit}`;
-    number /= 1024;
-  }
-  return `${number.toFixed(1)} PiB`;
-}
-
-class Refused extends Error {
-  constructor(facts) {
-    const parts = [[facts.code, facts.doing, facts.found].filter(Boolean).join(": "), facts.data, facts.remedy];
-    super(parts.filter(Boolean).map((part) => (part.endsWith(".") ? part : `${part}.`)).join(" "));
-  }
-}
-
-let session = null; // who looks, and what his commands carry
-
-async function ask(path, body) {
-  const options = body === undefined ? {} : {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-Menura-Page-Token": session?.page_token ?? "" },
-    body: JSON.stringify(body),
-  };
-  const answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
-  if (answer.status === 401) location.replace("/login");
-  const facts = await answer.json();
-  if (!answer.ok) throw new Refused(facts);
-  return facts;
-}
-
 const tenantPath = () => `/api/v1/tenants/${encodeURIComponent(view.tenant)}`;
 const sourcePath = () => `${tenantPath()}/sources/${encodeURIComponent(view.source)}`;
-
-function showSession(found) {
-  session = found;
-  $("actor").textContent = found.actor;
-  $("logout").hidden = !found.page_token;
-}
 
 function showTenants(tenants) {
   const names = tenants.map((each) => each.tenant);
@@ -154,6 +100,7 @@ function sourceCard(source) {
 function showSources(sources) {
   if (!sources.some((source) => source.source === view.source)) view.source = sources[0]?.source ?? "";
   view.stageProblem = sources.find((source) => source.source === view.source)?.stage_problem?.message ?? "";
+  $("to-proof").href = `/proof?${new URLSearchParams({ tenant: view.tenant, source: view.source })}`;
   const box = $("sources");
   const buttons = new Map([...box.children].map((button) => [button.dataset.source, button]));
   box.replaceChildren(...sources.map((source) => {
@@ -313,7 +260,8 @@ const problemWords = (problem) =>
 function fillRow(row, table) {
   const dump = table.dump && { ...table.dump, estimated_end_us: duration(table.dump.estimated_end_us - Date.now() * 1000) };
   const lake = table.lake && { ...table.lake, freshness_us: duration(table.lake.freshness_us) };
-  const seen = JSON.stringify({ ...table, dump, lake, of_source: view.stageProblem, freshness_us: duration(table.freshness_us) });
+  const proof = table.proof && [table.proof.state, duration(table.proof.proof?.age_us ?? null)];
+  const seen = JSON.stringify({ ...table, dump, lake, proof, of_source: view.stageProblem, freshness_us: duration(table.freshness_us) });
   if (row.dataset.seen === seen) return;
   row.dataset.seen = seen;
   const notes = [
@@ -324,6 +272,7 @@ function fillRow(row, table) {
     table.unlogged && staleRows(table),
     table.denied && element("span", "notice", "Refused by the agent's local policy."),
     table.gone && element("span", "notice", "No longer on the server."),
+    proofLink(table),
     table.ignored_columns.length && element("span", "muted", `Without ${table.ignored_columns.join(", ")}`),
   ].filter(Boolean);
   const about = table.estimated_rows === null ? bytes(table.size_bytes)
@@ -407,6 +356,18 @@ async function makeRule() {
   return `${name}: The rule is made; it has started ${count(done)} ${done === 1 ? "table" : "tables"}.`;
 }
 
+/** What is known of the table's proof, as a link to its page. */
+function proofLink(table) {
+  if (!table.proof?.verdict) return "";
+  const { state, proof } = table.proof;
+  const words = state === "equal" ? `equal to the source ${duration(proof.age_us)} ago` : `proof: ${state}`;
+  const link = element("a", state === "differs" ? "problem" : "muted", words);
+  const query = new URLSearchParams({ tenant: view.tenant, source: view.source, database: table.database, table: table.table });
+  link.href = `/proof?${query}`;
+  link.setAttribute("aria-label", `Proof of ${table.database}.${table.table}: ${words}`);
+  return link;
+}
+
 function showTables(page) {
   const kept = new Map();
   for (const table of page.tables) {
@@ -433,7 +394,7 @@ function showTables(page) {
 async function refresh() {
   const round = ++view.round; // an answer that was overtaken is not shown
   try {
-    if (session === null) showSession(await ask("/api/v1/session"));
+    await openSession();
     showTenants((await ask("/api/v1/fleet?limit=1000")).tenants);
     const fleet = await ask(`${tenantPath()}/fleet`);
     if (round !== view.round) return;
@@ -521,7 +482,6 @@ $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("tenant").addEventListener("change", (event) => choose({ tenant: event.target.value, tenantChosen: true, source: "" }));
 $("previous").addEventListener("click", () => { view.cursors.pop(); refresh(); });
 $("next").addEventListener("click", () => { view.cursors.push(view.next); refresh(); });
-$("logout").addEventListener("click", async () => { await ask("/api/v1/session/end", {}); location.replace("/login"); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 
 async function live() {
