@@ -26,7 +26,17 @@ from spark_sink.ingest.cut_log_source import SYNC_STARTED
 from spark_sink.lake import merge
 from spark_sink.lake.cascades import Child
 from spark_sink.lake.changelog import Changelog
-from spark_sink.lake.delta_table import commit_nothing, open_table, read_cut, read_layout, read_progress
+from spark_sink.lake.current_rows import SMALL_BYTES
+from spark_sink.lake.delta_table import (
+    commit_nothing,
+    open_again,
+    open_table,
+    read_cut,
+    read_layout,
+    read_progress,
+    remember_table,
+    size_bytes,
+)
 from spark_sink.lake.merge import MergeRows, merge_segment
 from spark_sink.lake.recorded import Recorded, check_held, check_predecessors
 from spark_sink.lake.schema_policy import (
@@ -128,7 +138,7 @@ def apply_once(
 ) -> Versions:
     """`apply_work` with other ways to read a file and to merge rows. Raises CommitFailedError where another wrote."""
     changelog_folder, current_folder = (f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
-    log_table, current = open_table(changelog_folder), open_table(current_folder)
+    log_table, current = (open_again(folder, table.application) for folder in (changelog_folder, current_folder))
     check_held(table, work[0].cut, recorded, log_table, current)
     logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
     tail = read_tail(log_table, table.application, merged) if current is not None else None
@@ -177,6 +187,9 @@ def apply_once(
     own_cut = max((each.cut for each in work if isinstance(each, TableFile)), default=0)
     for delta in (changelog.delta, *([] if waits else [current])):
         _reach(delta, table.application, own_cut)
+    if current is not None and size_bytes(current) <= SMALL_BYTES:
+        remember_table(changelog_folder, changelog.delta, table.application)
+        remember_table(current_folder, current, table.application)
     is_at_end = reached.cut <= end_cut and reached.gsn <= end_gsn
     return Versions(
         _version_at(changelog.delta, logged.cut <= end_cut and logged.gsn <= end_gsn),

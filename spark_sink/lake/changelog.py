@@ -29,6 +29,7 @@ from menura.change_batch import (
 )
 from menura.naming import set_aside
 
+from spark_sink.lake.current_rows import SMALL_ROWS
 from spark_sink.lake.delta_table import (
     Layout,
     Progress,
@@ -156,7 +157,12 @@ class Changelog:
     def _write(self, found: Sequence[Stage], transactions: Transactions) -> None:
         assert self.delta is not None
         schema = schema_of(self.delta)
-        append(self.delta, pa.RecordBatchReader.from_batches(schema, self._batches(found, schema)), transactions)
+        batches = self._batches(found, schema)
+        is_small = sum(part.file.rows for stage in found for part in stage.parts) <= SMALL_ROWS
+        rows = (
+            pa.Table.from_batches(batches, schema) if is_small else pa.RecordBatchReader.from_batches(schema, batches)
+        )
+        append(self.delta, rows, transactions)
         compact_when_due(self.delta)
 
     def _batches(self, found: Sequence[Stage], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

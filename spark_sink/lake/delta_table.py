@@ -5,7 +5,7 @@ so a file with 18446744073709551615 would claim a smaller maximum, be skipped by
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,12 +26,12 @@ from menura.change_batch import GSN
 from menura.stores.address import is_local
 from menura.stores.options import delta_options
 
+from spark_sink.lake.known_table import STATISTICS_PROPERTY, KnownTable, look, recall, remember
 from spark_sink.lake.retention import is_due
-from spark_sink.landed.lake_schema import format_of, format_type
+from spark_sink.landed.lake_schema import fit, format_of, format_type
 from spark_sink.landed.landed_file import LandedShape
 
 LAYOUT_PROPERTY = "menura.layout"
-STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
 MAX_STATISTICS_COLUMNS = 32
 WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
@@ -88,6 +88,25 @@ def open_table(folder: str) -> DeltaTable | None:
         return None
 
 
+def open_again(folder: str, application: str) -> DeltaTable | None:
+    """The same for commits of this application: as a `KnownTable` where it can be, without its log if that is known."""
+    if (known := recall(folder)) is not None:
+        return known
+    table = open_table(folder)
+    return (look(folder, table, _applications(application)) or table) if table is not None else None
+
+
+def remember_table(folder: str, table: DeltaTable | None, application: str) -> None:
+    """Until this process opens it again."""
+    if table is not None:
+        remember(folder, table, _applications(application))
+
+
+def _applications(application: str) -> list[str]:
+    """What each batch asks of a table without a tail."""
+    return [application, *(f"{application}/{name}" for name in ("gsn", "chunks", "dump", "tail/gsn"))]
+
+
 def make_folder(folder: str) -> None:
     """Where the storage has folders."""
     if is_local(folder):
@@ -122,10 +141,15 @@ def _statistics_columns(schema: pa.Schema, key: tuple[str, ...]) -> list[str]:
 
 
 def read_layout(table: DeltaTable) -> Layout:
-    facts = json.loads(table.metadata().configuration[LAYOUT_PROPERTY])
+    facts = json.loads(configuration_of(table)[LAYOUT_PROPERTY])
     names = (facts["columns"], facts["key"], facts.get("types", ()))
     columns, key, types = map(tuple, names)
     return Layout(facts["schema_id"], columns, key, facts.get("row_end", ""), types)
+
+
+def configuration_of(table: DeltaTable) -> Mapping[str, str]:
+    known = table.known if isinstance(table, KnownTable) else None
+    return known.configuration if known is not None else table.metadata().configuration
 
 
 def write_layout(table: DeltaTable, layout: Layout) -> None:
@@ -142,7 +166,8 @@ def _encode(layout: Layout) -> str:
 
 
 def schema_of(table: DeltaTable) -> pa.Schema:
-    return pa.schema(table.schema())
+    known = table.known if isinstance(table, KnownTable) else None
+    return known.schema if known is not None else pa.schema(table.schema())
 
 
 def add_columns(table: DeltaTable, schema: pa.Schema) -> None:
@@ -216,8 +241,46 @@ def commit_nothing(table: DeltaTable, transactions: Transactions) -> None:
 
 def append(table: DeltaTable, rows: pa.Table | pa.RecordBatchReader, transactions: Transactions) -> None:
     """Append rows in the table's columns, in one commit."""
+    if isinstance(table, KnownTable) and isinstance(rows, pa.Table) and table.write(rows, transactions, replaces=False):
+        return
     commit = commit_properties(*transactions)
     write_deltalake(table, rows, mode="append", writer_properties=WRITER, commit_properties=commit)
+
+
+def replace_rows(table: DeltaTable, rows: pa.Table, transactions: Transactions) -> None:
+    """Put rows in the table's columns in place of all, in one commit."""
+    if isinstance(table, KnownTable) and table.write(rows, transactions, replaces=True):
+        return
+    commit = commit_properties(*transactions)
+    write_deltalake(table, rows, mode="overwrite", writer_properties=WRITER, commit_properties=commit)
+
+
+def size_bytes(table: DeltaTable) -> int:
+    """Of all of the table's files."""
+    known = table.known if isinstance(table, KnownTable) else None
+    if known is not None:
+        return known.size_bytes
+    return int(pc.sum(pa.table(table.get_add_actions())["size_bytes"]).as_py() or 0)
+
+
+def has_files(table: DeltaTable) -> bool:
+    known = table.known if isinstance(table, KnownTable) else None
+    return known.files != () if known is not None else table.get_add_actions().num_rows > 0
+
+
+def read_small(table: DeltaTable, most_rows: int, most_bytes: int) -> pa.Table | None:
+    """All rows in the table's columns; None where they are more."""
+    schema = schema_of(table)
+    if isinstance(table, KnownTable) and (found := table.read(most_rows, most_bytes)) is not None:
+        return fit(found, schema)
+    batches = []
+    size = 0
+    for batch in scan(table, "SELECT * FROM t"):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > most_bytes or sum(map(len, batches)) > most_rows:
+            return None
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
 
 def is_empty(table: DeltaTable) -> bool:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from menura.naming import set_aside
 
 from spark_sink.errors import EventUnreadable, SchemaChanged, SchemaNotFollowed
-from spark_sink.lake.delta_table import Layout, read_layout, schema_of
+from spark_sink.lake.delta_table import Layout, configuration_of, read_layout, schema_of
 from spark_sink.lake.schema_change import Definition, is_own, retyped
 from spark_sink.landed.default_values import nothing
 from spark_sink.landed.event_columns import event_columns
@@ -127,7 +127,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def read_departure(current: DeltaTable) -> Departure:
-    facts = json.loads(current.metadata().configuration.get(PROPERTY, "{}"))
+    facts = json.loads(configuration_of(current).get(PROPERTY, "{}"))
     not_followed, kept = (tuple(facts.get(name, ())) for name in ("not_followed", "kept"))
     return Departure(facts.get("policy", ""), not_followed, kept, facts.get("rows_stay", ""))
 

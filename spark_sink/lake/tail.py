@@ -35,6 +35,7 @@ from spark_sink.lake.delta_table import (
     read_progress,
     scan,
     schema_of,
+    size_bytes,
 )
 from spark_sink.lake.logged_changes import LoggedChanges
 from spark_sink.lake.merge import effect_on
@@ -122,7 +123,7 @@ def may_wait(
     """Whether these steps are changes alone, of the columns that both tables have, and need not be merged yet."""
     if current is None or changelog is None or not waiting.seconds or not todo:
         return False
-    table_bytes = _total(current, "size_bytes")
+    table_bytes = size_bytes(current)
     if table_bytes <= waiting.small_bytes:
         return False
     segments = [step for step in todo if isinstance(step, Segment)]
@@ -176,12 +177,8 @@ def wait_of(waiting: Waiting, table: TableId, changelog: DeltaTable | None, curr
     tail = read_tail(changelog, table.application, read_progress(current, table.application))
     if tail is None:
         return NO_WAIT
-    seconds = waiting.seconds_of(_total(current, "size_bytes")) if waiting.seconds else 0
+    seconds = waiting.seconds_of(size_bytes(current)) if waiting.seconds else 0
     return Wait(tail.merged.gsn, tail.since_us + int(seconds * 1e6))
-
-
-def _total(delta: DeltaTable, name: str) -> int:
-    return int(pc.sum(pa.table(delta.get_add_actions())[name]).as_py() or 0)
 
 
 def _size(changelog: DeltaTable, above_gsn: int) -> tuple[int, int]:
@@ -263,7 +260,7 @@ class Rows:
 
     def count(self) -> int:
         if self.effect is None:
-            return _total(self.current, "num_records")
+            return int(pc.sum(pa.table(self.current.get_add_actions())["num_records"]).as_py() or 0)
         return sum(rows.num_rows for rows in self.tables(self.match[:1]))
 
 

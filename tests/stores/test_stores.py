@@ -15,6 +15,8 @@ from menura.stores.opening import open_store
 from menura.stores.options import StorageOptions, current, delta_options, parse, use
 from menura.stores.store import OutcomeUnknown, Store, StoreFailed
 
+from spark_sink.lake.delta_table import Layout, append, create_table, open_again, remember_table
+from spark_sink.lake.known_table import KnownTable
 from tests.object_store import S3Proxy
 
 KINDS = ["folder", "fsspec", pytest.param("s3", marks=pytest.mark.needs_setup)]
@@ -176,3 +178,19 @@ def test_delta_table_when_its_folder_has_an_escaped_name_then_the_store_finds_wh
         assert DeltaTable(url, storage_options=delta_options(url)).version() == 0
     finally:
         use(before)
+
+
+@pytest.mark.needs_setup
+def test_small_table_when_it_lies_in_an_object_store_then_delta_rs_writes_it(object_store: S3Proxy):
+    """There is no link that has one winner there, and no inode that tells copies apart."""
+    use(parse(object_store.options(), {}))
+    folder = f"{object_store.url}/{secrets.token_hex(8)}/t"
+    try:
+        table = create_table(folder, pa.schema([("id", pa.int64())]), Layout("", ("id",), ("id",)))
+        remember_table(folder, table, "acme/shop")
+        opened = open_again(folder, "acme/shop")
+        assert opened is not None and not isinstance(opened, KnownTable)
+        append(opened, pa.table({"id": [1]}), [("acme/shop", 1)])
+        assert opened.version() == 1
+    finally:
+        use(StorageOptions())
