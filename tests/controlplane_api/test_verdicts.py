@@ -5,15 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from alembic import command
 from menura.instants import now_us
 from menura.lake_report import LakeReportError, decode_report, encode_report
 from sqlalchemy import select
 
 from controlplane_api import verdicts as verdicts_module
 from controlplane_api.api import verdict_queries
-from controlplane_api.database import Database
+from controlplane_api.database import Database, alembic_config, upgrade
 from controlplane_api.lakes import forget_lake
-from controlplane_api.models import Verdict
+from controlplane_api.models import ProofOfTable, Verdict
 from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import Proof
 from controlplane_api.verdicts import KEPT
@@ -107,6 +108,26 @@ def test_verdicts_when_two_lakes_have_the_table_then_the_worse_one_counts_until_
     with database.write() as connection:
         forget_lake(connection, "one")
     assert (orders(database).state, orders(database).newest.lake) == (Proof.EQUAL, "two")
+
+
+def test_migration_when_verdicts_are_there_then_what_is_known_of_each_table_is_as_reports_make_it(
+    database: Database,
+) -> None:
+    one, two = Sink("one"), Sink("two")
+    one.tell(
+        database, verdicts=(verdict(1), verdict(2, "void"), verdict(1, "differs", "items"), verdict(2, "void", "notes"))
+    )
+    two.tell(database, verdicts=(verdict(3), verdict(4, table="items"), verdict(1, tenant="other")))
+    config = alembic_config()
+    with database.write() as connection:
+        told = connection.execute(select(ProofOfTable).order_by(ProofOfTable.newest_id)).all()
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0032")
+        upgrade(connection)
+        assert connection.execute(select(ProofOfTable).order_by(ProofOfTable.newest_id)).all() == told
+    assert [(row.name, row.state) for row in told if row.tenant == "acme"] == [
+        ("orders", "unknown"), ("items", "differs"), ("notes", "unknown"),
+    ]  # fmt: skip
 
 
 def test_verdicts_when_another_tenant_asks_then_it_sees_none(database: Database) -> None:
