@@ -1,7 +1,7 @@
 """What sinks report of their lakes, as rows; what is asked of stopped tables; lakes that are no more.
 
 Comes in: `menura.lake_report.LakeReport`s, checked, within a transaction. Goes out: rows of `lake`, `lake_source`,
-`lake_stop` and `verdict`, and the reply.
+`lake_stop`, `lake_policy` and `verdict`, and the reply.
 One transaction holds a whole report, so a kill leaves it applied or not; the sink learns which by the next reply.
 Tenants, sources and tables stand there by name, whether this database knows them or not: a report makes none of them.
 A report of another process of the sink, of another database, or one that is late does not apply, and the sink tells
@@ -22,13 +22,16 @@ from sqlalchemy import Connection, and_, case, delete, func, insert, select, tup
 from controlplane_api import continuity_ledger, rereads, verdicts
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import LakeUnknown, RequestInvalid
-from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop
+from controlplane_api.models import AnyRow, Lake, LakePolicy, LakeSource, LakeStop
 
 MAX_LAKES = 100
 #: of one lake; ten times what a large source has
 MAX_STOPS = 100_000
+#: of one lake, with something to tell of their policies for schema changes
+MAX_POLICIES = 100_000
 
 _NAME = (LakeStop.tenant, LakeStop.source, LakeStop.database, LakeStop.name)
+_WITH_POLICY = (LakePolicy.tenant, LakePolicy.source, LakePolicy.database, LakePolicy.name)
 _SAID = ("entry", "cut", "code", "message", "terminal", "at_us", "last_commit_timestamp_us", "reread", "gsn")
 
 
@@ -48,6 +51,7 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
         connection.execute(delete(LakeSource).where(LakeSource.lake_id == lake_id, LakeSource.entry > report.entry))
     _store_sources(connection, lake_id, report)
     _store_stops(connection, lake_id, report)
+    _store_policies(connection, lake_id, report)
     found = verdicts.store(connection, lake_id, report.verdicts, at_us)
     continuity_ledger.record_verdicts(connection, report.lake, found, at_us)
     if new:
@@ -86,7 +90,7 @@ def forget_lake(connection: Connection, name: str) -> None:
             remedy="See those that there are: menura lakes.",
         )
     verdicts.forget_lake(connection, found)
-    for model in (LakeStop, LakeSource):
+    for model in (LakePolicy, LakeStop, LakeSource):
         connection.execute(delete(model).where(model.lake_id == found))
     connection.execute(delete(Lake).where(Lake.id == found))
 
@@ -185,6 +189,31 @@ def _store_stops(connection: Connection, lake_id: int, report: LakeReport) -> No
             f"the lake would have more than {MAX_STOPS} stopped tables",
             data="The report was not stored.",
             remedy="See the sink's log for why it stops them.",
+        )
+
+
+def _store_policies(connection: Connection, lake_id: int, report: LakeReport) -> None:
+    of_lake = LakePolicy.lake_id == lake_id
+    if report.base == 0:  # all are told anew
+        connection.execute(delete(LakePolicy).where(of_lake))
+    if not report.policies:
+        return
+    names = [(each.tenant, each.source, each.database, each.table) for each in report.policies]
+    connection.execute(delete(LakePolicy).where(of_lake, tuple_(*_WITH_POLICY).in_(names)))
+    rows = [
+        {"lake_id": lake_id, "name": each.table}
+        | {name: getattr(each, name) for name in ("tenant", "source", "database", "said")}
+        for each in {each.of: each for each in report.policies}.values()
+        if each.said
+    ]
+    if rows:
+        connection.execute(insert(LakePolicy), rows)
+    if connection.execute(select(func.count()).where(of_lake)).scalar_one() > MAX_POLICIES:
+        raise RequestInvalid(
+            "taking a lake's report",
+            f"the lake would have more than {MAX_POLICIES} tables with policies for schema changes",
+            data="The report was not stored.",
+            remedy="Use the same version on both sides: a sink tells no more.",
         )
 
 

@@ -19,13 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import SplitResult, quote, urlsplit
 
 from menura.lake_report import (
+    MAX_REASON_CHARS,
     MAX_REPORT_BYTES,
     MAX_ROWS,
+    LakePolicy,
     LakeProblem,
     LakeReply,
     LakeReport,
@@ -61,6 +64,8 @@ PAGE_STOPS = 200
 PAGE_VERDICT_CHARS = 400_000
 #: of a report
 MOST_SUSPECTS = 100
+#: tables of which it is told; the control plane takes no more
+MOST_POLICIES = 100_000
 
 logger = logging.getLogger("menura.sink")
 
@@ -80,6 +85,7 @@ class Page:
     stopped: tuple[LakeStop, ...] = ()
     resumed: tuple[LakeTable, ...] = ()
     verdicts: tuple[LakeVerdict, ...] = ()
+    policies: tuple[LakePolicy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +201,7 @@ class Reporter:
                 stopped=page.stopped,
                 resumed=page.resumed,
                 verdicts=page.verdicts,
+                policies=page.policies,
                 problem=problem or now.problem,
                 suspected=_suspects(self._suspected()),
             )
@@ -251,8 +258,25 @@ def pages(told: Snapshot, now: Snapshot) -> Iterator[Page]:
     ]
     of_sources, of_stopped = _parts(sources, MAX_ROWS), _parts(stopped, PAGE_STOPS)
     of_resumed, of_verdicts = _parts(resumed, MAX_ROWS), _verdict_parts(verdicts)
-    for place in range(max(1, len(of_sources), len(of_stopped), len(of_resumed), len(of_verdicts))):
-        yield Page(_at(of_sources, place), _at(of_stopped, place), _at(of_resumed, place), _at(of_verdicts, place))
+    of_policies = _parts(_policies(told, now), MAX_ROWS)
+    for place in range(max(1, len(of_sources), len(of_stopped), len(of_resumed), len(of_verdicts), len(of_policies))):
+        yield Page(
+            _at(of_sources, place),
+            _at(of_stopped, place),
+            _at(of_resumed, place),
+            _at(of_verdicts, place),
+            _at(of_policies, place),
+        )
+
+
+def _policies(told: Snapshot, now: Snapshot) -> list[LakePolicy]:
+    """What is said otherwise than before; '' of those of which nothing is said any more."""
+    before, after = (dict(islice(each.policies.items(), MOST_POLICIES)) for each in (told, now))
+    return [
+        LakePolicy(table.tenant, table.source, table.database, table.table, clipped(words, MAX_REASON_CHARS))
+        for table in {**before, **after}
+        if before.get(table) != (words := after.get(table, ""))
+    ]
 
 
 def _parts(rows: Sequence[T], size: int) -> list[tuple[T, ...]]:

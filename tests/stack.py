@@ -146,6 +146,8 @@ class Stack:
     #: folder in an object store for landing and lake, with the options that reach it; '': folders of this machine
     store: str = ""
     storage: Sequence[str] = ()
+    #: further arguments of `menura sink run`
+    sink_options: Sequence[str] = ()
     gateway_port: int = field(default_factory=free_port)
     api_port: int = field(default_factory=free_port)
     enrol_port: int = field(default_factory=free_port)
@@ -177,7 +179,7 @@ class Stack:
         )
         self.sink = self._process(
             "sink", "sink", "run", "--landing", str(landing), "--lake", str(lake), *storage,
-            "--api", f"http://127.0.0.1:{self.api_port}", "--api-token-file", str(self.token_file),
+            "--api", f"http://127.0.0.1:{self.api_port}", "--api-token-file", str(self.token_file), *self.sink_options,
         )  # fmt: skip
         self.client = http_client(f"http://127.0.0.1:{self.api_port}", self.token_file)
 
@@ -347,9 +349,12 @@ def stack(
     credit_window_bytes: int | None = None,
     store: str = "",
     storage: Sequence[str] = (),
+    sink_options: Sequence[str] = (),
 ) -> Iterator[Stack]:
     """Gateway, API and, unless told otherwise, the sink: started, and stopped at the end."""
-    running = Stack(folder, tenant, cut_interval_ms, credit_window_bytes, store=store, storage=storage)
+    running = Stack(
+        folder, tenant, cut_interval_ms, credit_window_bytes, store=store, storage=storage, sink_options=sink_options
+    )
     with ExitStack() as ends:
         ends.callback(running.client.close)
         processes = [running.gateway, running.api, *([running.sink] if sink else [])]

@@ -18,7 +18,7 @@ from controlplane_api.api.presence import is_heard
 from controlplane_api.api.stages import lake_silent, lake_untold
 from controlplane_api.api.views import Lakes, LakeTableView, LakeView, ProblemView, SinkView
 from controlplane_api.database import LOOKUP_ROWS
-from controlplane_api.models import AnyRow, Lake, LakeSource, LakeStop, Landing
+from controlplane_api.models import AnyRow, Lake, LakePolicy, LakeSource, LakeStop, Landing
 from controlplane_api.states import LakeState
 
 _WORST_FIRST = (LakeState.FAILED, LakeState.UNKNOWN, LakeState.FOLLOWING)
@@ -108,11 +108,30 @@ def of_tables(
         )
         for row in rows:
             stops[row.database, row.name][row.lake] = row
+    policies = _policies(connection, tenant, source, names) if lakes else {}
     found: dict[TableName, LakeTableView] = {}
     for name in names:
-        views = [_table_view(lake, stops[name].get(lake.lake), now) for lake in lakes]
+        views = [
+            _table_view(lake, stops[name].get(lake.lake), policies.get((lake.lake, *name), ""), now) for lake in lakes
+        ]
         if views:
-            found[name] = min(views, key=lambda view: _WORST_FIRST.index(view.state))
+            found[name] = min(views, key=lambda view: (_WORST_FIRST.index(view.state), not view.schema_changes))
+    return found
+
+
+def _policies(
+    connection: Connection, tenant: str, source: str, names: Sequence[TableName]
+) -> dict[tuple[str, str, str], str]:
+    """By lake, database and table."""
+    found: dict[tuple[str, str, str], str] = {}
+    for begin in range(0, len(names), LOOKUP_ROWS):
+        some = tuple_(LakePolicy.database, LakePolicy.name).in_(names[begin : begin + LOOKUP_ROWS])
+        rows = connection.execute(
+            select(Lake.name.label("lake"), LakePolicy.database, LakePolicy.name, LakePolicy.said)
+            .join(Lake, Lake.id == LakePolicy.lake_id)
+            .where(LakePolicy.tenant == tenant, LakePolicy.source == source, some)
+        )
+        found |= {(row.lake, row.database, row.name): row.said for row in rows}
     return found
 
 
@@ -162,7 +181,7 @@ def _lake_view(lake: AnyRow, landed: Landed, at: AnyRow | None, stopped: int, ap
     )
 
 
-def _table_view(lake: LakeView, stop: AnyRow | None, now: int) -> LakeTableView:
+def _table_view(lake: LakeView, stop: AnyRow | None, schema_changes: str, now: int) -> LakeTableView:
     if stop is None:
         return LakeTableView(
             lake=lake.lake,
@@ -171,6 +190,7 @@ def _table_view(lake: LakeView, stop: AnyRow | None, now: int) -> LakeTableView:
             cut=lake.cut,
             freshness_us=lake.freshness_us,
             retries=False,
+            schema_changes=schema_changes,
         )
     commit_us = stop.last_commit_timestamp_us
     return LakeTableView(
@@ -180,4 +200,5 @@ def _table_view(lake: LakeView, stop: AnyRow | None, now: int) -> LakeTableView:
         cut=max(0, stop.cut - 1),
         freshness_us=max(0, now - commit_us) if commit_us else None,
         retries=stop.retry,
+        schema_changes=schema_changes,
     )

@@ -303,6 +303,7 @@ def _note(source: str, row: TableView) -> str:
     notes = [
         f"held up in stage {row.stage}" if row.stage else "",
         "its sink was asked to try it again" if row.lake is not None and row.lake.retries else "",
+        f"in the lake, {row.lake.schema_changes}" if row.lake is not None and row.lake.schema_changes else "",
         "refused by the agent's policy" if row.denied else "",
         "gone from the server" if row.gone else "",
         f"earlier rows missing: {row.earlier_rows_missing}" if row.earlier_rows_missing else "",

@@ -59,6 +59,8 @@ def show(
 
 def _sync_lines(detail: TableDetail) -> list[Text]:
     lake = UNKNOWN if detail.lake is None else str(detail.lake.state)
+    if detail.lake is not None and detail.lake.schema_changes:
+        lake += f"; {plain(detail.lake.schema_changes)}"
     landed = f"{count(detail.rows)} changes"
     facts = {
         "table": Text(plain(f"{detail.database}.{detail.table}"), style="bold"),

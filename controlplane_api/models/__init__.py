@@ -2,8 +2,8 @@
 
 Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
 change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source`,
-`lake_stop`, `verdict` and `table_proof` by the reports of sinks; these name sources and tables, and so hold before the
-database knows them.
+`lake_stop`, `lake_policy`, `verdict` and `table_proof` by the reports of sinks; these name sources and tables, and so
+hold before the database knows them.
 Whoever changes syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
 
 Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
@@ -31,7 +31,7 @@ from controlplane_api.models.identities import (
     Tenant,
     WebSession,
 )
-from controlplane_api.models.lakes import Lake, LakeSource, LakeStop, Verdict
+from controlplane_api.models.lakes import Lake, LakePolicy, LakeSource, LakeStop, Verdict
 from controlplane_api.models.ledger import LedgerEntry, LedgerHead
 from controlplane_api.models.sources import (
     Source,
@@ -72,6 +72,7 @@ __all__ = [
     "Id",
     "KeptAnswer",
     "Lake",
+    "LakePolicy",
     "LakeSource",
     "LakeStop",
     "Landing",

@@ -79,6 +79,20 @@ class LakeStop(Base):
     stale: Mapped[bool] = mapped_column(default=False)
 
 
+class LakePolicy(Base):
+    """What becomes of schema changes of a lake's table; see `menura.lake_report.LakePolicy`."""
+
+    __tablename__ = "lake_policy"
+    __table_args__ = (Index(None, "tenant", "source", "database", "name"),)
+
+    lake_id: Mapped[int] = mapped_column(Id, ForeignKey("lake.id"), primary_key=True, autoincrement=False)
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(primary_key=True)
+    database: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    said: Mapped[str]
+
+
 class Verdict(Base):
     """What a lake's sink has found of a table by a verification; see `menura.lake_report.LakeVerdict`, `verdicts`.
 

@@ -25,7 +25,11 @@ A report, format 1 (times in microseconds since the epoch, UTC)::
                    "source_rows": 40000, "lake_rows": 39999, "leaves_equal": 2, "leaves_differ": 1, "leaves_unknown": 0,
                    "leaves": [{"lower": "16384", "upper": "32768", "source_rows": 16384, "lake_rows": 16383}],
                    "read_at_us": 1699999999000000, "at_us": 1699999999500000}],
+     "policies": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items", "said": "lenient: ..."}],
      "problem": null}
+
+`policies` says of tables what their policies for schema changes are, where these are not `evolve`, and in what the
+tables are not their sources'; with an empty text that there is nothing to say any more.
 
 A verdict is told once it is there, and with the whole state: of a table the newest one, and of those that are equal and
 of those that differ the newest. Who has a verdict already leaves it as it is.
@@ -125,6 +129,21 @@ class LakeStop:
 
 
 @dataclass(frozen=True, slots=True)
+class LakePolicy:
+    """A table's policy for schema changes, and in what the table is not its source's; '': nothing is said any more."""
+
+    tenant: str
+    source: str
+    database: str
+    table: str
+    said: str
+
+    @property
+    def of(self) -> LakeTable:
+        return LakeTable(self.tenant, self.source, self.database, self.table)
+
+
+@dataclass(frozen=True, slots=True)
 class LakeSuspect:
     """A table with leaves that differ, by a verification; see `menura.landed_digest.LandedFocus`."""
 
@@ -215,6 +234,7 @@ class LakeReport:
     durable_entry: int = 0
     suspected: tuple[LakeSuspect, ...] = ()
     verdicts: tuple[LakeVerdict, ...] = ()
+    policies: tuple[LakePolicy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +273,7 @@ def decode_report(document: bytes) -> LakeReport:
         durable_entry=_integer(facts, "durable_entry") if "durable_entry" in facts else 0,
         verdicts=_rows(facts, "verdicts", _verdict) if "verdicts" in facts else (),
         suspected=_rows(facts, "suspected", _suspect) if "suspected" in facts else (),
+        policies=_rows(facts, "policies", _policy) if "policies" in facts else (),
     )
     if not report.base < report.number:
         raise LakeReportError("base is not below number")
@@ -328,6 +349,12 @@ def _stop(facts: Mapping[str, Any]) -> LakeStop:
         reread=_flag(facts, "reread"),
         gsn=_integer(facts, "gsn"),
     )
+
+
+def _policy(facts: Mapping[str, Any]) -> LakePolicy:
+    table = _table(facts)
+    said = _optional(facts, "said", MAX_REASON_CHARS)
+    return LakePolicy(table.tenant, table.source, table.database, table.table, said)
 
 
 def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:

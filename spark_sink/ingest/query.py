@@ -44,8 +44,9 @@ from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.verifications import Verifications
 from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake.delta_table import open_table
-from spark_sink.lake.recorded import NOTHING, Recorded, lost_tables, recorded_tables, waiting_tables
+from spark_sink.lake.recorded import NOTHING, Recorded, departed_tables, lost_tables, recorded_tables, waiting_tables
 from spark_sink.lake.records import Records, StoppedTable, recording
+from spark_sink.lake.schema_policy import SchemaPolicy, told
 from spark_sink.lake.writers import LakeWriter
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.landed.storage import store_away
@@ -84,8 +85,8 @@ class Sink:
         self.parallelism = Parallelism(lambda: session.sparkContext.defaultParallelism)
         self._stopped: dict[TableId, StoppedTable] = {}
         self._recorded: dict[TableId, Recorded] = {}
-        #: in what tables are not their sources', by their policies for schema changes
-        self._departures: dict[TableId, str] = {}
+        #: of tables whose policies for schema changes are to be told, what is told
+        self._policies: dict[TableId, str] = {}
         #: held while tables are written: a stop waits for them, a retry does not run beside a batch
         self._writing = threading.Lock()
         self._stopping = False
@@ -114,6 +115,9 @@ class Sink:
         self.status.began(entry, self._stopped)
         cuts = open_table(self.records.cuts_folder)
         self._recorded = recorded_tables(cuts)
+        departed = departed_tables(cuts)
+        self._policies = self._told_policies((table, departed.get(table, "")) for table in self._recorded)
+        self.status.policies_are(self._policies)
         self._merges.begin(waiting_tables(cuts))
         self._stop_lost()
         self.verifications.start()
@@ -421,13 +425,13 @@ class Sink:
         self._stop(stopped)
         return stopped
 
-    def _remember(self, outcomes: Iterable[Outcome]) -> None:
+    def _remember(self, outcomes: Sequence[Outcome]) -> None:
         """Which versions the tables have now."""
+        self._note_policies(outcomes)
         for outcome in outcomes:
             if outcome.result is not Result.STOPPED:
                 before = self._recorded.get(outcome.table, NOTHING)
                 self._recorded[outcome.table] = before.followed_by(outcome.changelog_version, outcome.current_version)
-                self._note_departure(outcome)
             if outcome.changelog_begins_gsn:
                 logger.info("changelog kept table=%s from_gsn=%d", outcome.table, outcome.changelog_begins_gsn)
             if outcome.unclean:
@@ -437,11 +441,22 @@ class Sink:
                     outcome.unclean,
                 )
 
-    def _note_departure(self, outcome: Outcome) -> None:
-        if outcome.departure != self._departures.get(outcome.table, ""):
-            said = outcome.departure or "nothing any more"
-            logger.warning("table differs from its source by its policy table=%s in=%s", outcome.table, said)
-            self._departures[outcome.table] = outcome.departure
+    def _note_policies(self, outcomes: Iterable[Outcome]) -> None:
+        """What of the tables' policies is told otherwise now."""
+        found = [(each.table, each.departure) for each in outcomes if each.current_version is not None]
+        after = self._told_policies(found)
+        changed = {table for table, _ in found if after.get(table) != self._policies.get(table)}
+        if changed:
+            for table in changed:
+                logger.info("policy for schema changes table=%s says=%s", table, after.get(table, SchemaPolicy.EVOLVE))
+            kept = {table: said for table, said in self._policies.items() if table not in changed}
+            self._policies = {**kept, **{table: after[table] for table in changed & after.keys()}}
+            self.status.policies_are(self._policies)
+
+    def _told_policies(self, tables: Iterable[tuple[TableId, str]]) -> dict[TableId, str]:
+        """Of tables, each with in what it is not its source's; none of those of which there is nothing to tell."""
+        rules = self.settings.schema_changes
+        return {table: said for table, departure in tables if (said := told(rules.of(table), departure))}
 
     def _stop_lost(self) -> None:
         """Tables whose folders do not hold what was recorded when the sink last ran."""

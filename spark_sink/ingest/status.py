@@ -27,6 +27,8 @@ class Snapshot:
     stopped: Mapping[TableId, StoppedTable] = field(default_factory=dict)
     #: of each table those that `verdicts.kept` keeps, the oldest first
     verdicts: Mapping[TableId, tuple[LakeVerdict, ...]] = field(default_factory=dict)
+    #: what is told of tables' policies for schema changes
+    policies: Mapping[TableId, str] = field(default_factory=dict)
     #: since the sink started
     batches: int = 0
     rows: int = 0
@@ -78,6 +80,11 @@ class SinkStatus:
         """Of these tables."""
         with self._moved:
             self._become(replace(self._now, verdicts={**self._now.verdicts, **verdicts}))
+
+    def policies_are(self, policies: Mapping[TableId, str]) -> None:
+        with self._moved:
+            if policies != self._now.policies:
+                self._become(replace(self._now, policies=dict(policies)))
 
     def waits_for(self, problem: LakeProblem | None) -> None:
         """None: it goes on."""

@@ -231,7 +231,7 @@ def merge_waiting(lake: str, table: TableId) -> Versions:
     if tail is None or tail.gsn < read_progress(log_table, table.application).gsn:
         return Versions(None, None, changed=False)  # a killed run has begun what merges it
     _merge_tail(table, current, log_table, tail)
-    return Versions(log_table.version(), current.version(), changed=True)
+    return Versions(log_table.version(), current.version(), changed=True, departure=read_departure(current))
 
 
 def _removes_rows(step: Step) -> bool:

@@ -37,7 +37,7 @@ from spark_sink.errors import SinkError
 from spark_sink.ingest.verdicts import kept, tally, verdict_of
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.digests import Finding, Verdict, compare
-from spark_sink.lake.schema_policy import read_departure
+from spark_sink.lake.schema_policy import read_departure, told
 from spark_sink.lake.validation_records import DUE, ValidationRecords, chunk_row, due_row, table_row
 from spark_sink.work import CHANGELOG, CURRENT, DueChunk, EventSeen, Outcome, TableId, decode_due
 
@@ -241,7 +241,10 @@ class Verifications:
                 return Finding(Verdict.VOID, "the lake's table was made anew")
             departure = read_departure(current)
             if departure.is_any:  # whatever the rows are like
-                return Finding(Verdict.UNKNOWN, clipped(f"{BY_POLICY}, {departure.words}", MAX_REASON_CHARS))
+                return Finding(
+                    Verdict.UNKNOWN,
+                    clipped(f"{BY_POLICY}, {told(departure.policy, departure.words)}", MAX_REASON_CHARS),
+                )
             changelog = DeltaTable(f"{folder}/{CHANGELOG}", version=due.changelog_version, storage_options=options)
             return compare(task.table, due.digest.chunk, due.digest.last_gsn, current, changelog)
         except Exception as failed:  # noqa: BLE001  (whatever it is, the rows were not compared)

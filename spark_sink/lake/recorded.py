@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import LakeTableLost, PredecessorMissing
 from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of, text
-from spark_sink.lake.records import MERGED_GSN, number_of
+from spark_sink.lake.records import DEPARTURE, MERGED_GSN, number_of
 from spark_sink.landed.storage import open_storage
 from spark_sink.work import CHANGELOG, CURRENT, CutSeen, TableFile, TableId, Work
 
@@ -102,6 +102,21 @@ def waiting_tables(cuts: DeltaTable | None) -> dict[TableId, CutSeen]:
         )
         for row in scan(cuts, query).read_all().to_pylist()
     }
+
+
+def departed_tables(cuts: DeltaTable | None) -> dict[TableId, str]:
+    """In what tables were not their sources' when they were written last; those that are not named were."""
+    if cuts is None or DEPARTURE not in schema_of(cuts).names:
+        return {}
+    names = ", ".join(map(quoted, _TABLE))
+    order = f"cut DESC, {number_of(cuts)} DESC, applied_at_us DESC"
+    numbered = (
+        f"SELECT {names}, {DEPARTURE}, row_number() OVER (PARTITION BY {names} ORDER BY {order}) AS place"  # noqa: S608
+        " FROM t WHERE current_version IS NOT NULL"
+    )
+    query = f"SELECT * FROM ({numbered}) WHERE place = 1 AND {DEPARTURE} IS NOT NULL"  # noqa: S608  (constants)
+    found = scan(cuts, query).read_all().to_pylist()
+    return {TableId(*(row[name] for name in _TABLE)): row[DEPARTURE] for row in found}
 
 
 def check_held(

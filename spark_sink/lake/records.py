@@ -67,6 +67,7 @@ NUMBER = "number"
 #: of `cuts`
 MERGED_GSN = "merged_gsn"
 WHOLE = "whole"
+DEPARTURE = "departure"
 CUTS_SCHEMA = pa.schema(
     [
         ("tenant", pa.string()),
@@ -83,6 +84,7 @@ CUTS_SCHEMA = pa.schema(
         (MERGED_GSN, pa.int64()),
         ("changelog_begins_gsn", pa.int64()),
         (WHOLE, pa.bool_()),
+        (DEPARTURE, pa.string()),
     ]
 )
 EVENTS_SCHEMA = pa.schema(
@@ -220,6 +222,7 @@ class Records:
                     "current_version": outcome.current_version,
                     MERGED_GSN: outcome.merged_gsn or None,
                     "changelog_begins_gsn": outcome.changelog_begins_gsn or None,
+                    DEPARTURE: outcome.departure or None,
                 }
             )
         if whole:

@@ -109,7 +109,7 @@ class Departure:
         """For people; '' where the tables are alike.
 
         >>> Departure("lenient", kept=("note",), rows_stay="TRUNCATED").words
-        'lenient: columns stay with former values: note; rows stay from before the table was truncated'
+        'columns stay with former values: note; rows stay from before the table was truncated'
         """
         said = []
         if self.not_followed:
@@ -118,7 +118,18 @@ class Departure:
             said.append(f"columns stay with former values: {_listed(self.kept)}")
         if self.rows_stay:
             said.append(f"rows stay from before the table was {self.rows_stay.lower()}")
-        return f"{self.policy}: {'; '.join(said)}" if said else ""
+        return "; ".join(said)
+
+
+def told(policy: str, departure: str) -> str:
+    """What is told of a table: its policy, if that is not the default, and in what it is not its source's table.
+
+    >>> told("evolve", ""), told("exception", ""), told("lenient", "rows stay")
+    ('', 'exception', 'lenient: rows stay')
+    """
+    if departure:
+        return f"{policy}: {departure}"
+    return "" if policy == SchemaPolicy.EVOLVE else policy
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 from menura.instants import now_us
-from menura.lake_report import LakeReply, encode_report
+from menura.lake_report import LakePolicy, LakeReply, encode_report
 from sqlalchemy import delete
 
 from controlplane_api import lakes
@@ -404,3 +405,24 @@ def test_sinks_when_asked_for_while_the_clock_is_before_their_last_report_then_t
     Sink().tell(database, 0, now_us() + HOUR_US)
     with database.read() as connection:
         assert [str(each.state) for each in lake_queries.sinks(connection, now_us(), limit=1).lakes] == ["unknown"]
+
+
+def test_policies_when_a_sink_tells_them_then_tables_say_them_until_it_takes_them_back(
+    client: httpx.Client, shop: SqlRegistry, database: Database
+):
+    sink, said = HttpSink(client=client), "ignore: columns of the source that are not followed: c"
+    told = LakePolicy("acme", "shop", "shop", "orders", said)
+    sink.put(base=0, entry=2, policies=(told, LakePolicy("acme", "shop", "shop", "items", said)))
+    sink.put(entry=2)
+    assert table(client)["lake"]["schema_changes"] == said
+    page = client.get(f"{SHOP}/tables").json()["tables"]
+    assert {each["table"] for each in page if each["lake"] and each["lake"]["schema_changes"]} == {"orders", "items"}
+    sink.put(entry=2, policies=(replace(told, said=""),))
+    assert table(client)["lake"]["schema_changes"] == ""
+    sink.put(entry=2, policies=(replace(told, said="other"),) * 2)
+    assert table(client)["lake"]["schema_changes"] == "other"
+    sink.put(base=0, entry=2)  # another process of the sink, which tells all anew
+    assert table(client)["lake"]["schema_changes"] == ""
+    sink.put(entry=2, policies=(told,))
+    with database.write() as connection:
+        lakes.forget_lake(connection, sink.lake)

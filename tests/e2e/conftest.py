@@ -21,7 +21,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Flavor, S
 CREDIT_WINDOW_BYTES = 1 << 20
 
 
+#: of tables that are called like their policies, in a database of their own
+SCHEMA_CHANGES = [
+    f"--schema-changes=*/policies.{policy}={policy}" for policy in ("try_evolve", "lenient", "ignore", "exception")
+]
+
+
 @pytest.fixture(scope="package")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with stack(tmp_path_factory.mktemp("stack"), credit_window_bytes=CREDIT_WINDOW_BYTES) as started:
+    with stack(
+        tmp_path_factory.mktemp("stack"), credit_window_bytes=CREDIT_WINDOW_BYTES, sink_options=SCHEMA_CHANGES
+    ) as started:
         yield started

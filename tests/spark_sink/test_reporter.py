@@ -252,7 +252,14 @@ def test_pages_when_much_has_changed_then_each_is_bounded_and_all_are_there() ->
     before = status.now()
     status.applied([cut(1, f"s{number}") for number in range(MAX_ROWS + 1)], 1, 1.0)
     status.stopped_are({})
+    departed = dict.fromkeys(list(before.stopped)[:2], "lenient: ...")
+    status.policies_are(departed)
     found = list(pages(before, status.now()))
+    assert [each.said for each in found[0].policies] == ["lenient: ..."] * 2
+    now = status.now()
+    status.policies_are(dict(list(departed.items())[:1]))
+    (page,) = pages(now, status.now())
+    assert [(each.table, each.said) for each in page.policies] == [(list(departed)[1].table, "")]
     assert [len(page.sources) for page in found] == [MAX_ROWS, 1]
     assert [len(page.resumed) for page in found] == [PAGE_STOPS + 1, 0]
     assert len(list(pages(Snapshot(), before))) == 2

@@ -128,7 +128,7 @@ def test_a_column_of_an_unknown_type_when_the_policy_is_to_try_then_all_others_g
         (trying,) = apply_entries(writer.folder, lake, schema_changes=SchemaRules.parse(["try_evolve"]))
         assert (trying.message, trying.departure) == (
             "",
-            "try_evolve: columns of the source that are not followed: s",
+            "columns of the source that are not followed: s",
         )
     assert lake_rows(lake, ADDED) == [
         {"id": 1, "a": "x", "n": 11, "c": 8},
@@ -160,7 +160,7 @@ def test_a_change_that_the_lake_refuses_when_the_policy_is_to_try_then_rows_go_o
     (stopped,) = apply_entries(writer.folder, lake)
     assert (stopped.result, stopped.code) == (Result.STOPPED, "TABLE_UNEXPECTED")
     (trying,) = apply_entries(writer.folder, lake, schema_changes=SchemaRules.parse(["try_evolve"]))
-    assert (trying.message, trying.departure) == ("", "try_evolve: columns of the source that are not followed: c")
+    assert (trying.message, trying.departure) == ("", "columns of the source that are not followed: c")
     assert lake_rows(lake, BEFORE) == [*ROWS, {"id": 3, "a": "z", "n": 30}]
     assert changelog(str(lake), table_id(BEFORE)).sort_by("_gsn")["c"].to_pylist() == [None, None, 6]
 

@@ -267,6 +267,7 @@ function fillRow(row, table) {
   const notes = [
     table.problem && element("span", "problem", problemWords(table.problem)),
     table.lake?.retries && element("span", "muted", "Its sink was asked to try it again."),
+    table.lake?.schema_changes && element("span", "notice", `In the lake, ${table.lake.schema_changes}`),
     table.dump && dumpProgress(table),
     table.earlier_rows_missing && missingRows(table),
     table.unlogged && staleRows(table),

@@ -60,3 +60,5 @@ class LakeTableView(View):
     freshness_us: int | None
     #: stopped, and its sink was asked to try it again
     retries: bool
+    #: the sink's policy for changes of its schema, and in what it is not its source's table; empty: all are followed
+    schema_changes: str
