@@ -6,7 +6,6 @@ zstd frame, and their sizes before compression. Nothing is durable here.
 """
 
 import io
-import sys
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,12 +14,7 @@ from nanoarrow.ipc import StreamWriter
 
 from agent.columnar import ipc
 from agent.columnar.arrow import ArrowColumns
-from agent.columnar.ipc import COMPRESSION_LEVEL
-
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from agent.columnar.compression import LEVEL, zstd
 
 #: more than most batches have: one of a large row, or of many wide ones
 LARGE_STREAM_BYTES = 8 << 20
@@ -93,7 +87,7 @@ def encode(batch: TableBatch) -> EncodedBatch:
     """The rows and the transactions of a batch as they travel; columns of ours are released on the way."""
     rows, transactions = _stream_of(batch.rows), _stream_of(batch.transactions)
     rows_bytes, transactions_bytes = len(rows), len(transactions)
-    compressed = zstd.compress(transactions, COMPRESSION_LEVEL)
+    compressed = zstd.compress(transactions, LEVEL)
     return EncodedBatch(_compressed(rows), compressed, rows_bytes, transactions_bytes)
 
 
@@ -126,8 +120,8 @@ def _stream_of(columns: Columns) -> bytes:
 def _compressed(stream: bytes) -> list[bytes]:
     """One frame: of much at once the result would be there twice for a moment."""
     if len(stream) <= LARGE_STREAM_BYTES:
-        return [zstd.compress(stream, COMPRESSION_LEVEL)]
-    compressor = zstd.ZstdCompressor(COMPRESSION_LEVEL)
+        return [zstd.compress(stream, LEVEL)]
+    compressor = zstd.ZstdCompressor(LEVEL)
     compressor.set_pledged_input_size(len(stream))
     whole = memoryview(stream)
     pieces = [compressor.compress(whole[at : at + PIECE_BYTES]) for at in range(0, len(stream), PIECE_BYTES)]

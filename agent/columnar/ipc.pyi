@@ -2,6 +2,4 @@
 
 from agent.columnar.arrow import ArrowColumns
 
-COMPRESSION_LEVEL: int
-
 def encode(columns: ArrowColumns) -> bytes: ...

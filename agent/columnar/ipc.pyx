@@ -13,7 +13,6 @@ for the two lists at their end, so they are written here; a schema's are nanoarr
 """
 
 import io
-import sys
 from functools import lru_cache
 from struct import Struct
 
@@ -21,26 +20,19 @@ from nanoarrow import c_schema
 from nanoarrow.c_array_stream import CArrayStream
 from nanoarrow.ipc import StreamWriter
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 
 from agent.columnar.arrow cimport ArrowColumns
 from agent.columnar.column cimport BITS, Column, values_bytes
+from agent.columnar.compression import LEVEL, zstd
 
 from menura.change_batch import LAYOUT_SPLIT, METADATA_LAYOUT, METADATA_SPLIT_TEXTS
 
 cdef extern from "byte_stream_split.h" nogil:
     void menura_split(const uint8_t* values, uint8_t* split, size_t count, int width)
     void menura_split_texts(const uint8_t* values, uint8_t* split, size_t count, size_t width)
-
-#: of whoever compresses the stream
-COMPRESSION_LEVEL = 1
 
 # A flatbuffer's table begins with its distance from its vtable: the sizes of both, and where in the table each field
 # stands. All other offsets count from their own place.
@@ -58,8 +50,6 @@ CONTINUATION = 0xFFFFFFFF
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 cdef enum:
     END_OF_STREAM_BYTES = 8
-
-cdef enum:
     # Texts are tried on one row of so many, in batches that have so many rows; longer ones gain little.
     SAMPLED_OF = 32
     MOST_SAMPLED = 1024
@@ -156,7 +146,7 @@ cdef uint8_t split_width(const Column* column, int64_t rows) except? 255:
     plain = PyBytes_FromStringAndSize(<char*> column.text.data + (rows - sampled) // 2 * width, sampled * width)
     split = PyBytes_FromStringAndSize(NULL, sampled * width)
     menura_split_texts(<uint8_t*> PyBytes_AS_STRING(plain), <uint8_t*> PyBytes_AS_STRING(split), sampled, width)
-    if 4 * len(zstd.compress(split, COMPRESSION_LEVEL)) <= 3 * len(zstd.compress(plain, COMPRESSION_LEVEL)):
+    if 4 * len(zstd.compress(split, LEVEL)) <= 3 * len(zstd.compress(plain, LEVEL)):
         return <uint8_t> width
     return 0
 

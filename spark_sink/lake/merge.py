@@ -189,7 +189,12 @@ def _repaired_keys(current: DeltaTable, repaired: LandedRepair) -> str:
     try:
         return range_condition(key, [(each.above, each.up_to) for each in repaired.ranges], schema_of(current))
     except Incomparable as why:
-        logger.warning("repair takes no row away: table=%s because=%s", current.table_uri, why)
+        logger.warning(
+            "a repair takes no row away: those that the source no longer has stay; the verification that follows tells"
+            " them, and a resync removes them: table=%s reason=%s",
+            current.table_uri,
+            why,
+        )
         return "FALSE"
 
 

@@ -10,8 +10,6 @@ GIL once per portion; memory grows only with an event that has really come, up t
         1 payload's size   2 compression (0 zstd, 255 none)   3 size of the events
 """
 
-import sys
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -20,10 +18,7 @@ from libc.string cimport memcpy, memmove, memset
 from agent.columnar.received cimport MOST_BYTES
 from agent.sources.mysql.native.values cimport le16, le24, le32, le64
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from agent.columnar.compression import zstd
 
 cdef enum:
     HEADER_BYTES = 19
