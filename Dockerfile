@@ -2,10 +2,11 @@
 # Versions are those of requirements.lock, whose hashes uv checks. No image has a compiler, a password or a root user.
 
 FROM python:3.11-slim-bookworm AS build
-RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev npm && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /source
 COPY . .
+RUN .ci/setup uplot
 RUN uv build --wheel --build-constraint requirements.lock --out-dir /wheels
 ENV VIRTUAL_ENV=/opt/menura UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
 RUN uv venv /opt/menura

@@ -4,8 +4,8 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 PYTEST_ARGS ?=
 CORES := $(shell nproc)
-# Tests wait for servers as much as they compute.
-WORKERS ?= $(shell expr $(CORES) \* 2)
+# Tests wait for servers as much as they compute: two for each core keep it busy (DECISIONS 211).
+WORKERS ?= $(shell expr 2 \* $(CORES))
 # Markers of the tests that `make check` leaves to `make test`; pyproject.toml says what they mean.
 UNCHECKED := needs_setup or long or kill
 
@@ -19,16 +19,22 @@ setup: ## the environment, servers and jars that demo and test need
 
 .PHONY: demo
 demo: setup ## a shop database, live changes, and the lake following them (SOURCE=postgresql; KEEP=1 leaves it running)
-	@$(PYTHON) -m tests.demo $(if $(SOURCE),--source $(SOURCE)) $(if $(KEEP),--keep)
+	@$(PYTHON) -m tests.demo $(if $(SOURCE),--source $(SOURCE)) $(if $(KEEP),--keep) $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 .PHONY: check
-check: lint ## lint, examples, and the tests that need no server, no Spark and no browser: under two minutes
+check: ## lint, examples, and the tests that need no server, no Spark and no browser: some four minutes
+	@.ci/setup environment
+	@$(MAKE) --no-print-directory -j2 lint quick
+
+.PHONY: quick
+quick: ## the tests of check alone
+	@.ci/setup environment
 	@$(PYTHON) -m pytest -q -n $(CORES) --dist loadfile -m 'not ($(UNCHECKED))' $(PYTEST_ARGS)
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run)
-	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy chromium oidc-provider
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
+	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy kafka chromium prometheus oidc-provider axe uplot systemd nfpm agent-host
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --durations=40 $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
 
 .PHONY: mutants
 mutants: ## lakes that something has changed, found at the right key by verifications (SEEDS=1000)
@@ -63,6 +69,11 @@ lint: ## ruff, strict types, import directions, Cython lint, shell syntax
 	@PATH="$(CURDIR)/.venv/bin:$$PATH" cython-lint agent/columnar agent/sources/*/native proto/menura
 	@bash -n .ci/setup && bash -n .ci/run
 	@echo "lint: clean"
+
+.PHONY: docs
+docs: ## the documentation's site, into build/docs, with references made from the code
+	@.ci/setup environment
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet --strict
 
 .PHONY: types
 types: ## strict types alone
@@ -103,10 +114,33 @@ bench-verify: ## CPU of a verification at the agent and in the sink, into build/
 	@.ci/setup environment mysql
 	@$(PYTHON) -m tests.bench.verify --rows $(or $(ROWS),2000000)
 
+.PHONY: views
+views: ## generated views under random changes, against Spark SQL after each batch (VIEWS=200 BATCHES=50 FIRST=1)
+	@.ci/setup environment jars
+	@$(PYTHON) -m tests.spark_sink.views_against_spark --views $(or $(VIEWS),200) --batches $(or $(BATCHES),50) --first $(or $(FIRST),1)
+
+.PHONY: bench-views
+bench-views: ## CPU of 10,000 changes in a view of ROWS x ROWS, beside Spark SQL, into build/bench-views.json (ROWS=1000000)
+	@.ci/setup environment jars
+	@$(PYTHON) -m tests.bench.views --rows $(or $(ROWS),1000000)
+
+.PHONY: bench-search
+bench-search: ## CPU, memory and disk of a search index of ROWS rows, beside SQLite's FTS5, into build/bench-search.json (ROWS=1000000)
+	@.ci/setup environment
+	@$(PYTHON) -m tests.bench.search --rows $(or $(ROWS),1000000)
+
 .PHONY: dist
 dist: ## sdist and wheel, into dist/
-	@.ci/setup environment
+	@.ci/setup environment uplot
+	@[ -s controlplane_api/api/dashboard/uplot.js ] || { echo "dist: the dashboard would draw no plots, and nothing was built:" \
+		"controlplane_api/api/dashboard/uplot.js is missing. Install npm, with which .ci/setup uplot fetches it." >&2; exit 1; }
 	@rm -rf dist && $(PYTHON) -m build --no-isolation > build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+
+.PHONY: packages
+packages: ## the agent as deb, rpm and archive, with SHA256SUMS, into dist/ (PYTHONS="python3.11 python3.12": those that are installed)
+	@.ci/setup environment nfpm
+	@$(PYTHON) -m deployment.agent_package $(foreach python,$(PYTHONS),--python $(python)) --nfpm .servers/nfpm/nfpm \
+		--uv "$$(PATH="$(CURDIR)/.venv/uv/bin:$$PATH" command -v uv)"
 
 .PHONY: lock
 lock: ## resolve requirements.lock anew

@@ -1,5 +1,6 @@
 """Build steps that pyproject.toml can't name: the protocol's stubs and the compiled core."""
 
+import os
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -61,6 +62,7 @@ core = [
 
 setup(
     cmdclass={"build_py": BuildPy},
+    options={"build_ext": {"parallel": os.cpu_count()}},
     packages=find_packages(str(PROTO)) + find_packages(str(ROOT), include=[f"{part}*" for part in PARTS]),
     package_dir={"menura": "proto/menura"},
     ext_modules=cythonize(

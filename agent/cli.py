@@ -1,4 +1,4 @@
-"""`menura agent enrol`, `menura agent run`, `menura agent check` and `menura agent policy test`."""
+"""`menura agent enrol`, `menura agent run`, `menura agent check`, `menura agent grants`, `menura agent policy test`."""
 
 import argparse
 import os
@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from menura import log_format
+from menura.completion import of_parser
 from menura.identity import ENROLMENT_PORT_OFFSET, EnrolmentToken
 from menura.signals import set_at_signals
 
-from agent import policy_command
+from agent import grants_command, policy_command
 from agent.config import load, named, to_enrol
 from agent.enrolment import enrol
 from agent.errors import ConfigError, EnrolmentFailed, GatewayError, TableError
@@ -20,6 +22,7 @@ from agent.identity import FILE_NAME, IdentityFile
 from agent.pipeline import Agent
 from agent.runtime import logs, memory
 from agent.runtime.ending import leave
+from agent.runtime.service_manager import service_manager
 from agent.veto.policy_file import DEFAULT_FILE
 
 TOKEN_VARIABLE = "MENURA_ENROLMENT_TOKEN"  # noqa: S105  (a name)
@@ -30,12 +33,14 @@ ENROL_HELP = "get this host's agent a certificate with an enrolment token"
 def main() -> int:
     """Entry point; returns the exit code (see agent.errors)."""
     arguments = _parser().parse_args()
-    logs.start(arguments.log_level)
+    logs.start(arguments.log_level, getattr(arguments, "log_format", None))
     try:
         if arguments.command == "enrol":
             return _enrol(arguments)
         if arguments.command == "policy":
             return policy_command.run(arguments.config, arguments.policy, arguments.table)
+        if arguments.command == "grants":
+            return grants_command.run(arguments)
         config = load(arguments.config)
         if getattr(arguments, "policy", None) is not None:
             config = replace(config, policy=arguments.policy)
@@ -46,9 +51,14 @@ def main() -> int:
     return _check(made) if arguments.command == "check" else _run(made)
 
 
+def completions() -> dict[tuple[str, ...], list[str]]:
+    """Of its word: see `menura.completion`."""
+    return of_parser(("agent",), _parser())
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="menura agent", description="Change data capture beside the database.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="{enrol,run,check,policy}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{enrol,run,check,grants,policy}")
     for name, what in (
         ("run", "stream changes to the gateway"),
         ("check", "check every source and print one line each"),
@@ -58,8 +68,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--policy", type=Path, metavar="FILE", help=POLICY_HELP)
         levels = ("debug", "info", "warning", "error")
         command.add_argument("--log-level", choices=levels, default="info" if name == "run" else "error")
+        command.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)
     _add_policy(commands.add_parser("policy", help=policy_command.HELP, description=policy_command.HELP))
     _add_enrol(commands.add_parser("enrol", help=ENROL_HELP, description=ENROL_HELP))
+    grants_command.add_options(commands.add_parser("grants", help=grants_command.HELP, description=grants_command.HELP))
     return parser
 
 
@@ -127,7 +139,7 @@ def _run(agent: Agent) -> NoReturn:
     stopping, is_policy_due = threading.Event(), threading.Event()
     set_at_signals({signal.SIGTERM: stopping, signal.SIGINT: stopping, signal.SIGHUP: is_policy_due})
     memory.settle()
-    leave(agent.run(stopping, is_policy_due))
+    leave(agent.run(stopping, is_policy_due, service_manager()))
 
 
 if __name__ == "__main__":

@@ -200,7 +200,7 @@ def _gateway(entry: Entry, enrolled: IdentityFile) -> GatewayConfig:
         raise address_entry.error("is not HOST:PORT", 'Write gateway.address: "127.0.0.1:7070"')
     if "tls" in entries and not entries["tls"].is_empty():
         return GatewayConfig(address, _gateway_tls(entries["tls"]))
-    if "identity" in entries or (not is_loopback(host) and enrolled.path.exists()):
+    if "identity" in entries or (not is_loopback(host) and _may_be_there(enrolled.path)):
         return GatewayConfig(address, enrolled)
     if not is_loopback(host):
         raise GatewayInsecure(
@@ -212,6 +212,14 @@ def _gateway(entry: Entry, enrolled: IdentityFile) -> GatewayConfig:
             " For certificates of your own CA add gateway.tls: {ca: FILE, certificate: FILE, key: FILE}",
         )
     return GatewayConfig(address, None)
+
+
+def _may_be_there(path: Path) -> bool:
+    """Also where this user may not look: who reads it says why."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
 
 
 def _gateway_tls(entry: Entry) -> TlsFiles:

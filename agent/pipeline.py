@@ -24,6 +24,7 @@ statements that changed tables. What an enrolment has made is no such file: it m
 import logging
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,9 @@ from agent.remote_sources import RemoteSources
 from agent.running_source import Checked, RunningSource, stop_all
 from agent.runtime.control import ConfigPlugin, HeartbeatPlugin
 from agent.runtime.ending import end_within
+from agent.runtime.movement import Movement
 from agent.runtime.renewal import Renewal
+from agent.runtime.service_manager import ServiceManager
 from agent.runtime.session import GatewayChannel, Stream
 from agent.runtime.state import SourceState, SourceStates
 from agent.runtime.state_folder import state_folder_of
@@ -89,10 +92,14 @@ class Agent:
         state = SourceState(source, self._started[source.name])
         return RunningSource(Context(self._config.tenant, self._config.agent, source, state, self._folder))
 
-    def check(self) -> list[Checked]:
-        """Preflight of every source, side by side; one that fails stops no other."""
+    def check(self, checked: Callable[[], None] = lambda: None) -> list[Checked]:
+        """Preflight of every source, side by side; one that fails stops no other. `checked` is called after each."""
+        results = []
         with ThreadPoolExecutor(max_workers=16) as pool:
-            return list(pool.map(RunningSource.check, self._at_start))
+            for result in pool.map(RunningSource.check, self._at_start):
+                results.append(result)
+                checked()
+        return results
 
     @property
     def policy(self) -> Policy:
@@ -113,13 +120,19 @@ class Agent:
                 plugin.tables(lambda head, found: cards.extend(found))
         return cards
 
-    def run(self, stopping: threading.Event, is_policy_due: threading.Event | None = None) -> int:
+    def run(
+        self,
+        stopping: threading.Event,
+        is_policy_due: threading.Event | None = None,
+        manager: ServiceManager | None = None,
+    ) -> int:
         """Work until `stopping`; returns the exit code: 0, or the first error's when it stops with no source working.
 
-        At each `is_policy_due` the host's policy is read again.
+        At each `is_policy_due` the host's policy is read again. `manager` is told how it goes.
         A source that fails terminally after the start keeps the process: the remedy may be a command of the gateway.
         """
-        checked = self.check()
+        manager = manager or ServiceManager()
+        checked = self.check(manager.starts)
         for source, result in zip(self._at_start, checked, strict=True):
             source.take(result)
         errors = [result.error for result in checked if result.error is not None]
@@ -145,12 +158,13 @@ class Agent:
         if hopeless:
             heartbeat.acknowledged.wait(REPORT_SECONDS)
         else:
-            stopping.wait()
+            manager.follow(stopping, Movement(self._states, heartbeat))
             log.info("stopping")
-            known = [state.error() for state in self._states.all()]
-            errors = [error for error in known if error is not None and error.terminal]
 
         def end() -> None:
+            if not hopeless:
+                known = [state.error() for state in self._states.all()]
+                errors[:] = [error for error in known if error is not None and error.terminal]
             renewal.stop()
             running = [*self._own, *self._remote.stop()]
             parts = [part for source in running for part in source.parts()]

@@ -41,11 +41,8 @@ class RemoteStore:
     def read(self) -> dict[str, Stored]:
         """None of a file that is not there, or is not ours: what is desired comes from the gateway."""
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            stored = {name: Stored(**one) for name, one in found["sources"].items() if found["format"] == FORMAT}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as broken:
+            stored = self.load()
+        except (OSError, ValueError) as broken:
             fields = {"file": str(self._path), "found": type(broken).__name__}
             log.warning(
                 "the sources of the control plane can't be read: they come from the gateway", extra={"fields": fields}
@@ -54,6 +51,19 @@ class RemoteStore:
         return {
             name: one for name, one in stored.items() if is_identity(name) and sha256_of(one.document) == one.sha256
         }
+
+    def load(self) -> dict[str, Stored]:
+        """As it stands there, unchecked; none of a file that is not there. Raises OSError, ValueError if not ours."""
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            stored = {name: Stored(**one) for name, one in found["sources"].items()}
+        except FileNotFoundError:
+            return {}
+        except (TypeError, KeyError, AttributeError) as broken:
+            raise ValueError("it has other fields") from broken
+        if found.get("format") != FORMAT or not all(isinstance(one.document, str) for one in stored.values()):
+            raise ValueError(f"it is not of format {FORMAT}")
+        return stored
 
     def write(self, sources: Mapping[str, Stored]) -> None:
         """Raises `StateFolderUnusable`; the former ones are still there then."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
@@ -73,6 +74,12 @@ class Database:
             yield connection
 
     @property
+    def file(self) -> Path | None:
+        """Of SQLite."""
+        name = self.engine.url.database
+        return Path(name).absolute() if self.engine.dialect.name == "sqlite" and name else None
+
+    @property
     def shown_url(self) -> str:
         """Without its password, which may also stand behind its question mark."""
         return self.engine.url.set(query={}).render_as_string(hide_password=True)
@@ -128,6 +135,21 @@ def open_database(url: str) -> Database:
         database.close()
         raise
     return database
+
+
+def existing_database(url: str) -> Database:
+    """Connect to what is there, whatever its revision; nothing is made or upgraded.
+
+    Raises `DatabaseUnsupported`, `DatabaseUnavailable`.
+    """
+    engine = _engine(url)
+    if engine.dialect.name == "sqlite" and not Path(str(engine.url.database)).is_file():
+        raise DatabaseUnavailable(
+            f"opening the database {url}",
+            f"there is no file {engine.url.database}",
+            remedy="Correct --database, or start the API, which makes it.",
+        )
+    return Database(engine)
 
 
 def alembic_config() -> Config:

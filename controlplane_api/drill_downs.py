@@ -6,31 +6,35 @@ that is dumped, or whose sync does not run, waits for a later report; one that w
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from menura.lake_report import LakeSuspect
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, select
 
-from controlplane_api.dump_lives import VERIFICATION, DumpOptions, create_dumps
+from controlplane_api.dump_lives import VERIFICATION, DumpOptions, create_focused
 from controlplane_api.models import AnyRow, Dump, Source, SourceTable, Sync, Tenant
 from controlplane_api.states import Desired, DumpEnd
 from controlplane_api.syncs import lock_source
+from controlplane_api.verdicts import FullName
 
 
 def order_drill_downs(connection: Connection, suspects: Sequence[LakeSuspect]) -> None:
     """Sources' rows get locked."""
-    found = [(suspect, row) for suspect in suspects if (row := _verification(connection, suspect)) is not None]
+    named = [(each, (each.tenant, each.source, each.database, each.table)) for each in suspects]
+    found = [
+        (suspect, row)
+        for suspect, name in named
+        if (row := verification_of(connection, name, suspect.verification)) is not None
+    ]
     for suspect, row in sorted(found, key=lambda each: each[1].source_id):
         lock_source(connection, row.source_id)
-        if not _is_newest(connection, row):
-            continue
-        options = DumpOptions(row.priority, row.workers, row.rows_per_second, row.bytes_per_second)
-        made = create_dumps(connection, row.source_id, [row.table_id], options, VERIFICATION)
-        this = Dump.source_id == row.source_id, Dump.uuid == made[row.table_id]
-        connection.execute(update(Dump).where(*this).values(focus=asdict(suspect.focus)))
+        if is_newest(connection, row):
+            options = DumpOptions(row.priority, row.workers, row.rows_per_second, row.bytes_per_second)
+            create_focused(connection, row.source_id, row.table_id, options, VERIFICATION, suspect.focus)
 
 
-def _verification(connection: Connection, suspect: LakeSuspect) -> AnyRow | None:
+def verification_of(connection: Connection, name: FullName, uuid: str) -> AnyRow | None:
+    """That is done, of a table whose sync runs."""
+    tenant, source, database, table = name
     return connection.execute(
         select(Dump)
         .join(Source, Source.id == Dump.source_id)
@@ -38,14 +42,14 @@ def _verification(connection: Connection, suspect: LakeSuspect) -> AnyRow | None
         .join(SourceTable, SourceTable.id == Dump.table_id)
         .join(Sync, Sync.table_id == Dump.table_id)
         .where(
-            Tenant.name == suspect.tenant, Source.name == suspect.source, SourceTable.database == suspect.database,
-            SourceTable.name == suspect.table, Dump.uuid == suspect.verification, Dump.cause == VERIFICATION,
-            Dump.state == DumpEnd.DONE, Sync.desired == Desired.SYNCING,
+            Tenant.name == tenant, Source.name == source, SourceTable.database == database, SourceTable.name == table,
+            Dump.uuid == uuid, Dump.cause == VERIFICATION, Dump.state == DumpEnd.DONE,
+            Sync.desired == Desired.SYNCING, Sync.failed.is_(False),
         )
     ).first()  # fmt: skip
 
 
-def _is_newest(connection: Connection, row: AnyRow) -> bool:
+def is_newest(connection: Connection, row: AnyRow) -> bool:
     """Whether no dump of its table runs, and no verification of it was ordered since."""
     is_later = Dump.id > row.id
     later = select(func.count()).where(

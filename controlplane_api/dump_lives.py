@@ -11,6 +11,7 @@ from types import MappingProxyType
 from uuid import uuid4
 
 from menura.instants import now_us
+from menura.landed_digest import LandedFocus
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, insert, or_, select, update
 
 from controlplane_api.database import LOOKUP_ROWS
@@ -27,6 +28,9 @@ VERIFICATION = "verification"
 
 #: of one that brings the rows of ranges of its table's key, which differed
 REPAIR = "repair"
+
+#: verifications behind a repair, from which on no other one follows by itself
+MOST_PROOFS = 10
 
 #: of those that do not bring all rows of their table
 OF_PARTS = (VERIFICATION, REPAIR)
@@ -85,6 +89,25 @@ def create_dumps(
             connection.execute(update(Sync).where(ordered).values(verification_ordered_at_us=fixed["created_at_us"]))
     grow_dump_generation(connection, source_id)
     return made
+
+
+def create_focused(
+    connection: Connection,
+    source_id: int,
+    table_id: int,
+    options: DumpOptions,
+    cause: str,
+    focus: LandedFocus | None,
+    at_us: int | None = None,
+    delay_seconds: int = 0,
+) -> str:
+    """The same of one table, whose rows are those of a focus, if one is given; its UUID."""
+    delays = {table_id: delay_seconds}
+    uuid = create_dumps(connection, source_id, [table_id], options, cause, at_us, delays)[table_id]
+    if focus is not None:
+        this = Dump.source_id == source_id, Dump.uuid == uuid
+        connection.execute(update(Dump).where(*this).values(focus=asdict(focus)))
+    return uuid
 
 
 def missing_rows(state: str, message: str) -> str:

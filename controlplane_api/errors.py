@@ -4,6 +4,7 @@
 that the API has of its problem type (`api.problem_types`): the cause, and what mends it, for any case of it.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from menura.errors import MenuraError
@@ -54,6 +55,11 @@ class EntryOutOfOrder(ControlPlaneError):
 
 class RequestError(ControlPlaneError):
     """What a caller of the API did wrong."""
+
+    @property
+    def complaints(self) -> Sequence[Mapping[str, object]]:
+        """What is wrong, and where: fields of `api.views.InvalidView`."""
+        return ()
 
 
 class RequestInvalid(RequestError):
@@ -254,6 +260,54 @@ class LakeUnknown(RequestError):
     fix = "The list of lakes has all names."
 
 
+class ViewUnknown(RequestError):
+    """The tenant has no joined view of this name."""
+
+    status = 404
+    fix = "The list of views has all names."
+
+
+class ViewExists(RequestError):
+    """The tenant has a joined view of this name."""
+
+    status = 409
+    fix = "Change it, or take another name."
+
+
+class ViewInUse(RequestError):
+    """Another joined view reads this one, and could not go on."""
+
+    status = 409
+    fix = "Change or drop that one first."
+
+
+class ViewsTooMany(RequestError):
+    """There are as many joined views as there may be, or their texts are too long together."""
+
+    status = 409
+    fix = "Drop one that nobody reads."
+
+
+class ViewRefused(RequestError):
+    """The text of a joined view can't be read, names what is not there, or can't be followed change by change."""
+
+    status = 422
+    fix = "Correct the text where `errors` says: by line and column, from 1."
+    line = 0
+    column = 0
+
+    @classmethod
+    def at(cls, doing: str, found: str, line: int = 0, column: int = 0, remedy: str = "") -> "ViewRefused":
+        """`line` and `column` from 1, which `found` says too; 0: it is of the whole text."""
+        refused = cls(doing, found, data="Nothing was changed.", remedy=remedy)
+        refused.line, refused.column = line, column
+        return refused
+
+    @property
+    def complaints(self) -> Sequence[Mapping[str, object]]:
+        return [{"detail": self.found, "pointer": "#/sql", "line": self.line, "column": self.column}]
+
+
 class AgentUnknown(RequestError):
     """The tenant has no agent of this name."""
 
@@ -420,6 +474,10 @@ class LakeUntold(StageSilent):
     """A sink has not told yet which tables it has stopped."""
 
 
+class ViewHeldUp(StageSilent):
+    """What a joined view reads stands still, or no lake has said anything of the view yet."""
+
+
 class CrossSiteRefused(RequestError):
     """The request may come from another site's page: its Host, Origin or Content-Type says so, or a session comes
     without what its page knows."""
@@ -452,9 +510,10 @@ class ApiUnreachable(ControlPlaneError):
 
 
 class ApiFailed(ControlPlaneError):
-    """The API answered with a problem."""
+    """The API answered with a problem, of which `answered` is the code, if it has one."""
 
     exit_code = 25
+    answered = ""
 
 
 class CaUnusable(ControlPlaneError):

@@ -51,7 +51,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Of an agent, a source or a table: the last of them that is named."""
+    """Of a view, or of an agent, a source or a table: the last of them that is named."""
 
     action: Action
     agent: str
@@ -63,6 +63,7 @@ class Change:
     rows: int | None = None
     bytes: int | None = None
     refused: MenuraError | None = None
+    view: str = ""
 
 
 def apply(connection: Connection, tenant: str, fleet: Fleet, *, prune: bool) -> list[Change]:

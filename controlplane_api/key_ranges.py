@@ -1,10 +1,9 @@
-"""Ranges of a key of integers, as a repair has them: put together where they touch, and said in words. Pure."""
+"""Ranges of a key of integers, as a repair has them, said in words. Pure."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Protocol
 
-Key = tuple[int, ...]
+from menura.landed_digest import Key
 
 
 class Range(Protocol):
@@ -15,23 +14,6 @@ class Range(Protocol):
 
     @property
     def up_to(self) -> Key: ...
-
-
-def united(ranges: Sequence[tuple[Key, Key]]) -> list[tuple[Key, Key]]:
-    """The same keys in as few ranges as there can be, which follow each other.
-
-    >>> united([((30,), ()), ((10,), (20,)), ((5,), (12,)), ((20,), (25,))])
-    [((5,), (25,)), ((30,), ())]
-    """
-    found: list[tuple[Key, Key]] = []
-    for above, up_to in sorted(ranges, key=lambda each: each[0]):
-        last = found[-1] if found else None
-        if last is None or (last[1] and last[1] < above):
-            found.append((above, up_to))
-        else:
-            found[-1] = last[0], max(last[1], up_to) if last[1] and up_to else ()
-    assert all(before[1] for before, _ in pairwise(found))
-    return found
 
 
 def ranges_text(key: Sequence[str], ranges: Sequence[Range]) -> str:

@@ -1,7 +1,7 @@
 """What sinks report of their lakes, as rows; what is asked of stopped tables; lakes that are no more.
 
 Comes in: `menura.lake_report.LakeReport`s, checked, within a transaction. Goes out: rows of `lake`, `lake_source`,
-`lake_stop`, `lake_policy` and `verdict`, and the reply.
+`lake_stop`, `lake_policy`, `lake_joined_view` and `verdict`, and the reply.
 One transaction holds a whole report, so a kill leaves it applied or not; the sink learns which by the next reply.
 Tenants, sources and tables stand there by name, whether this database knows them or not: a report makes none of them.
 A report of another process of the sink, of another database, or one that is late does not apply, and the sink tells
@@ -19,10 +19,10 @@ from menura.lake_report import LakeStop as ReportedStop
 from menura.naming import TableName
 from sqlalchemy import Connection, and_, case, delete, func, insert, select, tuple_, update
 
-from controlplane_api import continuity_ledger, rereads, verdicts
+from controlplane_api import continuity_ledger, joined_views, repair_proofs, rereads, verdicts
 from controlplane_api.documents import insert_into
 from controlplane_api.errors import LakeUnknown, RequestInvalid
-from controlplane_api.models import AnyRow, Lake, LakePolicy, LakeSource, LakeStop
+from controlplane_api.models import AnyRow, Lake, LakeJoinedView, LakePolicy, LakeSource, LakeStop
 
 MAX_LAKES = 100
 #: of one lake; ten times what a large source has
@@ -41,10 +41,9 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
     if not _applies(lake, report):
         return LakeReply(resend=True)
     lake_id = lake.id if lake is not None else _create(connection, report.lake, report.url, report.landing)
-    # Before rows of its stops are written: commands hold a source first, too.
     new = _new_stops(connection, lake_id, [stop for stop in report.stopped if stop.reread])
-    if new:
-        rereads.lock_sources(connection, new)
+    # Before any row of its tables is written, and in one order: commands, cuts and other reports hold a source first.
+    rereads.lock_sources(connection, [*new, *(verdict.of for verdict in report.verdicts)])
     if report.base == 0:
         connection.execute(update(LakeStop).where(LakeStop.lake_id == lake_id).values(stale=True))
         # A lake that is not as far as it was is another one under the same name.
@@ -52,8 +51,10 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
     _store_sources(connection, lake_id, report)
     _store_stops(connection, lake_id, report)
     _store_policies(connection, lake_id, report)
+    _store_views(connection, lake_id, report)
     found = verdicts.store(connection, lake_id, report.verdicts, at_us)
     continuity_ledger.record_verdicts(connection, report.lake, found, at_us)
+    repair_proofs.follow_told(connection, lake_id, found, at_us)
     if new:
         rereads.order_due(connection, rereads.note_stops_of_lake(connection, lake_id, new), at_us)
     if not report.more:
@@ -69,7 +70,8 @@ def take_report(connection: Connection, report: LakeReport, at_us: int) -> LakeR
             problem=None if report.problem is None else asdict(report.problem),
         )
     )  # fmt: skip
-    return LakeReply(resend=False, retry=_asked(connection, lake_id))
+    digest = joined_views.digest_of_desired(connection)
+    return LakeReply(resend=False, retry=_asked(connection, lake_id), views=digest)
 
 
 def expect_lake(connection: Connection, name: str, url: str, landing: str) -> None:
@@ -90,7 +92,7 @@ def forget_lake(connection: Connection, name: str) -> None:
             remedy="See those that there are: menura lakes.",
         )
     verdicts.forget_lake(connection, found)
-    for model in (LakePolicy, LakeStop, LakeSource):
+    for model in (LakeJoinedView, LakePolicy, LakeStop, LakeSource):
         connection.execute(delete(model).where(model.lake_id == found))
     connection.execute(delete(Lake).where(Lake.id == found))
 
@@ -215,6 +217,20 @@ def _store_policies(connection: Connection, lake_id: int, report: LakeReport) ->
             data="The report was not stored.",
             remedy="Use the same version on both sides: a sink tells no more.",
         )
+
+
+def _store_views(connection: Connection, lake_id: int, report: LakeReport) -> None:
+    if report.views is None and report.base != 0:
+        return
+    connection.execute(delete(LakeJoinedView).where(LakeJoinedView.lake_id == lake_id))
+    said = ("tenant", "name", "digest", "state", "code", "message", "rows", "changes", "applied_at_us")
+    rows = [
+        {"lake_id": lake_id, "lake_version": view.version, "cuts": [asdict(cut) for cut in view.cuts]}
+        | {name: getattr(view, name) for name in said}
+        for view in {(view.tenant, view.name): view for view in report.views or ()}.values()
+    ]
+    if rows:
+        connection.execute(insert(LakeJoinedView), rows)
 
 
 def _asked(connection: Connection, lake_id: int) -> tuple[LakeTable, ...]:

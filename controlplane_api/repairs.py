@@ -2,27 +2,25 @@
 
 Comes in: a table of which the newest verdict of a lake says that it differs. Goes out, in one transaction: a dump with
 the ranges that its verification was about (`focus`), of cause `repair`. The agent reads these ranges alone, the ledger
-follows its chunks as those of any dump, and so do pause, limit and cancel. When its event REPAIRED is applied, the same
-transaction orders a verification: of these ranges, where all of the rest was equal, else of the whole table.
+follows its chunks as those of any dump, and so do pause, limit and cancel. What it has healed is proven afterwards
+(`repair_proofs`).
 
 A kill leaves all of such a transaction or nothing. A repair that failed can be resumed, or ordered again, as long as
 its verdict is the newest. Nothing is said to be equal here: the lake says that, once it has compared.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from menura.errors import MenuraError
-from menura.landed_digest import LandedFocus, LandedRange, decode_focus
+from menura.landed_digest import LandedFocus, decode_focus, united
 from menura.naming import TableName, command_table, sync_resync
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, select
 
-from controlplane_api.dump_lives import DEFAULT_OPTIONS, OF_PARTS, REPAIR, VERIFICATION, DumpOptions, create_dumps
+from controlplane_api.dump_lives import DEFAULT_OPTIONS, OF_PARTS, REPAIR, VERIFICATION, DumpOptions, create_focused
 from controlplane_api.dumps import refusal, running_dumps, synced_tables
 from controlplane_api.errors import RepairImpossible
-from controlplane_api.key_ranges import united
 from controlplane_api.models import AnyRow, Dump, Lake, Source, Sync, Tenant, Verdict
-from controlplane_api.states import Desired, DumpEnd, Proof
+from controlplane_api.states import DumpEnd, Proof
 from controlplane_api.syncs import lock_source
 from controlplane_api.verdicts import judged
 
@@ -73,7 +71,7 @@ def plan(connection: Connection, source_id: int, name: TableName) -> Repair:
     if keys and keys.get("foreign_keys"):
         why = "the lake carries out what its foreign keys do, and has to know which rows it had when"
         raise _impossible(row.source, name, why)
-    return Repair(verdict, lake, tuple(found.key), replace(focus, ranges=_united(focus.ranges), bits=0, buckets=()))
+    return Repair(verdict, lake, tuple(found.key), replace(focus, ranges=united(focus.ranges), bits=0, buckets=()))
 
 
 def order(
@@ -82,41 +80,7 @@ def order(
     """Order it; its UUID. Raises what `plan` does."""
     found = plan(connection, source_id, name)
     table_id = synced_tables(connection, source_id, [name])[name].id
-    return _create(connection, source_id, table_id, options, REPAIR, found.focus), found
-
-
-def order_proofs(connection: Connection, repaired: Sequence[int], at_us: int) -> None:
-    """Verifications of tables whose repairs have ended: by the ids of these. Their sources' rows are locked."""
-    busy = select(Dump.table_id).where(Dump.state == DumpEnd.RUNNING)  # of a re-read, which this entry has ordered
-    rows = connection.execute(
-        select(Dump).join(Sync, Sync.table_id == Dump.table_id)
-        .where(
-            Dump.id.in_(repaired), Dump.focus.is_not(None), Dump.table_id.not_in(busy),
-            Sync.desired == Desired.SYNCING, Sync.failed.is_(False),
-        )
-        .order_by(Dump.id)
-    ).all()  # fmt: skip
-    for row in rows:
-        focus = decode_focus(row.focus)
-        options = DumpOptions(row.priority, row.workers, row.rows_per_second, row.bytes_per_second, forced=True)
-        of_ranges = replace(focus, repaired_by=row.uuid) if focus.rest_equal_at_us else None
-        _create(connection, row.source_id, row.table_id, options, VERIFICATION, of_ranges, at_us)
-
-
-def _create(
-    connection: Connection,
-    source_id: int,
-    table_id: int,
-    options: DumpOptions,
-    cause: str,
-    focus: LandedFocus | None,
-    at_us: int | None = None,
-) -> str:
-    uuid = create_dumps(connection, source_id, [table_id], options, cause, at_us)[table_id]
-    if focus is not None:
-        this = Dump.source_id == source_id, Dump.uuid == uuid
-        connection.execute(update(Dump).where(*this).values(focus=asdict(focus)))
-    return uuid
+    return create_focused(connection, source_id, table_id, options, REPAIR, found.focus), found
 
 
 def _differing(connection: Connection, source: str, source_id: int, name: TableName) -> tuple[AnyRow, str]:
@@ -160,19 +124,6 @@ def _check_newest(connection: Connection, source: str, name: TableName, verifica
         what = "repair" if later.cause in OF_PARTS else "dump"
         why = f"its newest verdict is older than {what} {later.uuid}, which has read its rows again"
         raise _impossible(source, name, why, f"Wait for the verification after it, or {_verify(source, name, 'run')}")
-
-
-def _united(ranges: Sequence[LandedRange]) -> tuple[LandedRange, ...]:
-    """The bounds as texts are of the chunks that they were found in: the agent makes those of a repair itself."""
-    found = united([(each.above, each.up_to) for each in ranges])
-    return tuple(
-        LandedRange("", "", above, up_to, sum(each.rows for each in ranges if _is_in(each, above, up_to)))
-        for above, up_to in found
-    )
-
-
-def _is_in(part: LandedRange, above: tuple[int, ...], up_to: tuple[int, ...]) -> bool:
-    return part.above >= above and (not up_to or bool(part.up_to and part.up_to <= up_to))
 
 
 def _verify(source: str, name: TableName, word: str = "Run") -> str:

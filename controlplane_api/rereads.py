@@ -87,7 +87,9 @@ def _covered(note: Mapping[str, Any] | None, gsn: int) -> Document | None:
 
 
 def lock_sources(connection: Connection, tables: Sequence[LakeTable]) -> None:
-    """Those sources of the tables that are known."""
+    """Those sources of the tables that are known, in one order."""
+    if not tables:
+        return
     named = tuple_(Tenant.name, Source.name).in_({(table.tenant, table.source) for table in tables})
     for source_id in (
         connection.execute(select(Source.id).join(Tenant).where(named).order_by(Source.id)).scalars().all()

@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, Connection, delete, exists, func, or_, sel
 
 from controlplane_api import verification_states
 from controlplane_api.documents import insert_into
-from controlplane_api.dump_lives import VERIFICATION, DumpOptions, delete_dumps
+from controlplane_api.dump_lives import MOST_PROOFS, REPAIR, VERIFICATION, DumpOptions, delete_dumps
 from controlplane_api.errors import RequestInvalid
 from controlplane_api.models import AnyRow, Dump, Lease, Source, SourceTable, Sync, Tenant, VerificationSchedule
 from controlplane_api.selection import Pattern
@@ -42,7 +42,7 @@ DAY_US = 86_400_000_000
 SOURCES_AT_ONCE = 100
 #: tables that are looked at by one statement where a pattern chooses
 LOOKED = 1_000
-#: verifications of a table that are remembered when one more is ordered
+#: verifications of a table that are remembered when one more is ordered, if it was never repaired
 KEPT_VERIFICATIONS = 5
 #: dumps and verifications that somebody has ordered go first
 PRIORITY = -100
@@ -228,6 +228,9 @@ def _farthest_us(every_seconds: int) -> int:
 
 
 def _forget_old(connection: Connection, table_id: int) -> None:
+    """Those behind a repair are counted, so that no more than `MOST_PROOFS` follow it: so many stay."""
+    repair = select(Dump.id).where(Dump.table_id == table_id, Dump.cause == REPAIR).limit(1)
+    kept = KEPT_VERIFICATIONS if connection.execute(repair).first() is None else MOST_PROOFS
     ended = (Dump.table_id == table_id, Dump.cause == VERIFICATION, Dump.state != DumpEnd.RUNNING)
-    old = select(Dump.id).where(*ended).order_by(Dump.id.desc()).offset(KEPT_VERIFICATIONS)
+    old = select(Dump.id).where(*ended).order_by(Dump.id.desc()).offset(kept)
     delete_dumps(connection, list(connection.execute(old).scalars()))

@@ -1,7 +1,7 @@
 """Which tables of a source can be verified, and how old what is known of each is, as one SELECT.
 
-Comes in: a source. Goes out: a statement over its tables that are synced or ever were, for the schedule that takes the
-next one and for what is shown. Nothing is written.
+Comes in: a source, or all. Goes out: a statement over the tables that are synced or ever were, for the schedule that
+takes the next one and for what is shown. Nothing is written.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, SQLColumnExpression, a
 from sqlalchemy.orm import aliased
 
 from controlplane_api.dump_lives import VERIFICATION
-from controlplane_api.models import AnyRow, Dump, ProofOfTable, Source, SourceTable, Sync, Tenant
+from controlplane_api.models import AnyRow, Dump, ProofOfTable, Source, SourceTable, Sync, Tenant, VerificationSchedule
 from controlplane_api.states import Coverage, Desired, DumpEnd, Proof
 
 #: why a table can't be verified now; `why` names one of them, empty: it can be
@@ -47,27 +47,43 @@ def tables(connection: Connection, source_id: int, *columns: SQLColumnExpression
     tenant, source = connection.execute(
         select(Tenant.name, Source.name).join_from(Source, Tenant).where(Source.id == source_id)
     ).one()
+    of_source = select(*columns).join_from(Sync, SourceTable, SourceTable.id == Sync.table_id)
+    return _with_what_is_known(of_source, tenant, source, source_id).where(Sync.source_id == source_id)
+
+
+def tables_of_sources(*columns: SQLColumnExpression[Any]) -> Select[*tuple[Any, ...]]:
+    """The same of all sources; `Source`, `Tenant` and `VerificationSchedule` may be among these columns."""
+    of_all = (
+        select(*columns)
+        .join_from(Sync, SourceTable, SourceTable.id == Sync.table_id)
+        .join(Source, Source.id == Sync.source_id)
+        .join(Tenant, Tenant.id == Source.tenant_id)
+        .outerjoin(VerificationSchedule, VerificationSchedule.source_id == Source.id)
+    )
+    return _with_what_is_known(of_all, Tenant.name, Source.name, Source.id)
+
+
+def _with_what_is_known(
+    statement: Select[*tuple[Any, ...]],
+    tenant: str | SQLColumnExpression[str],
+    source: str | SQLColumnExpression[str],
+    source_id: int | SQLColumnExpression[int],
+) -> Select[*tuple[Any, ...]]:
     is_last = ~exists(1).where(
         _LATER.table_id == _REFUSED.table_id, _LATER.cause == VERIFICATION, _LATER.id > _REFUSED.id
     )
-    return (
-        select(*columns)
-        .join_from(Sync, SourceTable, SourceTable.id == Sync.table_id)
-        .outerjoin(
-            ProofOfTable,
-            and_(
-                ProofOfTable.tenant == tenant, ProofOfTable.source == source,
-                ProofOfTable.database == SourceTable.database, ProofOfTable.name == SourceTable.name,
-            ),
-        )
-        .outerjoin(
-            _REFUSED,
-            and_(
-                _REFUSED.table_id == Sync.table_id, _REFUSED.source_id == source_id, _REFUSED.cause == VERIFICATION,
-                _REFUSED.state.in_((DumpEnd.FAILED, DumpEnd.REFUSED)), is_last,
-            ),
-        )
-        .where(Sync.source_id == source_id)
+    return statement.outerjoin(
+        ProofOfTable,
+        and_(
+            ProofOfTable.tenant == tenant, ProofOfTable.source == source,
+            ProofOfTable.database == SourceTable.database, ProofOfTable.name == SourceTable.name,
+        ),
+    ).outerjoin(
+        _REFUSED,
+        and_(
+            _REFUSED.table_id == Sync.table_id, _REFUSED.source_id == source_id, _REFUSED.cause == VERIFICATION,
+            _REFUSED.state.in_((DumpEnd.FAILED, DumpEnd.REFUSED)), is_last,
+        ),
     )  # fmt: skip
 
 
@@ -75,7 +91,7 @@ def tables(connection: Connection, source_id: int, *columns: SQLColumnExpression
 PROBLEM = _REFUSED.problem.label("verification_problem")
 
 
-def coverage(since_us: int) -> ColumnElement[str]:
+def coverage(since_us: int | SQLColumnExpression[int]) -> ColumnElement[str]:
     """A `Coverage`: what is known of a table, where a proof counts that is not older than this."""
     return case(
         (ProofOfTable.state == Proof.DIFFERS, Coverage.DIFFERS.value),

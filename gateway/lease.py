@@ -12,12 +12,16 @@ an agent that comes to another gateway itself takes its sources along before tha
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from menura.health import Readiness
+
 from gateway.errors import GatewayNameTaken, LeaseLost, RegistryFault
+from gateway.metrics import GatewayMetrics
 from gateway.registry import (
     Assignment,
     GatewayReplaced,
@@ -34,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: of the gateway's readiness
+_PART = "lease"
+
 
 @dataclass(slots=True)
 class GatewayLease:
@@ -42,6 +49,8 @@ class GatewayLease:
     ttl_seconds: float
     #: of commits and of what runs begin with alone
     threads: Executor
+    metrics: GatewayMetrics
+    readiness: Readiness
     #: epochs of what is taken
     _owned: dict[SourceKey, int] = field(default_factory=dict)
     #: set when another gateway owns it
@@ -49,12 +58,14 @@ class GatewayLease:
 
     async def run(self) -> None:
         """Renew until cancelled. Raises `GatewayNameTaken`, which ends the gateway."""
+        self._renewed()  # it began with one
         while True:
             await asyncio.sleep(self.ttl_seconds / 3)
             before = set(self._owned)
             try:
                 owned = await self._in_thread(lambda: self.registry.renew_gateway(self.gateway, self.ttl_seconds))
             except (RegistryRefused, RegistryUnavailable) as unavailable:
+                self.readiness.waits(_PART, "the gateway's lease is not renewed: the database is away or refuses")
                 logger.warning("the gateway's lease is not renewed: %s", unavailable)
             except GatewayReplaced as replaced:
                 raise GatewayNameTaken(
@@ -64,8 +75,13 @@ class GatewayLease:
                     remedy="Give each gateway a name of its own: --name",
                 ) from replaced
             else:
+                self._renewed()
                 for key in before & self._lost.keys() - owned.keys():
                     self._lost[key].set()
+
+    def _renewed(self) -> None:
+        self.readiness.goes_on(_PART)
+        self.metrics.menura_lease_expiry_timestamp_seconds = time.time() + self.ttl_seconds
 
     async def take(self, key: SourceKey, session: str) -> Assignment:
         """Own a source, under an epoch that nobody had before. Raises `LeaseLost` while another gateway owns it."""
@@ -83,6 +99,7 @@ class GatewayLease:
         if found.epoch <= former:
             raise RegistryFault("taking a source over", f"epoch {found.epoch} after {former}", source=str(key))
         self._owned[key] = found.epoch
+        self.metrics.menura_lease_sources = len(self._owned)
         return found
 
     async def lost(self, key: SourceKey) -> None:
@@ -100,6 +117,7 @@ class GatewayLease:
         """Nothing of the source is under way here any more."""
         self._lost.pop(key, None)
         epoch = self._owned.pop(key, 0)
+        self.metrics.menura_lease_sources = len(self._owned)
         if epoch:
             await self._in_thread(lambda: self.registry.release_source(key, self.gateway, epoch))
 

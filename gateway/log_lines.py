@@ -6,9 +6,10 @@ characters, unless its owner has had too many; then how many were left out stand
 
 import logging
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from menura.errors import printable
+from menura.errors import MenuraError, printable
 
 from gateway.rate import Rate
 
@@ -43,4 +44,11 @@ class LogLines:
         more, known.left_out = known.left_out, 0
         if more:
             message, told = f"{message} (%s lines of this owner were left out before)", [*told, str(more)]
-        logger.log(level, message, *told)
+        logger.log(level, message, *told, extra={"fields": _fields(str(owner), values)})
+
+
+def _fields(owner: str, values: Iterable[object]) -> dict[str, str]:
+    """Of an owner TENANT/AGENT, and the code of the error that the line is about."""
+    tenant, _, agent = (printable(part[:MAX_VALUE_CHARS]) for part in owner.partition("/"))
+    codes = [value.code for value in values if isinstance(value, MenuraError)]
+    return ({"tenant": tenant, "agent": agent} if agent else {}) | ({"code": codes[0]} if codes else {})

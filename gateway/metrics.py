@@ -1,18 +1,23 @@
 """The figures of one gateway process, and how Prometheus reads them.
 
-Comes in: what streams, landing and commits count. Goes out: counters since the process's start, without labels. What is
-of one source is at the API's /metrics, in names of its own.
+Comes in: what streams, landing and commits count. Goes out: counters since the process's start (`_total`) and gauges.
+The only label is the code of an error that ends streams, one of this gateway's own classes: what agents say makes no
+series. What is of one source is at the API's /metrics, in names of its own.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 
+from menura.errors import MenuraError
+from menura.health import Health
+from menura.metric_families import Families, Figure
 from menura.metrics_port import serving
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gateway.errors import ListenRefused
+from gateway.errors import GatewayError, ListenRefused
 
 
 def _counter(meaning: str) -> int:
@@ -20,10 +25,19 @@ def _counter(meaning: str) -> int:
     return counter
 
 
+_gauge = _counter
+
+
 @dataclass(slots=True)
 class GatewayMetrics:
-    """Only ever grow; each is changed by one thread alone, read from any thread."""
+    """Each is changed by one thread alone, read from any thread."""
 
+    menura_session_open_streams: int = _gauge("Streams of agents that are open.")
+    menura_lease_sources: int = _gauge("Sources that this gateway owns.")
+    menura_lease_expiry_timestamp_seconds: float = _gauge(
+        "Until when its lease holds, renewed three times in its life; 0: it has none yet."
+    )
+    menura_log_last_entry_timestamp_seconds: float = _gauge("When it committed last; 0: not since its start.")
     menura_session_streams_total: int = _counter("Streams that agents have opened.")
     menura_session_errors_total: int = _counter("Streams that have ended with an error.")
     menura_landing_batches_total: int = _counter("Change batches received.")
@@ -56,6 +70,23 @@ class GatewayMetrics:
         "Those of them at which it was a lake that had said nothing for 7 days."
     )
     menura_registry_failures_total: int = _counter("Times that the database was away.")
+    #: when the certificates expire of agents with open streams, by the streams
+    certificates_us: dict[object, int] = field(default_factory=dict)
+    #: streams that an error has ended, by its code
+    ended: Counter[str] = field(default_factory=Counter)
+
+
+REFUSALS = Figure("menura_session_refusals_total", "Streams that an error has ended, by its code.", ("code",))
+CERTIFICATES = Figure(
+    "menura_session_certificate_expiry_timestamp_seconds",
+    "When the first certificate expires of agents with open streams, which renew them; absent: there is none.",
+)
+_COUNTED = [each for each in fields(GatewayMetrics) if "meaning" in each.metadata]
+FIGURES = (*(Figure(each.name, each.metadata["meaning"]) for each in _COUNTED), CERTIFICATES, REFUSALS)
+
+
+def _codes(kind: type[MenuraError]) -> set[str]:
+    return set[str]().union(*({each.code} | _codes(each) for each in kind.__subclasses__()))
 
 
 class GatewayCollector(Collector):
@@ -63,12 +94,21 @@ class GatewayCollector(Collector):
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        for each in fields(self._metrics):
-            yield CounterMetricFamily(
-                each.name.removesuffix("_total"), each.metadata["meaning"], value=getattr(self._metrics, each.name)
-            )
+        found = Families(FIGURES)
+        for each in _COUNTED:
+            found.add(each.name, getattr(self._metrics, each.name))
+        expire_us = list(self._metrics.certificates_us.values())
+        found.add(CERTIFICATES.name, min(expire_us) / 1e6 if expire_us else None)
+        for code in sorted(_codes(GatewayError)):  # also those that never came: a rate begins at 0
+            found.add(REFUSALS.name, self._metrics.ended[code], code)
+        yield from found
 
 
-def serving_metrics(listen: str, metrics: GatewayMetrics) -> AbstractContextManager[str]:
-    """Serve while the context lasts; gives the address with the port that it got. Raises `ListenRefused`."""
-    return serving(GatewayCollector(metrics), listen, ListenRefused)
+def serving_metrics(
+    listen: str, metrics: GatewayMetrics, health: Health | None = None, further: Iterable[Collector] = ()
+) -> AbstractContextManager[str]:
+    """Serve while the context lasts; gives the address with the port that it got. Raises `ListenRefused`.
+
+    `further`: what whoever starts the gateway knows of its host.
+    """
+    return serving([GatewayCollector(metrics), *further], listen, ListenRefused, health)

@@ -142,8 +142,9 @@ class AgentSeen:
     hostname: str
     sources: tuple[SourceSeen, ...]
     at_us: int
-    #: it has shown a certificate
+    #: it has shown a certificate, which is good until then
     is_identified: bool = False
+    certificate_expires_at_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +287,11 @@ class SourceHealth:
     sent_bytes: int
     credit_wait_us: int
     problem: Problem | None = None
+    decode_cpu_us: int = 0
+    restarts: int = 0
+    credit_bytes: int | None = None
+    log_retention_seconds: int | None = None
+    log_room_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

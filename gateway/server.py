@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from traceback import clear_frames
 from typing import Any
 
 import grpc
 from menura.change_batch import MAX_BATCH_BYTES
 from menura.errors import MenuraError
+from menura.health import Readiness
 from menura.instants import now_us
 from menura.landing import landing_name
 from menura.message_parts import MAX_GRPC_BYTES
@@ -42,6 +44,7 @@ from gateway.errors import (
     ListenRefused,
     LogUnreadable,
 )
+from gateway.grpc_health import health_handler
 from gateway.heartbeats import Heartbeats
 from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
 from gateway.landing.chunks import PendingChunks
@@ -76,6 +79,8 @@ SILENT_INTERVALS, LEAST_INTERVAL_SECONDS = 3, 1.0
 HOUR_US = 3_600_000_000
 #: how often the clock is looked at again, which somebody may set
 CLOCK_SECONDS = 60.0
+#: parts of its readiness
+_START, _STOP = "start", "stop"
 
 _OPTIONS = (
     # gRPC holds a message before anybody can look at it, and once for each stream.
@@ -116,15 +121,17 @@ async def serve(
     ready: Callable[[str], None] | None = None,
     metrics: GatewayMetrics | None = None,
     authority: Authority | None = None,
+    readiness: Readiness | None = None,
 ) -> None:
     """Serve agents until `stop` is set; `ready` is told HOST:PORT once the port is open.
 
-    `authority` certifies agents where `config.enrol_listen` is set. Raises a `GatewayError` when a port, the landing
-    or its log can't be used.
+    `authority` certifies agents where `config.enrol_listen` is set; `readiness` is told what it waits for.
+    Raises a `GatewayError` when a port, the landing or its log can't be used.
     """
-    metrics = metrics or GatewayMetrics()
+    metrics, readiness = metrics or GatewayMetrics(), readiness or Readiness()
+    readiness.waits(_START, "the cut log is not read yet")
     storage = _open(config.landing)
-    log = await _begin(config, storage, registry, gateway := new_run(config.name), stop)
+    log = await _begin(config, storage, registry, gateway := new_run(config.name), stop, readiness)
     if log is None:
         return
     tls = _tls(config, authority)
@@ -140,14 +147,15 @@ async def serve(
     ):
         reports = Reports(metrics, reporting)
         heartbeats = Heartbeats(reports, registry.record_heartbeats, config.heartbeat_interval_ms / 1000)
-        committer = Committer(log, registry, log.landing, config.commit_spacing_ms / 1000, metrics, commits)
+        spacing_seconds = config.commit_spacing_ms / 1000
+        committer = Committer(log, registry, log.landing, spacing_seconds, metrics, readiness, commits)
         parts = LandingParts(
             config=config,
             registry=registry,
             authority=authority,
             storage=storage,
             committer=committer,
-            lease=GatewayLease(registry, gateway, config.lease_seconds, commits),
+            lease=GatewayLease(registry, gateway, config.lease_seconds, commits, metrics, readiness),
             standings=standings,
             audit=Audit(registry, reports),
             generations=generations,
@@ -164,7 +172,7 @@ async def serve(
         shared = SharedPresence(registry, gateway, presence, reports, config.lease_seconds / 3)
         streams = _Streams(parts, presence, shared, stop)
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=config.max_streams)
-        server.add_generic_rpc_handlers((streams.handler(),))
+        server.add_generic_rpc_handlers((streams.handler(), health_handler(readiness)))
         address = _open_port(server, config, tls)
         identity = _identity_tasks(config, tls, authority)
         await server.start()
@@ -176,6 +184,7 @@ async def serve(
             log.next_entry,
             words,
         )
+        readiness.goes_on(_START)
         if ready is not None:
             ready(address)
 
@@ -206,6 +215,7 @@ async def serve(
             )
         finally:
             stop.set()
+            readiness.waits(_STOP, "the gateway is stopping")
             await server.stop(0)
             await streams.ended()
             await _end(registry, gateway)
@@ -213,7 +223,12 @@ async def serve(
 
 
 async def _begin(
-    config: GatewayConfig, storage: Store, registry: Registry, gateway: GatewayRun, stop: asyncio.Event
+    config: GatewayConfig,
+    storage: Store,
+    registry: Registry,
+    gateway: GatewayRun,
+    stop: asyncio.Event,
+    readiness: Readiness,
 ) -> CutLog | None:
     """The log, when the registry has come to its end; waits where the registry is away. None when asked to stop."""
     while True:
@@ -224,8 +239,10 @@ async def _begin(
             await _reapply(log, registry, asked=False, told=set())
             await asyncio.to_thread(registry.begin_gateway, gateway, config.lease_seconds)
         except RegistryUnavailable as unavailable:
+            readiness.waits(_START, "the cut log is not read yet: the database is away")
             logger.warning("registry is away, the gateway waits: %s", unavailable)
         except StoreFailed as away:
+            readiness.waits(_START, "the cut log is not read yet: the landing's store is away")
             logger.warning(
                 "the landing's store is away, the gateway waits: %s; check that it is reached from here, that the"
                 " bucket is there, and that --storage-option and the environment have an account that may read and"
@@ -364,6 +381,7 @@ class _Streams:
         assert task is not None
         self._open.add(task)
         self._parts.metrics.menura_session_streams_total += 1
+        self._parts.metrics.menura_session_open_streams += 1
         stream = AgentStream(context, self._parts.backlog)
         try:
             await run_until_first(self._serve_stream(stream, context), self._leave_when_stopping())
@@ -371,19 +389,25 @@ class _Streams:
             if isinstance(error, IdentityRefused) and error.terminal and stream.key is not None:
                 await self._parts.audit.refused(stream.key.of_agent, context.peer(), error)
             self._parts.metrics.menura_session_errors_total += 1
+            self._parts.metrics.ended[error.code] += 1
             if not isinstance(error, GatewayStopping):  # said once, for all streams
                 key = stream.key
                 owner = "" if key is None else f"{key.tenant}/{key.agent}"
                 self._parts.log_lines.write(logger, logging.WARNING, owner, "stream ends: %s: %s", key, error)
             await stream.fail(error)
-        except Exception:
+            clear_frames(error.__traceback__)  # tasks hold what they raised in a circle, and its frames large messages
+        except Exception as fault:
             self._parts.metrics.menura_session_errors_total += 1
+            self._parts.metrics.ended[GatewayFault.code] += 1
             logger.exception("stream ends by a fault: %s", stream.key)
             await stream.fail(
                 GatewayFault("serving a stream", "a fault of the gateway", remedy="See the gateway's log, report it")
             )
+            clear_frames(fault.__traceback__)
         finally:
             stream.close()
+            self._parts.metrics.certificates_us.pop(stream, None)
+            self._parts.metrics.menura_session_open_streams -= 1
             self._open.discard(task)
 
     async def _serve_stream(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> None:
@@ -391,6 +415,8 @@ class _Streams:
         if hello is None or stream.key is None:
             return
         name, identity = stream.key.of_agent, self._identity(stream, context)
+        if identity is not None:
+            self._parts.metrics.certificates_us[stream] = identity.expires_at_us
         async with self._parts.standings.admitted(name, identity):
             with self._admission.stream_of(*name):
                 session = Session(stream, self._parts, self._presence, self._shared, identity)

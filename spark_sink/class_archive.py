@@ -27,6 +27,7 @@ def archive_classes() -> Path:
     """Make the archive anew; its path. Raises `SinkError`."""
     archive = find_jars()[0].with_name(CLASS_ARCHIVE)
     draft = archive.with_suffix(".part")
+    _check_writable(draft)
     options = f"{LOCAL_JAVA_OPTIONS} -XX:ArchiveClassesAtExit={draft} -Xlog:cds*=error"
     session = start_session("local[1]", {"spark.driver.extraJavaOptions": options})
     with tempfile.TemporaryDirectory(prefix="menura-classes-") as scratch:
@@ -42,6 +43,15 @@ def archive_classes() -> Path:
         word = "an unfinished" if draft.is_file() else "no"
         raise _failed(f"Java ended with {exit_code} and {word} archive at {draft}", draft)
     return draft.rename(archive)
+
+
+def _check_writable(draft: Path) -> None:
+    """Java tells it at its end, a minute later."""
+    try:
+        draft.write_bytes(b"")
+        draft.unlink()
+    except OSError as failure:
+        raise _failed(f"{draft} can't be written: {failure.strerror}", draft) from failure
 
 
 def _failed(found: str, draft: Path) -> ClassArchiveFailed:

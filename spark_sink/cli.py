@@ -1,10 +1,11 @@
-"""`menura sink run`: the sink as a process, from its arguments to its exit code. `menura lake` is handed on."""
+"""`menura sink run`: the sink as a process, from its arguments to its exit code. What reads a lake is handed on."""
 
 import argparse
 import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,30 +14,34 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deltalake.exceptions import DeltaError
+from menura import log_format
+from menura.completion import of_parser
 from menura.instants import now_us
 from menura.lake_report import LakeProblem, clipped
 from menura.naming import is_identity, local_name
 from menura.signals import set_at_signal
 from menura.stores.address import absolute, is_local
-from menura.stores.options import parse, use
 from menura.stores.reasons import reason_of
-from menura.stores.store import StoreUnusable
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink import lake_command
+from spark_sink import export_command, lake_command, plugin_command, search_command, tail_command, trace_command
 from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
 from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.query import Sink
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
+from spark_sink.ingest.views_file import ViewsFile
 from spark_sink.lake.changelog_retention import KeepRules
-from spark_sink.lake.records import FOLDER
+from spark_sink.lake.folder_rules import FolderRules
+from spark_sink.lake.record_rows import FOLDER
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.schema_policy import SchemaPolicy, SchemaRules
+from spark_sink.lake.table_options import NO_OPTION, OPTIONS, OptionRules
 from spark_sink.lake.tail import MERGE_SECONDS, Waiting
+from spark_sink.landed.storage import use_options
 from spark_sink.reporter import Access, LakeName, Reporter
 from spark_sink.spark import start_session
 
@@ -51,12 +56,22 @@ LONGEST_PAUSE_SECONDS = 30.0
 #: between two looks whether a store that is away is back; they double
 FIRST_PAUSE_SECONDS = 0.5
 
+_HANDED_ON = {
+    "export": export_command.main,
+    "lake": lake_command.main,
+    "plugin": plugin_command.main,
+    "search": search_command.main,
+    "tail": tail_command.main,
+    "trace": trace_command.main,
+}
+
 logger = logging.getLogger("menura.sink")
 
 
 def main() -> int:
-    if sys.argv[0] == "menura lake":
-        return lake_command.main()
+    handed_on = _HANDED_ON.get(sys.argv[0].removeprefix("menura "))
+    if handed_on is not None:
+        return handed_on()
     arguments = _parser().parse_args()
     logging.basicConfig(
         level=logging.INFO,
@@ -65,6 +80,7 @@ def main() -> int:
         stream=sys.stderr,
     )
     logging.Formatter.converter = time.gmtime
+    log_format.use(arguments.log_format)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = threading.Event()
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
@@ -98,7 +114,11 @@ def _outside(arguments: argparse.Namespace, settings: SinkSettings, status: Sink
             # Only who wants metrics needs the package.
             from spark_sink.metrics import serving_metrics  # noqa: PLC0415
 
-            shown = ends.enter_context(serving_metrics(arguments.metrics, status, settings.landing))
+            folders = {"scratch": Path(tempfile.gettempdir())}
+            folders |= {"lake": Path(settings.lake)} if is_local(settings.lake) else {}
+            shown = ends.enter_context(
+                serving_metrics(arguments.metrics, status, settings.landing, folders, status.health())
+            )
             logger.info("metrics on http://%s/metrics", shown)
         if arguments.api is None:
             yield None
@@ -155,6 +175,7 @@ def run(
             stop.wait(restarts.pause_seconds)
         else:
             break
+    sink.views.stop(STOP_GRACE_SECONDS, finish=settings.available_now)
     sink.verifications.stop(STOP_GRACE_SECONDS, finish=settings.available_now)
     logger.info("sink stopped")
 
@@ -187,7 +208,7 @@ def _waits_for_stores(sink: Sink, stop: threading.Event, reporter: Reporter | No
             told = str(away)
         sink.status.waits_for(LakeProblem(away.code, clipped(str(away)), terminal=False))
         if reporter is not None:
-            reporter.start(sink.ask_retry, sink.verifications.suspected)
+            _begin_reports(reporter, sink)
         stop.wait(pause)
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
     sink.status.waits_for(None)
@@ -225,17 +246,26 @@ def _follow(sink: Sink, stop: threading.Event, reporter: Reporter | None) -> Non
     query = sink.start()
     logger.info("sink started landing=%s lake=%s", sink.settings.landing, sink.settings.lake)
     if reporter is not None:
-        reporter.start(sink.ask_retry, sink.verifications.suspected)
+        _begin_reports(reporter, sink)
+    pulse = sink.status.pulse
     try:
-        while not stop.is_set():
-            has_ended = _ended(query, sink)
-            sink.retry_due()  # also what the last batch has asked for
-            sink.merge_due()
-            if has_ended:
-                break
+        with sink.status.following():
+            while not stop.is_set():
+                pulse.beat()
+                has_ended = _ended(query, sink)
+                with pulse.excused():
+                    sink.retry_due()  # also what the last batch has asked for
+                    sink.merge_due()
+                if has_ended:
+                    break
     finally:
         sink.stop_batches(STOP_GRACE_SECONDS)
         query.stop()
+
+
+def _begin_reports(reporter: Reporter, sink: Sink) -> None:
+    want = None if sink.settings.views else sink.views.want
+    reporter.start(sink.ask_retry, sink.verifications.suspected, want)
 
 
 def _ended(query: StreamingQuery, sink: Sink) -> bool:
@@ -295,11 +325,24 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
             remedy="Give e.g. lenient or acme/shop/shop.orders=exception",
         ) from wrong
     try:
-        use(parse(arguments.storage_option))
-    except StoreUnusable as refused:
+        table_options = OptionRules.parse(arguments.table_options)
+    except ValueError as wrong:
         raise SinkSettingInvalid(
-            "reading the arguments", f"--storage-option: {refused}", remedy="Correct it; README names the keys"
-        ) from refused
+            "reading the arguments",
+            f"--table-options {wrong}",
+            remedy="Give e.g. commit_time or acme/shop/shop.orders=soft_delete,commit_time",
+        ) from wrong
+    try:
+        table_folders = FolderRules.parse(arguments.table_folders)
+    except ValueError as wrong:
+        raise SinkSettingInvalid(
+            "reading the arguments",
+            f"--table-folders {wrong}",
+            remedy="Give e.g. '{database}/{table}' or 'acme/shop/shop[.](?P<name>.*)=sales/{name}'",
+        ) from wrong
+    use_options(arguments.storage_option)
+    if arguments.views is not None:
+        ViewsFile(arguments.views).read()
     landing, lake = (absolute(url) for url in (arguments.landing, arguments.lake))
     if "%" in lake:
         raise SinkSettingInvalid(
@@ -315,7 +358,26 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
         waiting=Waiting(arguments.merge_seconds),
         keep_changelogs=keep_changelogs,
         schema_changes=schema_changes,
+        table_options=table_options,
+        table_folders=table_folders,
+        views=str(arguments.views or ""),
     )
+
+
+def completions() -> dict[tuple[str, ...], list[str]]:
+    """Of its words: see `menura.completion`."""
+    others = {
+        "export": export_command,
+        "lake": lake_command,
+        "plugin": plugin_command,
+        "search": search_command,
+        "tail": tail_command,
+        "trace": trace_command,
+    }
+    found = of_parser(("sink",), _parser())
+    for word, module in others.items():
+        found |= of_parser((word,), module.parser())
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -349,7 +411,8 @@ def _parser() -> argparse.ArgumentParser:
     said = "file with the CA of an https:// --api, in place of the system's (MENURA_API_CA)"
     running.add_argument("--api-ca", metavar="FILE", type=Path, help=said, default=ca or None)
     running.add_argument("--name", metavar="NAME", help="the lake's, unique among lakes (default: of host and lake)")
-    running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
+    running.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics, /livez and /readyz there")
+    running.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)
     running.add_argument(
         "--keep-hours",
         type=int,
@@ -375,12 +438,37 @@ def _parser() -> argparse.ArgumentParser:
         " counts",
     )
     running.add_argument(
+        "--table-options",
+        metavar="[TABLES=]OPTIONS",
+        action="append",
+        default=[],
+        help=f"what current states have beyond their sources' rows: {', '.join(OPTIONS)}, with commas between, or"
+        f" {NO_OPTION} (default), of all tables or of those that fit TENANT/SOURCE/DATABASE.TABLE with * and ?;"
+        " repeatable, the last one that fits counts",
+    )
+    running.add_argument(
+        "--table-folders",
+        metavar="[REGEX=]TEMPLATE",
+        action="append",
+        default=[],
+        help="where in the lake new tables stand, e.g. '{database}/{table}' or '.*/shop[.](?P<name>.*)=sales/{name}'"
+        " (default: {tenant}/{source}/{database}/{table}), of all tables or of those whose TENANT/SOURCE/DATABASE.TABLE"
+        " the regular expression fits; a table that is there stays where it is; repeatable, the last one that fits"
+        " counts",
+    )
+    running.add_argument(
         "--merge-seconds",
         type=float,
         default=MERGE_SECONDS,
         metavar="N",
         help="changes of a table of more than 4 MiB wait so long in its changelog before they are merged, or two"
         " seconds for each MiB that it has, if that is longer; 0: they do not wait (default: %(default)s)",
+    )
+    running.add_argument(
+        "--views",
+        metavar="FILE",
+        type=Path,
+        help="definitions of views, a JSON document that is read again when it changes; without it the control plane's",
     )
     trigger = running.add_mutually_exclusive_group()
     trigger.add_argument(

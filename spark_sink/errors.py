@@ -100,6 +100,10 @@ class TableNotAtCut(SinkError):
     """A table that is not what its source's was at the cut: it had stopped, or a dump of it was not done."""
 
 
+class ShardsDiffer(SinkError):
+    """Tables that are to be read as one, and have other keys, or columns of types that no type holds."""
+
+
 class TableStopped(SinkError):
     """One table stops at its last version; the others go on."""
 
@@ -139,6 +143,10 @@ class EventUnreadable(TableStopped):
     """An event whose words for a type or a value can't be read."""
 
 
+class HistoryImpossible(SinkError):
+    """Asked for the versions of rows that no key tells apart."""
+
+
 class SchemaChanged(TableStopped):
     """A change of the definition of a table that shall have none."""
 
@@ -147,12 +155,69 @@ class SchemaNotFollowed(TableStopped):
     """A table whose rows are told apart by a column that the lake does not follow."""
 
 
+class TableOptionsChanged(TableStopped):
+    """A table whose rows were written with other options than it is to have."""
+
+
+class TableOptionImpossible(TableStopped):
+    """A table that can't have an option that its name's rule asks for."""
+
+
+class TableFolderRefused(TableStopped):
+    """A new table that can't have the folder of its name's rule."""
+
+
 class ChangeTypeUnknown(TableStopped):
     """A change that this version can't merge."""
 
 
 class ChangelogShortened(SinkError):
     """A reader asks for changes that a changelog does not keep any more."""
+
+
+class ExportPositionInvalid(SinkError):
+    """An export's position can't be read, or is of another lake, or of a version that is removed."""
+
+
+class ExportOutputFailed(SinkError):
+    """Where an export goes can't be written."""
+
+    exit_code = 4
+    terminal = False
+
+
+class PluginInvalid(SinkError):
+    """A plug-in that can't be loaded, or the file that names it."""
+
+    exit_code = 2
+
+
+class PluginFailed(SinkError):
+    """A call of a plug-in raised."""
+
+    exit_code = 4
+    terminal = False
+
+
+class SearchRefused(SinkError):
+    """A search that can't be answered as it is written, or not within its time."""
+
+    exit_code = 2
+
+
+class SearchTableRefused(SinkError):
+    """A table that no search index can follow."""
+
+
+class SearchIndexMissing(SinkError):
+    """There is no index of the table in the folder, or none that was completed."""
+
+
+class SearchIndexFailed(SinkError):
+    """An index's folder could not be read or written, or another process writes there."""
+
+    exit_code = 4
+    terminal = False
 
 
 class CascadeUncertain(TableStopped):
@@ -187,4 +252,30 @@ class WorkerKilled(TableStopped):
 
 
 class TableUnexpected(TableStopped):
+    """A bug: says the class of the error, never its text."""
+
+
+class ViewStopped(SinkError):
+    """One view stays at its last version; tables and other views go on, and it is tried again."""
+
+    terminal = False
+
+
+class ViewInputsNotReady(ViewStopped):
+    """What the view reads is not there, not whole, or not at one cut of a source."""
+
+
+class ViewNotComputed(ViewStopped):
+    """A value of the view is beyond its type, or its rows are more than the engine has room for."""
+
+
+class ViewKeyMissing(ViewStopped):
+    """A row of the view's first table has a key that its type can't hold."""
+
+
+class ViewStorageFailed(ViewStopped):
+    """The lake's storage refused."""
+
+
+class ViewUnexpected(ViewStopped):
     """A bug: says the class of the error, never its text."""

@@ -20,14 +20,16 @@ import pyarrow as pa
 import pyarrow.csv
 from menura.instants import instant_text
 from menura.stores.address import absolute
-from menura.stores.options import parse, use
-from menura.stores.store import StoreUnusable
 
 from spark_sink.errors import SinkError, SinkSettingInvalid
+from spark_sink.lake.table_folders import table_folder
+from spark_sink.landed.storage import use_options
 from spark_sink.reading_at import LakeCut, SourceName, folder_path, lake_at
+from spark_sink.shards import Shards, groups_of
 from spark_sink.work import CURRENT, TableId
 
 NEWEST = "newest"
+_VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _CUTS = re.compile(r"(?:[^=,]+=[0-9]{1,18})(?:,[^=,]+=[0-9]{1,18})*")
 
 
@@ -40,19 +42,24 @@ class When:
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    arguments = parser().parse_args()
     try:
-        _use(arguments.storage_option)
-        when, (tables, groups) = read_when(arguments.when), read_names(arguments.tables)
+        use_options(arguments.storage_option)
+        when, lake = read_when(arguments.when), absolute(arguments.lake)
+        patterns = [word for word in arguments.tables if set(word) & set("*?")]
+        tables, groups = read_names([word for word in arguments.tables if word not in patterns])
         found = lake_at(
-            absolute(arguments.lake),
+            lake,
             tables,
-            groups,
+            [*groups, *groups_of(lake, patterns)],
             cuts=when.cuts,
             at_us=when.at_us,
             allow_incomplete=arguments.allow_incomplete,
         )
-        _put(found, arguments.format, arguments.output)
+        if arguments.union is None:
+            _put(found, arguments.format, arguments.output)
+        else:
+            _put_union(Shards.of(found), arguments.union, arguments.format, arguments.output)
     except SinkError as failure:
         print(f"menura lake: {failure}", file=sys.stderr)
         return failure.exit_code
@@ -125,7 +132,10 @@ def _put(found: LakeCut, form: str, output: Path | None) -> None:
     if form in _WRITERS:
         _put_rows(found, form, output)
         return
-    text = _TEXTS[form](found)
+    _put_text(_TEXTS[form](found), output)
+
+
+def _put_text(text: str, output: Path | None) -> None:
     if output is None:
         print(text)
     else:
@@ -141,7 +151,7 @@ def _text(found: LakeCut) -> str:
             f"source {source.tenant}/{source.source}  cut {source.cut}  committed {committed}{_noted(source.note)}"
         )
     for each in found.tables:
-        folder = f"{each.table.folder(found.lake)}/{CURRENT}"
+        folder = f"{table_folder(found.lake, each.table)}/{CURRENT}"
         lines.append(f"table {folder_path(each.table)}  version {each.current_version} of {folder}{_noted(each.note)}")
     return "\n".join(lines)
 
@@ -154,7 +164,7 @@ def _json(found: LakeCut) -> str:
     tables = [
         {
             **asdict(each.table),
-            "folder": each.table.folder(found.lake),
+            "folder": table_folder(found.lake, each.table),
             "changelog_version": each.changelog_version,
             "current_version": each.current_version,
             "note": each.note,
@@ -203,6 +213,23 @@ def _put_rows(found: LakeCut, form: str, output: Path | None) -> None:
     print(_text(found))
 
 
+def _put_union(shards: Shards, name: str, form: str, output: Path | None) -> None:
+    """All tables as one: a statement, or rows in one file, which stand in memory together."""
+    if not _VIEW_NAME.fullmatch(name):
+        raise SinkSettingInvalid("reading the arguments", f"--union {name!r}", remedy="Use a-z, A-Z, 0-9 and '_'")
+    if form == "sql":
+        _put_text(shards.statement(name), output)
+    elif form in _WRITERS and output is not None:
+        with _file(output / f"{name}.{form}") as draft:
+            _WRITERS[form](shards.arrow(), draft)
+        _put_text(_json(shards.at), output / "cut.json")
+    elif form == "csv":
+        pyarrow.csv.write_csv(shards.arrow(), sys.stdout.buffer)
+    else:
+        remedy = "Use --format sql or csv, or --output FOLDER"
+        raise SinkSettingInvalid("writing rows", f"--union has no {form} here", remedy=remedy)
+
+
 @contextmanager
 def _file(path: Path) -> Iterator[Path]:
     """A name for the time of writing."""
@@ -220,22 +247,16 @@ def _file(path: Path) -> Iterator[Path]:
         ) from failure
 
 
-def _use(words: Sequence[str]) -> None:
-    try:
-        use(parse(words))
-    except StoreUnusable as refused:
-        raise SinkSettingInvalid(
-            "reading the arguments", f"--storage-option: {refused}", remedy="Correct it; README names the keys"
-        ) from refused
-
-
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="menura lake", description="Read tables of a lake together.")
     commands = parser.add_subparsers(required=True)
     at = commands.add_parser("at", help="as of one cut of each source, or a time")
     at.add_argument("when", metavar="WHEN", help="newest, a time (2026-01-31T12:00:00Z), or TENANT/SOURCE=CUT,...")
     at.add_argument(
-        "tables", metavar="TABLE", nargs="+", help="TENANT/SOURCE/DATABASE/TABLE, as in the lake; less: all below it"
+        "tables",
+        metavar="TABLE",
+        nargs="+",
+        help="TENANT/SOURCE/DATABASE/TABLE; less: all below it; with * and ?: all that fit",
     )
     at.add_argument("--lake", required=True, metavar="URL", help="what `menura sink run --lake` names")
     at.add_argument(
@@ -245,6 +266,11 @@ def _parser() -> argparse.ArgumentParser:
         help="text, json: which versions to read; sql: views for Spark; csv, arrow: rows (default: %(default)s)",
     )
     at.add_argument("--output", type=Path, metavar="PATH", help="a file; of rows the folder with a file of each table")
+    at.add_argument(
+        "--union",
+        metavar="NAME",
+        help="all tables as one: a view or file of this name, with _menura_source, _menura_database and _menura_table",
+    )
     at.add_argument(
         "--allow-incomplete",
         action="store_true",

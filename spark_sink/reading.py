@@ -2,7 +2,8 @@
 
 Plain functions over a lake's address. Without Spark they give Arrow, through delta-rs; with a session they give a
 DataFrame, or a view for SQL. A current state comes without the sink's own `_menura_` columns, so it is the source's
-table with `_unrepresentable` and `_gsn`.
+table with `_unrepresentable` and `_gsn`. Of a table with options (`spark_sink.lake.table_options`) it has
+`_menura_committed_at`; rows that the source has deleted are there, with `_menura_is_deleted`, if they are asked for.
 
 A large table's newest changes may stand in its changelog alone (`spark_sink.lake.tail`). Everything here adds them, so
 that a reader sees the newest cut; who reads the Delta table `current` by other means sees it as it was merged last.
@@ -18,9 +19,10 @@ from menura.change_batch import GSN
 from spark_sink.errors import ChangelogShortened, TableNotInLake
 from spark_sink.lake.changelog_retention import read_kept
 from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of
-from spark_sink.lake.net_effect import DELETED
+from spark_sink.lake.net_effect import COMMITTED_AT, DELETED, IS_DELETED
 from spark_sink.lake.recorded import boundary_of
 from spark_sink.lake.records import Records, StoppedTable
+from spark_sink.lake.table_folders import table_folder
 from spark_sink.lake.tail import Rows, rows_of
 from spark_sink.landed.landed_file import OWN_PREFIX
 from spark_sink.work import CHANGELOG, CURRENT, TableId
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 def list_tables(lake: str) -> list[TableId]:
     """Every table that the sink has written or tried to write."""
-    return Records(lake).tables()
+    return Records(lake).table_folders.tables()
 
 
 def stopped_tables(lake: str) -> list[StoppedTable]:
@@ -50,32 +52,32 @@ def open_rows(lake: str, table: TableId, cut: int | None = None) -> Rows:
             raise _not_at(table, cut)
         return rows_of_versions(lake, table, log_version, version)
     # The changelog first: what is merged meanwhile is in the current state, which then needs no tail.
-    log = open_table(f"{table.folder(lake)}/{CHANGELOG}")
-    return rows_of(table, _opened(lake, table, CURRENT), log)
+    log = open_table(f"{table_folder(lake, table)}/{CHANGELOG}")
+    return rows_of(table, opened(lake, table, CURRENT), log)
 
 
 def rows_of_versions(lake: str, table: TableId, changelog_version: int, current_version: int) -> Rows:
     """The rows of two versions that belong together. Raises `TableNotInLake`; DeltaError where a version is gone."""
-    log, current = (_opened(lake, table, kind) for kind in (CHANGELOG, CURRENT))
+    log, current = (opened(lake, table, kind) for kind in (CHANGELOG, CURRENT))
     log.load_as_version(changelog_version)
     current.load_as_version(current_version)
     return rows_of(table, current, log)
 
 
-def current_state(lake: str, table: TableId, cut: int | None = None) -> pa.Table:
-    """The current state, or that at a cut. Raises `TableNotInLake`."""
-    return arrow_of(open_rows(lake, table, cut))
+def current_state(lake: str, table: TableId, cut: int | None = None, *, with_deleted: bool = False) -> pa.Table:
+    """The current state, or that at a cut; `with_deleted` rows, where the table keeps them. Raises `TableNotInLake`."""
+    return arrow_of(open_rows(lake, table, cut), with_deleted=with_deleted)
 
 
-def own_columns(rows: Rows) -> list[str]:
-    """Those of a reader: without the sink's own."""
-    own = set(_own(rows.schema.names))
+def own_columns(rows: Rows, *, with_deleted: bool = False) -> list[str]:
+    """Those of a reader: without the sink's own, but for those of the table's options."""
+    own = set(_own(rows.schema.names, with_deleted=with_deleted))
     return [name for name in rows.schema.names if name not in own]
 
 
-def arrow_of(rows: Rows) -> pa.Table:
-    names = own_columns(rows)
-    found = rows.tables(names)
+def arrow_of(rows: Rows, *, with_deleted: bool = False) -> pa.Table:
+    names = own_columns(rows, with_deleted=with_deleted)
+    found = rows.tables(names, with_deleted=with_deleted)
     return pa.concat_tables([pa.schema([rows.schema.field(name) for name in names]).empty_table(), *found])
 
 
@@ -89,7 +91,7 @@ def changelog(lake: str, table: TableId, version: int | None = None, above_gsn: 
 
     Raises `TableNotInLake`; `ChangelogShortened` where some of those with a higher number are not kept any more.
     """
-    found = _opened(lake, table, CHANGELOG)
+    found = opened(lake, table, CHANGELOG)
     if version is not None:
         found.load_as_version(version)
     condition = "TRUE"
@@ -105,7 +107,7 @@ def changelog(lake: str, table: TableId, version: int | None = None, above_gsn: 
             )
         condition = f"{quoted(GSN)} > {int(above_gsn)}"
     names = schema_of(found).names
-    own = set(_own(names))
+    own = set(_own(names, with_deleted=False))
     chosen = ", ".join(quoted(name) for name in names if name not in own)
     return scan(found, f"SELECT {chosen} FROM t WHERE {condition}").read_all()  # noqa: S608  (quoted names)
 
@@ -115,26 +117,34 @@ def changelog_begins(lake: str, table: TableId) -> int:
 
     Raises `TableNotInLake`.
     """
-    return read_kept(_opened(lake, table, CHANGELOG)).begins_gsn
+    return read_kept(opened(lake, table, CHANGELOG)).begins_gsn
 
 
-def current_state_frame(session: "SparkSession", lake: str, table: TableId, cut: int | None = None) -> "DataFrame":
+def current_state_frame(
+    session: "SparkSession", lake: str, table: TableId, cut: int | None = None, *, with_deleted: bool = False
+) -> "DataFrame":
     """The current state as a Spark DataFrame: as it is at this moment, however long the frame lives."""
-    return frame_of(session, lake, table, open_rows(lake, table, cut))
+    return frame_of(session, lake, table, open_rows(lake, table, cut), with_deleted=with_deleted)
 
 
-def frame_of(session: "SparkSession", lake: str, table: TableId, rows: Rows) -> "DataFrame":
+def frame_of(
+    session: "SparkSession", lake: str, table: TableId, rows: Rows, *, with_deleted: bool = False
+) -> "DataFrame":
     """These rows of the table as a Spark DataFrame."""
     reader = session.read.format("delta").option("versionAsOf", rows.current.version())
-    frame = reader.load(f"{table.folder(lake)}/{CURRENT}")
+    frame = reader.load(f"{table_folder(lake, table)}/{CURRENT}")
     if rows.effect is not None and rows.effect.num_rows:
         frame = _with_effect(session, frame, rows)
-    return frame.drop(*_own(frame.columns))
+    if rows.keeps_deleted and not with_deleted:
+        frame = frame.where(f"{_ticked(IS_DELETED)} IS NOT TRUE")
+    return frame.drop(*_own(frame.columns, with_deleted=with_deleted))
 
 
-def create_view(session: "SparkSession", lake: str, table: TableId, name: str, cut: int | None = None) -> None:
+def create_view(
+    session: "SparkSession", lake: str, table: TableId, name: str, cut: int | None = None, *, with_deleted: bool = False
+) -> None:
     """A view for SQL of the session, with the current state as it is at this moment; again for a later one."""
-    current_state_frame(session, lake, table, cut).createOrReplaceTempView(name)
+    current_state_frame(session, lake, table, cut, with_deleted=with_deleted).createOrReplaceTempView(name)
 
 
 def _with_effect(session: "SparkSession", frame: "DataFrame", rows: Rows) -> "DataFrame":
@@ -155,11 +165,12 @@ def _with_effect(session: "SparkSession", frame: "DataFrame", rows: Rows) -> "Da
 
 def changelog_frame(session: "SparkSession", lake: str, table: TableId) -> "DataFrame":
     """All changes as a Spark DataFrame."""
-    return session.read.format("delta").load(f"{table.folder(lake)}/{CHANGELOG}")
+    return session.read.format("delta").load(f"{table_folder(lake, table)}/{CHANGELOG}")
 
 
-def _opened(lake: str, table: TableId, kind: str) -> DeltaTable:
-    found = open_table(f"{table.folder(lake)}/{kind}")
+def opened(lake: str, table: TableId, kind: str) -> DeltaTable:
+    """One of the table's two Delta tables. Raises `TableNotInLake`."""
+    found = open_table(f"{table_folder(lake, table)}/{kind}")
     if found is None:
         raise TableNotInLake(
             f"reading a {kind}",
@@ -192,5 +203,6 @@ def _ticked(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _own(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(OWN_PREFIX)]
+def _own(names: Iterable[str], *, with_deleted: bool) -> list[str]:
+    shown = {COMMITTED_AT, IS_DELETED} if with_deleted else {COMMITTED_AT}
+    return [name for name in names if name.startswith(OWN_PREFIX) and name not in shown]

@@ -12,6 +12,7 @@ why; with `allow_incomplete` it is a note of the answer.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -32,10 +33,12 @@ from spark_sink.lake.boundaries import (
     stops_at,
 )
 from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.net_effect import IS_DELETED
 from spark_sink.lake.records import Records
+from spark_sink.lake.table_folders import Folders, folders_by_rule, table_folder
 from spark_sink.lake.tail import Rows
 from spark_sink.reading import arrow_of, frame_of, own_columns, rows_of_versions
-from spark_sink.work import CURRENT, TableId, lake_segment
+from spark_sink.work import CURRENT, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,53 +90,64 @@ class LakeCut:
         with _kept(table):
             return rows_of_versions(self.lake, table, found.changelog_version, found.current_version)
 
-    def arrow(self, table: TableId) -> pa.Table:
+    def arrow(self, table: TableId, *, with_deleted: bool = False) -> pa.Table:
         """The table's rows, in the source's columns with `_unrepresentable` and `_gsn`."""
         with _kept(table):
-            return arrow_of(self.rows(table))
+            return arrow_of(self.rows(table), with_deleted=with_deleted)
 
-    def frame(self, session: "SparkSession", table: TableId) -> "DataFrame":
+    def frame(self, session: "SparkSession", table: TableId, *, with_deleted: bool = False) -> "DataFrame":
         """The same as a Spark DataFrame."""
-        return frame_of(session, self.lake, table, self.rows(table))
+        return frame_of(session, self.lake, table, self.rows(table), with_deleted=with_deleted)
 
     def create_views(self, session: "SparkSession", names: Mapping[TableId, str] | None = None) -> dict[TableId, str]:
         """Temporary views of the session for SQL, one for each table; gives their names, by default `view_names`."""
-        found = dict(names) if names is not None else view_names(each.table for each in self.tables)
+        found = dict(names) if names is not None else self._view_names()
         for table, name in found.items():
             self.frame(session, table).createOrReplaceTempView(_ticked(name))
         return found
 
+    def _view_names(self) -> dict[TableId, str]:
+        return view_names((each.table for each in self.tables), folders_by_rule(self.lake))
+
     def statements(self) -> Iterator[str]:
         """Statements of Spark SQL that make the same views, in any session that has Delta."""
-        names = view_names(each.table for each in self.tables)
+        names = self._view_names()
         for each in self.tables:
-            rows = self.rows(each.table)
-            if rows.effect is not None and rows.effect.num_rows:
-                raise TableNotAtCut(
-                    "writing a statement for a view",
-                    f"newest changes of {each.table} stand in its changelog alone",
-                    remedy="Make the views from Python: LakeCut.create_views of spark_sink.reading_at",
-                )
-            columns = ", ".join(map(_ticked, own_columns(rows)))
-            folder = _ticked(f"{each.table.folder(self.lake)}/{CURRENT}")
-            yield (
-                f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(names[each.table])} AS "  # noqa: S608  (quoted names)
-                f"SELECT {columns} FROM delta.{folder} VERSION AS OF {each.current_version};"
+            columns = ", ".join(map(_ticked, own_columns(self.rows(each.table))))
+            yield f"CREATE OR REPLACE TEMPORARY VIEW {_ticked(names[each.table])} AS {self.select(each, columns)};"
+
+    def select(self, each: TableAt, chosen: str) -> str:
+        """Spark SQL for columns of a table's rows. Raises `TableNotAtCut` where not all of them are merged."""
+        rows = self.rows(each.table)
+        if rows.effect is not None and rows.effect.num_rows:
+            raise TableNotAtCut(
+                "writing a statement for a view",
+                f"newest changes of {each.table} stand in its changelog alone",
+                remedy="Make the views from Python: LakeCut.create_views of spark_sink.reading_at, or"
+                " Shards.create_view of spark_sink.shards",
             )
+        folder = _ticked(f"{table_folder(self.lake, each.table)}/{CURRENT}")
+        living = f" WHERE {_ticked(IS_DELETED)} IS NOT TRUE" if rows.keeps_deleted else ""
+        return f"SELECT {chosen} FROM delta.{folder} VERSION AS OF {each.current_version}{living}"  # noqa: S608
 
 
-def view_names(tables: Iterable[TableId]) -> dict[TableId, str]:
+def view_names(tables: Iterable[TableId], folders: Folders = MappingProxyType({})) -> dict[TableId, str]:
     """The table's name where it is the only one, else with its database, its source, or its tenant before it.
+
+    Of tables that have a folder by a rule it is that folder's last names.
 
     >>> tables = [TableId("acme", source, "bank", "accounts") for source in ("east", "west")]
     >>> list(view_names([*tables, TableId("acme", "east", "bank", "rates")]).values())
     ['east_bank_accounts', 'west_bank_accounts', 'rates']
+    >>> list(view_names(tables, {tables[0]: "bank/accounts-1", tables[1]: "bank/accounts-2"}).values())
+    ['accounts-1', 'accounts-2']
     """
     wanted = list(tables)
     names: dict[TableId, str] = {}
-    for parts in (1, 2, 3, 4):
+    words = {table: folders[table].split("/") if table in folders else _parts(table) for table in wanted}
+    for parts in range(1, max(map(len, words.values()), default=0) + 1):
         left = [table for table in wanted if table not in names]
-        tried = {table: "_".join(_parts(table)[-parts:]).lower() for table in left}
+        tried = {table: "_".join(words[table][-parts:]).lower() for table in left}
         taken = [*tried.values(), *names.values()]
         names |= {table: name for table, name in tried.items() if taken.count(name) == 1}
     for table in wanted:
@@ -314,7 +328,7 @@ def _kept(table: TableId) -> Iterator[None]:
 
 def folder_path(table: TableId) -> str:
     """Where the table is below the lake, and how commands name it."""
-    return f"{table.tenant}/{table.source}/{lake_segment(table.database)}/{lake_segment(table.table)}"
+    return table.default_folder
 
 
 def _ticked(name: str) -> str:

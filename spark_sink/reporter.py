@@ -4,7 +4,8 @@ Comes in: the `SinkStatus`. Goes out: `menura.lake_report.LakeReport`s by PUT, w
 `LEAST_SECONDS`) and each `REPORT_SECONDS` without a change. A report holds what changed since the last one that was
 applied. Where one can't be delivered, or does not apply, the control plane's knowledge is unknown: the next one begins
 anew with everything, in pages. A failure is logged once and tried again, more slowly up to `MAX_BACKOFF_SECONDS`;
-ingestion goes on meanwhile. A reply may name stopped tables that somebody wants to be tried again now.
+ingestion goes on meanwhile. A reply may name stopped tables that somebody wants to be tried again now, and says which
+joined views there shall be (`desired_views`).
 
 Nothing is durable here: after a kill the next process begins anew, with another `run`. The control plane decides
 nothing by this machine's clock.
@@ -17,8 +18,8 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,7 @@ from menura.lake_report import (
     MAX_REASON_CHARS,
     MAX_REPORT_BYTES,
     MAX_ROWS,
+    MAX_VIEW_CUTS,
     LakePolicy,
     LakeProblem,
     LakeReply,
@@ -44,7 +46,9 @@ from menura.lake_report import (
 )
 from menura.landed_digest import LandedFocus
 from menura.landing import landing_name
+from menura.views.definition import MOST_VIEWS, ViewState
 
+from spark_sink.desired_views import DesiredViews, Want
 from spark_sink.errors import SinkError, SinkSettingInvalid
 from spark_sink.ingest.status import SinkStatus, Snapshot
 from spark_sink.lake.records import StoppedTable
@@ -86,6 +90,8 @@ class Page:
     resumed: tuple[LakeTable, ...] = ()
     verdicts: tuple[LakeVerdict, ...] = ()
     policies: tuple[LakePolicy, ...] = ()
+    #: all; None: as before
+    views: tuple[ViewState, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,7 @@ class Reporter:
         self._status = status
         self._retry: Callable[[Sequence[TableId]], None] = lambda _tables: None
         self._suspected: Suspected = dict
+        self._views: DesiredViews | None = None
         self._log = LandingLog(lake.landing)
         self._run = secrets.token_hex(16)
         self._number = 0
@@ -126,10 +133,15 @@ class Reporter:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._report, name="reporter", daemon=True)
 
-    def start(self, retry: Callable[[Sequence[TableId]], None], suspected: Suspected = dict) -> None:
+    def start(
+        self, retry: Callable[[Sequence[TableId]], None], suspected: Suspected = dict, want: Want | None = None
+    ) -> None:
         """`retry` is called with tables that shall be tried again now, from the reporter's thread; `suspected` tells
-        which are to be read again, after which verification. Once."""
+        which are to be read again, after which verification; `want` gets the views that there shall be, all of them.
+        Once."""
         self._retry, self._suspected = retry, suspected
+        if self._views is None and want is not None:
+            self._views = DesiredViews(self._lake.url, want)
         if self._thread.ident is None:
             self._thread.start()
 
@@ -148,6 +160,8 @@ class Reporter:
 
     def _report(self) -> None:
         pause = REPORT_SECONDS
+        if self._views is not None:
+            self._views.begin()
         while True:
             seen, is_last = self._status.changes(), self._stopping.is_set()
             pause = REPORT_SECONDS if self._try_to_tell() else min(pause * 2, MAX_BACKOFF_SECONDS)
@@ -202,6 +216,7 @@ class Reporter:
                 resumed=page.resumed,
                 verdicts=page.verdicts,
                 policies=page.policies,
+                views=page.views,
                 problem=problem or now.problem,
                 suspected=_suspects(self._suspected()),
             )
@@ -213,6 +228,8 @@ class Reporter:
         self._told = now
         if reply.retry:
             self._retry([TableId(each.tenant, each.source, each.database, each.table) for each in reply.retry])
+        if self._views is not None:
+            self._views.follow(reply.views, lambda: self._ask("GET", "/views", None))
         return True
 
     def _waiting_since_us(self, entry: int) -> int:
@@ -223,13 +240,24 @@ class Reporter:
 
     def _send(self, report: LakeReport) -> LakeReply:
         try:
+            return decode_reply(self._ask("PUT", "", encode_report(report)))
+        except LakeReportError as unreadable:
+            raise NotDelivered(f"its answer can't be read: {unreadable}") from unreadable
+
+    def _ask(self, method: str, below: str, body: bytes | None) -> bytes:
+        """The answer's body. Raises `NotDelivered`."""
+        try:
             headers = {"Content-Type": "application/json", **_authorization(self._access)}
             with closing(_connect(self._address, self._access)) as connection:
-                path = f"{self._address.path.rstrip('/')}/api/v1/lakes/{quote(self._lake.name, safe='')}"
-                connection.request("PUT", path, encode_report(report), headers)
-                return _read_reply(connection.getresponse())
+                path = f"{self._address.path.rstrip('/')}/api/v1/lakes/{quote(self._lake.name, safe='')}{below}"
+                connection.request(method, path, body, headers)
+                response = connection.getresponse()
+                document = response.read(MAX_REPORT_BYTES + 1)
         except (OSError, HTTPException) as failure:
             raise NotDelivered(type(failure).__name__) from failure
+        if response.status != 200:
+            raise NotDelivered(f"it answered {response.status}")
+        return document
 
 
 def parse_api(api: str) -> SplitResult:
@@ -267,6 +295,8 @@ def pages(told: Snapshot, now: Snapshot) -> Iterator[Page]:
             _at(of_verdicts, place),
             _at(of_policies, place),
         )
+    if now.views != told.views:
+        yield Page(views=tuple(map(_view, now.views[:MOST_VIEWS])))
 
 
 def _policies(told: Snapshot, now: Snapshot) -> list[LakePolicy]:
@@ -277,6 +307,11 @@ def _policies(told: Snapshot, now: Snapshot) -> list[LakePolicy]:
         for table in {**before, **after}
         if before.get(table) != (words := after.get(table, ""))
     ]
+
+
+def _view(view: ViewState) -> ViewState:
+    """As a report takes it."""
+    return replace(view, message=clipped(view.message, MAX_REASON_CHARS), cuts=view.cuts[:MAX_VIEW_CUTS])
 
 
 def _parts(rows: Sequence[T], size: int) -> list[tuple[T, ...]]:
@@ -354,13 +389,3 @@ def _authorization(access: Access) -> dict[str, str]:
     if re.fullmatch(rb"[!-~]+", token) is None:
         raise NotDelivered(f"{access.token} has no token")
     return {"Authorization": f"Bearer {token.decode()}"}
-
-
-def _read_reply(response: HTTPResponse) -> LakeReply:
-    document = response.read(MAX_REPORT_BYTES + 1)
-    if response.status != 200:
-        raise NotDelivered(f"it answered {response.status}")
-    try:
-        return decode_reply(document)
-    except LakeReportError as unreadable:
-        raise NotDelivered(f"its answer can't be read: {unreadable}") from unreadable

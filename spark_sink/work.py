@@ -1,14 +1,16 @@
 """Values that travel between the driver and its tasks: which table, which files and events, what came of it."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 from menura.landing import LandedChunk, LandedEvent, LandedForeignKey, decode_chunk, decode_event, decode_foreign_key
 from menura.naming import TableName, path_segment, sync_resync, sync_retry
+
+T = TypeVar("T")
 
 CHANGELOG = "changelog"
 CURRENT = "current"
@@ -42,9 +44,14 @@ class TableId:
             "position": f"cut {cut}",
         }
 
+    @property
+    def default_folder(self) -> str:
+        """TENANT/SOURCE/DATABASE/TABLE, below the lake: where the table is unless a rule says otherwise."""
+        return f"{self.tenant}/{self.source}/{lake_segment(self.database)}/{lake_segment(self.table)}"
+
     def folder(self, lake: str) -> str:
-        """LAKE/TENANT/SOURCE/DATABASE/TABLE, which holds `changelog` and `current`."""
-        return f"{lake}/{self.tenant}/{self.source}/{lake_segment(self.database)}/{lake_segment(self.table)}"
+        """By default: see `spark_sink.lake.table_folders` for where a table is."""
+        return f"{lake}/{self.default_folder}"
 
     def fits(self, pattern: str) -> bool:
         """Whether TENANT/SOURCE/DATABASE.TABLE does, with * and ?."""
@@ -64,6 +71,11 @@ class TableId:
     def application(self) -> str:
         """Delta's transaction application: its version is the source's cut."""
         return f"{self.tenant}/{self.source}"
+
+
+def last_rule(rules: Sequence[tuple[str, T]], table: TableId, default: T) -> T:
+    """Of patterns with what they say, the last one that the table's name fits."""
+    return next((said for pattern, said in reversed(rules) if table.fits(pattern)), default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +230,8 @@ class Result(StrEnum):
     STOPPED = "stopped"
     #: too large for a worker: the driver merges it with Spark
     LARGE = "large"
+    #: new, and by rules: the driver gives it a folder first
+    UNPLACED = "unplaced"
 
 
 @dataclass(frozen=True, slots=True)

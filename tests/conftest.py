@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests import needs, stack
 from tests.servers import ServerMissing
@@ -77,21 +79,40 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A stable order: workers that take file by file end together, and share what a folder's tests have in common.
 
-    Folders without Spark come first: they are the quick part. In each folder kills come first, then the files with the
-    most tests. So what comes last is short.
+    Folders without Spark come first, those with it last. At either end are the files that have the most tests that are
+    `kill` or `long`, then those with the most tests: `BothEnds` takes from there, and what comes last is short.
     """
     for item in items:
         if isinstance(item, pytest.Function) and needs.can_reach_setup(item):
             item.add_marker(pytest.mark.needs_setup)
     with_spark = {item.path.parent for item in items if "spark" in item.keywords}
-    kills = {item.path for item in items if "kill" in item.keywords}
+    slow = Counter(item.path for item in items if {"kill", "long"} & {*item.keywords})
     tests = Counter(item.path for item in items)
 
-    def place(item: pytest.Item) -> tuple[bool, Path, bool, int, Path]:
-        folder = item.path.parent
-        return folder in with_spark, folder, item.path not in kills, -tests[item.path], item.path
+    def place(path: Path) -> tuple[Path, int, int, Path]:
+        return path.parent, -slow[path], -tests[path], path
 
-    items.sort(key=place)
+    ahead = sorted((path for path in tests if path.parent not in with_spark), key=place)
+    behind = sorted((path for path in tests if path.parent in with_spark), key=place, reverse=True)
+    places = {path: number for number, path in enumerate((*ahead, *behind))}
+    items.sort(key=lambda item: places[item.path])
+
+
+class BothEnds(LoadFileScheduling):
+    """Files to workers: every second worker takes the last one, and so has Spark, while the others wait for servers.
+
+    One after the other, the tests without Spark would leave cores idle that those with it then lack.
+    """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if int(node.gateway.id.removeprefix("gw")) % 2:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> BothEnds | None:
+    return BothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,12 +6,14 @@ folder; leaving the context stops all of them, and what does not stop is killed.
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -35,9 +37,18 @@ TOLD_LINES = 12
 SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 
 
+class ProcessDied(AssertionError):
+    """A process has failed while a test waited for something of it."""
+
+    def __init__(self, what: str, died: Sequence["Process"]) -> None:
+        ends = "\n".join(f"{each.log.stem} has ended with {each.code}:\n{each.tail()}" for each in died)
+        super().__init__(f"waited for {what}, and a process has died meanwhile\n{ends}")
+
+
 def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 300, every: float | None = None) -> T:
     """The first truthy answer of `probe`; a TimeoutError that says what was waited for and the last answer.
 
+    A `ProcessDied` at once where a process of a test's stack has failed that nobody had asked to end, or seen ended.
     Without `every` the pauses grow with the wait and with what a probe takes: what is waited for needs the CPU.
     """
     began = time.monotonic()
@@ -46,6 +57,11 @@ def wait_for(what: str, probe: Callable[[], T | None], seconds: float = 300, eve
         answer = probe()
         if answer:
             return answer
+        died = [process for process in started if process.has_died()]
+        if died:
+            if answer := probe():  # its end, or the last that it did
+                return answer
+            raise ProcessDied(what, died)
         now = time.monotonic()
         if now - began > seconds:
             raise TimeoutError(f"waited {seconds:.0f} s for {what}; last answer: {answer!r}")
@@ -64,7 +80,14 @@ def http_client(url: str, token_file: Path | None = None) -> httpx.Client:
             request.headers["authorization"] = f"Bearer {token_file.read_text().strip()}"
         return request
 
-    return httpx.Client(base_url=url, timeout=300, limits=httpx.Limits(max_keepalive_connections=0), auth=authorize)
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.Client(base_url=url, timeout=300, limits=limits, auth=authorize, verify=_trust())
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Made once: it takes as long as a test's requests."""
+    return ssl.create_default_context()
 
 
 @dataclass(eq=False)
@@ -75,9 +98,12 @@ class Process:
     log: Path
     environment: dict[str, str] = field(default_factory=dict)
     running: subprocess.Popen[bytes] | None = None
+    #: a test has asked it to
+    is_to_end: bool = False
 
     def start(self) -> "Process":
         needs_setup("a process that may start Spark")
+        self.is_to_end = False
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
                 [*MENURA, *self.arguments],
@@ -94,6 +120,7 @@ class Process:
     def kill(self) -> None:
         """kill -9, as a crash would end it."""
         assert self.running is not None
+        self.is_to_end = True
         self.running.kill()
         self.running.wait()
 
@@ -110,6 +137,7 @@ class Process:
     def stop(self) -> int:
         """Ask it to end; its exit code. What is left of its process group afterwards is killed."""
         assert self.running is not None
+        self.is_to_end = True
         if self.running.poll() is None:
             self.running.terminate()
         try:
@@ -127,6 +155,16 @@ class Process:
 
     def is_running(self) -> bool:
         return self.running is not None and self.running.poll() is None
+
+    def has_died(self) -> bool:
+        """It has failed by itself, since anybody has looked last."""
+        seen = self.code is not None
+        return not self.is_running() and not seen and not self.is_to_end and bool(self.code)
+
+    @property
+    def code(self) -> int | None:
+        """With which it was seen to have ended."""
+        return self.running.returncode if self.running is not None else None
 
     def tail(self, lines: int = 30) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -8,6 +8,7 @@ from pkgutil import walk_packages
 import pytest
 from menura.errors import MenuraError
 
+from tests.exit_codes_page import PAGE, page
 from tests.servers import ROOT
 
 #: every code of a component's errors; a code that is here is never changed
@@ -30,3 +31,7 @@ def _below(error: type[MenuraError]) -> Iterator[type[MenuraError]]:
     for below in error.__subclasses__():
         yield below
         yield from _below(below)
+
+
+def test_page_of_exit_codes_when_errors_have_changed_then_it_was_written_anew() -> None:
+    assert PAGE.read_text() == page(), "run: python -m tests.exit_codes_page"

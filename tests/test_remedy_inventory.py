@@ -46,6 +46,15 @@ _RENAMED = (
 )
 _SERVER_ID = f"{AGENT}::test_server_id_when_the_server_has_it_then_the_setting_of_the_message_is_the_one_to_change"
 _JSON = f"{AGENT}::test_json_when_it_is_logged_in_parts_then_either_statement_of_the_message_mends_it"
+_WHY = "controlplane_api/test_why.py::test_command_when_somebody_has_to_run_something_then_what_it_names_goes_on"
+_DOCTOR = (
+    "agent/test_doctor_servers.py::"
+    "test_server_when_settings_tables_and_grants_are_wrong_then_each_is_found_and_its_fix_mends_it"
+)
+_PG_DOCTOR = (
+    "agent/postgresql/test_doctor.py::"
+    "test_server_when_settings_tables_and_grants_are_wrong_then_each_is_found_and_its_fix_mends_it"
+)
 _UNSAFE = (
     "agent/test_hostile_servers.py::"
     "test_mysql_login_when_the_account_has_another_plugin_then_the_statement_of_the_message_lets_it_in"
@@ -294,6 +303,15 @@ RUN_BY = {
     "agent/sources/mysql/schema/table_planner.py": (_CONTRADICTED, _UNKNOWN),
     "agent/sources/mysql/schema/table_planner.py TablePlanner._error": (_UNKNOWN,),
     "agent/sources/mysql/schema/table_planner.py TablePlanner._ignore_or_upgrade": (_COLLATION,),
+    "agent/doctor/host.py _enrol": (_EXPIRED,),
+    "agent/sources/mysql/doctor/checks.py": (_DOCTOR,),
+    "agent/sources/mysql/doctor/checks.py _grant": (_DOCTOR,),
+    "agent/sources/mysql/doctor/checks.py _revocation": (_DOCTOR,),
+    "agent/sources/mysql/doctor/checks.py _run": (_DOCTOR,),
+    "agent/sources/mysql/doctor/checks.py _tables": (_DOCTOR,),
+    "agent/sources/mysql/doctor/checks.py binlog_row_value_options": (_DOCTOR,),
+    "agent/sources/mysql/doctor/grants.py least_grants": (_DOCTOR,),
+    "agent/sources/postgresql/doctor/examination.py grants": (_PG_DOCTOR,),
     "agent/sources/mysql/server/checks.py": (_LOG,),
     "agent/sources/mysql/server/checks.py _check_partial_json": (_JSON,),
     "agent/sources/mysql/server/checks.py duplicate_id": (_SERVER_ID,),
@@ -318,6 +336,8 @@ RUN_BY = {
     "controlplane_api/api/stages.py agent_away": (_AWAY,),
     "controlplane_api/api/stages.py lake_silent": (_LAKES,),
     "controlplane_api/commands/dump.py _find": (_DUMP,),
+    "controlplane_api/commands/lag_causes.py _dump": (_WHY,),
+    "controlplane_api/commands/lag_causes.py _not_run": (_WHY,),
     "controlplane_api/commands/show.py _note": (_NOTED,),
     "controlplane_api/commands/up.py _first_step": (_UP,),
     "controlplane_api/dumps.py _anew": (_DUMP,),
@@ -379,6 +399,12 @@ RUN_BY = {
     "spark_sink/lake/schema_policy.py Following._ignoring": (
         f"{SINK}::test_table_that_ignores_changes_when_its_key_is_not_followed_then_the_remedy_brings_its_rows",
     ),
+    "spark_sink/lake/table_options.py check_options": (
+        f"{SINK}::test_table_whose_options_change_when_it_has_rows_then_either_remedy_brings_its_rows",
+    ),
+    "spark_sink/lake/table_options.py without_key": (
+        f"{SINK}::test_table_without_a_key_when_its_deleted_rows_shall_stay_then_the_remedy_brings_its_rows",
+    ),
     "spark_sink/lake/steps.py check_steps": (_RANGE,),
     "spark_sink/landed/event_columns.py _earlier_value": (_EARLIER,),
     "spark_sink/landed/landed_file.py open_landed": (_DAMAGED,),
@@ -393,6 +419,8 @@ NO_REMEDIES = {
     "agent/sources/mysql/ddl/statements.py": "words of SQL",
     "agent/sources/mysql/snapshot/log_retention.py _managed_statement": "a call that only servers of Amazon have",
     "agent/remote_document.py entry_of": "where a setting was found",
+    "agent/sources/mysql/doctor/examination.py gather": "where a setting was found",
+    "agent/sources/postgresql/doctor/examination.py gather": "where a setting was found",
     "agent/snapshot/throttle.py Throttle.__init__": "where a setting was found",
     "controlplane_api/commands/up.py _locked": "what was found",
     "proto/menura/naming.py": "the helpers themselves",

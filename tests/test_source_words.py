@@ -24,6 +24,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     # the control plane's own database
     "controlplane_api/commands/options.py": ("postgresql://",),
     "controlplane_api/database.py": ("postgresql", "PostgreSQL", "postgres", "pg_advisory_xact_lock", "WAL"),
+    "controlplane_api/doctor.py": ("PostgreSQL", "postgresql://", "pg_stat_activity"),
     "controlplane_api/documents.py": ("postgresql",),
     "controlplane_api/errors.py": ("PostgreSQL",),
     "controlplane_api/migrations/env.py": ("postgresql", "PostgreSQL"),
@@ -55,6 +56,19 @@ MEANT: dict[str, tuple[str, ...]] = {
         '"flavor": "mysql"',
         '"kind": "mysql"',
         "charset utf8mb4",
+    ),
+    # where a pipe's rows go
+    "spark_sink/plugins/mysql_tables.py": (
+        "MySQL",
+        "MariaDB",
+        '"mariadb" in',
+        "is_mariadb",
+        "utf8mb4_nopad_bin",
+        "utf8mb4_0900_bin",
+        "pymysql",
+        "menura[mysql]",
+        "utf8mb4",
+        "information_schema",
     ),
     "spark_sink/landed/default_values.py": ("in the words of MySQL and MariaDB", "As MySQL and MariaDB print"),
     # names of the protocol, each of which has its role

@@ -58,6 +58,7 @@ class ChangesPlugin:
         coordinator.reopen = self._reopen
         self._credit = credit
         self._state.credit_wait_us = lambda: self._credit.waited_us
+        self._state.credit_bytes = lambda: self._credit.left_bytes
         self._changes = changes
         self._changed = threading.Condition()
         self._writer: StreamWriter | None = None
@@ -143,6 +144,7 @@ class ChangesPlugin:
 
     def _run(self) -> None:
         while (task := self._next_task()) is not None:
+            self._state.counters.restarts += 1
             try:
                 self._state.check(Request.CHANGES)
                 self._changes.read(task)

@@ -6,6 +6,7 @@ the gateway's credit, and to the source's state how far the work is. Nothing is 
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -110,6 +111,7 @@ class TaskSink:
         counters.rows += self._decoder.rows - self._counted_rows
         counters.transactions += self._decoder.transactions - self._counted_transactions
         self._counted_rows, self._counted_transactions = self._decoder.rows, self._decoder.transactions
+        counters.decode_cpu_us = time.thread_time_ns() // 1000
         self._state.read_is(position, commit_us)
 
     def committed_cut(self) -> int:

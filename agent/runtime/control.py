@@ -157,6 +157,8 @@ class HeartbeatPlugin:
         self._writer: StreamWriter | None = None
         self._interval_seconds = DEFAULT_HEARTBEAT_SECONDS
         self._stopping = False
+        #: by the monotonic clock: its thread was here
+        self.moved_at_seconds = time.monotonic()
         #: the gateway has one of our heartbeats
         self.acknowledged = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -181,6 +183,11 @@ class HeartbeatPlugin:
         with self._changed:
             self._writer = None
 
+    @property
+    def is_connected(self) -> bool:
+        """Its stream to the gateway is open."""
+        return self._writer is not None
+
     def stop(self) -> None:
         with self._changed:
             self._stopping = True
@@ -189,12 +196,14 @@ class HeartbeatPlugin:
 
     def _run(self) -> None:
         while True:
+            self.moved_at_seconds = time.monotonic()
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._writer is not None)
+                self._changed.wait_for(lambda: self._stopping or self._writer is not None, MOST_HEARTBEAT_SECONDS)
                 if self._stopping:
                     return
                 writer = self._writer
-            assert writer is not None
+            if writer is None:
+                continue
             try:
                 writer.send(stream_pb2.StreamResponse(heartbeat=self._heartbeat()))
             except StreamClosed:

@@ -25,6 +25,11 @@ class Credit:
             running = time.monotonic_ns() - self._waiting_since_ns if self._waiting_since_ns else 0
             return (self._waited_ns + running) // 1000
 
+    @property
+    def left_bytes(self) -> int:
+        with self._changed:
+            return max(0, self._bytes)
+
     def reset(self) -> None:
         """A new stream begins without credit."""
         with self._changed:

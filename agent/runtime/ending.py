@@ -30,7 +30,7 @@ def end_within(seconds: float, end: Callable[[], None]) -> bool:
             "seconds": seconds,
             "data": "Nothing is lost: the log is read again from the last committed cut",
             "remedy": "Report this line as a bug",
-            "threads": _stacks(),
+            "threads": stacks(),
         }
         log.error(
             "stopping: some parts have not ended in time, and the process ends without them", extra={"fields": fields}
@@ -48,7 +48,8 @@ def leave(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-def _stacks() -> str:
+def stacks() -> str:
+    """Where each thread of this process is."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames().items()
     return "\n".join(f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}" for ident, frame in frames)

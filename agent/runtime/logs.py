@@ -1,9 +1,11 @@
-"""Log lines: `time level message key=value ...`. Fields come in `extra={"fields": {...}}`; never a row's value."""
+"""Log lines: `time level message key=value ...`, or JSON. Fields come in `extra={"fields": {...}}`; no row's value."""
 
 import logging
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+
+from menura.log_format import JSON, JsonFormatter, chosen
 
 
 class LineFormatter(logging.Formatter):
@@ -30,10 +32,10 @@ def _plain(value: object) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
-def start(level: str) -> None:
-    """Log to standard error from `level` on."""
+def start(level: str, form: str | None = None) -> None:
+    """Log to standard error from `level` on, in a form of `menura.log_format`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(JsonFormatter() if chosen(form) == JSON else LineFormatter())
     root = logging.getLogger("menura")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from menura.bounds import clean_int64
 from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.v1 import config_pb2
@@ -37,6 +38,10 @@ class Counters:
     transactions: int = 0
     read_bytes: int = 0
     sent_bytes: int = 0
+    #: of the thread that reads and decodes
+    decode_cpu_us: int = 0
+    #: of reading the log, its first beginning left out
+    restarts: int = -1
 
 
 class SourceStates:
@@ -102,6 +107,11 @@ class SourceState:
         self.counters = Counters()
         #: waits for credit so far, the running one included, in microseconds
         self.credit_wait_us: Callable[[], int] = lambda: 0
+        #: what may be sent before it waits
+        self.credit_bytes: Callable[[], int | None] = lambda: None
+        #: how long the server keeps its log, and how much of it may come; None: not known, or without a limit
+        self.log_retention_seconds: int | None = None
+        self.log_room_bytes: int | None = None
         #: called after each change of what `effective` says, from any thread
         self.on_change: Callable[[str], None] = lambda source: None
 
@@ -265,8 +275,10 @@ class SourceState:
             self._note_caught_up()
 
     def end_is(self, position: Position | None) -> None:
-        """The end of the server's log, just asked for; None: not known."""
+        """The end of the server's log, just asked for; None: not known, nor how long the server keeps its log."""
         with self._lock:
+            if position is None:
+                self.log_retention_seconds = self.log_room_bytes = None
             self._end = position
             self._end_seen_us = time.time_ns() // 1000
             self._note_caught_up()
@@ -291,6 +303,11 @@ class SourceState:
                 read_bytes=self.counters.read_bytes,
                 sent_bytes=self.counters.sent_bytes,
                 credit_wait_us=self.credit_wait_us(),
+                decode_cpu_us=self.counters.decode_cpu_us,
+                restarts=max(0, self.counters.restarts),
+                credit_bytes=self.credit_bytes(),
+                log_retention_seconds=_told(self.log_retention_seconds),
+                log_room_bytes=_told(self.log_room_bytes),
             )
             lag_us = self._lag_us()
             error = self._reading_error()
@@ -313,3 +330,8 @@ class SourceState:
             return 0
         known = [at_us for at_us in (self._caught_up_us, self._read_commit_us) if at_us]
         return max(1, time.time_ns() // 1000 - max(known)) if known else None
+
+
+def _told(said: int | None) -> int | None:
+    """What a server says, which may be below 0 where it is over its limit, in the bounds of the contract."""
+    return None if said is None else clean_int64(said)

@@ -4,7 +4,8 @@ Comes in: batches of a chunk, as a source's `TableReader` gives them, behind the
 leaf how many rows it has, and the sums of their hashes. Nothing is durable: a chunk that no cut names is read again.
 
 Where the lake finds a leaf's rows by the order of its own numbers, a leaf is a range (`ChunkDigest`): the key is of
-integers alone, and comes in rising order, which is checked row by row. Any other table is read in one snapshot, and a
+integers alone, and comes in rising order, which is checked row by row. Leaves end with int64; of unsigned keys above
+these the chunk's end is the leaf's. Any other table is read in one snapshot, and a
 leaf is a bucket of its keys' hashes, or of its rows' where it has no key (`BucketDigest`): that needs no order.
 
 What differed is read again (`FocusDigest`): rows that the order's focus names, by smaller buckets, or one by one where
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from menura.bounds import MAX_KEY_COLUMNS
 from menura.change_batch import landed_column
 from menura.key_texts import key_text
+from menura.landed_digest import GREATEST_NUMBER
 from menura.row_hash import HashedRows
 from menura.v1 import snapshot_pb2
 
@@ -24,7 +26,6 @@ from agent.columnar.arrow import ArrowColumns
 from agent.columnar.encode import SnapshotRows
 
 LEAF_ROWS = 16_384
-GREATEST_NUMBER = (1 << 63) - 1
 #: leads the key of a plan by which a verification reads the table in one snapshot
 IN_ONE_SNAPSHOT = "*"
 #: buckets have rows of about this number, and are at most 2 to the power of these bits
@@ -75,20 +76,25 @@ class ChunkDigest:
             first, last = (hashed.numbers(places, row) for row in (0, hashed.length - 1))
         except ValueError as wrong:
             raise KeyUnordered(str(wrong)) from wrong
-        if max(*first, *last) > GREATEST_NUMBER:
-            raise KeyUnordered("a key above 9223372036854775807")
         if not hashed.ascends(places) or (self._before is not None and first <= self._before):
             raise KeyUnordered("its index does not rise with the numbers of its columns")
         self._before = last
         begin = 0
         while begin < hashed.length:
-            if not self._leaves or self._leaves[-1].rows >= self._leaf_rows:
-                self._leaves.append(snapshot_pb2.Leaf())
-            leaf = self._leaves[-1]
-            end = min(hashed.length, begin + self._leaf_rows - leaf.rows)
+            leaf = self._leaf()
+            end = min(hashed.length, begin + self._leaf_rows - leaf.rows % self._leaf_rows)
             _count_in(leaf, hashed.sums(begin, end))
-            leaf.upper[:] = hashed.numbers(places, end - 1)
+            upper = hashed.numbers(places, end - 1)
+            leaf.upper[:] = upper if max(upper) <= GREATEST_NUMBER else ()
             begin = end
+
+    def _leaf(self) -> snapshot_pb2.Leaf:
+        """That the next row is of. One that would end with a number that its message can't hold goes on."""
+        last = self._leaves[-1] if self._leaves else None
+        if last is not None and (last.rows < self._leaf_rows or not last.upper):
+            return last
+        self._leaves.append(snapshot_pb2.Leaf())
+        return self._leaves[-1]
 
     def message(self) -> snapshot_pb2.Digest:
         """Once all of the chunk's rows are there; a chunk without rows is one leaf."""

@@ -63,6 +63,18 @@ def sync_goes_on(source: str, table: Table) -> DumpSnapshotImpossible:
     )
 
 
+def ranges_unverifiable(source: str, table: Table, found: str) -> VerificationImpossible:
+    return VerificationImpossible(
+        "verifying ranges of a table",
+        found,
+        data="Nothing is known of whether the lake is equal to it there; its changes go on",
+        remedy=f"Verify the whole table: menura verify run {source} {command_table(*table)}",
+        source=source,
+        database=table[0],
+        table=table[1],
+    )
+
+
 def unverifiable(source: str, table: Table, found: str) -> VerificationImpossible:
     return VerificationImpossible(
         "verifying a table",

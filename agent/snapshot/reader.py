@@ -4,7 +4,7 @@ A source opens a `TableReader` for each worker, over a connection of its own. Wh
 `AgentError`, or one of the words below.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -75,8 +75,9 @@ class TableReader(Protocol[P]):
     def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
         """Of the table that was planned last: whether all columns of this key are integers, in rising order."""
 
-    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
-        """Of the table that was planned last, whose key is numbered: a bound of `read_chunk` at these numbers."""
+    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
+        """Bounds of `read_chunk` at these numbers, '' for none: after `plan`, or inside of `chunk`. Raises what
+        `read_chunk` does, also where the key is not numbered any more."""
 
     def above(self, table: Table) -> frozenset[Table]:
         """The tables whose rows have to be there before what the table's foreign keys do can be told."""

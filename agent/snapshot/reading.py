@@ -30,10 +30,10 @@ from agent.snapshot.digest import (
     is_in_one_snapshot,
     key_in_one_snapshot,
 )
-from agent.snapshot.failures import unrepairable, unverifiable
+from agent.snapshot.failures import ranges_unverifiable, unrepairable, unverifiable
 from agent.snapshot.progress import ONLY_RANGE, Losses, SentChunk, SnapshotProgress
 from agent.snapshot.reader import Rows, TableReader
-from agent.snapshot.repair import Unrepairable, restrict
+from agent.snapshot.repair import RangesUnreadable, bounds_of, check_ranges, restrict
 from agent.snapshot.scheduler import SnapshotScheduler
 from agent.snapshot.tasks import SnapshotTask, TaskKind
 from agent.snapshot.throttles import Throttles
@@ -44,8 +44,9 @@ from agent.veto.policy import Request
 MOST_RESTARTS = 2
 #: its clock and ours, and a wait for the answer
 CLOCK_SECONDS = 3.0
-#: of a range that is read again: one chunk had no more
+#: of a range that is read again: all of them
 MOST_FOCUS_ROWS = 1 << 40
+NO_INTEGERS = "it has no key of integers that the server orders by number"
 
 #: a digest, bytes as the server sent them, what is shown at least and at most, and the watermark's number
 _Digested = tuple[snapshot_pb2.Digest, int, Position, Position, int]
@@ -106,7 +107,8 @@ class SnapshotReading:
         self._check_allowed(progress.table)
         # a chunk that meets the same damage names its rows
         looks_at_rows = not progress.losses.restarts
-        plan = self.tables.plan(progress.order, looks_at_rows=looks_at_rows, is_repeated=progress.is_repeated)
+        is_repeated = progress.is_repeated and progress.is_copy
+        plan = self.tables.plan(progress.order, looks_at_rows=looks_at_rows, is_repeated=is_repeated)
         if progress.order.verifies:
             self._plan_verification(progress, plan)
         elif progress.repairs:
@@ -115,20 +117,30 @@ class SnapshotReading:
         self._scheduler.planned(task, by_key=bool(plan.key), above=self.tables.above(progress.table))
 
     def _plan_verification(self, progress: SnapshotProgress, plan: snapshot_pb2.DumpPlan) -> None:
-        """By ranges where the lake orders rows as the source does; else in one snapshot. A focus has one range."""
-        if not plan.key or not self.tables.is_numbered(progress.table, tuple(plan.key)):
+        """By ranges where the lake orders rows as the source does; else in one snapshot. A focus has one range, and is
+        read as it was found: by ranges, or by buckets."""
+        table, order = progress.table, progress.order
+        is_numbered = bool(plan.key) and self.tables.is_numbered(table, tuple(plan.key))
+        if order.focus.ranges:
+            if not is_numbered:
+                raise ranges_unverifiable(self._config.name, table, NO_INTEGERS)
+            try:
+                check_ranges(order.focus, plan.key)
+            except RangesUnreadable as why:
+                raise ranges_unverifiable(self._config.name, table, str(why)) from why
+        elif not is_numbered or order.HasField("focus"):
             plan.key[:] = key_in_one_snapshot(plan.key)
-        if is_in_one_snapshot(plan.key) or progress.order.HasField("focus"):
+        if is_in_one_snapshot(plan.key) or order.HasField("focus"):
             del plan.ranges[:]
             plan.ranges.add()
 
     def _plan_repair(self, progress: SnapshotProgress, plan: snapshot_pb2.DumpPlan) -> None:
         table, key = progress.table, tuple(plan.key)
         if not key or not self.tables.is_numbered(table, key):
-            raise unrepairable(self._config.name, table, "it has no key of integers that the server orders by number")
+            raise unrepairable(self._config.name, table, NO_INTEGERS)
         try:
-            restrict(plan, progress.order.focus, lambda numbers: self.tables.bound(table, numbers))
-        except Unrepairable as why:
+            restrict(plan, progress.order.focus, lambda numbers: self.tables.bounds(table, key, numbers))
+        except RangesUnreadable as why:
             raise unrepairable(self._config.name, table, str(why)) from why
 
     def _chunk(self, task: SnapshotTask) -> None:
@@ -205,8 +217,9 @@ class SnapshotReading:
         digest = FocusDigest(key, order.focus)
         with self.tables.chunk(table) as low:
             gsn = self._watermark(task, low)
-            for part in order.focus.ranges:
-                rows = self.tables.read_chunk(table, key, part.lower, part.upper, MOST_FOCUS_ROWS, self._received(task))
+            bounds = bounds_of(order.focus, lambda numbers: self.tables.bounds(table, key, numbers))
+            for part, (lower, upper) in zip(order.focus.ranges, bounds, strict=True):
+                rows = self.tables.read_chunk(table, key, lower, upper, MOST_FOCUS_ROWS, self._received(task))
                 for batch in self._metered(task, rows):
                     digest.add(batch, part)
                 source_bytes += rows.source_bytes

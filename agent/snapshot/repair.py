@@ -9,29 +9,39 @@ order. Whatever integers the key has now, a range of them that is read whole, an
 equals the source's; so a key that has changed since makes a repair useless at worst.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from menura.change_batch import landed_column
 from menura.v1 import changes_pb2, snapshot_pb2
 
-#: bound of a key's numbers, in its order
-WriteBound = Callable[[tuple[int, ...]], str]
+#: bounds at a key's numbers, in its order; '' for none
+WriteBounds = Callable[[Sequence[tuple[int, ...]]], list[str]]
 
 
-class Unrepairable(Exception):
+class RangesUnreadable(Exception):
     """Why ranges of the table can't be read by themselves."""
 
 
-def restrict(plan: snapshot_pb2.DumpPlan, focus: snapshot_pb2.Focus, bound: WriteBound) -> None:
-    """The plan of these ranges; its key is of integers. Raises `Unrepairable`."""
+def check_ranges(focus: snapshot_pb2.Focus, key: Sequence[str]) -> None:
+    """That they are of a key like this, which is of integers. Raises `RangesUnreadable`."""
     lengths = {len(numbers) for each in focus.ranges for numbers in (each.above, each.up_to) if numbers}
     if not focus.ranges:
-        raise Unrepairable("its order has no ranges")
-    if not lengths <= {len(plan.key)}:
-        raise Unrepairable(f"its key has {len(plan.key)} columns now, and the ranges are of another one")
+        raise RangesUnreadable("its order has no ranges")
+    if not lengths <= {len(key)}:
+        raise RangesUnreadable(f"its key has {len(key)} columns now, and the ranges are of another one")
+
+
+def bounds_of(focus: snapshot_pb2.Focus, write: WriteBounds) -> list[tuple[str, str]]:
+    """Of each range, lower and upper."""
+    written = iter(write([tuple(numbers) for each in focus.ranges for numbers in (each.above, each.up_to)]))
+    return list(zip(written, written, strict=True))
+
+
+def restrict(plan: snapshot_pb2.DumpPlan, focus: snapshot_pb2.Focus, write: WriteBounds) -> None:
+    """The plan of these ranges; its key is of integers. Raises `RangesUnreadable`."""
+    check_ranges(focus, plan.key)
     del plan.ranges[:]
-    for number, each in enumerate(focus.ranges):
-        lower, upper = (bound(tuple(numbers)) if numbers else "" for numbers in (each.above, each.up_to))
+    for number, (lower, upper) in enumerate(bounds_of(focus, write)):
         plan.ranges.add(number=number, lower=lower, upper=upper)
     for whole in ("estimated_rows", "estimated_bytes", "needed_seconds", "least_key", "greatest_key"):
         plan.ClearField(whole)

@@ -67,7 +67,7 @@ def find_task(
             continue
         if now < progress.begins_at:
             progress.holds(
-                "it is not its turn: re-reads of a table that follow each other wait longer and longer, this one for"
+                "it is not its turn: dumps of a table that follow each other wait longer and longer, this one for"
                 f" {progress.order.begins_in_seconds} s"
             )
             continue

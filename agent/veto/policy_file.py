@@ -57,7 +57,7 @@ def read_policy(path: Path | None) -> Policy:
         where = f"line {mark.line + 1}: " if mark else ""
         raise _unusable(file, f"{where}this is not YAML", "Correct that line") from broken
     except RecursionError as deep:
-        raise _unusable(file, "its lists are nested too deeply", "Write it as the README shows") from deep
+        raise _unusable(file, "its lists are nested too deeply", "Write it as docs/policy.md shows") from deep
     if root is None:
         raise _unusable(file, "it is empty", "Write default: closed, or default: open, into it")
     return _policy(Entry(file, "", root, refusal=PolicyUnusable))

@@ -1,20 +1,25 @@
 """The API as an ASGI application: REST under /api/v1, the dashboard at /, all behind the guard and the gate."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import cache
 from urllib.parse import urlsplit
 
 from fastapi import Depends, FastAPI
 from menura.addresses import is_loopback
+from menura.instants import now_us
+from prometheus_client.registry import Collector
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from controlplane_api.api import openapi, problems
+from controlplane_api.api import dashboard, openapi, problems
 from controlplane_api.api.authentication import Authentication
 from controlplane_api.api.event_stream import EventStreams
 from controlplane_api.api.gate import Gate, Rule, routes_of, rules_of
 from controlplane_api.api.guard import Guard, only_json
+from controlplane_api.api.histories import Histories
+from controlplane_api.api.history_keeping import Keeping
 from controlplane_api.api.roles import NEEDS
 from controlplane_api.api.routers import (
     api_tokens,
@@ -23,6 +28,7 @@ from controlplane_api.api.routers import (
     events,
     fleet,
     identities,
+    joined_views,
     lakes,
     login,
     offsets,
@@ -37,24 +43,12 @@ from controlplane_api.errors import ListenRefused
 from controlplane_api.identity.callers import Need
 from controlplane_api.identity.oidc import Provider
 
-#: path, file in `dashboard`, media type
-DASHBOARD = (
-    ("/", "index.html", "text/html"),
-    ("/dashboard.css", "dashboard.css", "text/css"),
-    ("/dashboard.js", "dashboard.js", "text/javascript"),
-    ("/shared.js", "shared.js", "text/javascript"),
-    ("/proof", "proof.html", "text/html"),
-    ("/proof.js", "proof.js", "text/javascript"),
-    ("/mark.svg", "mark.svg", "image/svg+xml"),
-    ("/login", "login.html", "text/html"),
-    ("/login.js", "login.js", "text/javascript"),
-)
 OPENAPI = "/api/v1/openapi.json"
 ROUTERS = tuple(
     module.router
     for module in (
         fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications,
-        verification_schedules, lakes, login, service,
+        verification_schedules, joined_views, lakes, login, service,
     )
 )  # fmt: skip
 
@@ -70,6 +64,8 @@ class Access:
     #: other machines reach it, by HTTPS
     beyond_loopback: bool = False
     provider: Provider | None = None
+    #: what the process knows of its host, for /metrics
+    host_figures: Sequence[Collector] = ()
 
     @property
     def secure(self) -> bool:
@@ -78,6 +74,22 @@ class Access:
 
 def create_app(database: Database, access: Access) -> ASGIApp:
     """The application over an open database, which the caller closes."""
+    authentication = Authentication(database, anonymous=access.anonymous, secure=access.secure)
+    app, rules = _routes(authentication.cookie)
+    state = {
+        "login": login.Login(authentication, access.provider, f"{access.public_url}{login.CALLBACK}"),
+        "streams": EventStreams(),
+        "host_figures": access.host_figures,
+        "histories": (histories := Histories(now_us())),
+    }
+    public_host = None if access.beyond_loopback else urlsplit(access.public_url).netloc
+    # The guard is outside of everything, so that an answer to a defect has its headers too.
+    return Keeping(Guard(Gate(app, authentication, rules, state), public_host), database, histories)
+
+
+@cache
+def _routes(cookie: str) -> tuple[FastAPI, list[Rule]]:
+    """What is the same over each database, made once: it takes half a second. The document names the cookie."""
     # FastAPI's own documentation pages load scripts from elsewhere.
     app = FastAPI(
         title="Menura",
@@ -90,22 +102,17 @@ def create_app(database: Database, access: Access) -> ASGIApp:
         responses=openapi.EVERYWHERE,
         generate_unique_id_function=openapi.operation_name,
     )
-    authentication = Authentication(database, anonymous=access.anonymous, secure=access.secure)
-    app.state.login = login.Login(authentication, access.provider, f"{access.public_url}{login.CALLBACK}")
-    app.state.streams = EventStreams()
     problems.install(app)
-    gate_rules = rules_of(ROUTERS)
+    rules = rules_of(ROUTERS)
     needs = [(route, NEEDS[route.endpoint]) for route in routes_of(ROUTERS)]
-    openapi.describe(app, needs, authentication.cookie)
+    openapi.describe(app, needs, cookie)
     for router in ROUTERS:
         app.include_router(router)
-    for path, name, media_type in DASHBOARD:
-        _serve(app, path, (files("controlplane_api.api") / "dashboard" / name).read_bytes(), media_type)
-        gate_rules.append(_rule(path, Need.NOBODY))
-    gate_rules.append(_rule(OPENAPI, Need.ANYBODY_KNOWN))
-    public_host = None if access.beyond_loopback else urlsplit(access.public_url).netloc
-    # The guard is outside of everything, so that an answer to a defect has its headers too.
-    return Guard(Gate(app, authentication, gate_rules), public_host)
+    for path, content, media_type in dashboard.served_files():
+        _serve(app, path, content, media_type)
+        rules.append(_rule(path, Need.NOBODY))
+    rules.append(_rule(OPENAPI, Need.ANYBODY_KNOWN))
+    return app, rules
 
 
 def _rule(path: str, need: Need) -> Rule:

@@ -29,6 +29,9 @@ from controlplane_api.api.views import (
     DumpView,
     Fleet,
     FleetPlan,
+    JoinedViewDetail,
+    JoinedViews,
+    JoinedViewView,
     LakeForgotten,
     Lakes,
     Ledger,
@@ -46,24 +49,35 @@ from controlplane_api.api.views import (
     RepairView,
     Rules,
     SourceAssigned,
+    SourceView,
     TableDetail,
     TableEvents,
     Tables,
     TableView,
+    Tenants,
     TokenCreated,
     Tokens,
     TokenView,
     VerificationScheduleView,
     View,
+    ViewDropped,
+    ViewPlan,
 )
-from controlplane_api.errors import ApiFailed, ApiUnreachable
+from controlplane_api.errors import ApiFailed, ApiUnreachable, TableUnknown
 
 PAGE_ROWS = 1_000
 
 #: tables by name, by globs of their names, those whose desired state is lost, or None for all
 Which = Sequence[TableName] | Mapping[str, object] | Literal["lost"] | None
 V = TypeVar("V", bound=View)
-P = TypeVar("P", Tables, Definitions, Ledger, Proofs, OperationDetail, Dumps)
+P = TypeVar("P", Tables, Definitions, Ledger, Proofs, OperationDetail, Dumps, JoinedViews)
+
+
+def _trust(api: str, ca: Path | None) -> ssl.SSLContext | bool:
+    """By HTTP nothing is verified: reading all that the system trusts would take most of a short command's time."""
+    if ca is not None:
+        return ssl.create_default_context(cafile=ca)
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if api.lower().startswith("http:") else True
 
 
 class ApiClient:
@@ -75,7 +89,7 @@ class ApiClient:
         self._base = f"/api/v1/tenants/{quote(tenant, safe='')}"
         try:
             headers = {"authorization": f"Bearer {token}"} if token else {}
-            verify = True if ca is None else ssl.create_default_context(cafile=ca)
+            verify = _trust(api, ca)
             self._http = httpx.Client(base_url=api, timeout=30, headers=headers, verify=verify, trust_env=False)
         except (httpx.InvalidURL, ValueError) as broken:
             raise ApiUnreachable(
@@ -91,6 +105,13 @@ class ApiClient:
     def fleet(self) -> Fleet:
         return self._ask(Fleet, "GET", "/fleet")
 
+    def tenants(self) -> Tenants:
+        """That the caller may see."""
+        return self._ask(Tenants, "GET", "/api/v1/fleet", query={"limit": PAGE_ROWS}, of_tenant=False)
+
+    def source(self, source: str) -> SourceView:
+        return self._ask(SourceView, "GET", f"/sources/{quote(source, safe='')}")
+
     def tables(self, source: str, *, text: str = "", state: str = "", synced: bool = False) -> list[TableView]:
         """All that match, over as many pages as it takes."""
         query = {"text": text, "synced": synced} | ({"state": state} if state else {})
@@ -102,6 +123,16 @@ class ApiClient:
 
     def table(self, source: str, database: str, table: str) -> TableDetail:
         return self._ask(TableDetail, "GET", _of_table(source, database, table))
+
+    def find_table(self, source: str, database: str, table: str) -> TableDetail | None:
+        """None: the source has none of this name now, and no sync of one."""
+        try:
+            found = self.table(source, database, table)
+        except ApiFailed as failed:
+            if failed.answered != TableUnknown.code:
+                raise
+            return None
+        return None if found.gone and found.desired is None else found
 
     def offset(self, source: str, database: str, table: str) -> tuple[OffsetView, str]:
         """And the ETag, on which it can be altered."""
@@ -175,10 +206,39 @@ class ApiClient:
         path = f"/sources/{quote(source, safe='')}/configuration/remove"
         return self._ask(ConfigurationChanged, "POST", path, body={"stop_tables": stop_tables})
 
-    def plan_fleet(self, agents: Mapping[str, object], *, prune: bool, apply: bool) -> FleetPlan:
+    def plan_fleet(
+        self, agents: Mapping[str, object], views: Mapping[str, object] | None, *, prune: bool, apply: bool
+    ) -> FleetPlan:
         """Done where `apply` says so."""
         path = f"/fleet/{'apply' if apply else 'plan'}"
-        return self._ask(FleetPlan, "POST", path, body={"agents": agents, "prune": prune})
+        return self._ask(FleetPlan, "POST", path, body={"agents": agents, "views": views, "prune": prune})
+
+    def views(self) -> list[JoinedViewView]:
+        """All of the tenant, over as many pages as it takes."""
+        return [view for page in self._pages(JoinedViews, "/views") for view in page.views]
+
+    def view(self, name: str) -> tuple[JoinedViewDetail, str]:
+        """And the ETag, on which it can be changed."""
+        tags: list[str] = []
+        return self._ask(JoinedViewDetail, "GET", _view_path(name), tags=tags), tags[0]
+
+    def create_view(self, name: str, sql: str, *, dry_run: bool) -> JoinedViewDetail:
+        query, body = {"dry_run": dry_run}, {"name": name, "sql": sql}
+        return self._ask(JoinedViewDetail, "POST", "/views", query=query, body=body)
+
+    def change_view(self, name: str, sql: str, *, tag: str, dry_run: bool) -> JoinedViewDetail:
+        query, body = {"dry_run": dry_run}, {"sql": sql}
+        return self._ask(JoinedViewDetail, "PUT", _view_path(name), query=query, body=body, tag=tag)
+
+    def drop_view(self, name: str, *, dry_run: bool) -> ViewDropped:
+        return self._ask(ViewDropped, "DELETE", _view_path(name), query={"dry_run": dry_run}, body={})
+
+    def view_plan(self, name: str) -> ViewPlan:
+        return self._ask(ViewPlan, "GET", f"{_view_path(name)}/plan")
+
+    def plan_view(self, sql: str) -> ViewPlan:
+        """Of a view that is not there yet."""
+        return self._ask(ViewPlan, "POST", "/view-plans", body={"sql": sql})
 
     def audit(self, limit: int, *, fleet: bool = False) -> Audit:
         path = "/api/v1/audit" if fleet else "/audit"
@@ -371,6 +431,10 @@ def _dump_path(source: str, dump: str) -> str:
     return f"/sources/{quote(source, safe='')}/dumps/{quote(dump, safe='')}"
 
 
+def _view_path(name: str) -> str:
+    return f"/views/{quote(name, safe='')}"
+
+
 def _schedule_path(source: str) -> str:
     return f"/sources/{quote(source, safe='')}/verification-schedule"
 
@@ -393,10 +457,12 @@ def _failed(api: str, answer: httpx.Response) -> ApiFailed:
             f"it answered {answer.status_code} and no problem document",
             remedy="Check that --api names Menura's API.",
         )
-    return ApiFailed(
+    failed = ApiFailed(
         texts["doing"] or f"asking the API at {api}",
         f"{texts['code']}: {texts['found']}",
         data=texts["data"],
         remedy=texts["remedy"],
         source=texts["source"],
     )
+    failed.answered = texts["code"]
+    return failed

@@ -1,13 +1,15 @@
 """A source's configuration as the API shows it: what is desired beside what runs, and one state with its reason."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, and_, func, not_, select
 
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.stages import SourceSeen, agent_away, problem_of
-from controlplane_api.api.views import ConfigurationView, ProblemView, RefusedTableView
+from controlplane_api.api.views import AgentConfigurationView, ConfigurationView, ProblemView, RefusedTableView
+from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import Document
 from controlplane_api.errors import ConfigurationPending
 from controlplane_api.models import Agent, AnyRow, Source, SourceConfiguration, Tenant, WantedTable
@@ -17,6 +19,8 @@ from gateway.registry import Problem
 
 APPLIED = "CONFIGURATION_APPLIED"
 MOST_REFUSED = 100
+#: configurations of an agent that are shown with it
+MOST_OF_AGENT = 20
 #: what says whether a configuration is met, for a SELECT of sources
 CONFIGURATION = (
     SourceConfiguration.sha256,
@@ -64,6 +68,46 @@ def configuration(connection: Connection, tenant: str, source: str, now: int) ->
         refused_tables=_refused(connection, row.source_id),
         **{name: getattr(row, name) for name in names},
     )
+
+
+def of_agents(
+    connection: Connection, agent_ids: Sequence[int], now: int
+) -> dict[int, tuple[list[AgentConfigurationView], int]]:
+    """By agent, the first of its sources' configurations, those before that are not met, and how many it has."""
+    found: dict[int, tuple[list[AgentConfigurationView], int]] = {}
+    for begin in range(0, len(agent_ids), LOOKUP_ROWS):
+        found |= _of_some_agents(connection, agent_ids[begin : begin + LOOKUP_ROWS], now)
+    return found
+
+
+def _of_some_agents(
+    connection: Connection, agent_ids: Sequence[int], now: int
+) -> dict[int, tuple[list[AgentConfigurationView], int]]:
+    is_refused = SourceConfiguration.problem["code"].as_string().is_not(None)
+    met = and_(SourceConfiguration.effective_sha256 == SourceConfiguration.sha256, not_(is_refused))
+    place = func.row_number().over(partition_by=Source.agent_id, order_by=(met, Source.name)).label("place")
+    ranked = (
+        select(
+            *CONFIGURATION, SourceConfiguration.generation, SourceConfiguration.effective_generation,
+            SourceConfiguration.told_at_us, Source.name, Source.agent_id, Agent.name.label("agent"), Agent.connected,
+            Agent.seen_at_us, place, func.count().over(partition_by=Source.agent_id).label("number"),
+        )
+        .join_from(SourceConfiguration, Source, Source.id == SourceConfiguration.source_id)
+        .join(Agent, Agent.id == Source.agent_id)
+        .where(Source.agent_id.in_(agent_ids))
+        .subquery()
+    )  # fmt: skip
+    rows = connection.execute(
+        select(ranked).where(ranked.c.place <= MOST_OF_AGENT).order_by(ranked.c.agent_id, ranked.c.place)
+    )
+    found: dict[int, tuple[list[AgentConfigurationView], int]] = {}
+    for row in rows:
+        views, _ = found.setdefault(row.agent_id, ([], row.number))
+        state, reason, message = _condition(row, row.name, is_present(bool(row.connected), row.seen_at_us or 0, now))
+        names = ("generation", "effective_generation", "changed_at_us", "told_at_us")
+        said = {name: getattr(row, name) for name in names}
+        views.append(AgentConfigurationView(source=row.name, state=state, reason=reason, message=message, **said))
+    return found
 
 
 def _refused(connection: Connection, source_id: int) -> list[RefusedTableView]:

@@ -72,8 +72,12 @@ def action_of(endpoint: Callable[..., Any]) -> str:
 class Gate:
     """ASGI middleware around all routes; paths come undecoded (see `guard`)."""
 
-    def __init__(self, app: ASGIApp, authentication: Authentication, rules: Iterable[Rule]) -> None:
+    def __init__(
+        self, app: ASGIApp, authentication: Authentication, rules: Iterable[Rule], state: Mapping[str, object]
+    ) -> None:
+        """`state`: what each route gets beside the caller, as `request.state`."""
         self._app = app
+        self._state = state
         self._authentication = authentication
         self._rules = list(rules)
         #: apart, so that nobody hides a command behind what he reads
@@ -96,7 +100,7 @@ class Gate:
         except ControlPlaneError as refused:
             await _refusal(refused)(scope, receive, send)
             return
-        await self._app({**scope, "state": {**scope.get("state", {}), **state}}, receive, send)
+        await self._app({**scope, "state": {**scope.get("state", {}), **self._state, **state}}, receive, send)
 
     async def _admit(self, rule: Rule, named: Mapping[str, str], scope: Scope) -> dict[str, object]:
         """What the route gets. Raises whatever refuses it."""

@@ -7,7 +7,7 @@ the end; a cut that the database does not know says that it is behind, so nothin
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from menura.naming import TableName
@@ -77,7 +77,7 @@ def of_sources(connection: Connection, tenant: str, landed: Sequence[Landed], no
         .group_by(LakeStop.lake_id, LakeStop.source)
     )
     stopped = {(row.lake_id, row.source): row.tables for row in connection.execute(stops)}
-    applied = {row.url: row.applied_entry for row in connection.execute(select(Landing.url, Landing.applied_entry))}
+    applied = _applied(connection)
     found: dict[str, list[LakeView]] = {}
     for each in landed:
         found[each.source] = [
@@ -86,6 +86,31 @@ def of_sources(connection: Connection, tenant: str, landed: Sequence[Landed], no
             if (at := known.get((lake.id, each.source))) is not None or _is_in_its_log(lake, each)
         ]
     return found
+
+
+def of_fleet(
+    connection: Connection, landed: Sequence[tuple[str, Landed]], now: int
+) -> Iterator[tuple[str, Landed, list[LakeView]]]:
+    """The lakes of each of these sources, of all tenants; which tables they have stopped is not counted."""
+    lakes = connection.execute(select(Lake).order_by(Lake.name)).all()
+    rows = connection.execute(select(LakeSource)) if lakes else ()
+    known: Mapping[tuple[int, str, str], AnyRow] = {(row.lake_id, row.tenant, row.source): row for row in rows}
+    applied = _applied(connection)
+    for tenant, each in landed:
+        yield (
+            tenant,
+            each,
+            [
+                _lake_view(lake, each, at, 0, applied.get(lake.landing, 0), now)
+                for lake in lakes
+                if (at := known.get((lake.id, tenant, each.source))) is not None or _is_in_its_log(lake, each)
+            ],
+        )
+
+
+def _applied(connection: Connection) -> dict[str, int]:
+    """By landing, the last entry that the database knows."""
+    return {row.url: row.applied_entry for row in connection.execute(select(Landing.url, Landing.applied_entry))}
 
 
 def of_tables(

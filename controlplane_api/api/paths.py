@@ -1,4 +1,4 @@
-"""What a path names: tenant, source, table, dump or lake. Who may see it `api.gate` has decided.
+"""What a path names: tenant, source, table, view, dump or lake. Who may see it `api.gate` has decided.
 
 Paths arrive undecoded (see `guard`), so every segment is decoded here, once.
 """
@@ -10,8 +10,9 @@ from urllib.parse import unquote
 from fastapi import Depends, Path, Request
 from menura.bounds import MAX_NAME_CHARS
 from menura.naming import is_identity
+from menura.views.definition import is_view_name
 
-from controlplane_api.api.requests import IDENTITY_PATTERN, NAME_PATTERN
+from controlplane_api.api.requests import IDENTITY_PATTERN, NAME_PATTERN, VIEW_NAME_PATTERN
 from controlplane_api.database import Database
 from controlplane_api.errors import RequestInvalid
 from controlplane_api.identity.callers import Caller
@@ -21,6 +22,7 @@ IDENTITY_SEGMENT = Path(json_schema_extra={"pattern": IDENTITY_PATTERN, "minLeng
 NAME_SEGMENT = Path(json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": MAX_NAME_CHARS})
 Identity = Annotated[str, IDENTITY_SEGMENT]
 Name = Annotated[str, NAME_SEGMENT]
+ViewSegment = Annotated[str, Path(json_schema_extra={"pattern": VIEW_NAME_PATTERN, "minLength": 1, "maxLength": 63})]
 
 
 def current_tenant(tenant: Identity) -> str:
@@ -82,6 +84,15 @@ def named_dump(dump: Name) -> str:
     return _name("dump", dump)
 
 
+def named_view(view: ViewSegment) -> str:
+    name = _name("view", view)
+    if not is_view_name(name):
+        raise RequestInvalid(
+            "reading a path", "the view is not a name", remedy="Use 1 to 63 of a-z, 0-9 and '_', a letter first."
+        )
+    return name
+
+
 def named_problem(name: Name) -> str:
     return _name("problem", name)
 
@@ -110,6 +121,7 @@ TokenName = Annotated[str, Depends(named_token)]
 LakeName = Annotated[str, Depends(named_lake)]
 TableName = Annotated[tuple[str, str], Depends(named_table)]
 DumpName = Annotated[str, Depends(named_dump)]
+JoinedViewName = Annotated[str, Depends(named_view)]
 ProblemName = Annotated[str, Depends(named_problem)]
 RuleName = Annotated[str, Depends(named_rule)]
 OperationName = Annotated[str, Depends(named_operation)]

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from controlplane_api.api.problem_types import type_of
-from controlplane_api.errors import ControlPlaneError, MethodUnknown, PathUnknown, RequestInvalid
+from controlplane_api.errors import ControlPlaneError, MethodUnknown, PathUnknown, RequestError, RequestInvalid
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def problem_response(
     error: MenuraError,
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
-    errors: Sequence[Mapping[str, str]] = (),
+    errors: Sequence[Mapping[str, object]] = (),
 ) -> Response:
     if status is None:
         status = error.status if isinstance(error, ControlPlaneError) else 500
@@ -64,7 +64,7 @@ async def _known(_request: Request, error: Exception) -> Response:
         raise error
     if not isinstance(error, ControlPlaneError) or error.status >= 500:
         logger.error("request failed: %s", error)
-    return problem_response(error)
+    return problem_response(error, errors=error.complaints if isinstance(error, RequestError) else ())
 
 
 async def _invalid(_request: Request, error: Exception) -> Response:

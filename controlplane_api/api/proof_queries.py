@@ -1,7 +1,6 @@
 """What the API shows of verifications: of each table what is known, and of what, read from the database."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from menura.instants import now_us
 from menura.naming import TableName
@@ -16,18 +15,9 @@ from controlplane_api.api.views import Proofs, ProofView, RepairRangeView, Repai
 from controlplane_api.dump_lives import VERIFICATION
 from controlplane_api.models import AnyRow, Dump, SourceTable, Sync, Verdict
 from controlplane_api.repairs import Repair
-from controlplane_api.states import Coverage, Desired, DumpEnd, Proof
+from controlplane_api.states import Coverage, DumpEnd, Proof
 
 EVENTS_AT_ONCE = 200
-
-
-@dataclass(frozen=True, slots=True)
-class StandingProofs:
-    """Of the tables of a source whose sync runs."""
-
-    tables: dict[Proof, int]
-    #: None: none has a proof
-    oldest_proof_age_us: int | None
 
 
 def proofs(
@@ -154,28 +144,6 @@ def after(connection: Connection, tenant: str, source: str, number: int) -> Foll
         for row in rows
     ]
     return Following(events, events[-1].number if events else number)
-
-
-def standing(connection: Connection, tenant: str, source: str) -> StandingProofs:
-    known = of_tables(connection, tenant, source)
-    counts = dict.fromkeys(Proof, 0)
-    proven: list[int] = []
-    for name in _synced(connection, tenant, source):
-        of_table = known.get(name, NOTHING)
-        counts[of_table.state] += 1
-        if of_table.proof is not None:
-            proven.append(of_table.proof.proven_at_us)
-    return StandingProofs(counts, max(0, now_us() - min(proven)) if proven else None)
-
-
-def _synced(connection: Connection, tenant: str, source: str) -> list[TableName]:
-    source_id = queries.source_row(connection, tenant, source).id
-    rows = connection.execute(
-        select(SourceTable.database, SourceTable.name)
-        .join(Sync, Sync.table_id == SourceTable.id)
-        .where(SourceTable.source_id == source_id, Sync.desired == Desired.SYNCING)
-    )
-    return [(row.database, row.name) for row in rows]
 
 
 def _running(connection: Connection, source_id: int) -> dict[int, str]:

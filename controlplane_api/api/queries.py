@@ -7,10 +7,10 @@ from typing import Any
 
 from menura.instants import now_us
 from menura.naming import TableName
-from sqlalchemy import Connection, Row, Select, and_, func, or_, select
+from sqlalchemy import Connection, Row, Select, and_, func, or_, select, tuple_
 
 from controlplane_api import continuity_ledger, positions
-from controlplane_api.api import dump_queries, lake_queries
+from controlplane_api.api import configuration_queries, dump_queries, lake_queries
 from controlplane_api.api.pages import ALL, page_of, read_cursor
 from controlplane_api.api.presence import is_present
 from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
@@ -89,6 +89,7 @@ def agents(connection: Connection, tenant: str, *, cursor: str = "", limit: int 
     for row in connection.execute(of_tenant):
         names[row.agent_id].append(row.name)
     now = now_us()
+    configured = configuration_queries.of_agents(connection, [row.id for row in rows], now)
     found = [
         AgentView(
             agent=row.name,
@@ -102,6 +103,9 @@ def agents(connection: Connection, tenant: str, *, cursor: str = "", limit: int 
             sources=names[row.id],
             enrolled_at_us=row.enrolled_at_us,
             revoked_at_us=row.revoked_at_us,
+            certificate_expires_at_us=row.certificate_expires_at_us,
+            configurations=configured.get(row.id, ([], 0))[0],
+            configured_sources=configured.get(row.id, ([], 0))[1],
             problem=_lately(row.problem, now),
         )
         for row in rows
@@ -168,21 +172,28 @@ def tables(
     total = connection.execute(
         select(func.count()).select_from(SourceTable).outerjoin(Sync, Sync.table_id == SourceTable.id).where(*matching)
     ).scalar_one()
-    dumps = dump_queries.running_of_tables(connection, [row.id for row in shown])
-    in_lakes = _in_lakes(connection, held, shown, now)
-    places = _places(connection, source_id, shown, MAX_LISTED_POSITION_CHARS)
-    proofs = of_tables(connection, held.row.tenant, held.row.name, [(row.database, row.name) for row in shown])
-    return TablePage(
-        tables=[
-            TableView(
-                **_table_fields(row, places, dumps.get(row.id), held.standing, in_lakes.get(row.id), now),
-                proof=_proof(row, proofs, now),
-            )
-            for row in shown
-        ],
-        total=total,
-        next_cursor=following,
-    )
+    return TablePage(tables=_table_views(connection, held, shown, now), total=total, next_cursor=following)
+
+
+def named_tables(connection: Connection, held: Situation, names: Sequence[TableName]) -> list[TableView]:
+    """Of a source those of these names that there are."""
+    some = tuple_(SourceTable.database, SourceTable.name).in_(names)
+    found = connection.execute(_table_select().where(SourceTable.source_id == held.row.id, some)).all()
+    return _table_views(connection, held, found, now_us())
+
+
+def _table_views(connection: Connection, held: Situation, rows: Sequence[AnyRow], now: int) -> list[TableView]:
+    dumps = dump_queries.running_of_tables(connection, [row.id for row in rows])
+    in_lakes = _in_lakes(connection, held, rows, now)
+    places = _places(connection, held.row.id, rows, MAX_LISTED_POSITION_CHARS)
+    proofs = of_tables(connection, held.row.tenant, held.row.name, [(row.database, row.name) for row in rows])
+    return [
+        TableView(
+            **_table_fields(row, places, dumps.get(row.id), held.standing, in_lakes.get(row.id), now),
+            proof=_proof(row, proofs, now),
+        )
+        for row in rows
+    ]
 
 
 def table(connection: Connection, source_id: int, database: str, name: str) -> TableDetail:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from menura.bounds import MAX_NAME_CHARS
+from menura.views.definition import MOST_SQL_BYTES, MOST_VIEWS
 from pydantic import BaseModel, ConfigDict, Field
 
 from controlplane_api.api.views import MAX_API_TOKEN_SECONDS, MAX_PER_SECOND, MAX_TOKEN_SECONDS, DumpLimits
@@ -21,6 +22,8 @@ MAX_WINDOW_CHARS = 80
 MAX_PRIORITY = 1_000
 #: see `menura.naming.is_identity`
 IDENTITY_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
+#: see `menura.views.definition.is_view_name`
+VIEW_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,62}$"
 #: of a database, a table: all that a server permits
 NAME_PATTERN = r"^[^\x00]+$"
 
@@ -69,6 +72,23 @@ class SessionOpen(Request):
 
 
 class SessionCommand(Request):
+    """An empty object."""
+
+
+class JoinedViewChange(Request):
+    sql: str = Field(min_length=1, max_length=MOST_SQL_BYTES)
+
+
+class JoinedViewCreate(JoinedViewChange):
+    name: str = Field(pattern=VIEW_NAME_PATTERN)
+
+
+class JoinedViewPlan(JoinedViewChange):
+    #: a view that reads the one of this name reads itself
+    name: str = Field(default="new", pattern=VIEW_NAME_PATTERN)
+
+
+class JoinedViewDrop(Request):
     """An empty object."""
 
 
@@ -171,7 +191,11 @@ class AgentOfFleet(Request):
 
 class FleetRequest(Request):
     agents: dict[Annotated[str, Field(pattern=IDENTITY_PATTERN)], AgentOfFleet] = Field(max_length=MAX_FLEET_AGENTS)
-    #: remove sources and stop tables that it lacks, of its agents and sources
+    #: null: the fleet says nothing of joined views
+    views: dict[Annotated[str, Field(pattern=VIEW_NAME_PATTERN)], JoinedViewChange] | None = Field(
+        default=None, max_length=MOST_VIEWS
+    )
+    #: remove sources and stop tables that it lacks, of its agents and sources, and drop views
     prune: bool = False
 
 

@@ -10,6 +10,7 @@ from controlplane_api.api.routers import (
     events,
     fleet,
     identities,
+    joined_views,
     lakes,
     login,
     offsets,
@@ -23,6 +24,8 @@ from controlplane_api.identity.callers import Need
 
 NEEDS: Mapping[Callable[..., Any], Need] = {
     service.get_health: Need.NOBODY,
+    service.get_liveness: Need.NOBODY,
+    service.get_readiness: Need.NOBODY,
     # pages that an error's `type` names
     service.get_problem_types: Need.NOBODY,
     service.get_problem_type: Need.NOBODY,
@@ -40,6 +43,7 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     fleet.get_agents: Need.VIEW,
     fleet.get_sources: Need.VIEW,
     fleet.get_source: Need.VIEW,
+    fleet.get_history: Need.VIEW,
     fleet.get_other_server: Need.VIEW,
     fleet.accept_other_server: Need.OPERATE,
     fleet.get_quarantine: Need.VIEW,
@@ -93,6 +97,13 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     verification_schedules.remove_verification_schedule: Need.OPERATE,
     verification_schedules.get_coverages: Need.VIEW,
     verification_schedules.get_coverage: Need.VIEW,
+    joined_views.get_views: Need.VIEW,
+    joined_views.create_view: Need.OPERATE,
+    joined_views.get_view: Need.VIEW,
+    joined_views.change_view: Need.OPERATE,
+    joined_views.drop_view: Need.OPERATE,
+    joined_views.explain_view: Need.VIEW,
+    joined_views.plan_view: Need.VIEW,
     identities.create_token: Need.ADMINISTER,
     identities.get_tokens: Need.ADMINISTER,
     identities.revoke_token: Need.ADMINISTER,
@@ -109,6 +120,7 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     api_tokens.get_fleet_audit: Need.ADMINISTER_FLEET,
     lakes.get_lakes: Need.VIEW_FLEET,
     lakes.put_report: Need.REPORT_LAKE,
+    lakes.get_desired_views: Need.REPORT_LAKE,
     lakes.forget_lake: Need.ADMINISTER_FLEET,
 }
 
@@ -119,4 +131,8 @@ AUDITED = frozenset({lakes.forget_lake, *(route for route, need in NEEDS.items()
     offsets.alter_offset,
     verification_schedules.set_verification_schedule,
     verification_schedules.remove_verification_schedule,
+    # these say which view
+    joined_views.create_view,
+    joined_views.change_view,
+    joined_views.drop_view,
 }

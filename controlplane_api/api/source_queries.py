@@ -54,10 +54,16 @@ class Situation:
 
 
 def sources(
-    connection: Connection, tenant: str, source: str | None = None, *, cursor: str = "", limit: int = ALL
+    connection: Connection,
+    tenant: str,
+    source: str | None = None,
+    *,
+    cursor: str = "",
+    limit: int = ALL,
+    now: int | None = None,
 ) -> Sources:
-    """One page of a tenant's sources in order of name, or all, or the one of that name."""
-    now = now_us()
+    """One page of a tenant's sources in order of name, or all, or the one of that name; as of `now`."""
+    now = now_us() if now is None else now
     found = _situations(connection, tenant, now, source, read_cursor(cursor, str), limit)
     situations, following = page_of(found, limit, lambda each: (each.row.name,))
     counts = (
@@ -94,6 +100,7 @@ def _situations(
             Agent.seen_at_us, Lease.gateway, Gateway.expires_at_us,
             SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
             SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
+            SourceHealth.credit_wait_us, SourceHealth.log_retention_seconds, SourceHealth.log_room_bytes,
             health_problem,
             CommittedPosition.cut, CommittedPosition.position, CommittedPosition.last_commit_timestamp_us,
             CommittedPosition.committed_at_us, CommittedPosition.rows, CommittedPosition.bytes,
@@ -124,7 +131,7 @@ def _situations(
 
 
 def _landed(row: AnyRow, now: int) -> Landed:
-    lag_us = row.lag_us if _is_current(row, now) else None
+    lag_us = row.lag_us if is_current(row, now) else None
     return Landed(row.name, row.cut or 0, row.landing or "", row.entry or 0, row.last_commit_timestamp_us, lag_us)
 
 
@@ -132,7 +139,7 @@ def _situation(row: AnyRow, lakes: list[LakeView], now: int) -> Situation:
     connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
     problem = unmet(row, row.name, connected) or row.problem or row.health_problem
     seen = SourceSeen(row.name, row.agent, connected, row.seen_at_us or 0, problem, row.quarantine)
-    return Situation(row, connected, _is_current(row, now), lakes, standing(seen, lakes))
+    return Situation(row, connected, is_current(row, now), lakes, standing(seen, lakes))
 
 
 def situation_of(connection: Connection, source_id: int, now: int) -> Situation:
@@ -175,6 +182,12 @@ def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> 
         transactions=row.transactions or 0,
         rows_per_second=row.rows_per_second if held.is_current else None,
         read_bytes_per_second=row.read_bytes_per_second if held.is_current else None,
+        told_at_us=row.health_at_us if held.is_current else None,
+        configured=row.sha256 is not None,
+        log_retention_seconds=row.log_retention_seconds,
+        log_room_bytes=row.log_room_bytes,
+        health_at_us=row.health_at_us,
+        credit_wait_us=row.credit_wait_us if held.is_current else None,
     )
 
 
@@ -190,7 +203,7 @@ def _lost(row: AnyRow, now: int) -> ProblemView | None:
     return ProblemView(**asdict(lost_state.source_problem(row.name, row.lost_tables, now)))
 
 
-def _is_current(row: AnyRow, now: int) -> bool:
+def is_current(row: AnyRow, now: int) -> bool:
     """Whether what the agent's last heartbeat says is of now."""
     if not is_present(bool(row.connected), row.seen_at_us or 0, now):
         return False

@@ -11,8 +11,19 @@ from collections.abc import Callable, Iterable
 from menura.naming import TableName
 from sqlalchemy import Connection, func, select
 
+from controlplane_api import joined_views
 from controlplane_api.api import queries
-from controlplane_api.models import Dump, Quarantine, Source, SourceTable, Sync, SyncRule, VerificationSchedule
+from controlplane_api.models import (
+    Dump,
+    JoinedView,
+    Quarantine,
+    Source,
+    SourceTable,
+    Sync,
+    SyncRule,
+    Tenant,
+    VerificationSchedule,
+)
 from controlplane_api.states import DumpEnd
 from controlplane_api.syncs import lock_source
 
@@ -33,6 +44,14 @@ def of_dump(tenant: str, source: str, uuid: str) -> Tag:
 
 def of_schedule(tenant: str, source: str) -> Tag:
     return lambda connection: schedule_tag(connection, _locked(connection, tenant, source))
+
+
+def of_view(tenant: str, view: str) -> Tag:
+    def tag(connection: Connection) -> str:
+        joined_views.locked(connection, tenant)
+        return view_tag(connection, tenant, view)
+
+    return tag
 
 
 def source_tag(connection: Connection, source_id: int) -> str:
@@ -72,6 +91,15 @@ def schedule_tag(connection: Connection, source_id: int) -> str:
     shown = ("every_seconds", "database", "name", "rows_per_second", "window", "changed_at_us")
     columns = [getattr(VerificationSchedule, name) for name in shown]
     row = connection.execute(select(*columns).where(VerificationSchedule.source_id == source_id)).first()
+    return _digest(row or ())
+
+
+def view_tag(connection: Connection, tenant: str, view: str) -> str:
+    """Of one that is not there too."""
+    columns = (JoinedView.version, JoinedView.digest, JoinedView.changed_at_us)
+    row = connection.execute(
+        select(*columns).join(Tenant).where(Tenant.name == tenant, JoinedView.name == view)
+    ).first()
     return _digest(row or ())
 
 

@@ -20,6 +20,7 @@ from controlplane_api.commands.options import (
     put,
     single_command,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.show import show_agents
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -36,7 +37,7 @@ def agents(
     with connect(api, tenant) as client:
         fleet = client.fleet()
     if as_json:
-        typer.echo(Agents(agents=fleet.agents).model_dump_json(indent=2))
+        typer.echo(document(Agents(agents=fleet.agents)))
     else:
         show_agents(fleet.agents)
 
@@ -46,7 +47,7 @@ def add(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, as_
     """Make known an agent whose certificates your own CA makes. Others come by menura agent enrol."""
     with connect(api, tenant) as client:
         changed = client.add_agent(agent)
-    typer.echo(changed.model_dump_json(indent=2) if as_json else f"Agent {agent} may come with a certificate.")
+    typer.echo(document(changed) if as_json else f"Agent {agent} may come with a certificate.")
 
 
 @app.command()
@@ -55,7 +56,7 @@ def revoke(agent: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, 
     with connect(api, tenant) as client:
         changed = client.revoke_agent(agent)
     if as_json:
-        typer.echo(changed.model_dump_json(indent=2))
+        typer.echo(document(changed))
     else:
         typer.echo(f"Agent {agent} is revoked." if changed.changed else f"Agent {agent} was revoked before.")
 
@@ -72,7 +73,7 @@ def audit(
     with connect(api, tenant) as client:
         found = client.audit(limit, fleet=fleet)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     table = Grid("AT", "WHO", "WHAT", "REFUSED", "FOUND", folds=["FOUND"], gives_way=["REFUSED"])
     for entry in found.entries:

@@ -12,12 +12,14 @@ from typing import Annotated
 
 import typer
 from menura.addresses import is_loopback
+from menura.metric_families import VolumesCollector
 
 from controlplane_api.api.app import Access, check_listen, create_app, parse_listen
 from controlplane_api.api.proxies import trusted_networks
 from controlplane_api.api.server import server_of
 from controlplane_api.api.tls import TlsFiles, follow, server_context
-from controlplane_api.commands.options import DATABASE_HELP, forced_group
+from controlplane_api.certificate_metrics import CertificatesCollector
+from controlplane_api.commands.options import DATABASE_HELP, LogFormatOption, forced_group, use_log_format
 from controlplane_api.database import open_database
 from controlplane_api.errors import ListenRefused
 from controlplane_api.identity.admin_token import ensure_admin_token
@@ -42,8 +44,10 @@ def run(
         str, typer.Option(metavar="CIDR,...", help="Proxies whose X-Forwarded-For says from where a request comes.")
     ] = "",
     anonymous: Annotated[bool, typer.Option("--anonymous", help="On loopback: ask nobody who he is.")] = False,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl-C."""
+    use_log_format(log_format)
     tls = _tls(tls_certificate, tls_key)
     check_listen(listen, has_tls=tls is not None, anonymous=anonymous)
     host, port = parse_listen(listen)
@@ -62,6 +66,10 @@ def run(
             anonymous=anonymous,
             beyond_loopback=not is_loopback(host),
             provider=provider,
+            host_figures=[
+                CertificatesCollector({} if tls_certificate is None else {"api": tls_certificate}),
+                VolumesCollector({} if (file := opened.file) is None else {"database": file.parent}),
+            ],
         )
         if tls is not None and context is not None:
             stop = threading.Event()

@@ -22,6 +22,7 @@ from controlplane_api.commands.options import (
     put,
     seconds_of,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.identity.callers import Role
 
 app = forced_group("What people and scripts show the API: each token has a role in a tenant, or in the whole fleet.")
@@ -41,7 +42,7 @@ def create(
     with connect(api, tenant) as client:
         made = client.create_api_token(name, role, seconds_of(ttl, MAX_API_TOKEN_SECONDS), fleet=fleet)
     if as_json:
-        typer.echo(made.model_dump_json(indent=2))
+        typer.echo(document(made))
         return
     typer.echo(made.token)
     where = "the whole fleet" if fleet else f"tenant {tenant}"
@@ -73,7 +74,7 @@ def revoke(
 
 def _put(found: ApiTokens, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     table = Grid("TOKEN", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES", "BY", gives_way=["BY"])
     for token in found.api_tokens:

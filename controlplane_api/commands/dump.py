@@ -29,6 +29,7 @@ from controlplane_api.commands.options import (
     put,
     size,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import TablesArgument, named_tables, show_outcomes
 from controlplane_api.errors import DumpUnknown
 from controlplane_api.states import DumpState
@@ -98,7 +99,7 @@ def list_dumps(
     with connect(api, tenant) as client:
         found = client.dumps(source, running=running, limit=None if every else LISTED_DUMPS)
     if as_json:
-        typer.echo(Dumps(dumps=found, next_cursor=None).model_dump_json(indent=2))
+        typer.echo(document(Dumps(dumps=found, next_cursor=None)))
     else:
         put(_dumps_table(found), *_notes(found))
 
@@ -110,7 +111,7 @@ def show(dump: DumpArgument, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TE
         found = _find(client, dump)
         detail = client.dump(found.source, found.dump)
     if as_json:
-        typer.echo(detail.model_dump_json(indent=2))
+        typer.echo(document(detail))
     else:
         put(_detail_table(detail))
 

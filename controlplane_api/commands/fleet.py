@@ -1,4 +1,5 @@
-"""`menura plan -f FILE` and `menura apply -f FILE`: what a file says of a tenant's agents, sources and tables."""
+"""`menura plan -f FILE` and `menura apply -f FILE`: what a file says of a tenant's agents, sources, tables
+and joined views."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,15 +23,14 @@ from controlplane_api.commands.options import (
     single_command,
     size,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.errors import ApiFailed, RequestInvalid
 from controlplane_api.states import Action
 
 plan_app, apply_app = single_command(), single_command()
 
-File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="YAML: see README.")]
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Remove sources and stop tables that the file lacks, of its agents and sources.")
-]
+File = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="YAML: see docs/fleet.md.")]
+Prune = Annotated[bool, typer.Option("--prune", help="Remove sources, stop tables and drop views that the file lacks.")]
 
 #: sign, and style
 _SIGNS = {
@@ -71,15 +71,15 @@ def _run(file: Path, api: str, tenant: str, *, prune: bool, apply: bool, as_json
             remedy="Leave --tenant and MENURA_TENANT out, or name the file's tenant.",
         )
     with connect(api, fleet.tenant or tenant) as client:
-        found = client.plan_fleet(fleet.agents, prune=prune, apply=apply)
+        found = client.plan_fleet(fleet.agents, fleet.views, prune=prune, apply=apply)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
     else:
         _show(found)
     refused = sorted({change.refused.code for change in found.changes if change.refused is not None})
     if refused:
         raise ApiFailed(
-            "applying a fleet" if apply else "planning a fleet", f"tables were refused: {', '.join(refused)}"
+            "applying a fleet" if apply else "planning a fleet", f"tables or views were refused: {', '.join(refused)}"
         )
 
 
@@ -104,7 +104,7 @@ def _summary(changes: Sequence[FleetChange]) -> str:
 
 def _line(change: FleetChange) -> Text:
     sign, style = _SIGNS[change.action]
-    name = f"agent {change.agent}"
+    name = f"view {change.view}" if change.view else f"agent {change.agent}"
     if change.source:
         name = f"source {change.source}"
     if change.table:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from menura.naming import TableName, is_identity
+from menura.views.definition import is_view_name
 
 from controlplane_api.commands.tables import parse_table
 from controlplane_api.configuration_document import DocumentRefused, text_of
@@ -23,7 +24,7 @@ MAX_LEVELS = 14
 MAX_FILE_BYTES = 16 << 20
 STARTS = (StartKind.DUMP, StartKind.OLDEST, StartKind.NOW)
 _LIMITS = ("workers", "rows_per_second", "bytes_per_second")
-_ROOT_KEYS = ("version", "tenant", "agents")
+_ROOT_KEYS = ("version", "tenant", "agents", "views")
 _SCALARS = ("str", "int", "bool", "null", "float")
 
 Path_ = tuple[str | int, ...]
@@ -35,6 +36,8 @@ class FleetFile:
     tenant: str
     #: of `FleetRequest`
     agents: dict[str, Any]
+    #: None: the file says nothing of joined views
+    views: dict[str, Any] | None
 
 
 def read_fleet(file: Path) -> FleetFile:
@@ -46,12 +49,26 @@ def read_fleet(file: Path) -> FleetFile:
     tenant = entries["tenant"].identity() if "tenant" in entries else ""
     if "agents" not in entries:
         raise root.error("lacks agents", "Add agents: {NAME: {sources: {}}}")
-    return FleetFile(tenant, {name: _agent(entry) for name, entry in entries["agents"].named().items()})
+    agents = {name: _agent(entry) for name, entry in entries["agents"].named().items()}
+    views = (
+        {name: _view(name, entry) for name, entry in entries["views"].mapping().items()} if "views" in entries else None
+    )
+    return FleetFile(tenant, agents, views)
 
 
 def read_configuration(file: Path) -> dict[str, Any]:
     """Of one source; raises `FleetInvalid`."""
     return _configuration(_Node(file, (), _composed(file)), ())
+
+
+def _view(name: str, entry: "_Node") -> dict[str, Any]:
+    if not is_view_name(name):
+        raise entry.error("is not the name of a view", "Use 1 to 63 of a-z, 0-9 and '_', a letter first")
+    entries = entry.mapping(("sql",))
+    sql = entries["sql"].value() if "sql" in entries else None
+    if not isinstance(sql, str):
+        raise entry.error("lacks sql", "Add sql: |, and the SELECT below it")
+    return {"sql": sql}
 
 
 def _agent(entry: "_Node") -> dict[str, Any]:

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from menura.health import Health, Pulse, Readiness
 from menura.identity import ENROLMENT_PORT_OFFSET
+from menura.metric_families import VolumesCollector
 from menura.naming import local_name
 from menura.stores.address import absolute, is_local
 from menura.stores.options import parse, use
 from menura.stores.store import StoreUnusable
 
-from controlplane_api.commands.options import DATABASE_HELP, forced_group
+from controlplane_api.certificate_metrics import CertificatesCollector
+from controlplane_api.commands.options import DATABASE_HELP, LogFormatOption, forced_group, use_log_format
 from controlplane_api.database import open_database
 from controlplane_api.errors import ListenRefused
 from controlplane_api.identity.authority import SqlAuthority
+from controlplane_api.identity.ca_files import CERTIFICATE_FILE
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway import memory
 from gateway.config import GatewayConfig, TlsFiles
@@ -28,6 +32,8 @@ from gateway.registry import Registry
 from gateway.server import serve
 
 CA_HELP = "Folder of the CA that certifies agents: made at the first start, or with your own ca.pem and ca.key in it."
+
+_STARTING = {"start": "the gateway opens its database"}
 
 app = forced_group("Take agents' changes in and land them.")
 
@@ -63,9 +69,13 @@ def run(
         int,
         typer.Option(min=0, help="Landed files that every lake has are removed after so many hours; 0: never."),
     ] = 24,
-    metrics: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics there.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve Prometheus metrics, /livez and /readyz there.")
+    ] = None,
+    log_format: LogFormatOption = None,
 ) -> None:
     """Serve agents until SIGTERM or Ctrl-C."""
+    use_log_format(log_format)
     use_storage(storage_option or [])
     config = GatewayConfig(
         landing=landing,
@@ -80,25 +90,38 @@ def run(
         keep_landing_hours=keep_landing_hours,
     )
     memory.settle()
-    counted = GatewayMetrics()
+    counted, pulse, readiness = GatewayMetrics(), Pulse("the gateway's event loop"), Readiness(_STARTING)
     with ExitStack() as ends:
         if metrics is not None:
-            typer.echo(f"metrics on http://{ends.enter_context(serving_metrics(metrics, counted))}/metrics")
+            folders = {"landing": Path(absolute(landing))} if is_local(absolute(landing)) else {}
+            certificates = {} if tls_certificate is None else {"gateway": tls_certificate}
+            certificates |= {} if ca is None else {"ca": ca / CERTIFICATE_FILE}
+            further = [VolumesCollector(folders), CertificatesCollector(certificates)]
+            health = Health(lifeless=pulse.stopped, unready=readiness.reasons)
+            shown = ends.enter_context(serving_metrics(metrics, counted, health, further))
+            typer.echo(f"metrics on http://{shown}/metrics")
         opened = ends.enter_context(closing(open_database(database)))
         authority = None
         if ca is not None:
             authority = SqlAuthority(opened, ca, timedelta(hours=certificate_hours), replace=replace_ca)
-        asyncio.run(_serve(config, SqlRegistry(opened), counted, authority))
+        asyncio.run(_serve(config, SqlRegistry(opened), counted, authority, pulse, readiness))
 
 
 async def _serve(
-    config: GatewayConfig, registry: Registry, metrics: GatewayMetrics, authority: Authority | None
+    config: GatewayConfig,
+    registry: Registry,
+    metrics: GatewayMetrics,
+    authority: Authority | None,
+    pulse: Pulse,
+    readiness: Readiness,
 ) -> None:
     stop = asyncio.Event()
+    beating = asyncio.create_task(pulse.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     ready = lambda address: typer.echo(f"gateway listens on {address}")  # noqa: E731
-    await serve(config, registry, stop, ready, metrics, authority)
+    await serve(config, registry, stop, ready, metrics, authority, readiness)
+    beating.cancel()
 
 
 def use_storage(words: list[str]) -> None:
@@ -107,7 +130,9 @@ def use_storage(words: list[str]) -> None:
         use(parse(words))
     except StoreUnusable as refused:
         raise LandingUnusable(
-            "reading the storage options", str(refused), remedy="Correct --storage-option; README names the keys"
+            "reading the storage options",
+            str(refused),
+            remedy="Correct --storage-option; docs/production.md names the keys",
         ) from refused
 
 

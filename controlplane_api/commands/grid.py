@@ -66,7 +66,7 @@ class Grid:
         else:
             yield from self._paragraphs(shown)
         if hidden := [heading for heading in left_out if heading not in below]:
-            yield Text(f"Left out: {', '.join(hidden)}. A wider terminal or --json shows them.", style="dim")
+            yield Text(f"Left out: {', '.join(hidden)}. A wider terminal or --output json shows them.", style="dim")
         if below:
             yield from self._notes()
 

@@ -22,6 +22,7 @@ from controlplane_api.commands.options import (
     put,
     single_command,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import TableArgument, parse_table
 from controlplane_api.errors import LedgerBroken, RequestInvalid
 from controlplane_api.states import LedgerKind
@@ -54,7 +55,7 @@ def ledger(
         entries = client.ledger(source, *name)
         checked = client.check_ledger(source, *name, head) if verify or as_json else None
     if as_json and checked is not None:
-        typer.echo(LedgerShown(entries=entries, checked=checked).model_dump_json(indent=2))
+        typer.echo(document(LedgerShown(entries=entries, checked=checked)))
     else:
         put(_entries(entries))
     if checked is not None and verify:

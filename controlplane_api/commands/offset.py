@@ -19,6 +19,7 @@ from controlplane_api.commands.options import (
     plain,
     put,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import DryRun, TableArgument, parse_table
 
 app = forced_group("The position of a table in its source's log.")
@@ -59,7 +60,7 @@ def alter(
 
 def _put(found: OffsetView, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     facts = {"read": found.read, "committed": found.committed, "table": found.position}
     if found.altered is not None:

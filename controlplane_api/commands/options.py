@@ -1,17 +1,20 @@
 """What several commands share: options, the form of a group with one command, how values look in a terminal.
 
-Each command with --api gets --token-file and --ca too (`add_access_options`): `access.connect` takes what they name.
+Each command with --api gets --token-file and --ca too (`add_shared_options`): `access.connect` takes what they name.
+Each with --json gets --output, of which --json is the older name of one.
 """
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
 import typer
+from menura import log_format
 from menura.instants import instant_text
 from rich.console import Console, RenderableType
 
@@ -22,7 +25,18 @@ DATABASE_HELP = "sqlite:///FILE or postgresql://USER:PASSWORD@HOST:PORT/DATABASE
 Api = Annotated[str, typer.Option("--api", envvar="MENURA_API", help="Address of the API.")]
 Tenant = Annotated[str, typer.Option("--tenant", envvar="MENURA_TENANT", help="Whose agents and sources.")]
 Fleet = Annotated[bool, typer.Option("--fleet", help="Of the whole fleet, in place of a tenant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the API's own JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", envvar="MENURA_OUTPUT", help="table, or the API's own answer.")
+]
 
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", envvar="MENURA_API_TOKEN_FILE", help="File with a token of the API.")
@@ -31,6 +45,21 @@ Ca = Annotated[
     Path | None,
     typer.Option("--ca", envvar="MENURA_API_CA", help="File with the CA of an https:// API, if not the system's."),
 ]
+
+
+class LogFormat(StrEnum):
+    TEXT = log_format.TEXT
+    JSON = log_format.JSON
+
+
+LogFormatOption = Annotated[
+    LogFormat | None, typer.Option("--log-format", envvar=log_format.VARIABLE, help="Form of log lines.")
+]
+
+
+def use_log_format(asked: LogFormat | None) -> None:
+    log_format.use(asked)
+
 
 Force = Annotated[bool, typer.Option("--force", help="Dump although the server may not keep its log long enough.")]
 
@@ -41,8 +70,14 @@ class AccessFiles:
     ca: Path | None = None
 
 
+@dataclass(slots=True)
+class Form:
+    output: Output = Output.TABLE
+
+
 #: of the command that this process runs
 access = AccessFiles()
+form = Form()
 
 DEFAULT_API = "http://127.0.0.1:7080"
 DEFAULT_TENANT = "default"
@@ -53,28 +88,45 @@ UNWRAPPED_WIDTH = 10_000
 UNKNOWN = "–"  # noqa: RUF001  (a dash, as in a table)
 
 
-def add_access_options(app: typer.Typer) -> None:
-    """To each command that asks the API: Typer makes options of what a function's signature says."""
+def add_shared_options(app: typer.Typer) -> None:
+    """To each command that asks the API, or prints what it says: Typer makes options of a function's signature."""
     for known in (app.registered_callback, *app.registered_commands):
         if known is not None and known.callback is not None:
             parameters = inspect.signature(known.callback).parameters
             if "api" in parameters and "token_file" not in parameters:
-                known.callback = _with_access(known.callback)
+                known.callback = _with(known.callback, {"token_file": (TokenFile, None), "ca": (Ca, None)})
+            if "as_json" in parameters and "output" not in parameters:
+                known.callback = _with(known.callback, {"output": (OutputOption, Output.TABLE)})
 
 
-def _with_access(command: Callable[..., object]) -> Callable[..., object]:
+def _with(command: Callable[..., object], added: Mapping[str, tuple[object, object]]) -> Callable[..., object]:
+    """The command with further options, each an annotation and a default: `_take` has what they say."""
+
     @wraps(command)
-    def run(*, token_file: Path | None, ca: Path | None, **options: object) -> object:
-        access.token_file, access.ca = token_file, ca
+    def run(**options: object) -> object:
+        _take({name: options.pop(name) for name in added}, options)
         return command(**options)
 
-    hints = get_type_hints(command, include_extras=True) | {"token_file": TokenFile, "ca": Ca}
-    own = inspect.signature(command).parameters.values()
+    own = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True) | {name: hint for name, (hint, _) in added.items()}
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, kind, default=None, annotation=hints[name]) for name in ("token_file", "ca")]
+    parameters = [each.replace(annotation=hints[each.name]) for each in own.parameters.values()]
+    parameters += [
+        inspect.Parameter(name, kind, default=default, annotation=hint) for name, (hint, default) in added.items()
+    ]
     run.__annotations__ = hints
-    run.__signature__ = inspect.Signature([*(each.replace(annotation=hints[each.name]) for each in own), *added])  # type: ignore[attr-defined]
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _take(added: Mapping[str, object], options: dict[str, object]) -> None:
+    if "output" in added:
+        form.output = Output.JSON if options["as_json"] else Output(str(added["output"]))
+        options["as_json"] = form.output is not Output.TABLE
+    else:
+        token_file, ca = added["token_file"], added["ca"]
+        access.token_file = token_file if isinstance(token_file, Path) else None
+        access.ca = ca if isinstance(ca, Path) else None
 
 
 def seconds_of(ttl: str, most_seconds: int, option: str = "--ttl") -> int:

@@ -40,6 +40,7 @@ from controlplane_api.commands.options import (
     single_command,
     size,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import TableArgument, parse_table
 from controlplane_api.states import LakeState, State
 
@@ -84,7 +85,7 @@ def tables(
     with connect(api, tenant) as client:
         found = client.tables(source, text=text, state=state.value if state else "")
     if as_json:
-        typer.echo(Tables(tables=found, total=len(found), next_cursor=None).model_dump_json(indent=2))
+        typer.echo(document(Tables(tables=found, total=len(found), next_cursor=None)))
     else:
         put(_tables_table((source, table) for table in found), *_problems([], found))
 
@@ -101,7 +102,7 @@ def events(
     with connect(api, tenant) as client:
         found = client.events(source, *parse_table(table))
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
     else:
         put(_events_table(found.events))
 
@@ -119,7 +120,7 @@ def lakes(
             client.forget_lake(forget)
         found = client.lakes()
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
     else:
         notes = [(lake.lake, lake.problem.message) for lake in found.lakes if lake.problem is not None]
         put(_lakes_table(found.lakes), *[Text(plain(f"{name}: {words}"), style="red") for name, words in notes])
@@ -127,6 +128,7 @@ def lakes(
 
 @status_app.command()
 def status(
+    source: Annotated[str, typer.Argument(help="One alone; default: all.", show_default=False)] = "",
     watch: Annotated[bool, typer.Option("--watch", help="Keep showing it until Ctrl-C.")] = False,
     api: Api = DEFAULT_API,
     tenant: Tenant = DEFAULT_TENANT,
@@ -135,22 +137,32 @@ def status(
     """Sources and the tables that are synced: state, and how far they are on their way from source to lake."""
     with connect(api, tenant) as client:
         if as_json:
-            typer.echo(client.fleet().model_dump_json(indent=2))
+            typer.echo(document(_fleet(client, source)))
             return
         if not watch:
-            put(_status(client))
+            put(_status(client, source))
             return
-        with Live(_status(client), auto_refresh=False, screen=True) as live:
+        with Live(_status(client, source), auto_refresh=False, screen=True) as live:
             try:
                 while True:
                     time.sleep(WATCH_SECONDS)
-                    live.update(_status(client), refresh=True)
+                    live.update(_status(client, source), refresh=True)
             except KeyboardInterrupt:
                 return
 
 
-def _status(client: ApiClient) -> Group:
-    fleet: Fleet = client.fleet()
+def _fleet(client: ApiClient, source: str) -> Fleet:
+    """Of one source, if it is named, that and its agent. Raises `ApiFailed` where nobody knows it."""
+    fleet = client.fleet()
+    if not source:
+        return fleet
+    one = client.source(source)
+    agents = [agent for agent in fleet.agents if agent.agent == one.agent]
+    return fleet.model_copy(update={"sources": [one], "agents": agents})
+
+
+def _status(client: ApiClient, source: str) -> Group:
+    fleet = _fleet(client, source)
     synced = [(each.source, table) for each in fleet.sources for table in client.tables(each.source, synced=True)]
     synced.sort(key=lambda named: (named[1].state != State.FAILED, named[1].state != State.WAITING))
     more = len(synced) - STATUS_TABLES

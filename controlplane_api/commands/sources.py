@@ -25,6 +25,7 @@ from controlplane_api.commands.options import (
     plain,
     put,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.show import show_sources
 from controlplane_api.commands.tables import show_outcomes
 
@@ -47,7 +48,7 @@ def sources(
     with connect(api, tenant) as client:
         fleet = client.fleet()
     if as_json:
-        typer.echo(Sources(sources=fleet.sources).model_dump_json(indent=2))
+        typer.echo(document(Sources(sources=fleet.sources)))
     else:
         show_sources(fleet.sources)
 
@@ -96,7 +97,7 @@ def remove(
     """Let the source's agent stop it. What has landed, and what lakes have, stays."""
     with connect(api, tenant) as client:
         removed = client.remove_configuration(source, stop_tables=stop_tables)
-    typer.echo(removed.model_dump_json(indent=2) if as_json else f"Source {source} is configured no more.")
+    typer.echo(document(removed) if as_json else f"Source {source} is configured no more.")
 
 
 @app.command()
@@ -105,7 +106,7 @@ def show(source: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, a
     with connect(api, tenant) as client:
         found = client.configuration(source)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     table = Grid("", "DESIRED", "RUNS")
     runs = found.effective_sha256
@@ -125,7 +126,7 @@ def _configure(
 ) -> None:
     done = client.configure(source, agent, read_configuration(file), before)
     if as_json:
-        typer.echo(done.model_dump_json(indent=2))
+        typer.echo(document(done))
         return
     what = f"Source {source} of agent {agent}: generation {done.generation}" if done.changed else "Nothing was changed"
     typer.echo(f"{what}. What becomes of it: menura sources show {source}")
@@ -144,7 +145,7 @@ def accept(
         other = client.other_server(source)
         accepted = client.accept(source, other.identity) if yes else None
     if as_json:
-        typer.echo((other if accepted is None else accepted).model_dump_json(indent=2))
+        typer.echo(document(other if accepted is None else accepted))
         return
     _put(other)
     if accepted is None:
@@ -164,7 +165,7 @@ def assign(
     """Give a source to an agent that comes with a certificate; it is made where it is new."""
     with connect(api, tenant) as client:
         assigned = client.assign(source, agent)
-    typer.echo(assigned.model_dump_json(indent=2) if as_json else f"Source {source} is agent {agent}'s.")
+    typer.echo(document(assigned) if as_json else f"Source {source} is agent {agent}'s.")
 
 
 @app.command()
@@ -183,7 +184,7 @@ def quarantine(
             return
         found = client.retry_quarantine(source) if again else client.quarantine(source)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     tables = "very many tables" if found.tables is None else f"{count(found.tables)} tables"
     held = f"Held back: cuts {found.cut} to {found.last_cut}, entries {found.entry} to {found.last_entry}; {tables}."

@@ -25,6 +25,7 @@ from controlplane_api.commands.options import (
     plain,
     put,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import DryRun, MatchOption, TablesArgument, chosen_tables, show_outcomes
 from controlplane_api.errors import OperationUnknown
 
@@ -131,7 +132,7 @@ def rules(
     with connect(api, tenant) as client:
         found = client.remove_rule(source, remove) if remove else client.rules(source)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     table = Grid("RULE", "TABLES", "FROM", "SINCE")
     for rule in found.rules:
@@ -152,7 +153,7 @@ def progress(
     with connect(api, tenant) as client:
         detail = _operation(client, source, operation)
     if as_json:
-        typer.echo(detail.model_dump_json(indent=2))
+        typer.echo(document(detail))
         return
     counts = ", ".join(f"{count(number)} {word}" for word, number in sorted(detail.tables.items()))
     table = Grid("TABLE", "PROGRESS", "REFUSED")

@@ -29,6 +29,7 @@ from controlplane_api.commands.options import (
     plain,
     put,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.show import STATE_STYLES
 from controlplane_api.commands.tables import TableArgument, parse_table
 
@@ -52,7 +53,7 @@ def show(
     with connect(api, tenant) as client:
         detail, history = client.table(source, *name), client.definitions(source, *name)
     if as_json:
-        typer.echo(TableShown(table=detail, history=history).model_dump_json(indent=2))
+        typer.echo(document(TableShown(table=detail, history=history)))
         return
     put(*_sync_lines(detail), _columns(detail), _keys(detail.keys), *_foreign_keys(detail), *_history(history))
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from controlplane_api.api.client import Which
 from controlplane_api.api.views import Outcomes
 from controlplane_api.commands.options import plain
+from controlplane_api.commands.output import document
 from controlplane_api.errors import ApiFailed, RequestInvalid
 
 TABLE_HELP = "DATABASE.TABLE; `a.b`.`c` where a name has a dot."
@@ -78,7 +79,7 @@ def show_outcomes(outcomes: Outcomes, done: str, unchanged: str, *, as_json: boo
         done = f"would be changed: {done}"
     refused = [outcome.refused.code for outcome in outcomes.tables if outcome.refused is not None]
     if as_json:
-        typer.echo(outcomes.model_dump_json(indent=2))
+        typer.echo(document(outcomes))
     else:
         console = Console(soft_wrap=True)
         for outcome in outcomes.tables:

@@ -20,6 +20,7 @@ from controlplane_api.commands.options import (
     put,
     seconds_of,
 )
+from controlplane_api.commands.output import document
 
 app = forced_group("What enrols agents: each token one of them, once.")
 
@@ -36,7 +37,7 @@ def create(
     with connect(api, tenant) as client:
         made = client.create_token(agent, seconds_of(ttl, MAX_TOKEN_SECONDS))
     if as_json:
-        typer.echo(made.model_dump_json(indent=2))
+        typer.echo(document(made))
         return
     typer.echo(made.token)
     whom = f"agent {agent}" if agent else "one new agent"
@@ -60,7 +61,7 @@ def revoke(token: str, api: Api = DEFAULT_API, tenant: Tenant = DEFAULT_TENANT, 
 
 def _put(found: Tokens, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     table = Grid("TOKEN", "STATE", "FOR", "CREATED", "EXPIRES")
     for token in found.tokens:

@@ -25,6 +25,7 @@ from controlplane_api.commands.options import (
     put,
     seconds_of,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import TableArgument, TablesArgument, named_tables, parse_table, show_outcomes
 from controlplane_api.commands.verify_schedule import coverage, schedule
 from controlplane_api.errors import LakeDiffers, LakeUnproven
@@ -83,7 +84,7 @@ def repair(
     with connect(api, tenant) as client:
         found = client.start_repair(source, name, {"priority": priority, "limits": limits}, dry_run=dry_run)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
         return
     grid = Grid("RANGE", "ROWS", right=["ROWS"], name="RANGE")
     for each in found.ranges:
@@ -121,7 +122,7 @@ def report(
     with connect(api, tenant) as client:
         found = [client.proof(source, *name) for name in names] if names else client.proofs(source)
     if as_json:
-        typer.echo(Proofs(proofs=found).model_dump_json(indent=2))
+        typer.echo(document(Proofs(proofs=found)))
     else:
         put(*([_report(found)] if found else [Text("No table is synced.")]))
     _judge(found, most_us)

@@ -23,6 +23,7 @@ from controlplane_api.commands.options import (
     put,
     seconds_of,
 )
+from controlplane_api.commands.output import document
 from controlplane_api.commands.tables import DryRun, parse_table
 from controlplane_api.errors import RequestInvalid
 from controlplane_api.states import Coverage
@@ -67,7 +68,7 @@ def schedule(
             wanted["rows_per_second"] = rows_per_second
             found = client.set_verification_schedule(source, wanted, tag=tag, dry_run=dry_run)
     if as_json:
-        typer.echo(found.model_dump_json(indent=2))
+        typer.echo(document(found))
     else:
         put(Text(_told(found)))
 
@@ -113,7 +114,7 @@ def coverage(
     with connect(api, tenant) as client:
         found = client.coverages(source, seconds)
     if as_json:
-        typer.echo(Coverages(sources=found).model_dump_json(indent=2))
+        typer.echo(document(Coverages(sources=found)))
     else:
         put(*([_grid(found)] if found else [Text("There is no source.")]))
 

@@ -68,6 +68,13 @@ def add(connection: Connection, tenant: str, agent: str) -> None:
         )
 
 
+def certified(connection: Connection, tenant: str, agent: str, expires_at_us: int) -> None:
+    """The agent has got another certificate."""
+    tenant_id = select(Tenant.id).where(Tenant.name == tenant).scalar_subquery()
+    is_agent = (Agent.tenant_id == tenant_id, Agent.name == agent)
+    connection.execute(update(Agent).where(*is_agent).values(certificate_expires_at_us=expires_at_us))
+
+
 def take_new_sources(connection: Connection, tenant_id: int, agent_id: int, names: Sequence[str]) -> tuple[str, ...]:
     """The agent gets those whose names are new; returns those of the others that are not its own."""
     if not names:

@@ -73,7 +73,7 @@ class SqlAuthority:
             )
             unassigned = agents.take_new_sources(connection, token.tenant_id, agent_id, enrolment.sources)
             audit.record(connection, token.tenant, actor, "enrol", found=f"agent {enrolment.agent}")
-            made = self._certify(request, token.tenant, enrolment.agent)
+            made = self._certify(connection, request, token.tenant, enrolment.agent)
         return Enrolled(token.tenant, enrolment.agent, made, unassigned)
 
     def renew(self, identity: Identity, request: bytes) -> bytes:
@@ -88,11 +88,15 @@ class SqlAuthority:
                 )
             with self._read() as connection:
                 check_standing(identity, standing_of(connection, identity.tenant, identity.agent))
-            return self._certify(asked, identity.tenant, identity.agent)
+            with self._write() as connection:
+                return self._certify(connection, asked, identity.tenant, identity.agent)
 
-    def _certify(self, request: x509.CertificateSigningRequest, tenant: str, agent: str) -> bytes:
+    def _certify(
+        self, connection: Connection, request: x509.CertificateSigningRequest, tenant: str, agent: str
+    ) -> bytes:
         now = datetime.now(UTC)
         made = agent_certificate(self._ca.certificate, self._ca.key, request, tenant, agent, now, self._lifetime)
+        agents.certified(connection, tenant, agent, int(made.not_valid_after_utc.timestamp() * 1_000_000))
         return made.public_bytes(Encoding.PEM)
 
     @contextmanager

@@ -2,8 +2,8 @@
 
 Each table has one writer's rhythm, so that a commit never waits for a heartbeat: `source` and `sync`
 change by commands, `committed_position` by the cut log, `source_health` by heartbeats, `lake`, `lake_source`,
-`lake_stop`, `lake_policy`, `verdict` and `table_proof` by the reports of sinks; these name sources and tables, and so
-hold before the database knows them.
+`lake_stop`, `lake_policy`, `lake_joined_view`, `verdict` and `table_proof` by the reports of sinks; these name sources,
+tables and views, and so hold before the database knows them.
 Whoever changes syncs or dumps of a source locks its `source` row first. Times are microseconds since the epoch, UTC.
 
 Positions are stored as `menura.landing.LandedPosition`, problems as `gateway.registry.Problem`, columns and
@@ -31,6 +31,7 @@ from controlplane_api.models.identities import (
     Tenant,
     WebSession,
 )
+from controlplane_api.models.joined_views import JoinedView, LakeJoinedView
 from controlplane_api.models.lakes import Lake, LakePolicy, LakeSource, LakeStop, Verdict
 from controlplane_api.models.ledger import LedgerEntry, LedgerHead
 from controlplane_api.models.sources import (
@@ -70,8 +71,10 @@ __all__ = [
     "EnrolmentToken",
     "Gateway",
     "Id",
+    "JoinedView",
     "KeptAnswer",
     "Lake",
+    "LakeJoinedView",
     "LakePolicy",
     "LakeSource",
     "LakeStop",

@@ -70,6 +70,12 @@ class SourceHealth(Base):
     rows_per_second: Mapped[float | None]
     read_bytes_per_second: Mapped[float | None]
     problem: Mapped[dict[str, Any] | None]
+    #: these five as in menura.v1.SourceStatus; none also where a gateway before them wrote the row
+    decode_cpu_us: Mapped[int | None]
+    restarts: Mapped[int | None]
+    credit_bytes: Mapped[int | None]
+    log_retention_seconds: Mapped[int | None]
+    log_room_bytes: Mapped[int | None]
 
 
 class Gateway(Base):

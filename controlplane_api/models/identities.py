@@ -37,6 +37,8 @@ class Agent(Base):
     enrolled_at_us: Mapped[int | None]
     #: since then it is refused, until it enrols again
     revoked_at_us: Mapped[int | None]
+    #: of the certificate that it has shown or got last; none: it has shown none
+    certificate_expires_at_us: Mapped[int | None]
     #: what a gateway found last about who it is
     problem: Mapped[dict[str, Any] | None]
     #: digest of its last report about the sources that are configured for it: `gateway.registry.ConfigurationDigests`

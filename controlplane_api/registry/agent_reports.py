@@ -43,6 +43,7 @@ def record_agent(connection: Connection, agent: AgentSeen) -> None:
         "connected": True,
         "connected_at_us": agent.at_us,
         "seen_at_us": agent.at_us,
+        "certificate_expires_at_us": agent.certificate_expires_at_us,
     }
     if agent.is_identified:
         connection.execute(update(Agent).where(_agent_is(agent.tenant, agent.agent)).values(**seen))
@@ -233,6 +234,11 @@ def _health_row(found: AnyRow, health: SourceHealthSeen, at_us: int) -> dict[str
         "rows_per_second": before and _rate(health.rows - before.rows, at_us - before.at_us),
         "read_bytes_per_second": before and _rate(health.read_bytes - before.read_bytes, at_us - before.at_us),
         "problem": problem_document(health.problem),
+        "decode_cpu_us": health.decode_cpu_us,
+        "restarts": health.restarts,
+        "credit_bytes": health.credit_bytes,
+        "log_retention_seconds": health.log_retention_seconds,
+        "log_room_bytes": health.log_room_bytes,
     }
 
 

@@ -20,7 +20,7 @@ from menura.horizon import Horizon
 from menura.landing import LandedCut, LogEntry
 from sqlalchemy import Connection, select, update
 
-from controlplane_api import continuity_ledger, lost_state, positions, repairs, rereads
+from controlplane_api import continuity_ledger, lost_state, positions, repair_proofs, rereads
 from controlplane_api.continuity_ledger import Entry
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
@@ -169,7 +169,8 @@ def _apply_cuts(connection: Connection, landing: str, entry: LogEntry, *, with_h
     store_sources(connection, sources, landing, entry)
     noted = [sync.table_id for sync in syncs.values() if sync.unlogged]
     rereads.order_due(connection, sorted({*noted, *asked}), entry.committed_at_us)
-    repairs.order_proofs(connection, ledger.repaired, entry.committed_at_us)
+    repair_proofs.order_proofs(connection, ledger.repaired, entry.committed_at_us)
+    repair_proofs.follow_ended(connection, ledger.verified, entry.committed_at_us)
 
 
 def _told(

@@ -120,6 +120,8 @@ class Ledger:
         self._changed: set[tuple[int, str]] = set()
         #: repairs that end with this entry; their ids
         self.repaired: list[int] = []
+        #: ... and verifications
+        self.verified: list[int] = []
         #: sources of which something else is asked now
         self._asked: set[int] = set()
         mentions = {(each.source_id, each.uuid): each for each in mentioned}
@@ -164,8 +166,8 @@ class Ledger:
         self._changed.add(name)
         self._asked.add(source_id)
         if event.kind in ("VERIFIED", "REPAIRED"):
-            if event.kind == "REPAIRED" and dump.state == DumpEnd.RUNNING:
-                self.repaired.append(dump.id)
+            if dump.state == DumpEnd.RUNNING:
+                (self.repaired if event.kind == "REPAIRED" else self.verified).append(dump.id)
             dump.state, dump.ended_at_us, dump.problem = DumpEnd.DONE, self._at_us, None
             return None
         if event.kind == "DUMPED":

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from menura.bounds import clean_int64, clean_text
 from menura.landing import LogEntry
 from menura.naming import TableName, quarantine_of
-from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from controlplane_api.database import failure_words, is_permanent
 from controlplane_api.documents import Document, ahead_document, position_document
@@ -94,12 +94,10 @@ def applied(connection: Connection, source_id: int, entry: int) -> None:
 
 def among(connection: Connection, keys: Collection[SourceKey]) -> frozenset[SourceKey]:
     """Those of the sources that are in quarantine."""
-    if not keys:
-        return frozenset()
     rows = connection.execute(
-        select(Tenant.name.label("tenant"), Source.name).join_from(Quarantine, Source).join(Tenant).where(_are(keys))
+        select(Tenant.name.label("tenant"), Source.name).join_from(Quarantine, Source).join(Tenant)
     )
-    return frozenset(SourceKey(row.tenant, row.name) for row in rows)
+    return frozenset({SourceKey(row.tenant, row.name) for row in rows}.intersection(keys))
 
 
 def held(connection: Connection, landing: str, *, asked: bool) -> list[Held]:
@@ -114,10 +112,6 @@ def held(connection: Connection, landing: str, *, asked: bool) -> list[Held]:
     if asked:
         statement = statement.where(Quarantine.retry.is_(True))
     return [Held(SourceKey(row.tenant, row.name), row.entry, row.last_entry) for row in connection.execute(statement)]
-
-
-def _are(keys: Collection[SourceKey]) -> ColumnElement[bool]:
-    return or_(*(and_(Tenant.name == key.tenant, Source.name == key.source) for key in keys))
 
 
 def _problem(held: HeldCuts, failure: Exception) -> Problem:

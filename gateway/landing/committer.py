@@ -27,6 +27,7 @@ from functools import partial
 from typing import TypeVar
 
 from menura.errors import MenuraError
+from menura.health import Readiness
 from menura.instants import now_us
 from menura.landing import LandedCut, LandedFence, LogEntry
 from menura.naming import quarantine_of
@@ -51,6 +52,11 @@ T = TypeVar("T")
 REGISTRY_RETRY_SECONDS = 0.25
 #: table events and chunks of one entry, as far as they come in several cuts; a reader takes entries of a limited size
 MAX_ENTRY_EVENTS_BYTES = 64 << 20
+
+#: after a commit that failed; agents who are kept away would bring none that succeeds
+UNREADY_SECONDS = 60.0
+#: parts of the gateway's readiness
+_LANDING, _DATABASE = "landing", "database"
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +107,7 @@ class Committer:
     landing: str
     spacing_seconds: float
     metrics: GatewayMetrics
+    readiness: Readiness
     #: of commits and of what runs begin with alone: reports, however slow, take none of them
     threads: Executor
     _gathered: list[CompleteCut] = field(default_factory=list)
@@ -247,7 +254,9 @@ class Committer:
                 return
         self._follow(entry)
         held = await self._apply(entry)
+        self.readiness.goes_on(_LANDING)
         self.metrics.menura_log_entries_total += 1
+        self.metrics.menura_log_last_entry_timestamp_seconds = time.time()
         self.metrics.menura_log_commit_us_total += (time.monotonic_ns() - started) // 1000
         for fence in fences:
             if not fence.outcome.done():
@@ -295,6 +304,7 @@ class Committer:
     def _fail(self, cuts: list[CompleteCut], fences: list[_Fence], failure: GatewayError) -> None:
         logger.warning("commit of %d cuts failed: %s", len(cuts), failure)
         self.metrics.menura_landing_failures_total += 1
+        self.readiness.waits(_LANDING, f"a commit has failed: {failure.code}", UNREADY_SECONDS)
         for cut in cuts:
             self._expected[cut.key].epoch = 0  # nothing passes before the source begins again
             cut.outcome.set_exception(failure)
@@ -316,12 +326,14 @@ class Committer:
                 answer = await self._in_thread(ask)
             except RegistryUnavailable as unavailable:
                 self.metrics.menura_registry_failures_total += 1
+                self.readiness.waits(_DATABASE, "the database is away, commits wait")
                 if not away:
                     logger.warning("registry is away, commits wait: %s", unavailable)
                 away = True
                 await asyncio.sleep(REGISTRY_RETRY_SECONDS)
             else:
                 if away:
+                    self.readiness.goes_on(_DATABASE)
                     logger.warning("registry is back")
                 return answer
 

@@ -138,6 +138,7 @@ class Control:
             sources=tuple(self._sources[name] for name in held),
             at_us=now_us(),
             is_identified=self._identity is not None,
+            certificate_expires_at_us=None if self._identity is None else self._identity.expires_at_us,
         )
         await ask_registry(self._parts.registry.record_agent, agent)
         self._agent.recorded.set()

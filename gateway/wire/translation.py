@@ -106,6 +106,13 @@ def source_health(heartbeat: Heartbeat, at_us: int) -> list[SourceHealth]:
             sent_bytes=clean_int64(status.sent_bytes),
             credit_wait_us=clean_int64(status.credit_wait_us),
             problem=problem_from(status.error, at_us) if status.HasField("error") else None,
+            decode_cpu_us=clean_int64(status.decode_cpu_us),
+            restarts=clean_int64(status.restarts),
+            credit_bytes=clean_int64(status.credit_bytes) if status.HasField("credit_bytes") else None,
+            log_retention_seconds=(
+                clean_int64(status.log_retention_seconds) if status.HasField("log_retention_seconds") else None
+            ),
+            log_room_bytes=clean_int64(status.log_room_bytes) if status.HasField("log_room_bytes") else None,
         )
         for status in heartbeat.sources
     ]

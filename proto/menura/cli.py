@@ -25,16 +25,21 @@ WORDS = {
     "agent": Word(
         "agent", "agent", "beside the database: enrol, check the configuration, stream changes to the gateway"
     ),
+    "doctor": Word("doctor", "agent", "checks of this host's part of Menura, each with what mends it"),
+    "completion": Word("completion", "agent", "a script that completes words, for bash or zsh"),
     "gateway": Word("controlplane_api", "gateway", "take agents' changes in and land them as Parquet"),
     "api": Word("controlplane_api", "api", "REST and the dashboard"),
     "sink": Word("spark_sink", "spark", "from what has landed into the lake's tables"),
     "status": Word("controlplane_api", "api", "sources and their tables: state, lag, freshness, rows"),
+    "top": Word("controlplane_api", "api", "speed, lag, freshness and dumps of sources and busy tables, live"),
+    "why": Word("controlplane_api", "api", "where a table's lag comes from, by stage, the largest cause first"),
     "api-token": Word("controlplane_api", "api", "make, list and revoke what people and scripts show the API"),
     "login": Word("controlplane_api", "api", "a link that logs a browser in to the dashboard"),
     "token": Word("controlplane_api", "api", "make, list and revoke what enrols agents"),
     "agents": Word("controlplane_api", "api", "which agents there are; add and revoke them"),
     "audit": Word("controlplane_api", "api", "what was done, by whom, and what was refused"),
     "sources": Word("controlplane_api", "api", "which databases they have; configure one at its agent"),
+    "tenants": Word("controlplane_api", "api", "whose agents and sources there are"),
     "plan": Word("controlplane_api", "api", "what apply would change, and what that costs"),
     "apply": Word("controlplane_api", "api", "make sources and syncs what a file says"),
     "tables": Word("controlplane_api", "api", "which tables a source has"),
@@ -44,19 +49,35 @@ WORDS = {
     "events": Word("controlplane_api", "api", "what happened to a table beside changes of rows"),
     "lakes": Word("controlplane_api", "api", "lakes and their sinks"),
     "lake": Word("spark_sink", "spark", "read tables of a lake as of one cut of each source, or a time"),
+    "trace": Word("spark_sink", "spark", "one row: its changes from the source's log to what readers of the lake see"),
+    "export": Word("spark_sink", "spark", "changes of a lake as Debezium's messages, to files or standard output"),
+    "search": Word("spark_sink", "spark", "search in tables and views of a lake: index, query, check"),
+    "tail": Word("spark_sink", "spark", "changes of a lake's tables as they come, for a person"),
+    "plugin": Word("spark_sink", "spark", "Python classes that are told of each change of a lake's tables"),
     "sync": Word(
         "controlplane_api", "api", "start and stop the sync of tables, and bring back those that have stopped"
     ),
     "dump": Word("controlplane_api", "api", "copy what tables held before their sync began"),
+    "view": Word("controlplane_api", "api", "joined views: create, list, show, explain, drop"),
     "verify": Word("controlplane_api", "api", "compare tables with the lake, without sending their rows"),
 }
+
+#: what people type first, and which word it is
+OTHER_WORDS = {"source": "sources", "tenant": "tenants"}
+
+
+def installed_words() -> dict[str, Word]:
+    """Whose components are there."""
+    components = {point.name for point in entry_points(group=GROUP)}
+    return {name: word for name, word in WORDS.items() if word.component in components}
 
 
 def main() -> int:
     """Run the command named by the first argument; returns its exit code."""
     components = {point.name: point for point in entry_points(group=GROUP)}
-    words = {name: word for name, word in WORDS.items() if word.component in components}
+    words = installed_words()
     arguments = sys.argv[1:]
+    arguments[:1] = [OTHER_WORDS.get(word, word) for word in arguments[:1]]
     if not arguments or arguments[0] not in words:
         wanted = arguments[0] if arguments else ""
         asked_for_help = wanted in ("", "-h", "--help", "help")

@@ -26,7 +26,12 @@ A report, format 1 (times in microseconds since the epoch, UTC)::
                    "leaves": [{"lower": "16384", "upper": "32768", "source_rows": 16384, "lake_rows": 16383}],
                    "read_at_us": 1699999999000000, "at_us": 1699999999500000}],
      "policies": [{"tenant": "acme", "source": "shop", "database": "shop", "table": "items", "said": "lenient: ..."}],
+     "views": [{"tenant": "acme", "name": "paid", "digest": "9f86d081884c7d65", "state": "following", "code": "",
+                "message": "", "cuts": [{"source": "shop", "cut": 812, "committed_us": 1699999999900000}],
+                "version": 17, "rows": 4000, "changes": 12000, "applied_at_us": 1700000000100000}],
      "problem": null}
+
+`views` are all joined views that the sink has, where they are not what was told before; null: they are.
 
 `policies` says of tables what their policies for schema changes are, where these are not `evolve`, and in what the
 tables are not their sources'; with an empty text that there is nothing to say any more.
@@ -37,21 +42,26 @@ of those that differ the newest. Who has a verdict already leaves it as it is.
 `suspected` are all tables of which a verification has found leaves that differ: what is to be read again of them. They
 stand in each report until another verification of the table begins.
 
-A reply: ``{"format": 1, "resend": false, "retry": [{"tenant": ..., "source": ..., "database": ..., "table": ...}]}``.
+A reply: ``{"format": 1, "resend": false, "retry": [{"tenant": ..., "source": ..., "database": ..., "table": ...}],
+"views": "5d4140..."}``. `views` is the digest of all joined views that lakes shall have (`views_digest`): a sink that
+has others asks for GET /api/v1/lakes/LAKE/views, a document of `menura.views.definition`. Empty: nothing is said of
+views.
 
 Whoever reads refuses a document above `MAX_REPORT_BYTES`, a `format` above its own, more than `MAX_ROWS` of a kind,
 and every text or number beyond its limit: `LakeReportError`. Unknown fields are ignored: a later version may add some.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from menura.bounds import MAX_INT64, MAX_KEY_COLUMNS, MAX_NAME_CHARS, clean_text
 from menura.landed_digest import LandedFocus, decode_focus
 from menura.naming import is_identity
+from menura.views.definition import ViewCut, ViewState, is_view_name
 
 FORMAT = 1
 MAX_REPORT_BYTES = 8 << 20
@@ -66,10 +76,14 @@ MAX_REASON_CHARS = 1_000
 MAX_POSITION_CHARS = 2_048
 MAX_BOUND_CHARS = 128
 MAX_LEAVES = 20
+#: sources of one joined view
+MAX_VIEW_CUTS = 64
 
 _CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _RUN = re.compile(r"[0-9a-f]{32}")
 _VERDICT = re.compile("equal|differs|void|unknown")
+_VIEW_STATE = re.compile("waiting|building|following|stopped")
+_DIGEST = re.compile(r"[0-9a-f]{16,64}")
 
 T = TypeVar("T")
 
@@ -235,6 +249,8 @@ class LakeReport:
     suspected: tuple[LakeSuspect, ...] = ()
     verdicts: tuple[LakeVerdict, ...] = ()
     policies: tuple[LakePolicy, ...] = ()
+    #: all; None: as before
+    views: tuple[ViewState, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +259,8 @@ class LakeReply:
     resend: bool
     #: stopped tables to be tried again now
     retry: tuple[LakeTable, ...] = ()
+    #: digest of the views that lakes shall have; empty: nothing is said of them
+    views: str = ""
 
 
 def encode_report(report: LakeReport) -> bytes:
@@ -274,6 +292,7 @@ def decode_report(document: bytes) -> LakeReport:
         verdicts=_rows(facts, "verdicts", _verdict) if "verdicts" in facts else (),
         suspected=_rows(facts, "suspected", _suspect) if "suspected" in facts else (),
         policies=_rows(facts, "policies", _policy) if "policies" in facts else (),
+        views=None if facts.get("views") is None else _rows(facts, "views", _view),
     )
     if not report.base < report.number:
         raise LakeReportError("base is not below number")
@@ -283,7 +302,17 @@ def decode_report(document: bytes) -> LakeReport:
 def decode_reply(document: bytes) -> LakeReply:
     """Read a reply back; raises `LakeReportError`."""
     facts = _facts(document)
-    return LakeReply(_flag(facts, "resend"), _rows(facts, "retry", _table))
+    views = _matching(facts, "views", _DIGEST) if facts.get("views") else ""
+    return LakeReply(_flag(facts, "resend"), _rows(facts, "retry", _table), views)
+
+
+def views_digest(views: Iterable[tuple[str, str, str]]) -> str:
+    """Of joined views, each as its tenant, its name and its own digest; their order does not count.
+
+    >>> views_digest([("b", "x", "1"), ("a", "y", "2")]) == views_digest([("a", "y", "2"), ("b", "x", "1")])
+    True
+    """
+    return hashlib.sha256(json.dumps(sorted(views)).encode()).hexdigest()[:16]
 
 
 def clipped(message: str, most_chars: int = MAX_MESSAGE_CHARS) -> str:
@@ -355,6 +384,31 @@ def _policy(facts: Mapping[str, Any]) -> LakePolicy:
     table = _table(facts)
     said = _optional(facts, "said", MAX_REASON_CHARS)
     return LakePolicy(table.tenant, table.source, table.database, table.table, said)
+
+
+def _view(facts: Mapping[str, Any]) -> ViewState:
+    name, cuts = facts.get("name"), _rows(facts, "cuts", _view_cut)
+    if not isinstance(name, str) or not is_view_name(name):
+        raise LakeReportError("name is no name of a view")
+    if len(cuts) > MAX_VIEW_CUTS:
+        raise LakeReportError(f"cuts is no list of at most {MAX_VIEW_CUTS}")
+    return ViewState(
+        tenant=_identity(facts, "tenant"),
+        name=name,
+        digest=_matching(facts, "digest", _DIGEST),
+        state=_matching(facts, "state", _VIEW_STATE),
+        code="" if facts.get("code") == "" else _matching(facts, "code", _CODE),
+        message=_optional(facts, "message", MAX_REASON_CHARS),
+        cuts=cuts,
+        version=_known_integer(facts, "version"),
+        rows=_known_integer(facts, "rows"),
+        changes=_known_integer(facts, "changes"),
+        applied_at_us=_integer(facts, "applied_at_us"),
+    )
+
+
+def _view_cut(facts: Mapping[str, Any]) -> ViewCut:
+    return ViewCut(_identity(facts, "source"), _integer(facts, "cut"), _integer(facts, "committed_us"))
 
 
 def _suspect(facts: Mapping[str, Any]) -> LakeSuspect:
@@ -474,6 +528,11 @@ def _integer(facts: Mapping[str, Any], name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_INT64:
         raise LakeReportError(f"{name} is no integer from 0 to {MAX_INT64}")
     return value
+
+
+def _known_integer(facts: Mapping[str, Any], name: str) -> int:
+    """-1: not known."""
+    return -1 if facts.get(name) == -1 and not isinstance(facts[name], bool) else _integer(facts, name)
 
 
 def _flag(facts: Mapping[str, Any], name: str) -> bool:

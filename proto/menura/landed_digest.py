@@ -3,9 +3,14 @@
 Comes in: what the gateway has checked, or a part of an entry. Goes out: the other of both. Nothing is durable here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+#: in a bound that travels
+GREATEST_NUMBER = (1 << 63) - 1
+
+Key = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,38 @@ class LandedRange:
     up_to: tuple[int, ...]
     #: that the source had there when the focus was made
     rows: int = 0
+
+
+def in_int64(above: Key, up_to: Key) -> tuple[Key, Key]:
+    """The range around this one whose bounds travel.
+
+    >>> in_int64((5, 1 << 63), (6, 1)), in_int64((7,), (1 << 63,))
+    (((5, 9223372036854775807), (6, 1)), ((7,), ()))
+    >>> in_int64((1 << 63, 9), ())
+    ((9223372036854775807, 0), ())
+    """
+    beyond = next((place for place, number in enumerate(above) if number > GREATEST_NUMBER), None)
+    if beyond is not None:
+        above = (*above[:beyond], GREATEST_NUMBER, *(0,) * (len(above) - beyond - 1))
+    return above, () if any(number > GREATEST_NUMBER for number in up_to) else up_to
+
+
+def united(ranges: Sequence[LandedRange]) -> tuple[LandedRange, ...]:
+    """The same keys in as few ranges as there can be, which follow each other, without bounds as texts.
+
+    >>> parts = ((30,), (), 1), ((10,), (20,), 2), ((5,), (12,), 3), ((20,), (25,), 4)
+    >>> [(each.above, each.up_to, each.rows) for each in united([LandedRange("", "", *part) for part in parts])]
+    [((5,), (25,), 9), ((30,), (), 1)]
+    """
+    found: list[LandedRange] = []
+    for each in sorted(ranges, key=lambda each: each.above):
+        last = found[-1] if found else None
+        if last is None or (last.up_to and last.up_to < each.above):
+            found.append(LandedRange("", "", each.above, each.up_to, each.rows))
+        else:
+            up_to = max(last.up_to, each.up_to) if last.up_to and each.up_to else ()
+            found[-1] = LandedRange("", "", last.above, up_to, last.rows + each.rows)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

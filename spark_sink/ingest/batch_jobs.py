@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from menura.landing import decode_event
 from menura.stores.options import current
@@ -21,7 +22,7 @@ from spark_sink.ingest.families import Families, parents_of
 from spark_sink.ingest.isolation import JobLost, isolated
 from spark_sink.ingest.large_merge import LargeMerger
 from spark_sink.ingest.settings import SinkSettings
-from spark_sink.ingest.table_task import TaskSettings, merge_task, parent_stopped, table_task, warm_up
+from spark_sink.ingest.table_task import TaskSettings, merge_task, parent_stopped, table_task, warm_up, with_folders
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.records import Records
 from spark_sink.lake.tail import AT_ONCE
@@ -76,10 +77,8 @@ class BatchJobs:
     ) -> tuple[list[CutSeen], list[EventSeen], list[Outcome]]:
         """The job, then the tables that are too large for a task."""
         settings = self._task_settings(left_alone, recorded)
-        try:
-            done = [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
-        except (PySparkException, Py4JJavaError) as lost:
-            done = self._isolated(frame, settings, lost)
+        run = partial(self._messages, frame)
+        done = with_folders(run(settings), settings, self._records.table_folders, run)
         for message in done:
             if isinstance(message, EntryProblem):
                 self._check()
@@ -91,6 +90,12 @@ class BatchJobs:
         events = [message for message in done if isinstance(message, EventSeen)]
         outcomes = [message for message in done if isinstance(message, Outcome)]
         return cuts, events, self._with_large(outcomes, recorded)
+
+    def _messages(self, frame: DataFrame, settings: TaskSettings) -> list[Message]:
+        try:
+            return [decode(message) for message in frame.rdd.mapPartitions(table_task(settings)).collect()]
+        except (PySparkException, Py4JJavaError) as lost:
+            return self._isolated(frame, settings, lost)
 
     def _task_settings(self, left_alone: frozenset[TableId], recorded: Mapping[TableId, Recorded]) -> TaskSettings:
         chosen = self._settings
@@ -105,7 +110,9 @@ class BatchJobs:
             # Who lets the sink run to an end reads the lake afterwards.
             keep_changelogs=chosen.keep_changelogs,
             schema_changes=chosen.schema_changes,
+            table_options=chosen.table_options,
             waiting=AT_ONCE if chosen.available_now else chosen.waiting,
+            folders=self._records.table_folders.of_tasks,
         )
 
     def _isolated(
@@ -154,7 +161,8 @@ class BatchJobs:
                     done = parent_stopped(outcome.table, outcome.work[0], min(parents))
                 else:
                     policy = self._settings.schema_changes.of(outcome.table)
-                    applied = self._large.apply(outcome, recorded.get(outcome.table, NOTHING), policy)
+                    options = self._settings.table_options.of(outcome.table)
+                    applied = self._large.apply(outcome, recorded.get(outcome.table, NOTHING), policy, options)
                     done = replace(applied, has_own=outcome.has_own)
                 if done.result is Result.STOPPED:
                     stopped.add(done.table)

@@ -36,11 +36,13 @@ from spark_sink.ingest.table_writer import apply_once
 from spark_sink.lake.current_rows import match_columns, unknown_texts
 from spark_sink.lake.delta_table import Transactions, is_empty, progress_transactions, schema_of
 from spark_sink.lake.merge import merge_tables
-from spark_sink.lake.net_effect import COPY, DELETED, ROW_HASH
+from spark_sink.lake.net_effect import COPY, DELETED, IS_DELETED, ROW_HASH
+from spark_sink.lake.record_rows import FOLDER
 from spark_sink.lake.recorded import NOTHING, Recorded
-from spark_sink.lake.records import FOLDER
 from spark_sink.lake.schema_policy import SchemaPolicy
 from spark_sink.lake.steps import Segment, segment_tables
+from spark_sink.lake.table_folders import table_folder
+from spark_sink.lake.table_options import NO_OPTIONS, TableOptions
 from spark_sink.landed.landed_file import open_landed
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import CURRENT, Outcome, TableId
@@ -58,12 +60,17 @@ class LargeMerger:
         self.lake = lake
 
     def apply(
-        self, outcome: Outcome, recorded: Recorded = NOTHING, policy: SchemaPolicy = SchemaPolicy.EVOLVE
+        self,
+        outcome: Outcome,
+        recorded: Recorded = NOTHING,
+        policy: SchemaPolicy = SchemaPolicy.EVOLVE,
+        options: TableOptions = NO_OPTIONS,
     ) -> Outcome:
         """The table's outcome once Spark has merged it."""
         table, work = outcome.table, outcome.work
         merge_rows = partial(self._merge_rows, table)
-        once = partial(apply_once, self.log, self.lake, table, work, recorded, open_landed, merge_rows, policy=policy)
+        how = partial(apply_once, policy=policy, options=options)
+        once = partial(how, self.log, self.lake, table, work, recorded, open_landed, merge_rows)
         return apply_table(table, work, once)
 
     def _merge_rows(
@@ -72,7 +79,7 @@ class LargeMerger:
         """`MergeRows` on Spark."""
         held = schema_of(current)
         tables = segment_tables(table, segment, held, merged_gsn)
-        is_kept = segment.may_be_partial or segment.keeps_numbers
+        is_kept = segment.may_be_partial or segment.keeps_numbers or IS_DELETED in held.names
         if is_kept or not is_local(self.lake) or (not segment.layout.key and unknown_texts(current)):
             for rows, carried in chunks(tables, segment, table.application, merged_gsn, transactions):
                 merge_tables(table, current, segment.layout, rows, carried)
@@ -85,7 +92,7 @@ class LargeMerger:
             for rows in tables:
                 writer.write_table(rows.cast(schema))
         staged = self.session.read.parquet(str(staging))
-        folder = f"{table.folder(self.lake)}/{CURRENT}"
+        folder = f"{table_folder(self.lake, table)}/{CURRENT}"
         match = match_columns(held, segment.layout.key)
         effect = keyed_effect(staged, match) if segment.layout.key else keyless_effect(staged, self._delta(folder))
         effect = effect.select(*map(column, [*held.names, DELETED]))

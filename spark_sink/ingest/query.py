@@ -42,10 +42,12 @@ from spark_sink.ingest.retries import Retries
 from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.ingest.verifications import Verifications
+from spark_sink.ingest.views import views_of
 from spark_sink.ingest.waiting_merges import WaitingMerges
 from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.record_rows import recording
 from spark_sink.lake.recorded import NOTHING, Recorded, departed_tables, lost_tables, recorded_tables, waiting_tables
-from spark_sink.lake.records import Records, StoppedTable, recording
+from spark_sink.lake.records import Records, StoppedTable
 from spark_sink.lake.schema_policy import SchemaPolicy, told
 from spark_sink.lake.writers import LakeWriter
 from spark_sink.landed.landing_log import LandingLog
@@ -72,9 +74,9 @@ class Sink:
         self.session = session
         self.settings = settings
         self.log = LandingLog(settings.landing)
-        self.records = Records(settings.lake, settings.keep_hours)
-        self.verifications = Verifications(settings.lake, status.verdicts_are)
         self._writer = LakeWriter(settings.lake)
+        self.records = Records(settings.lake, settings.keep_hours, settings.table_folders, self._writer.check)
+        self.verifications = Verifications(settings.lake, status.verdicts_are)
         self.checkpoint = Checkpoint(settings.checkpoint)
         self._jobs = BatchJobs(session, settings, self.log, self.records, self._check_identity)
         self.failure: SinkError | None = None
@@ -98,6 +100,7 @@ class Sink:
         self._retries = Retries()
         self._merges = WaitingMerges()
         self.status = status
+        self.views = views_of(session, settings, self.records, self._writing, status.views_are)
         #: tables to be tried again soon; another thread asks
         self._asked: set[TableId] = set()
         self._asking = threading.Lock()
@@ -111,6 +114,7 @@ class Sink:
         begins_behind = entry or begin_at_horizon(self.log, self.records)
         self._jobs.warm_up(self.parallelism.note())
         self._writer.take()  # what would keep this sink from starting has not ended another one
+        self.records.table_folders.begin()
         self._stopped = self.records.stopped_tables()
         self.status.began(entry, self._stopped)
         cuts = open_table(self.records.cuts_folder)
@@ -121,6 +125,7 @@ class Sink:
         self._merges.begin(waiting_tables(cuts))
         self._stop_lost()
         self.verifications.start()
+        self.views.start()
         self.retry_stopped(list(self._stopped))
         limits = self.settings.limits
         frame = (
@@ -372,6 +377,7 @@ class Sink:
         self.verifications.note(outcomes, events)
         self._note_done(cuts)
         self.batches += 1
+        self.views.wake()
         self._look_at = time.monotonic() + LOOK_SECONDS
         seconds = time.monotonic() - began
         self.parallelism.note()  # executors come and go

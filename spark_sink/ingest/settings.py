@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from spark_sink.ingest.cut_log_source import Limits
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
+from spark_sink.lake.folder_rules import DEFAULT_FOLDERS, FolderRules
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
+from spark_sink.lake.table_options import PLAIN_TABLES, OptionRules
 from spark_sink.lake.tail import Waiting
 
 
@@ -27,3 +29,9 @@ class SinkSettings:
     keep_changelogs: KeepRules = KEEP_ALL
     #: what becomes of changes of their definitions
     schema_changes: SchemaRules = EVOLVE_ALL
+    #: what their current states have beyond their sources' rows
+    table_options: OptionRules = PLAIN_TABLES
+    #: where in the lake new tables stand
+    table_folders: FolderRules = DEFAULT_FOLDERS
+    #: file with the definitions of views; '': there are none
+    views: str = ""

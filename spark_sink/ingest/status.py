@@ -6,15 +6,20 @@ records, and a source's cut with its next batch.
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from menura.health import Health, Pulse
 from menura.lake_report import LakeProblem, LakeSource, LakeVerdict
+from menura.views.definition import ViewState
 
 from spark_sink.lake.records import StoppedTable, last_cuts
 from spark_sink.work import CutSeen, TableId
 
 SourceName = tuple[str, str]
+#: a starved machine takes long for anything
+STILL_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Snapshot:
     verdicts: Mapping[TableId, tuple[LakeVerdict, ...]] = field(default_factory=dict)
     #: what is told of tables' policies for schema changes
     policies: Mapping[TableId, str] = field(default_factory=dict)
+    #: of all joined views that the sink has
+    views: tuple[ViewState, ...] = ()
     #: since the sink started
     batches: int = 0
     rows: int = 0
@@ -44,6 +51,26 @@ class SinkStatus:
         self._moved = threading.Condition()
         self._now = Snapshot()
         self._changes = 0
+        #: of the loop that follows the query; what Spark does while it waits in vain is never over
+        self.pulse = Pulse("the loop that follows Spark's query", STILL_SECONDS)
+        self._starting = ["the sink has not begun to follow its landing"]
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """The query runs."""
+        self._starting, before = [], self._starting
+        try:
+            yield
+        finally:
+            self._starting = before
+            self.pulse.rest()
+
+    def health(self) -> Health:
+        return Health(lifeless=self.pulse.stopped, unready=self._unready)
+
+    def _unready(self) -> list[str]:
+        problem = self.now().problem
+        return [*self._starting, *([] if problem is None else [f"the sink waits for its stores: {problem.code}"])]
 
     def began(self, entry: int, stopped: Mapping[TableId, StoppedTable]) -> None:
         with self._moved:
@@ -85,6 +112,12 @@ class SinkStatus:
         with self._moved:
             if policies != self._now.policies:
                 self._become(replace(self._now, policies=dict(policies)))
+
+    def views_are(self, views: Iterable[ViewState]) -> None:
+        with self._moved:
+            found = tuple(views)
+            if found != self._now.views:
+                self._become(replace(self._now, views=found))
 
     def waits_for(self, problem: LakeProblem | None) -> None:
         """None: it goes on."""

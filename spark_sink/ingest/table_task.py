@@ -20,7 +20,7 @@ from menura.stores.options import StorageOptions, use
 from menura.stores.reasons import reason_of
 from pyspark.sql import Row
 
-from spark_sink.errors import LakeStorageFailed, ParentStopped, TableStopped, TableUnexpected
+from spark_sink.errors import LakeStorageFailed, ParentStopped, TableFolderRefused, TableStopped, TableUnexpected
 from spark_sink.ingest.families import parents_of
 from spark_sink.ingest.table_writer import Versions, apply_work, merge_waiting
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules, shorten
@@ -30,6 +30,8 @@ from spark_sink.lake.net_effect import DELETED, keyed_effect
 from spark_sink.lake.recorded import NOTHING, Recorded
 from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
 from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
+from spark_sink.lake.table_folders import Folders, TableFolders, table_folder, told_folders
+from spark_sink.lake.table_options import PLAIN_TABLES, OptionRules
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import (
@@ -37,6 +39,7 @@ from spark_sink.work import (
     CURRENT,
     DigestChunk,
     DueChunk,
+    Message,
     Outcome,
     ParentsChanged,
     Result,
@@ -109,6 +112,15 @@ class TaskSettings:
     keep_changelogs: KeepRules = KEEP_ALL
     #: what becomes of changes of their definitions
     schema_changes: SchemaRules = EVOLVE_ALL
+    #: what their current states have beyond their sources' rows
+    table_options: OptionRules = PLAIN_TABLES
+    #: where all tables are that have a folder; None: each one's is the default
+    folders: Folders | None = None
+    #: why tables get none
+    refused: Mapping[TableId, str] = field(default_factory=dict)
+
+    def has_folder(self, table: TableId) -> bool:
+        return self.folders is None or table in self.folders
 
 
 def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str]]:
@@ -122,8 +134,9 @@ def table_task(settings: TaskSettings) -> Callable[[Iterable[Row]], Iterator[str
         known, tables = split_rows(row.asDict() for row in rows)
         for message in known:
             yield encode(message)
-        for outcome in apply_tables(settings, tables.items()):
-            yield encode(outcome)
+        with told_folders(settings.lake, settings.folders or {}):
+            for outcome in apply_tables(settings, tables.items()):
+                yield encode(outcome)
 
     return run
 
@@ -133,21 +146,38 @@ def merge_task(settings: TaskSettings) -> Callable[[Iterable[tuple[TableId, int]
 
     def run(tables: Iterable[tuple[TableId, int]]) -> Iterator[str]:
         use(settings.storage)
-        for table, cut in tables:
-            merge = partial(merge_waiting, settings.lake, table)
-            outcome = attempted(table, Outcome(table, Result.APPLIED, 0, cut), cut, merge)
-            recorded = settings.recorded.get(table, NOTHING)
-            done = outcome.result is not Result.STOPPED
-            yield encode(
-                replace(outcome, unclean=clean_when_due(settings, table, recorded, outcome)) if done else outcome
-            )
+        with told_folders(settings.lake, settings.folders or {}):
+            for table, cut in tables:
+                merge = partial(merge_waiting, settings.lake, table)
+                outcome = attempted(table, Outcome(table, Result.APPLIED, 0, cut), cut, merge)
+                recorded = settings.recorded.get(table, NOTHING)
+                done = outcome.result is not Result.STOPPED
+                yield encode(
+                    replace(outcome, unclean=clean_when_due(settings, table, recorded, outcome)) if done else outcome
+                )
 
     return run
 
 
+def with_folders(
+    done: list[Message], settings: TaskSettings, folders: TableFolders, again: Callable[[TaskSettings], list[Message]]
+) -> list[Message]:
+    """What tasks have said, once new tables among it have their folders, or are refused.
+
+    Where tasks have left tables for that, `again` does all of the batch: what its other tables have they skip.
+    """
+    unplaced = {each.table for each in done if isinstance(each, Outcome) and each.result is Result.UNPLACED}
+    if not unplaced:
+        return done
+    refused = folders.assign(unplaced)
+    said = again(replace(settings, folders=folders.of_tasks, refused=refused))
+    outcomes = {each.table: each for each in said if isinstance(each, Outcome)}
+    return [outcomes[each.table] if isinstance(each, Outcome) and each.table in unplaced else each for each in done]
+
+
 def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequence[Work]]]) -> Iterator[Outcome]:
     log = LandingLog(settings.landing)
-    stopped_now, large = set(settings.stopped), set[TableId]()
+    stopped_now, large, unplaced = set(settings.stopped), set[TableId](), set[TableId]()
     found = list(tables)
     followed = {parent for table, work in found for parent in parents_of(table, work)}
     for table, work in found:
@@ -158,6 +188,11 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
         recorded = settings.recorded.get(table, NOTHING)
         if stopping := parents & stopped_now:
             outcome = parent_stopped(table, work[0], min(stopping))
+        elif table in settings.refused:
+            outcome = stopped(table, work[0], folder_refused(table, work[0].cut, settings.refused[table]))
+        elif not settings.has_folder(table) or parents & unplaced:
+            outcome = Outcome(table, Result.UNPLACED, work[0].entry, work[-1].cut)
+            unplaced.add(table)
         elif all(settings.size.holds(group) for group in groups) and not parents & large:
             outcome = apply_table(table, work, partial(apply_groups, log, settings, table, groups, recorded))
         else:
@@ -178,7 +213,7 @@ def apply_tables(settings: TaskSettings, tables: Iterable[tuple[TableId, Sequenc
 def shortened_when_due(settings: TaskSettings, table: TableId, recorded: Recorded, outcome: Outcome) -> Outcome:
     """The outcome of a table whose changelog has lost, in its turn, what need not be kept."""
     keep = settings.keep_changelogs.of(table)
-    changelog_folder, current_folder = (f"{table.folder(settings.lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
+    changelog_folder, current_folder = (f"{table_folder(settings.lake, table)}/{kind}" for kind in (CHANGELOG, CURRENT))
     if keep.all or not is_due(changelog_folder, recorded.changelog, outcome.changelog_version):
         return outcome
     try:
@@ -199,7 +234,7 @@ def clean_when_due(settings: TaskSettings, table: TableId, recorded: Recorded, o
     )
     try:
         for kind, before, after in versions:
-            folder = f"{table.folder(settings.lake)}/{kind}"
+            folder = f"{table_folder(settings.lake, table)}/{kind}"
             if is_due(folder, before, after):
                 clean(folder, settings.keep_hours)
     except (OSError, DeltaError) as failure:
@@ -219,12 +254,24 @@ def parent_stopped(table: TableId, first: Work, parent: TableId) -> Outcome:
     return stopped(table, first, stop)
 
 
+def folder_refused(table: TableId, cut: int, why: str) -> TableFolderRefused:
+    return TableFolderRefused(
+        "giving the table its folder in the lake",
+        why,
+        data="Nothing of the table is written; other tables go on",
+        remedy="Start the sink with --table-folders that give it another one: then it is tried again by itself",
+        **table.where(cut),
+    )
+
+
 def apply_groups(
     log: LandingLog, settings: TaskSettings, table: TableId, groups: Sequence[Sequence[Work]], recorded: Recorded
 ) -> Versions:
     """One group of cuts after the other, each a version of its own. Raises `TableStopped`."""
-    policy = settings.schema_changes.of(table)
-    done = [apply_work(log, settings.lake, table, group, recorded, settings.waiting, policy) for group in groups]
+    policy, options = settings.schema_changes.of(table), settings.table_options.of(table)
+    done = [
+        apply_work(log, settings.lake, table, group, recorded, settings.waiting, policy, options) for group in groups
+    ]
     due = tuple(
         DueChunk(each, versions.changelog, versions.current)
         for group, versions in zip(groups, done, strict=True)

@@ -43,11 +43,14 @@ from spark_sink.lake.schema_policy import (
     Departure,
     Pending,
     SchemaPolicy,
+    begins_anew,
     check_unchanged,
     following,
     read_departure,
 )
-from spark_sink.lake.steps import EventStep, Step, check_change_types, check_steps, steps
+from spark_sink.lake.steps import EventStep, Step, check_change_types, check_keys, check_steps, steps
+from spark_sink.lake.table_folders import table_folder
+from spark_sink.lake.table_options import NO_OPTIONS, TableOptions, check_options, set_change_feed
 from spark_sink.lake.tail import (
     AT_ONCE,
     NO_WAIT,
@@ -105,12 +108,13 @@ def apply_work(
     recorded: Recorded,
     waiting: Waiting = AT_ONCE,
     policy: SchemaPolicy = SchemaPolicy.EVOLVE,
+    options: TableOptions = NO_OPTIONS,
 ) -> Versions:
     """Bring both tables to the last of `work`. Raises `TableStopped`; OSError when the lake's storage fails."""
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
             merge_rows = partial(merge_segment, table)
-            return apply_once(log, lake, table, work, recorded, _read_checked, merge_rows, waiting, policy)
+            return apply_once(log, lake, table, work, recorded, _read_checked, merge_rows, waiting, policy, options)
         except CommitFailedError:
             if attempt == COMMIT_ATTEMPTS:
                 raise
@@ -135,9 +139,10 @@ def apply_once(
     merge_rows: MergeRows,
     waiting: Waiting = AT_ONCE,
     policy: SchemaPolicy = SchemaPolicy.EVOLVE,
+    options: TableOptions = NO_OPTIONS,
 ) -> Versions:
     """`apply_work` with other ways to read a file and to merge rows. Raises CommitFailedError where another wrote."""
-    changelog_folder, current_folder = (f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT))
+    changelog_folder, current_folder = (f"{table_folder(lake, table)}/{kind}" for kind in (CHANGELOG, CURRENT))
     log_table, current = (open_again(folder, table.application) for folder in (changelog_folder, current_folder))
     check_held(table, work[0].cut, recorded, log_table, current)
     logged, merged = (read_progress(delta, table.application) for delta in (log_table, current))
@@ -152,6 +157,8 @@ def apply_once(
         if each.cut > held_cut and not isinstance(each, ParentsChanged | DigestChunk)
     ]
     pending = without_former_rows(pending, current or log_table)
+    if current is not None and pending:
+        _take_options(table, options, current, pending, reached.gsn)
     if policy is SchemaPolicy.EXCEPTION:
         check_unchanged(table, pending, current or log_table, reached.gsn)
     marks = [each for each in work if isinstance(each, ParentsChanged) and each.cut > held_cut]
@@ -159,10 +166,11 @@ def apply_once(
         _merge_tail(table, current, log_table, tail)
         pending = Child(lake, table, current, log_table, reached, logged, pending, marks).followed()
 
-    followed = following(table, policy, pending)
-    logged_pending = followed.pending if policy is SchemaPolicy.TRY_EVOLVE else pending
+    followed = following(table, policy, pending, options)
     todo = steps(table, _stages(followed.pending, reached.cut), reached)
     check_steps(table, todo)
+    if options.soft_delete:
+        check_keys(table, todo)
     end_cut, end_gsn = work[-1].cut, max(each.last_gsn for each in work)
     now = now_us()
     waits = (
@@ -175,14 +183,14 @@ def apply_once(
         since_us = tail.since_us if tail is not None else now
         ends = todo[-1].last_gsn
         changelog.append(
-            _stages(logged_pending, logged.cut),
+            _stages(followed.logged, logged.cut),
             end_cut,
             tail_transactions(table.application, end_cut, ends, merged.gsn, since_us),
         )
     else:
         if todo and not _removes_rows(todo[0]):
             _merge_tail(table, current, log_table, tail)
-        changelog.append(_stages(logged_pending, logged.cut), end_cut)
+        changelog.append(_stages(followed.logged, logged.cut), end_cut)
         current = merge.follow(current, current_folder, followed, todo, reached, end_cut, merge_rows, changelog.delta)
     own_cut = max((each.cut for each in work if isinstance(each, TableFile)), default=0)
     for delta in (changelog.delta, *([] if waits else [current])):
@@ -202,6 +210,15 @@ def apply_once(
 
 def _stages(pending: Pending, above_cut: int) -> list[Stage]:
     return stages([each for cut, each in pending if cut > above_cut])
+
+
+def _take_options(
+    table: TableId, options: TableOptions, current: DeltaTable, pending: Pending, merged_gsn: int
+) -> None:
+    """Have the table's options be its rule's, or stop it. Raises `TableOptionsChanged`."""
+    is_new = [isinstance(each, CutEvent) and begins_anew(each) and each.first_gsn > merged_gsn for _, each in pending]
+    check_options(table, options, current, pending[0][0], begins_anew=any(is_new))
+    set_change_feed(current, options)
 
 
 def without_former_rows(pending: Pending, held: DeltaTable | None) -> list[tuple[int, LandedPart | CutEvent]]:
@@ -224,7 +241,7 @@ def without_former_rows(pending: Pending, held: DeltaTable | None) -> list[tuple
 
 def merge_waiting(lake: str, table: TableId) -> Versions:
     """Merge the table's tail, if it has one. Raises `TableStopped`; OSError when the lake's storage fails."""
-    log_table, current = (open_table(f"{table.folder(lake)}/{kind}") for kind in (CHANGELOG, CURRENT))
+    log_table, current = (open_table(f"{table_folder(lake, table)}/{kind}") for kind in (CHANGELOG, CURRENT))
     if log_table is None or current is None:
         return Versions(None, None, changed=False)
     tail = read_tail(log_table, table.application, read_progress(current, table.application))

@@ -28,8 +28,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from menura.lake_report import MAX_REASON_CHARS, LakeVerdict, clipped
-from menura.landed_digest import LandedFocus, LandedRange, decode_focus
+from menura.lake_report import MAX_FOCUS_PARTS, MAX_REASON_CHARS, LakeVerdict, clipped
+from menura.landed_digest import LandedFocus, LandedRange, decode_focus, in_int64, united
 from menura.landing import LandedChunk
 from menura.stores.options import delta_options
 
@@ -38,6 +38,7 @@ from spark_sink.ingest.verdicts import kept, tally, verdict_of
 from spark_sink.lake.delta_table import open_table
 from spark_sink.lake.digests import Finding, Verdict, compare
 from spark_sink.lake.schema_policy import read_departure, told
+from spark_sink.lake.table_folders import table_folder
 from spark_sink.lake.validation_records import DUE, ValidationRecords, chunk_row, due_row, table_row
 from spark_sink.work import CHANGELOG, CURRENT, DueChunk, EventSeen, Outcome, TableId, decode_due
 
@@ -48,8 +49,9 @@ RETRY_SECONDS = 30.0
 FINISH_SECONDS = 600.0
 
 STARTED, ENDED = "VERIFICATION_STARTED", "VERIFIED"
-#: of those that differ, which are read again
-MOST_LEAVES = 16
+#: of those that differ, which are read again: for some millions of rows, and as many ranges as are told
+MOST_LEAVES = 256
+MOST_PARTS = MAX_FOCUS_PARTS
 BY_POLICY = "the table's policy for schema changes lets it differ from its source"
 REST_EQUAL = "all rows but those of ranges were equal when they were read, and these are since repair"
 HEALED = "leaves of it differed, and did not when their rows were read again: verify it once more"
@@ -174,7 +176,7 @@ class Verifications:
         return held is not None and held.name == chunk.dump and not held.is_over and chunk.chunk not in held.found
 
     def _table_id(self, table: TableId) -> str:
-        held = open_table(f"{table.folder(self._lake)}/{CURRENT}")
+        held = open_table(f"{table_folder(self._lake, table)}/{CURRENT}")
         return str(held.metadata().id) if held is not None else ""
 
     def _follow(self, event: EventSeen) -> None:
@@ -234,7 +236,7 @@ class Verifications:
                 return compare(task.table, due.digest.chunk, due.digest.last_gsn, None, None)
             if due.current_version is None or due.changelog_version is None:
                 return Finding(Verdict.UNKNOWN, "the lake was further than the chunk when it was to be compared")
-            folder = task.table.folder(self._lake)
+            folder = table_folder(self._lake, task.table)
             options = delta_options(folder)
             current = DeltaTable(f"{folder}/{CURRENT}", version=due.current_version, storage_options=options)
             if str(current.metadata().id) != task.table_id:
@@ -372,25 +374,23 @@ def _worst(verdicts: Sequence[Finding], lake_rows: int) -> Finding:
 
 
 def focus_of(found: Iterable[tuple[DueChunk, Finding | None]], table_id: str = "") -> LandedFocus:
-    """What is to be read again: the first of the leaves that differ."""
+    """What is to be read again: the first of the leaves that differ; of ranges those that touch are one."""
     known = [(due, finding) for due, finding in found if finding is not None]
     chunks = [(due.digest.chunk, finding) for due, finding in known if finding.leaves]
-    leaves = [(chunk, leaf) for chunk, finding in chunks for leaf in finding.leaves]
-    chunk, first = leaves[0]
+    leaves = [leaf for _, finding in chunks for leaf in finding.leaves]
+    chunk, first = chunks[0][0], leaves[0]
     within = chunk.digest.within if chunk.digest is not None else None
-    if within is None:
-        at_us = rest_equal_at_us(known) if len(leaves) <= MOST_LEAVES else 0
-        rest = (at_us, table_id if at_us else "")
-    else:
-        rest = (within.rest_equal_at_us, within.rest_equal_in)
-    buckets = tuple(leaf.bucket for _, leaf in leaves[:MOST_LEAVES] if leaf.bits)
-    if buckets:
+    rest = (within.rest_equal_at_us, within.rest_equal_in) if within is not None else (0, "")
+    if first.bits:
+        buckets = tuple(leaf.bucket for leaf in leaves[:MOST_PARTS])
         return LandedFocus(within.ranges if within is not None else (), first.bits, buckets, *rest)
-    ranges = [
-        LandedRange(chunk.lower, chunk.upper, leaf.lower, leaf.upper, leaf.source_rows)
-        for chunk, leaf in leaves[:MOST_LEAVES]
-    ]
-    return LandedFocus(tuple(ranges), 0, (), *rest)
+    ranges = united(
+        [LandedRange("", "", *in_int64(leaf.lower, leaf.upper), leaf.source_rows) for leaf in leaves[:MOST_LEAVES]]
+    )
+    if within is None and len(leaves) <= MOST_LEAVES and len(ranges) <= MOST_PARTS:
+        at_us = rest_equal_at_us(known)
+        rest = (at_us, table_id if at_us else "")
+    return LandedFocus(ranges[:MOST_PARTS], 0, (), *rest)
 
 
 def rest_equal_at_us(found: Sequence[tuple[DueChunk, Finding]]) -> int:

@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 from menura.change_batch import GSN
 
 from spark_sink.lake.delta_table import quoted, scan, schema_of, text
-from spark_sink.lake.records import WHOLE, in_order, number_of
+from spark_sink.lake.record_rows import number_of
+from spark_sink.lake.records import WHOLE, in_order
 from spark_sink.work import TableId
 
 _DUMP_STARTED, _DUMPED = "DUMP_STARTED", "DUMPED"

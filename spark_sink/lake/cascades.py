@@ -63,6 +63,7 @@ from spark_sink.lake.parent_changes import IS_DELETE, ROWS_IN_PARTS, ParentChang
 from spark_sink.lake.partial_rows import AbsentColumns, row_keys
 from spark_sink.lake.records import Records
 from spark_sink.lake.schema_change import current_schema
+from spark_sink.lake.table_folders import table_folder
 from spark_sink.landed.event_columns import event_columns
 from spark_sink.landed.lake_schema import grown
 from spark_sink.landed.landed_file import LandedPart
@@ -182,7 +183,7 @@ class Child:
             name.lower() for each in self._marks[-1].moving if each.parent == key.key.parent for name in each.columns
         )
         changes = ParentChanges(self._table, self._cut, key, types, moving)
-        changelog = None if key in self._itself else open_table(f"{parent.folder(self._lake)}/{CHANGELOG}")
+        changelog = None if key in self._itself else open_table(f"{table_folder(self._lake, parent)}/{CHANGELOG}")
         if changelog is None:
             return changes.empty()
         if read_kept(changelog).begins_gsn > self._low + 1:

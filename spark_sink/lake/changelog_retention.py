@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from menura.change_batch import GSN
 
 from spark_sink.lake.delta_table import WRITER, open_dump_gsn, quoted, read_progress
-from spark_sink.work import TableId
+from spark_sink.work import TableId, last_rule
 
 PROPERTY = "menura.changelog"
 #: older ones are thinned out
@@ -67,7 +67,7 @@ class KeepRules:
         return cls(tuple(map(_rule, words)))
 
     def of(self, table: TableId) -> Keep:
-        return next((keep for pattern, keep in reversed(self.rules) if table.fits(pattern)), Keep())
+        return last_rule(self.rules, table, Keep())
 
 
 KEEP_ALL = KeepRules()
@@ -127,7 +127,7 @@ def shorten(
     open_gsn = open_dump_gsn(current, changelog, table.application)
     if open_gsn is not None:
         most_gsn = min(most_gsn, open_gsn - 1)
-    files = _files(changelog)
+    files = files_by_number(changelog)
     wanted_gsn = max(
         kept.before(now_us - keep.hours * HOUR_US) if keep.hours else 0,
         _above_rows(files, keep.rows) if keep.rows else 0,
@@ -149,23 +149,25 @@ def write_kept(changelog: DeltaTable, kept: Kept) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class LoggedFile:
+    """Its lowest and highest number, and how many rows it has."""
+
     low: int
     high: int
     rows: int
 
 
-def _files(changelog: DeltaTable) -> list[_File]:
+def files_by_number(changelog: DeltaTable) -> list[LoggedFile]:
     """By their highest number; none where one has no statistics."""
     found = pa.table(changelog.get_add_actions(flatten=True))
     names = (f"min.{GSN}", f"max.{GSN}", "num_records")
     if any(name not in found.column_names or found[name].null_count for name in names):
         return []
-    files = [_File(*facts) for facts in zip(*(found[name].to_pylist() for name in names), strict=True)]
+    files = [LoggedFile(*facts) for facts in zip(*(found[name].to_pylist() for name in names), strict=True)]
     return sorted(files, key=lambda file: file.high)
 
 
-def _above_rows(files: Sequence[_File], most_rows: int) -> int:
+def _above_rows(files: Sequence[LoggedFile], most_rows: int) -> int:
     """The number up to which files may go so that at least so many rows stay; 0: none may."""
     rows = sum(file.rows for file in files)
     number = 0
@@ -177,7 +179,7 @@ def _above_rows(files: Sequence[_File], most_rows: int) -> int:
     return number
 
 
-def _whole_files(files: Sequence[_File], gsn: int) -> list[_File]:
+def _whole_files(files: Sequence[LoggedFile], gsn: int) -> list[LoggedFile]:
     """Files of which all rows have this number or a lower one, and no other file has rows as low as theirs."""
     cut = [file for file in files if file.high <= gsn]
     while cut and any(file.low <= cut[-1].high for file in files[len(cut) :]):

@@ -25,7 +25,7 @@ from menura.change_batch import (
     ChangeType,
 )
 
-from spark_sink.lake.current_rows import match_columns, read_rows
+from spark_sink.lake.current_rows import living, match_columns, read_rows
 from spark_sink.lake.delta_table import Layout, quoted, scan, schema_of
 from spark_sink.lake.foreign_keys import FollowedKey, comparable
 from spark_sink.lake.key_bounds import key_bounds
@@ -151,7 +151,8 @@ class BaseRows:
         names = [name for name in wanted if name in there]
         schema = pa.schema([self._columns.held.field(name) for name in wanted])
         chosen = ", ".join(map(quoted, names))
-        for batch in scan(self._current, f"SELECT {chosen} FROM t WHERE {condition}"):  # noqa: S608  (quoted names)
+        rows = f"({condition}) AND {living(schema_of(self._current))}"
+        for batch in scan(self._current, f"SELECT {chosen} FROM t WHERE {rows}"):  # noqa: S608  (quoted names)
             yield fit(pa.table(batch), schema)
 
 

@@ -5,7 +5,8 @@ an append of rows whose keys the table lacks, and a MERGE of the rest where ther
 step's transactions. A chunk holds what its rows were at a moment after all changes up to its number G. So, of each row:
 
 * its key has no change above G: the row is put, but where the table has it from the stream or a chunk since the dump
-  began, and whole: then it is this very row. A repair's row is always put: nothing says how the table's came to differ;
+  began, and whole: then it is this very row. A repair's row is always put: nothing says how the table's came to differ.
+  Before that a key that the table has more than once is left with one row, by a commit of its own;
 * it has: those changes decide, and the current state already shows them. Only where one of them lacks values is the
   row the base that they belong on (`chunk_replay`).
 
@@ -19,7 +20,7 @@ from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from menura.bounds import MAX_NUMBER
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN
 
@@ -28,9 +29,11 @@ from spark_sink.lake.changelog_retention import read_kept
 from spark_sink.lake.chunk_replay import replayed
 from spark_sink.lake.current_rows import match_columns, merge_effect
 from spark_sink.lake.delta_table import (
+    WRITER,
     Transactions,
     append,
     commit_nothing,
+    commit_properties,
     compact_when_due,
     dump_began_gsn,
     quoted,
@@ -39,7 +42,7 @@ from spark_sink.lake.delta_table import (
 )
 from spark_sink.lake.key_bounds import KeyBounds, key_bounds
 from spark_sink.lake.logged_changes import TRUNCATE, LoggedChanges, gathered
-from spark_sink.lake.net_effect import DELETED, in_order, keyed_effect
+from spark_sink.lake.net_effect import DELETED, IS_DELETED, in_order, keyed_effect
 from spark_sink.lake.steps import Segment, segment_tables
 from spark_sink.landed.landed_file import LandedPart
 from spark_sink.work import TableId
@@ -72,12 +75,15 @@ def merge_chunks(
     match = match_columns(held, segment.layout.key)
     merger = _Merger(current, match, LoggedChanges(changelog, segment.layout, held, end_gsn), began_gsn)
     waiting: pa.Table | None = None
-    if any(part.file.chunk is not None and part.file.chunk.repairs for part in segment.parts):
+    repairs = any(part.file.chunk is not None and part.file.chunk.repairs for part in segment.parts)
+    if repairs:
         merger = replace(merger, began_gsn=MAX_NUMBER)
     for piece in _pieces(table, segment, held):
         if waiting is not None:
             merger.merge(waiting, transactions[:1])  # enough for another writer of the same to fail
             compact_when_due(current)
+        if repairs:
+            merger.leave_one_of_each(piece, transactions[:1])
         waiting = piece
     if waiting is None:
         commit_nothing(current, transactions)
@@ -151,6 +157,24 @@ class _Merger:
         elif not new.num_rows:
             commit_nothing(self.current, transactions)
 
+    def leave_one_of_each(self, rows: pa.Table, transactions: Transactions) -> None:
+        """Of the keys of these rows that the table has more than once the newest row stays; no commit where none is."""
+        held = self._held_keys(rows, key_bounds(rows, self.match))
+        counts = held.group_by(list(self.match)).aggregate([(GSN, "count")])
+        doubled = counts.filter(pc.greater(counts[f"{GSN}_count"], 1))
+        if not doubled.num_rows:
+            return
+        schema = schema_of(self.current)
+        within = key_bounds(doubled, self.match).condition({found.name: found for found in schema})
+        found = scan(self.current, f"SELECT * FROM t WHERE {within}").read_all()  # noqa: S608  (own literals)
+        newest = found.cast(schema).sort_by([(GSN, "descending")])
+        first = newest.append_column(_PLACE, _places(newest)).group_by(list(self.match)).aggregate([(_PLACE, "min")])
+        commit = commit_properties(*transactions)
+        kept = newest.take(first[f"{_PLACE}_min"])
+        write_deltalake(
+            self.current, kept, mode="overwrite", predicate=within, writer_properties=WRITER, commit_properties=commit
+        )
+
     def _append(self, rows: pa.Table, transactions: Transactions) -> None:
         append(self.current, rows.drop_columns([DELETED]), transactions)
 
@@ -181,6 +205,9 @@ class _Merger:
         fields = {found.name: found for found in schema_of(self.current)}
         schema = pa.schema([fields[name] for name in (*self.match, GSN, ABSENT)])
         chosen = ", ".join(map(quoted, schema.names))
+        if IS_DELETED in fields:  # its number is below each dump's: the chunk's row is put over it
+            number = f"CASE WHEN {quoted(IS_DELETED)} THEN -1 ELSE {quoted(GSN)} END AS {quoted(GSN)}"
+            chosen = ", ".join([*map(quoted, self.match), number, quoted(ABSENT)])
         query = f"SELECT {chosen} FROM t WHERE {bounds.condition(fields)}"  # noqa: S608  (quoted names, own literals)
         found = [schema.empty_table()]
         for held in gathered(pa.table(batch) for batch in scan(self.current, query)):

@@ -18,6 +18,7 @@ from spark_sink.lake.delta_table import (
     Transactions,
     append,
     commit_properties,
+    has_change_feed,
     has_files,
     quoted,
     read_small,
@@ -27,7 +28,7 @@ from spark_sink.lake.delta_table import (
     size_bytes,
 )
 from spark_sink.lake.key_bounds import KeyBounds, key_bounds
-from spark_sink.lake.net_effect import COPY, DELETED, KEY_TEXT, ROW_HASH
+from spark_sink.lake.net_effect import COPY, DELETED, IS_DELETED, KEY_TEXT, ROW_HASH
 from spark_sink.lake.partial_rows import Key, row_keys
 
 #: up to this many rows a MERGE prunes files by the batch's key range; above, that costs twice the memory
@@ -46,15 +47,26 @@ def match_columns(held: pa.Schema, key: tuple[str, ...]) -> list[str]:
     return [*(names[name.lower()] for name in key), *([KEY_TEXT] if KEY_TEXT in held.names else [])]
 
 
+def living(held: pa.Schema) -> str:
+    """SQL for the rows that are not deleted."""
+    return f"{quoted(IS_DELETED)} IS NOT TRUE" if IS_DELETED in held.names else "TRUE"
+
+
+def has_living(current: DeltaTable) -> bool:
+    query = f"SELECT {quoted(GSN)} FROM t WHERE {living(schema_of(current))} LIMIT 1"  # noqa: S608  (constants)
+    return bool(scan(current, query).read_all().num_rows)
+
+
 def read_rows(current: DeltaTable, match: Sequence[str], keys: set[Key], from_gsn: int) -> pa.Table:
-    """The current state's rows with these keys and this number or a higher one."""
+    """The current state's living rows with these keys and this number or a higher one."""
     schema = schema_of(current)
     columns = [pa.array([key[place] for key in keys], schema.field(name).type) for place, name in enumerate(match)]
     wanted = pa.table(columns, list(match))
     within = key_bounds(wanted, match).condition({found.name: found for found in schema})
     first = wanted[match[0]].unique()
     found = [schema.empty_table()]
-    for batch in scan(current, f"SELECT * FROM t WHERE {quoted(GSN)} >= {from_gsn} AND {within}"):  # noqa: S608
+    condition = f"{quoted(GSN)} >= {from_gsn} AND {within} AND {living(schema)}"
+    for batch in scan(current, f"SELECT * FROM t WHERE {condition}"):  # noqa: S608  (quoted names, own literals)
         near = pa.table(batch).filter(pc.is_in(batch.column(match[0]), first)).cast(schema)
         found.append(near.filter(pa.array([key in keys for key in row_keys(near, match)], pa.bool_())))
     return pa.concat_tables(found)
@@ -90,9 +102,9 @@ def merge_effect(
     transactions: Transactions,
     bounds: KeyBounds | None = None,
 ) -> None:
-    """One commit: a MERGE; all rows anew where the table is small; a plain append where no row of the table can be one
-    of the effect's: it is empty, or the effect has new copies of rows without a key alone. It always commits,
-    for its transactions' sake.
+    """One commit: a MERGE; all rows anew where the table is small and has no change feed; a plain append where no row
+    of the table can be one of the effect's: it is empty, or the effect has new copies of rows without a key alone. It
+    always commits, for its transactions' sake.
 
     `bounds` of the effect's keys have it skip files where it is large, too.
     """
@@ -100,7 +112,7 @@ def merge_effect(
     if is_new or not has_files(current) or effect.num_rows == 0:
         append(current, effect.filter(pc.invert(effect[DELETED])).select(schema_of(current).names), transactions)
         return
-    if (rows := _merged_rows(current, effect, match)) is not None:
+    if not has_change_feed(current) and (rows := _merged_rows(current, effect, match)) is not None:
         replace_rows(current, rows, transactions)
         return
     deleted = f"s.{quoted(DELETED)}"

@@ -28,11 +28,14 @@ from menura.stores.options import delta_options
 
 from spark_sink.lake.known_table import STATISTICS_PROPERTY, KnownTable, look, recall, remember
 from spark_sink.lake.retention import is_due
-from spark_sink.landed.lake_schema import fit, format_of, format_type
+from spark_sink.landed.lake_schema import format_of, format_type
 from spark_sink.landed.landed_file import LandedShape
 
 LAYOUT_PROPERTY = "menura.layout"
+CHANGE_FEED = "delta.enableChangeDataFeed"
 MAX_STATISTICS_COLUMNS = 32
+#: of a column; what is longer (thousands of labels) is not kept
+MAX_SOURCE_TYPE_CHARS = 1000
 WRITER = WriterProperties(compression="ZSTD", compression_level=1)
 
 #: applications and versions that a commit carries, see `commit_properties`
@@ -68,6 +71,8 @@ class Layout:
     row_end: str = ""
     #: of each column as it lands, in `format_type`'s words: the lake's column may hold others too; empty: not known
     types: tuple[str, ...] = ()
+    #: of each column in its source's words, '' for one that is not known; empty: none is
+    source_types: tuple[str, ...] = ()
 
     @property
     def landed_types(self) -> dict[str, pa.DataType]:
@@ -77,7 +82,9 @@ class Layout:
 
 def layout_of(schema_id: str, shape: LandedShape) -> Layout:
     types = tuple(format_of(shape.schema.field(name).type) for name in shape.columns)
-    return Layout(schema_id, shape.columns, shape.key, shape.row_end, types)
+    source_types = tuple(word if len(word) <= MAX_SOURCE_TYPE_CHARS else "" for word in shape.source_types)
+    known = source_types if any(source_types) else ()
+    return Layout(schema_id, shape.columns, shape.key, shape.row_end, types, known)
 
 
 def open_table(folder: str) -> DeltaTable | None:
@@ -113,9 +120,9 @@ def make_folder(folder: str) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
 
 
-def create_table(folder: str, schema: pa.Schema, layout: Layout) -> DeltaTable:
-    """Create, or open when a killed run has created it."""
-    properties = _properties(schema, layout)
+def create_table(folder: str, schema: pa.Schema, layout: Layout, more: Mapping[str, str] | None = None) -> DeltaTable:
+    """Create, or open when a killed run has created it; `more` of Delta's properties."""
+    properties = {**_properties(schema, layout), **(more or {})}
     make_folder(folder)
     nullable = pa.schema([pa.field(field.name, field.type) for field in schema])
     return DeltaTable.create(
@@ -142,14 +149,18 @@ def _statistics_columns(schema: pa.Schema, key: tuple[str, ...]) -> list[str]:
 
 def read_layout(table: DeltaTable) -> Layout:
     facts = json.loads(configuration_of(table)[LAYOUT_PROPERTY])
-    names = (facts["columns"], facts["key"], facts.get("types", ()))
-    columns, key, types = map(tuple, names)
-    return Layout(facts["schema_id"], columns, key, facts.get("row_end", ""), types)
+    names = (facts["columns"], facts["key"], facts.get("types", ()), facts.get("source_types", ()))
+    columns, key, types, source_types = map(tuple, names)
+    return Layout(facts["schema_id"], columns, key, facts.get("row_end", ""), types, source_types)
 
 
 def configuration_of(table: DeltaTable) -> Mapping[str, str]:
     known = table.known if isinstance(table, KnownTable) else None
     return known.configuration if known is not None else table.metadata().configuration
+
+
+def has_change_feed(table: DeltaTable) -> bool:
+    return configuration_of(table).get(CHANGE_FEED) == "true"
 
 
 def write_layout(table: DeltaTable, layout: Layout) -> None:
@@ -219,17 +230,22 @@ def _limit_statistics(table: DeltaTable, schema: pa.Schema) -> None:
         table.alter.set_table_properties({STATISTICS_PROPERTY: names}, raise_if_not_exists=False)
 
 
-def remove_below(table: DeltaTable, gsn: int, transactions: Transactions, keys: str = "TRUE") -> None:
-    """Take rows with a lower number away that fulfil the SQL `keys`; always commits, for its transactions' sake."""
+def remove_below(
+    table: DeltaTable, gsn: int, transactions: Transactions, keys: str = "TRUE", marks: Mapping[str, str] | None = None
+) -> None:
+    """Take rows with a lower number away that fulfil the SQL `keys`; always commits, for its transactions' sake.
+
+    With `marks` they stay, with these values (SQL by column) in place of theirs.
+    """
     lowest = pa.table(table.get_add_actions(flatten=True))
     known = f"min.{GSN}" in lowest.column_names and lowest[f"min.{GSN}"].null_count == 0
     version = table.version()
     if not known or pc.any(pc.less(lowest[f"min.{GSN}"], gsn)).as_py():
-        table.delete(
-            f"{quoted(GSN)} < {gsn} AND ({keys})",
-            writer_properties=WRITER,
-            commit_properties=commit_properties(*transactions),
-        )
+        rows, commit = f"{quoted(GSN)} < {gsn} AND ({keys})", commit_properties(*transactions)
+        if marks is None:
+            table.delete(rows, writer_properties=WRITER, commit_properties=commit)
+        else:
+            table.update(dict(marks), predicate=rows, writer_properties=WRITER, commit_properties=commit)
     if table.version() == version:
         commit_nothing(table, transactions)
 
@@ -272,7 +288,7 @@ def read_small(table: DeltaTable, most_rows: int, most_bytes: int) -> pa.Table |
     """All rows in the table's columns; None where they are more."""
     schema = schema_of(table)
     if isinstance(table, KnownTable) and (found := table.read(most_rows, most_bytes)) is not None:
-        return fit(found, schema)
+        return found
     batches = []
     size = 0
     for batch in scan(table, "SELECT * FROM t"):
@@ -312,6 +328,11 @@ def read_progress(table: DeltaTable | None, application: str) -> Progress:
     cut = read_cut(table, application)
     chunk_cut = table.transaction_version(_chunk_application(application)) or 0
     return Progress(cut, table.transaction_version(_gsn_application(application)) or 0, max(cut, chunk_cut))
+
+
+def read_chunk_cut(table: DeltaTable, application: str) -> int:
+    """The last cut whose chunks of ranges it has; 0: it never had one."""
+    return table.transaction_version(_chunk_application(application)) or 0
 
 
 def read_cut(table: DeltaTable, application: str) -> int:

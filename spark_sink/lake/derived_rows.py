@@ -90,7 +90,14 @@ class Shapes:
         self.add(
             0,
             layout.schema_id,
-            LandedShape(pa.schema([*meta, *own, *tail]), layout.columns, layout.key, {}, layout.row_end),
+            LandedShape(
+                pa.schema([*meta, *own, *tail]),
+                layout.columns,
+                layout.key,
+                {},
+                layout.row_end,
+                source_types=layout.source_types,
+            ),
         )
 
     @property

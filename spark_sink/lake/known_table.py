@@ -30,6 +30,8 @@ from deltalake.exceptions import CommitFailedError
 from menura.stores.address import is_local
 from menura.stores.options import delta_options
 
+from spark_sink.landed.lake_schema import fit
+
 #: that a process remembers; 8 kB each with 13 columns and 8 files
 MOST_TABLES = 8192
 #: of a remembered table
@@ -138,9 +140,13 @@ class KnownTable(DeltaTable):
         return True
 
     def read(self, most_rows: int, most_bytes: int) -> pa.Table | None:
-        """All rows, in the columns that its files have; None where files are not known, or have more."""
-        files = self.known.files if self.known is not None else None
-        if not files or sum(file.rows for file in files) > most_rows:
+        """All rows in the table's columns; None where files are not known, or have more.
+
+        A file may lack columns, and those of delta-rs have views of texts, which are no texts to Arrow.
+        """
+        known = self.known
+        files = known.files if known is not None else None
+        if known is None or not files or sum(file.rows for file in files) > most_rows:
             return None
         tables: list[pa.Table] = []
         for file in files:
@@ -149,8 +155,8 @@ class KnownTable(DeltaTable):
                     most_bytes -= batch.nbytes
                     if most_bytes < 0:
                         return None
-                    tables.append(pa.Table.from_batches([batch]))
-        return pa.concat_tables(tables, promote_options="default") if tables else None
+                    tables.append(fit(pa.Table.from_batches([batch]), known.schema))
+        return pa.concat_tables(tables) if tables else None
 
 
 def recall(folder: str) -> KnownTable | None:

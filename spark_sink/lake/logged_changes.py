@@ -11,7 +11,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, TRANSACTION_ID, UNREPRESENTABLE, ChangeType
+from menura.change_batch import (
+    ABSENT,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP_US,
+    GSN,
+    TRANSACTION_ID,
+    UNREPRESENTABLE,
+    ChangeType,
+)
 from menura.naming import name_before
 
 from spark_sink.lake.delta_table import Layout, quoted, scan, schema_of
@@ -68,7 +76,8 @@ class LoggedChanges:
 
     def _fitted(self, whole: pa.Table) -> pa.Table:
         own = {name: self._column(whole, name) for name in self._sources()}
-        return fit_current(pa.table({**own, CHANGE_TYPE: whole[CHANGE_TYPE]}), self.layout, self.held)
+        facts = {name: whole[name] for name in (CHANGE_TYPE, COMMIT_TIMESTAMP_US)}
+        return fit_current(pa.table({**own, **facts}), self.layout, self.held)
 
     def _above(self, gsn: int) -> str:
         return (
@@ -122,13 +131,15 @@ class LoggedChanges:
         return pa.table({**columns, **{name: rows[name] for name in (CHANGE_TYPE, GSN, ABSENT)}})
 
 
-def gathered(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def gathered(batches: Iterable[pa.Table], most_bytes: int | None = None) -> Iterator[pa.Table]:
     """Fewer and larger ones, since a look-up in many values is made anew for each."""
     waiting: list[pa.Table] = []
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
-        if sum(map(len, waiting)) >= GATHERED_ROWS:
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= GATHERED_ROWS or (most_bytes is not None and size >= most_bytes):
             yield pa.concat_tables(waiting)
-            waiting = []
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_tables(waiting)

@@ -7,7 +7,7 @@ below.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,11 +15,19 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaProtocolError, SchemaMismatchError
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE, source_column
-from menura.landing import LandedRepair
+from menura.landing import LandedEvent, LandedRepair
 from menura.naming import lake_column
 
 from spark_sink.lake.chunk_merge import merge_chunks
-from spark_sink.lake.current_rows import copies_held, match_columns, merge_effect, read_rows, unknown_texts
+from spark_sink.lake.current_rows import (
+    copies_held,
+    has_living,
+    living,
+    match_columns,
+    merge_effect,
+    read_rows,
+    unknown_texts,
+)
 from spark_sink.lake.delta_table import (
     Layout,
     Progress,
@@ -60,11 +68,13 @@ from spark_sink.lake.partial_rows import completed, row_keys
 from spark_sink.lake.schema_change import Definition, add_key_text, change_schema, current_schema, own_columns
 from spark_sink.lake.schema_policy import Departure, Following, SchemaPolicy, read_departure, write_departure
 from spark_sink.lake.steps import ChunkStep, EventStep, Segment, Step, fit_current, segment_tables
+from spark_sink.lake.table_options import deletion_marks, kept
 from spark_sink.landed.lake_schema import grown
 from spark_sink.work import TableId
 
 logger = logging.getLogger("menura.sink")
 
+CREATED = "CREATED"
 #: the kind of an event that begins a dump
 DUMP_STARTED = "DUMP_STARTED"
 #: and of one that ends it
@@ -147,8 +157,13 @@ def _apply_event(
     if current is None:
         if definition is None:
             return None
-        current = create_table(folder, definition.schema, definition.layout)
+        current = _created(folder, Definition(definition.layout, definition.schema), following)
         commit_nothing(current, transactions)
+    elif event.kind == CREATED and following.options.soft_delete and not has_living(current):
+        _remove_rows(current, definition, following, transactions)  # it is another table, whose rows these never were
+    elif event.gsn in following.marked:
+        remove_below(current, event.gsn, (), *_gone(current, event))
+        _follow_definition(current, definition, following, transactions)
     elif event.gsn in following.rows_stay:
         departure = replace(read_departure(current), policy=following.policy, rows_stay=event.kind)
         write_departure(current, departure)
@@ -159,12 +174,24 @@ def _apply_event(
         _follow_definition(current, definition, following, transactions)
     elif event.removes_rows_before_gsn:
         write_departure(current, replace(read_departure(current), rows_stay=""))
-        remove_below(current, event.removes_rows_before_gsn, transactions)
+        remove_below(current, event.removes_rows_before_gsn, transactions, *_gone(current, event))
     elif event.repaired is not None:
-        remove_below(current, event.repaired.before_gsn, transactions, _repaired_keys(current, event.repaired))
+        keys = _repaired_keys(current, event.repaired)
+        remove_below(current, event.repaired.before_gsn, transactions, *_gone(current, event, keys))
     else:
         commit_nothing(current, transactions)
     return current
+
+
+def _created(folder: str, definition: Definition, following: Following) -> DeltaTable:
+    options = following.options
+    return create_table(folder, options.schema(definition.schema), definition.layout, options.properties)
+
+
+def _gone(current: DeltaTable, event: LandedEvent, keys: str = "TRUE") -> tuple[str, Mapping[str, str] | None]:
+    """Which rows an event takes away that fulfil the SQL `keys`, and what those get that stay as deleted ones."""
+    marks = deletion_marks(schema_of(current), event.gsn, event.commit_timestamp_us)
+    return (f"({keys}) AND {living(schema_of(current))}", marks)
 
 
 def _remove_rows(
@@ -173,11 +200,12 @@ def _remove_rows(
     """All of them; columns go with them, unless the table's policy keeps these."""
     if following.policy.keeps:
         write_departure(current, replace(read_departure(current), rows_stay=""))
-        empty(current, schema_of(current))
+        empty(current, following.options.schema(schema_of(current)))
         _follow_definition(current, definition, following, transactions)
         return
     write_departure(current, Departure(following.policy, following.unreadable))
-    empty(current, definition.schema if definition is not None else schema_of(current), transactions)
+    schema = definition.schema if definition is not None else schema_of(current)
+    empty(current, following.options.schema(schema), transactions)
     if definition is not None:
         write_layout(current, definition.layout)
 
@@ -233,7 +261,7 @@ def prepare_current(
         wanted, refused = grown(wanted, current_schema(part.shape))
         assert refused is None  # `steps` takes files apart that have no types in common
     if current is None:
-        current = create_table(folder, wanted, segment.layout)
+        current = _created(folder, Definition(segment.layout, wanted), following)
     elif read_layout(current) != segment.layout or following.unreadable:
         followed = _follow_definition(current, Definition(segment.layout, wanted), following)
         segment = replace(segment, layout=followed.layout) if followed is not None else segment
@@ -282,7 +310,7 @@ def effect_on(
         if CHANGE_TYPE in rows.column_names:
             began_gsn = dump_began_gsn(current, table.application)
             rows = completed(rows, match, lambda keys: read_rows(current, match, keys, began_gsn))
-        effect = keyed_effect(rows, match)
+        effect = kept(keyed_effect(rows, match))
     else:  # `check_steps` has seen that its rows are whole
         rows = rows.select([name for name in rows.column_names if name != CHANGE_TYPE])
         if needs_copies(rows):

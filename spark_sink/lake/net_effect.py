@@ -28,6 +28,10 @@ KEY_TEXT = "_menura_key"
 #: of keyless tables
 ROW_HASH = "_menura_row"
 COPY = "_menura_copy"
+#: of tables that keep deleted rows (`table_options`): whether the row is one
+IS_DELETED = "_menura_is_deleted"
+#: of tables that say it: when the row's last change committed
+COMMITTED_AT = "_menura_committed_at"
 #: of the merge's source only
 DELETED = "_menura_deleted"
 #: likewise: the number that the row keeps in the current state, where that is not its change's

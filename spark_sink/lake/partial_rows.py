@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from menura.change_batch import ABSENT, CHANGE_TYPE, UNREPRESENTABLE, ChangeType
 from menura.naming import lake_column
 
-from spark_sink.lake.net_effect import DELETED
+from spark_sink.lake.net_effect import DELETED, IS_DELETED
 from spark_sink.lake.schema_change import is_own
 
 Key = tuple[object, ...]
@@ -59,17 +59,20 @@ def absent_columns(rows: pa.Table) -> set[str]:
 def completed(ordered: pa.Table, key: Sequence[str], read_rows: ReadRows) -> pa.Table:
     """`ordered` (by `in_order`, with `_change_type` and the columns of the current state) with values for absent ones.
 
-    What stays unknown is named in `_absent`. Rows that are taken away stay as they are. Without `_change_type`.
+    What stays unknown is named in `_absent`. Rows that are taken away stay as they are, but in a table that keeps them.
+    Without `_change_type`.
     """
-    lives = lives_of(ordered[CHANGE_TYPE].to_pylist(), row_keys(ordered, key))
+    keeps = IS_DELETED in ordered.column_names
+    lives = lives_of(ordered[CHANGE_TYPE].to_pylist(), row_keys(ordered, key), keeps_deleted=keeps)
     lacking = lives_that_lack(ordered, lives)
     bases = {base: life for life in lacking if (base := lives.base[life]) is not None}
     held = read_rows(set(bases)) if bases else ordered.slice(0, 0).drop_columns([CHANGE_TYPE, DELETED])
     held_lives = [bases.get(found, GONE) for found in row_keys(held, key)]
     filled = filled_in(timeline_of(held, held_lives, ordered, lives.of_change))
     puts = filled.filter(pc.greater_equal(filled[PLACE], 0)).drop_columns([LIFE])
-    puts = puts.append_column(DELETED, pa.repeat(pa.scalar(False), puts.num_rows))
-    gone = ordered.append_column(PLACE, pa.arange(0, ordered.num_rows, 1)).filter(ordered[DELETED])
+    puts = puts.append_column(DELETED, ordered[DELETED].take(puts[PLACE]))
+    lifeless = pa.array([life == GONE for life in lives.of_change], pa.bool_())
+    gone = ordered.append_column(PLACE, pa.arange(0, ordered.num_rows, 1)).filter(lifeless)
     return pa.concat_tables([puts, gone.select(puts.column_names)]).sort_by(PLACE).drop_columns([PLACE])
 
 
@@ -77,7 +80,8 @@ def row_keys(rows: pa.Table, key: Sequence[str]) -> Iterator[Key]:
     return zip(*(rows[name].to_pylist() for name in key), strict=True)
 
 
-def lives_of(kinds: Sequence[str], keys: Iterator[Key]) -> Lives:
+def lives_of(kinds: Sequence[str], keys: Iterator[Key], *, keeps_deleted: bool = False) -> Lives:
+    """`keeps_deleted`: what takes a row away is of its life, too."""
     lives = Lives()
     alive = lives.alive
     moving: int | None = None  # the life of the preimage just before
@@ -90,7 +94,7 @@ def lives_of(kinds: Sequence[str], keys: Iterator[Key]) -> Lives:
             if kind == ChangeType.update_preimage.name:
                 moving = life
             alive[key] = GONE
-            lives.of_change.append(GONE)
+            lives.of_change.append(life if keeps_deleted else GONE)
             continue
         if kind == ChangeType.insert.name:
             life = lives.begin(None)

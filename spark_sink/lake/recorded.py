@@ -13,10 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
+from menura.views.definition import VIEW_SOURCE
 
 from spark_sink.errors import LakeTableLost, PredecessorMissing
 from spark_sink.lake.delta_table import open_table, quoted, scan, schema_of, text
-from spark_sink.lake.records import DEPARTURE, MERGED_GSN, number_of
+from spark_sink.lake.record_rows import number_of
+from spark_sink.lake.records import DEPARTURE, MERGED_GSN
+from spark_sink.lake.table_folders import table_folder
 from spark_sink.landed.storage import open_storage
 from spark_sink.work import CHANGELOG, CURRENT, CutSeen, TableFile, TableId, Work
 
@@ -61,11 +64,15 @@ NOTHING = Recorded()
 
 
 def recorded_tables(cuts: DeltaTable | None) -> dict[TableId, Recorded]:
-    """Of each table the last versions in `cuts`, which are lower than earlier ones where it was made anew."""
+    """Of each table the last versions in `cuts`, which are lower than earlier ones where it was made anew.
+
+    Not of views: a lost one is computed again, not read from the landing.
+    """
     if cuts is None:
         return {}
     changelogs, currents = (_last_versions(cuts, f"{kind}_version") for kind in (CHANGELOG, CURRENT))
-    return {table: Recorded(changelogs.get(table), currents.get(table)) for table in changelogs | currents}
+    tables = [table for table in changelogs | currents if table.source != VIEW_SOURCE]
+    return {table: Recorded(changelogs.get(table), currents.get(table)) for table in tables}
 
 
 def _last_versions(cuts: DeltaTable, column: str) -> dict[TableId, int]:
@@ -132,7 +139,7 @@ def lost_tables(lake: str, tables: Mapping[TableId, Recorded]) -> dict[TableId, 
     """Those of the tables whose folders do not hold what is recorded; one look at a file for each that does."""
     lost = {}
     for table, recorded in tables.items():
-        folders = {kind: f"{table.folder(lake)}/{kind}" for kind in (CHANGELOG, CURRENT)}
+        folders = {kind: f"{table_folder(lake, table)}/{kind}" for kind in (CHANGELOG, CURRENT)}
         versions = {CHANGELOG: recorded.changelog, CURRENT: recorded.current}
         if all(version is None or _has_commit(folders[kind], version) for kind, version in versions.items()):
             continue

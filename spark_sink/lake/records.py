@@ -11,8 +11,8 @@
             these are merged, B gets another row, with the version that has them.
             `changelog_begins_gsn` is there once the changelog has been shortened with the boundary: from that number on
             it has all changes.
-``tables``  one row per table that the sink has written or tried to write, or more; a lake of an earlier version gets it
-            with the next start. Who lists tables reads this one.
+``tables``  one row per table that the sink has written or tried to write, or more, with its folder (`table_folders`); a
+            lake of an earlier version gets it with the next start. Who lists tables reads this one.
 ``errors``  one row per change of a table's state: `code` says why it stopped, '' that it goes on (then `message` says
             which changes its changelog lacks, if any); those from before the hours that versions are kept go, but each
             table's last. `begins_at_gsn`: its lake table begins anew with the event of
@@ -36,19 +36,17 @@ clock may go back.
 """
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import DeltaError
+from deltalake import DeltaTable, write_deltalake
 from menura.change_batch import COMMIT_TIMESTAMP_US, GSN, POSITION, TRANSACTION_ID
 from menura.instants import now_us
 from menura.stores.options import delta_options
 
-from spark_sink.errors import CascadeUncertain, EntriesGone, LakeRecordsUnwritable, ParentBegunAnew
+from spark_sink.errors import CascadeUncertain, EntriesGone, ParentBegunAnew
 from spark_sink.lake.delta_table import (
     add_columns,
     commit_properties,
@@ -56,14 +54,13 @@ from spark_sink.lake.delta_table import (
     open_table,
     quoted,
     scan,
-    schema_of,
 )
+from spark_sink.lake.folder_rules import DEFAULT_FOLDERS, FolderRules
+from spark_sink.lake.record_rows import FOLDER, NUMBER, append_rows, number_of, recording, table_facts
 from spark_sink.lake.retention import KEEP_HOURS, clean, is_due
-from spark_sink.work import CutSeen, EventSeen, Outcome, TableId
+from spark_sink.lake.table_folders import TABLE, TableFolders
+from spark_sink.work import CutSeen, EventSeen, Outcome, Result, TableId
 
-FOLDER = "_menura"
-#: rows of a later commit have a higher one, whatever the clock says
-NUMBER = "number"
 #: of `cuts`
 MERGED_GSN = "merged_gsn"
 WHOLE = "whole"
@@ -131,11 +128,8 @@ ERRORS_SCHEMA = pa.schema(
         (NUMBER, pa.int64()),
     ]
 )
-TABLE = ("tenant", "source", "database", "table")
-TABLES_SCHEMA = pa.schema([*((name, pa.string()) for name in TABLE), (NUMBER, pa.int64())])
 LANDING_PROPERTY = "menura.landing"
 LANDING_SCHEMA = pa.schema([("at_us", pa.int64())])
-COMPACT_EVERY_VERSIONS = 64
 SHORTEN_EVERY_VERSIONS = 512
 HOUR_US = 3_600_000_000
 
@@ -173,7 +167,14 @@ class StoppedTable:
 
 
 class Records:
-    def __init__(self, lake: str, keep_hours: int = KEEP_HOURS) -> None:
+    def __init__(
+        self,
+        lake: str,
+        keep_hours: int = KEEP_HOURS,
+        folder_rules: FolderRules = DEFAULT_FOLDERS,
+        check_owned: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`check_owned` raises a `SinkError` where another sink has the lake."""
         self._keep_hours = keep_hours
         self.lake = lake
         #: by folder, the versions at which they were cleaned and shortened last
@@ -183,8 +184,7 @@ class Records:
         self.events_folder = f"{lake}/{FOLDER}/events"
         self.errors_folder = f"{lake}/{FOLDER}/errors"
         self.landing_folder = f"{lake}/{FOLDER}/landing"
-        self.tables_folder = f"{lake}/{FOLDER}/tables"
-        self._known: set[TableId] | None = None
+        self.table_folders = TableFolders(lake, self.cuts_folder, folder_rules, check_owned)
 
     def landing(self) -> str:
         """The identity of the landing that the lake belongs to; '' for none yet."""
@@ -211,7 +211,8 @@ class Records:
         at_us = now_us()
         rows = []
         found = list(outcomes)
-        self._note_tables({outcome.table for outcome in found})
+        stopped = {outcome.table for outcome in found if outcome.result is Result.STOPPED}
+        self.table_folders.note({outcome.table for outcome in found}, stopped)
         for outcome in found:
             boundary = last[outcome.table.tenant, outcome.table.source]
             rows.append(
@@ -232,39 +233,29 @@ class Records:
                 {"tenant": each.tenant, "source": each.source, **_boundary_facts(each, at_us, whole=True)}
                 for each in quiet
             ]
-        append_rows(self.cuts_folder, rows, CUTS_SCHEMA)
-        self._clean(self.cuts_folder)
-        self._leave_old_out(self.cuts_folder, CUTS_SCHEMA, "applied_at_us", _LAST_BOUNDARIES)
-
-    def _note_tables(self, tables: Collection[TableId]) -> None:
-        """Before anything is recorded of them."""
-        if self._known is None:
-            self._known = set(listed_tables(open_table(self.tables_folder)))
-            if not self._known:  # a lake of an earlier version
-                tables = {*tables, *listed_tables(open_table(self.cuts_folder))}
-        new = set(tables) - self._known
-        append_rows(self.tables_folder, [table_facts(table) for table in sorted(new)], TABLES_SCHEMA)
-        self._known |= new
-
-    def tables(self) -> list[TableId]:
-        """All that were ever recorded."""
-        return listed_tables(open_table(self.tables_folder) or open_table(self.cuts_folder))
+        version = append_rows(self.cuts_folder, rows, CUTS_SCHEMA)
+        self._clean(self.cuts_folder, version)
+        self._leave_old_out(self.cuts_folder, version, CUTS_SCHEMA, "applied_at_us", _LAST_BOUNDARIES)
 
     def record_events(self, events: Iterable[EventSeen]) -> None:
         """Rows of `events` for those of cuts that are not recorded yet."""
+        found = list(events)
+        if not found:
+            return
         recorded = open_table(self.events_folder)
-        new = [
-            event
-            for event in events
-            if recorded is None or event.seen.cut > (recorded.transaction_version(event.table.application) or 0)
-        ]
+        last: dict[str, int] = {}
+        if recorded is not None:  # each answer is a look through the table's log
+            last = {
+                name: recorded.transaction_version(name) or 0 for name in {each.table.application for each in found}
+            }
+        new = [event for event in found if event.seen.cut > last.get(event.table.application, -1)]
         cuts: dict[str, int] = {}
         for event in new:
             application = event.table.application
             cuts[application] = max(event.seen.cut, cuts.get(application, 0))
         rows = sorted(map(_event_row, new), key=lambda row: (row["tenant"], row["source"], row[GSN]))
-        append_rows(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
-        self._clean(self.events_folder)
+        version = append_rows(self.events_folder, rows, EVENTS_SCHEMA, commit_properties(*cuts.items()))
+        self._clean(self.events_folder, version)
 
     def record_stops(self, stops: Iterable[StoppedTable]) -> None:
         """Rows of `errors` for tables that stopped, or that begin anew elsewhere than where they stopped."""
@@ -282,10 +273,9 @@ class Records:
             }
             for stop in stops
         ]
-        append_rows(self.errors_folder, rows, ERRORS_SCHEMA)
-        self._clean(self.errors_folder)
-        if rows:
-            self._leave_old_out(self.errors_folder, ERRORS_SCHEMA, "at_us", _LAST_STOPS)
+        version = append_rows(self.errors_folder, rows, ERRORS_SCHEMA)
+        self._clean(self.errors_folder, version)
+        self._leave_old_out(self.errors_folder, version, ERRORS_SCHEMA, "at_us", _LAST_STOPS)
 
     def record_resumed(self, resumed: Iterable[tuple[Outcome, str]]) -> None:
         """Rows of `errors` for tables that go on, each with what its changelog lacks ('': nothing)."""
@@ -295,29 +285,33 @@ class Records:
             for outcome, lacking in resumed
         )
 
-    def _clean(self, folder: str) -> None:
-        held = open_table(folder)
-        version = held.version() if held is not None else None
+    def _clean(self, folder: str, version: int | None) -> None:
+        """Where it is due at `version`, which was just written; None: nothing was."""
+        if version is None:
+            return
         before = self._cleaned.setdefault(folder, version)
         if is_due(folder, before, version):
             with recording(folder):
                 clean(folder, self._keep_hours)
             self._cleaned[folder] = version
 
-    def _leave_old_out(self, folder: str, schema: pa.Schema, at_us: str, last: Sequence[str]) -> None:
+    def _leave_old_out(
+        self, folder: str, version: int | None, schema: pa.Schema, at_us: str, last: Sequence[str]
+    ) -> None:
         """Rows of before the hours, at which no table's version is readable any more, but each table's last.
 
         `last`: numbers of SQL, of which each table's highest are kept; so is its last old cut, at which it may be read
         still. Only files with old rows are written anew.
         """
-        held = open_table(folder)
-        version = held.version() if held is not None else None
+        if version is None:
+            return
         before = self._shortened.setdefault(folder, version)
-        if held is None or not is_due(folder, before, version, SHORTEN_EVERY_VERSIONS):
+        if not is_due(folder, before, version, SHORTEN_EVERY_VERSIONS):
             return
         self._shortened[folder] = version
         since_us = now_us() - self._keep_hours * HOUR_US
         with recording(folder):
+            held = DeltaTable(folder, storage_options=delta_options(folder))
             add_columns(held, schema)
             is_old = f"{at_us} < {since_us}"
             last = [*last, f"CASE WHEN {is_old} THEN cut END"]
@@ -381,22 +375,9 @@ def last_rows(schema: pa.Schema, condition: str, last: Sequence[str]) -> str:
     return f"SELECT {columns} FROM t JOIN ({grouped}) g ON {same_table} WHERE {condition} AND ({is_last})"  # noqa: S608
 
 
-def listed_tables(records: DeltaTable | None) -> list[TableId]:
-    if records is None:
-        return []
-    chosen = ", ".join(map(quoted, TABLE))
-    query = f'SELECT DISTINCT {chosen} FROM t WHERE "table" IS NOT NULL'  # noqa: S608  (constants)
-    rows = scan(records, query).read_all().to_pylist()
-    return sorted(TableId(*(row[name] for name in TABLE)) for row in rows)
-
-
 def in_order(records: DeltaTable, at_us: str) -> str:
     """What to order rows by, from the first written to the last: those of an earlier version have their time alone."""
     return f"{number_of(records)}, {at_us}"
-
-
-def number_of(records: DeltaTable) -> str:
-    return f"coalesce({NUMBER}, -1)" if NUMBER in schema_of(records).names else "-1"
 
 
 def last_cuts(cuts: Iterable[CutSeen]) -> dict[tuple[str, str], CutSeen]:
@@ -417,10 +398,6 @@ def _boundary_facts(boundary: CutSeen, at_us: int, *, whole: bool) -> dict[str, 
         "applied_at_us": at_us,
         WHOLE: whole,
     }
-
-
-def table_facts(table: TableId) -> dict[str, Any]:
-    return {"tenant": table.tenant, "source": table.source, "database": table.database, "table": table.table}
 
 
 def _event_row(seen: EventSeen) -> dict[str, Any]:
@@ -448,41 +425,3 @@ def _event_row(seen: EventSeen) -> dict[str, Any]:
         "gap_to": event.gap_to or None,
         "repaired": json.dumps(asdict(event.repaired)) if event.repaired is not None else None,
     }
-
-
-def append_rows(
-    folder: str,
-    rows: list[dict[str, Any]],
-    schema: pa.Schema,
-    properties: CommitProperties | None = None,
-) -> None:
-    """Append rows; a table of an earlier version gets the columns that it lacks."""
-    if not rows:
-        return
-    with recording(folder):
-        make_folder(folder)
-        held = open_table(folder)
-        if held is not None:
-            add_columns(held, schema)
-        number = held.version() + 1 if held is not None else 0
-        rows_table = pa.Table.from_pylist([{**row, NUMBER: number} for row in rows], schema=schema)
-        options = delta_options(folder)
-        write_deltalake(
-            held or folder, rows_table, mode="append", commit_properties=properties, storage_options=options
-        )
-        table = DeltaTable(folder, storage_options=options)
-        if table.version() and table.version() % COMPACT_EVERY_VERSIONS == 0:
-            table.optimize.compact()
-
-
-@contextmanager
-def recording(folder: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, DeltaError) as failure:
-        raise LakeRecordsUnwritable(
-            f"recording the batch in {folder}",
-            type(failure).__name__,
-            data="The batch is not checkpointed and will be done again; nothing is written twice",
-            remedy="Check the lake's storage, then start the sink again",
-        ) from failure

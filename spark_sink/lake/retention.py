@@ -13,8 +13,11 @@ cleanings. A kill leaves a log without the checkpoint, until the next cleaning.
 
 from zlib import crc32
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from menura.stores.options import delta_options
+
+from spark_sink.landed.storage import open_storage
 
 KEEP_HOURS = 24
 #: also of checkpoints: whoever opens a table reads each commit since the last one, at 0.2 ms of CPU each
@@ -53,3 +56,22 @@ def clean(folder: str, keep_hours: int) -> int:
         table.create_checkpoint()
     table.cleanup_metadata()
     return len(removed)
+
+
+def is_told(folder: str, version: int) -> bool:
+    """Whether the log has all that tells what this version is. Raises OSError."""
+    commits, checkpoints = set[int](), {-1}
+    for found in open_storage(folder).list("_delta_log"):
+        number, _, kind = found.path.rpartition("/")[2].partition(".")
+        if number.isdigit() and kind == "json":
+            commits.add(int(number))
+        elif number.isdigit() and kind.startswith("checkpoint"):
+            checkpoints.add(int(number))
+    begins = max(number for number in checkpoints if number <= version)
+    return commits.issuperset(range(begins + 1, version + 1))
+
+
+def is_whole(folder: str, table: DeltaTable) -> bool:
+    """Whether all files are there that the table names at its version. Raises OSError."""
+    named = set(pa.table(table.get_add_actions())["path"].to_pylist())
+    return named.issubset(found.path for found in open_storage(folder).list(""))

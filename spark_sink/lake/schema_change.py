@@ -16,6 +16,7 @@ from menura.change_batch import ABSENT, GSN, UNREPRESENTABLE
 from menura.naming import lake_column
 
 from spark_sink.lake.delta_table import (
+    WRITER,
     Layout,
     Transactions,
     add_columns,
@@ -23,12 +24,14 @@ from spark_sink.lake.delta_table import (
     empty,
     is_empty,
     layout_of,
+    quoted,
     read_layout,
     rewrite,
     schema_of,
     write_layout,
 )
-from spark_sink.lake.net_effect import COPY, KEY_TEXT, ROW_HASH, key_text, row_hash
+from spark_sink.lake.net_effect import COPY, IS_DELETED, KEY_TEXT, ROW_HASH, key_text, row_hash
+from spark_sink.lake.table_options import options_of
 from spark_sink.landed.default_values import DefaultValue, nothing
 from spark_sink.landed.event_columns import EventColumns
 from spark_sink.landed.lake_schema import wider
@@ -80,12 +83,14 @@ def change_schema(current: DeltaTable, definition: Definition, transactions: Tra
     """
     before, held = read_layout(current), schema_of(current)
     definition = _resolved(definition, before, held)
+    if IS_DELETED in held.names and _is_rekeyed(before, definition):
+        current.delete(f"{quoted(IS_DELETED)} IS TRUE", writer_properties=WRITER)  # by the new key they may be any's
     unknown = retyped(held, definition)
     definition = replace(definition, added={**definition.added, **unknown})
     schema = _changed_schema(held, definition)
     if is_empty(current) and (unknown or transactions) and not definition.keeps:
         # Without rows nothing binds it to what it was, be it a table of that name that was dropped.
-        empty(current, definition.schema, transactions)
+        empty(current, options_of(current).schema(definition.schema), transactions)
     elif _changes_rows(before, held, schema, definition):
         change = _Change(schema, definition, before.landed_types, Counter())
         rewrite(current, schema, change.rows, transactions)
@@ -94,6 +99,12 @@ def change_schema(current: DeltaTable, definition: Definition, transactions: Tra
         if transactions:
             commit_nothing(current, transactions)
     write_layout(current, definition.layout)
+
+
+def _is_rekeyed(before: Layout, definition: Definition) -> bool:
+    """Whether other columns tell rows apart now, whatever they are called."""
+    former = [definition.renamed.get(name.lower(), name).lower() for name in definition.layout.key]
+    return former != [name.lower() for name in before.key]
 
 
 def add_key_text(current: DeltaTable, layout: Layout) -> None:

@@ -18,11 +18,12 @@ from menura.naming import set_aside
 from spark_sink.errors import EventUnreadable, SchemaChanged, SchemaNotFollowed
 from spark_sink.lake.delta_table import Layout, configuration_of, read_layout, schema_of
 from spark_sink.lake.schema_change import Definition, is_own, retyped
+from spark_sink.lake.table_options import NO_OPTIONS, TableOptions
 from spark_sink.landed.default_values import nothing
 from spark_sink.landed.event_columns import event_columns
 from spark_sink.landed.lake_schema import format_type, wider
 from spark_sink.landed.landed_file import LandedPart
-from spark_sink.work import CutEvent, TableId
+from spark_sink.work import CutEvent, TableId, last_rule
 
 PROPERTY = "menura.departure"
 #: of a list that is told
@@ -73,8 +74,7 @@ class SchemaRules:
         return cls(tuple(map(_rule, words)))
 
     def of(self, table: TableId) -> SchemaPolicy:
-        found = (policy for pattern, policy in reversed(self.rules) if table.fits(pattern))
-        return next(found, SchemaPolicy.EVOLVE)
+        return last_rule(self.rules, table, SchemaPolicy.EVOLVE)
 
 
 EVOLVE_ALL = SchemaRules()
@@ -155,7 +155,7 @@ def write_departure(current: DeltaTable, departure: Departure) -> None:
 def check_unchanged(table: TableId, pending: Pending, held: DeltaTable | None, merged_gsn: int) -> None:
     """Of `exception`: raises `SchemaChanged` where anything pending would change the table that the lake has."""
     events = [each for _, each in pending if isinstance(each, CutEvent) and each.first_gsn > merged_gsn]
-    anew_gsn = max((each.first_gsn for each in events if _begins_anew(each)), default=0)
+    anew_gsn = max((each.first_gsn for each in events if begins_anew(each)), default=0)
     layout = read_layout(held) if held is not None and not anew_gsn else None
     stops = (each for each in events if each.event.kind in STATEMENTS and each.first_gsn > anew_gsn)
     for seen in stops:
@@ -171,7 +171,8 @@ def check_unchanged(table: TableId, pending: Pending, held: DeltaTable | None, m
         layout = Layout("", *found)
 
 
-def _begins_anew(seen: CutEvent) -> bool:
+def begins_anew(seen: CutEvent) -> bool:
+    """Whether the table is emptied with this event, to begin anew."""
     return seen.event.kind in BEGINNINGS and seen.event.removes_rows
 
 
@@ -194,8 +195,13 @@ class Following:
     policy: SchemaPolicy
     #: as the current state follows it
     pending: Pending
+    #: as the changelog follows it
+    logged: Pending
+    options: TableOptions = NO_OPTIONS
     #: by the numbers of events that take rows away at the source alone, their kinds
     rows_stay: dict[int, str] = field(default_factory=dict)
+    #: the same where these rows stay as deleted ones
+    marked: dict[int, str] = field(default_factory=dict)
     #: columns of the source of which this version can't tell the type
     unreadable: tuple[str, ...] = ()
 
@@ -251,12 +257,12 @@ class Following:
         gone = {name.lower() for name in left}
         layout = wanted.layout
         places = [place for place, name in enumerate(layout.columns) if name.lower() not in gone]
-        types_left = tuple(layout.types[place] for place in places) if layout.types else ()
+        left_of = [tuple(of[place] for place in places) if of else () for of in (layout.types, layout.source_types)]
         columns = tuple(layout.columns[place] for place in places)
         return (
             replace(
                 wanted,
-                layout=replace(layout, columns=columns, types=types_left),
+                layout=replace(layout, columns=columns, types=left_of[0], source_types=left_of[1]),
                 schema=pa.schema([found for found in wanted.schema if found.name.lower() not in gone]),
                 renamed={name: old for name, old in wanted.renamed.items() if name not in gone},
                 added={name: value for name, value in wanted.added.items() if name not in gone},
@@ -266,25 +272,36 @@ class Following:
         )
 
 
-def following(table: TableId, policy: SchemaPolicy, pending: Pending) -> Following:
+def following(table: TableId, policy: SchemaPolicy, pending: Pending, options: TableOptions = NO_OPTIONS) -> Following:
     """How the current state follows these files and events."""
+    unreadable: tuple[str, ...] = ()
     if policy is SchemaPolicy.TRY_EVOLVE:
-        return _readable(table, pending)
-    if not policy.keeps:
-        return Following(table, policy, pending)
+        pending, unreadable = _readable(table, pending)
+    found = Following(table, policy, pending, pending, options, unreadable=unreadable)
+    if policy.keeps:
+        kept, kinds = _without_removals(pending)
+        return replace(found, pending=kept, rows_stay=kinds)
+    if options.soft_delete:
+        kept, kinds = _without_removals(pending)
+        return replace(found, pending=kept, marked=kinds)
+    return found
+
+
+def _without_removals(pending: Pending) -> tuple[Pending, dict[int, str]]:
+    """Statements take no row away; and the kinds of those that would, by their numbers."""
     found: list[tuple[int, LandedPart | CutEvent]] = []
-    stay: dict[int, str] = {}
+    kinds: dict[int, str] = {}
     for cut, each in pending:
         if isinstance(each, CutEvent) and each.event.removes_rows and each.event.kind in STATEMENTS:
-            stay[each.first_gsn] = each.event.kind
+            kinds[each.first_gsn] = each.event.kind
             found.append((cut, replace(each, event=replace(each.event, removes_rows=False))))
         else:
             found.append((cut, each))
-    return Following(table, policy, found, stay)
+    return found, kinds
 
 
-def _readable(table: TableId, pending: Pending) -> Following:
-    """Of `try_evolve`: events without what this version can't read of them."""
+def _readable(table: TableId, pending: Pending) -> tuple[Pending, tuple[str, ...]]:
+    """Events without what this version can't read of them, and those columns."""
     found: list[tuple[int, LandedPart | CutEvent]] = []
     unreadable: dict[str, None] = {}
     for cut, each in pending:
@@ -295,7 +312,7 @@ def _readable(table: TableId, pending: Pending) -> Following:
         else:
             unreadable |= dict.fromkeys(each.shape.left_out)
         found.append((cut, seen))
-    return Following(table, SchemaPolicy.TRY_EVOLVE, found, unreadable=tuple(unreadable))
+    return found, tuple(unreadable)
 
 
 def _without_unreadable(table: TableId, seen: CutEvent) -> tuple[list[str], CutEvent]:

@@ -18,6 +18,7 @@ from spark_sink.lake.net_effect import KEPT_NUMBER, unknown_change_type, with_de
 from spark_sink.lake.partial_rows import absent_columns, has_partial
 from spark_sink.lake.row_versions import current_versions
 from spark_sink.lake.schema_change import Definition, current_schema, derive, event_definition
+from spark_sink.lake.table_options import with_option_columns, without_key
 from spark_sink.landed.event_columns import event_columns
 from spark_sink.landed.lake_schema import METADATA_TYPES, fit, grown
 from spark_sink.landed.landed_file import LandedPart
@@ -170,6 +171,18 @@ def check_steps(table: TableId, todo: Sequence[Step]) -> None:
                         check_partial(table, part, step.layout, rows)
 
 
+def check_keys(table: TableId, todo: Sequence[Step]) -> None:
+    """Of a table that keeps deleted rows, likewise. Raises `TableOptionImpossible`."""
+    for step in todo:
+        if isinstance(step, EventStep):
+            layout, cut = step.definition.layout if step.definition is not None else None, step.seen.cut
+        else:
+            segment = step.segment if isinstance(step, ChunkStep) else step
+            layout, cut = segment.layout, segment.cut
+        if layout is not None and not layout.key:
+            raise without_key(table, cut)
+
+
 def check_partial(table: TableId, part: LandedPart, layout: Layout, rows: pa.Table) -> None:
     """A row that lacks values must have a key, and the key."""
     if not has_partial(rows):
@@ -219,4 +232,5 @@ def fit_current(rows: pa.Table, layout: Layout, held: pa.Schema) -> pa.Table:
     dropped = frozenset(name.lower() for name in held.names) - live
     schema = pa.schema([*held, pa.field(CHANGE_TYPE, pa.string())])
     current = current_versions(rows, layout.row_end) if layout.row_end else rows
-    return derive(with_deleted(fit(current, schema, dropped)), layout)
+    fitted = with_option_columns(with_deleted(fit(current, schema, dropped)), current)
+    return derive(fitted, layout)

@@ -16,7 +16,7 @@ so that merging costs any table the same in the long run; a table of few bytes n
 the table, or near to what a task takes at once, is merged sooner.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN, UNREPRESENTABLE, ChangeType
 
-from spark_sink.lake.current_rows import match_columns, merge_effect
+from spark_sink.lake.current_rows import living, match_columns, merge_effect
 from spark_sink.lake.delta_table import (
     Progress,
     Transactions,
@@ -37,9 +37,9 @@ from spark_sink.lake.delta_table import (
     schema_of,
     size_bytes,
 )
-from spark_sink.lake.logged_changes import LoggedChanges
+from spark_sink.lake.logged_changes import LoggedChanges, gathered
 from spark_sink.lake.merge import effect_on
-from spark_sink.lake.net_effect import DELETED, KEY_TEXT
+from spark_sink.lake.net_effect import DELETED, IS_DELETED, KEY_TEXT
 from spark_sink.lake.partial_rows import has_partial, row_keys
 from spark_sink.lake.steps import Segment, Step
 from spark_sink.landed.landed_file import LandedPart
@@ -235,33 +235,48 @@ class Rows:
     def schema(self) -> pa.Schema:
         return schema_of(self.current)
 
-    def tables(self, names: Sequence[str], skipping: str = "TRUE") -> Iterator[pa.Table]:
-        """The rows' columns of these names.
+    @property
+    def keeps_deleted(self) -> bool:
+        """Whether rows stay that their source has deleted (`table_options`)."""
+        return IS_DELETED in self.schema.names
+
+    def tables(
+        self,
+        names: Sequence[str],
+        skipping: str = "TRUE",
+        *,
+        with_deleted: bool = False,
+        only: Callable[[pa.Table], pa.Table] | None = None,
+    ) -> Iterator[pa.Table]:
+        """The rows' columns of these names, without deleted rows or with those that the table keeps.
 
         `skipping`: a condition in delta-rs's SQL that may leave rows out; those of the tail come all the same.
+        `only` leaves rows out, of each table.
         """
+        rows_there = "TRUE" if with_deleted else living(self.schema)
         effect, match = self.effect, list(self.match)
         read = [*names, *(name for name in match if effect is not None and name not in names)]
         schema = pa.schema([self.schema.field(name) for name in read])
         chosen = ", ".join(map(quoted, read))
         changed = set(row_keys(effect, match)) if effect is not None else set()
         first = effect[match[0]].combine_chunks().unique() if effect is not None else None
-        for batch in scan(self.current, f"SELECT {chosen} FROM t WHERE {skipping}"):  # noqa: S608  (quoted names)
-            rows = pa.table(batch).cast(schema)
+        condition = f"({skipping}) AND {rows_there}"
+        batches = map(pa.table, scan(self.current, f"SELECT {chosen} FROM t WHERE {condition}"))  # noqa: S608  (quoted)
+        for batch in batches if only is None else map(only, gathered(batches)):  # few are left for what follows
+            rows = batch.cast(schema)
             if first is not None:
                 rows = _without(rows, match, first, changed)
             yield rows.select(list(names))
         if effect is not None:
-            yield (
-                effect.filter(pc.invert(effect[DELETED]))
-                .select(list(names))
-                .cast(pa.schema([self.schema.field(name) for name in names]))
-            )
+            is_gone = effect[IS_DELETED] if self.keeps_deleted and not with_deleted else effect[DELETED]
+            puts = effect.filter(pc.invert(is_gone)).select(list(names))
+            rows = puts.cast(pa.schema([self.schema.field(name) for name in names]))
+            yield rows if only is None else only(rows)
 
     def count(self) -> int:
-        if self.effect is None:
+        if self.effect is None and not self.keeps_deleted:
             return int(pc.sum(pa.table(self.current.get_add_actions())["num_records"]).as_py() or 0)
-        return sum(rows.num_rows for rows in self.tables(self.match[:1]))
+        return sum(rows.num_rows for rows in self.tables(self.match[:1] or [GSN]))
 
 
 def _without(rows: pa.Table, match: Sequence[str], first: pa.Array, changed: set[tuple[object, ...]]) -> pa.Table:

@@ -24,7 +24,7 @@ from menura.landed_digest import LandedFocus
 
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.lake.digests import Finding, Verdict
-from spark_sink.lake.records import FOLDER, NUMBER, append_rows, table_facts
+from spark_sink.lake.record_rows import FOLDER, NUMBER, append_rows, table_facts
 from spark_sink.work import DueChunk, TableId
 
 #: what is found later

@@ -42,7 +42,9 @@ def event_columns(table: TableId, seen: CutEvent) -> EventColumns | None:
     check_names(table, seen.cut, schema.names)
     row_end = next((name for name, column in zip(names, columns, strict=True) if column.row_end), "")
     keys = sorted((column.key, name) for name, column in zip(names, columns, strict=True) if column.key)
-    shape = LandedShape(schema, names, tuple(name for _, name in keys if name != row_end), {}, row_end)
+    key = tuple(name for _, name in keys if name != row_end)
+    source_types = tuple(column.source_type for column in columns)
+    shape = LandedShape(schema, names, key, {}, row_end, source_types=source_types)
     folded = [name.lower() for name in names]
     return EventColumns(
         shape,

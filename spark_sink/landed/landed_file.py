@@ -61,6 +61,8 @@ class LandedShape:
     whole_rows: str = ""
     #: the source's columns that are not read, since their types are unknown
     left_out: tuple[str, ...] = ()
+    #: of each column, in the source's words; '' for one that is not known
+    source_types: tuple[str, ...] = ()
 
 
 class LandedPart(Protocol):
@@ -254,6 +256,7 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
     fields = [pa.field(name, type_) for name, type_ in METADATA_TYPES.items()]
     keys: dict[int, str] = {}
     defaults: dict[str, DefaultValue] = {}
+    source_types: list[str] = []
     row_end = ""
     if tail[-1] == ABSENT and landed.field(ABSENT).type not in _MASK_TYPES:
         raise _not_in_layout(table, file, f"column {ABSENT} has the type {landed.field(ABSENT).type}")
@@ -264,6 +267,7 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
         name = lake_column(source_column(field.name))
         fields.append(pa.field(name, type_))
         metadata = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
+        source_types.append(metadata.get(METADATA_SOURCE_TYPE, ""))
         if METADATA_ROW_END in metadata:
             if type_ not in ROW_END_TYPES:
                 raise _not_in_layout(table, file, f"column {field.name} of type {field.type} ends no row")
@@ -275,7 +279,8 @@ def landed_shape(table: TableId, file: TableFile, landed: pa.Schema) -> LandedSh
     columns = tuple(field.name for field in fields[len(LANDED_COLUMNS) :])
     fields += [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.string())]
     check_names(table, file.cut, [field.name for field in fields])
-    return LandedShape(pa.schema(fields), columns, tuple(keys[place] for place in sorted(keys)), defaults, row_end)
+    key = tuple(keys[place] for place in sorted(keys))
+    return LandedShape(pa.schema(fields), columns, key, defaults, row_end, source_types=tuple(source_types))
 
 
 def _default(

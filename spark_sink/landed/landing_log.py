@@ -139,6 +139,10 @@ class LandingLog:
         """Whether the entry is there."""
         return self._store.find(self.entry_path(entry)) is not None
 
+    def has_data(self, path: str) -> bool:
+        """Whether a data file is there, `path` as an entry names it. Raises OSError."""
+        return self._store.find(path) is not None
+
     def open_data(self, path: str) -> pa.NativeFile:
         """A data file, `path` as an entry names it. Raises OSError."""
         return self._store.open(path)

@@ -1,11 +1,26 @@
 """Opening an address of the sink's: landing, lake or checkpoint."""
 
+from collections.abc import Sequence
+
 from menura.instants import instant_text
 from menura.stores.opening import open_store
+from menura.stores.options import parse, use
 from menura.stores.reasons import reason_of
 from menura.stores.store import Store, StoreUnusable
 
 from spark_sink.errors import SinkSettingInvalid, StoreAway
+
+
+def use_options(words: Sequence[str]) -> None:
+    """How each address is reached from now on: KEY=VALUE, as arguments have them. Raises `SinkSettingInvalid`."""
+    try:
+        use(parse(words))
+    except StoreUnusable as refused:
+        raise SinkSettingInvalid(
+            "reading the arguments",
+            f"--storage-option: {refused}",
+            remedy="Correct it; docs/production.md names the keys",
+        ) from refused
 
 
 def open_storage(url: str) -> Store:

@@ -18,6 +18,7 @@ from menura.roles import ROLES, Role
 from menura.v1 import catalog_pb2, changes_pb2, config_pb2, snapshot_pb2, stream_pb2, stream_pb2_grpc
 
 from tests.agent.dump_ledger import Dump, DumpLedger
+from tests.agent.running import check_agents
 from tests.agent.wire import read_table
 
 WINDOW_BYTES = 64 << 20
@@ -223,6 +224,7 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise AssertionError("the condition did not come true in time")
+                check_agents()
                 self.changed.wait(min(left, 0.2))
 
     def rows(self, source: str, table: Table) -> list[dict[str, object]]:

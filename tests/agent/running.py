@@ -13,6 +13,8 @@ import yaml
 from tests.servers import ROOT, Server
 
 END_SECONDS = 300
+#: of agents that run: each with its log, and the codes with which it may end by itself
+_agents: dict[subprocess.Popen[bytes], tuple[Path, tuple[int, ...]]] = {}
 #: a SIGABRT makes the interpreter print where each thread is
 HANG_SHOWS_STACKS = (sys.executable, "-X", "faulthandler")
 
@@ -57,9 +59,11 @@ def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subproc
             stderr=out,
             env=environment(),
         )
+    _agents[process] = log, exit_codes
     try:
         yield process
     finally:
+        del _agents[process]
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         try:
@@ -70,6 +74,14 @@ def running_agent(config: Path, log: Path, *exit_codes: int) -> Iterator[subproc
             raise AssertionError(f"it does not end:\n{log.read_text()[-8000:]}") from None
     assert code in (exit_codes or (0,)) or code == -signal.SIGKILL, log.read_text()[-4000:]
     assert "Traceback" not in log.read_text(), log.read_text()[-4000:]
+
+
+def check_agents() -> None:
+    """Raises where one of `running_agent` has failed; one that was sent a signal to end has not."""
+    for process, (log, exit_codes) in list(_agents.items()):  # another thread may start one
+        code = process.poll()
+        if code not in (None, 0, -signal.SIGKILL, -signal.SIGTERM, *exit_codes):
+            raise AssertionError(f"the agent has ended with {code}:\n{log.read_text()[-4000:]}")
 
 
 def environment() -> dict[str, str]:

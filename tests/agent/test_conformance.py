@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
+import pytest
+
 import agent.errors
 import agent.sources.postgresql.errors
 import spark_sink.errors
@@ -19,6 +21,7 @@ from tests.servers import ROOT
 AGAIN = "run `python -m tests.conformance`"
 
 
+@pytest.mark.long
 def test_mysql_when_every_case_is_run_again_then_the_document_says_what_is_found(tmp_path: Path) -> None:
     findings = examine_all(tmp_path)
 
@@ -26,6 +29,7 @@ def test_mysql_when_every_case_is_run_again_then_the_document_says_what_is_found
     assert mysql_section(findings, examine_keys(tmp_path)) in DOCUMENT.read_text(encoding="utf-8"), AGAIN
 
 
+@pytest.mark.long
 def test_postgresql_when_every_case_is_run_again_then_the_document_says_what_is_found(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     findings = postgresql.examine_all(tmp_path)

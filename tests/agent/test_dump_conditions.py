@@ -34,6 +34,7 @@ from tests.agent.gateway_double import GatewayDouble
 from tests.agent.running import client, write_config
 from tests.servers import Server
 from tests.silent_network import SilentNetwork
+from tests.stack import wait_for
 
 __all__ = ["database", "gateway", "running"]
 
@@ -41,6 +42,7 @@ Limits = snapshot_pb2.DumpLimits
 Status = snapshot_pb2.DumpStatus
 
 
+@pytest.mark.long
 def test_dump_when_the_network_falls_silent_then_the_agent_notices_and_goes_on_at_the_ledger(
     database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,12 +156,14 @@ def test_dump_when_its_window_is_closed_the_server_is_busy_and_bytes_are_limited
 def sleepers(database: Server, count: int) -> Iterator[Callable[[], None]]:
     """So many threads run on the server until they are woken."""
 
+    asleep = "SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'"
+
     def sleep() -> None:
         with suppress(pymysql.err.OperationalError):
             database.run("SELECT SLEEP(300) /* sleeper */")
 
     def wake() -> None:
-        for (number,) in database.run("SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'"):
+        for (number,) in database.run(asleep):
             with suppress(pymysql.err.OperationalError):  # it has woken by itself
                 database.run(f"KILL {number}")
 
@@ -167,6 +171,7 @@ def sleepers(database: Server, count: int) -> Iterator[Callable[[], None]]:
     for thread in threads:
         thread.start()
     try:
+        wait_for("all to sleep", lambda: len(database.run(asleep)) == count)
         yield wake
     finally:
         while any(thread.is_alive() for thread in threads):

@@ -103,6 +103,7 @@ def test_dump_when_credit_runs_out_then_reading_stops_and_memory_is_bounded(
         wait_dumped(gateway, dump)
 
 
+@pytest.mark.long
 def test_dump_when_its_server_is_away_then_its_table_says_why_and_the_others_stream(
     database: Server, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
@@ -252,6 +253,7 @@ def test_dump_when_a_row_cannot_be_read_then_it_fails_at_that_row_and_others_go_
         database.run(f"SELECT * FROM shop.orders WHERE id > {found[1]} ORDER BY id LIMIT 1")
 
 
+@pytest.mark.long
 def test_dump_when_the_server_ends_whenever_a_row_is_read_then_it_fails_and_leaves_the_server_alone(
     gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,11 +274,13 @@ def test_repair_of_ranges_when_others_write_then_they_alone_are_read_and_are_wha
     table = create(database, "PRIMARY KEY (id)", rows=2000)
     gateway.sync("shop", table, now=True)
     parts = snapshot_pb2.FocusRange(above=[500], up_to=[700]), snapshot_pb2.FocusRange(above=[7000])
+    focus = snapshot_pb2.Focus(ranges=parts)
     with agent_inside(config(tmp_path, gateway, database)):
         with Writers(database, "shop.orders", 3, most_id=8000):
-            repair = gateway.dump("shop", "repair", table, focus=snapshot_pb2.Focus(ranges=parts))
+            repair = gateway.dump("shop", "repair", table, focus=focus)
             wait_dumped(gateway, repair)
-        chunks = gateway.source("shop").ledger.chunks
+        chunks = list(gateway.source("shop").ledger.chunks)
+        wait_dumped(gateway, gateway.dump("shop", "proof", table, focus=focus, verifies=True))
 
         def inside(rows: dict[tuple[object, ...], dict[str, object]]) -> dict[tuple[object, ...], dict[str, object]]:
             return {key: row for key, row in rows.items() if 500 < int(str(key[0])) <= 700 or int(str(key[0])) > 7000}
@@ -289,3 +291,5 @@ def test_repair_of_ranges_when_others_write_then_they_alone_are_read_and_are_wha
         )
     read = {int(str(row["id"])) for chunk in chunks for row in chunk.rows}
     assert expected and all(500 < key <= 700 or key > 7000 for key in read)
+    proof = gateway.source("shop").ledger.chunks[-1].end
+    assert proof.row_count == len(expected) and proof.source_bytes < 100 * len(expected), "no other row was read"

@@ -39,6 +39,7 @@ def wait_rows(gateway: GatewayDouble, count: int) -> None:
     gateway.wait(lambda: sum(batch.rows.num_rows for batch in gateway.source("shop").batches) == count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size_mib", [15, 63])
 def test_memory_when_rows_are_large_then_is_bounded_by_them_and_given_back(
     size_mib: int, database: Server, gateway: GatewayDouble, tmp_path: Path
@@ -63,6 +64,7 @@ def test_memory_when_rows_are_large_then_is_bounded_by_them_and_given_back(
     assert updated <= FIXED_BYTES + ROWS_AT_ONCE * row_bytes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size_mib", [15, 63])
 def test_memory_when_a_table_of_large_rows_is_dumped_then_is_bounded_by_them(
     size_mib: int, database: Server, gateway: GatewayDouble, tmp_path: Path

@@ -280,6 +280,8 @@ def test_credit_when_none_is_granted_then_rows_wait_and_the_state_tells_it(
     gateway.sync("shop", ORDERS, oldest=True)
     with agent_inside(config(tmp_path, gateway.address)):
         gateway.wait(lambda: gateway.source("shop").status.credit_wait_us)
+        told = gateway.source("shop").status
+        assert (told.HasField("credit_bytes"), told.credit_bytes, told.restarts) == (True, 0, 0)
         assert not gateway.rows("shop", ORDERS)
         dump = gateway.dump("shop", "first", ORDERS)
         gateway.grant("shop", 1)
@@ -288,6 +290,7 @@ def test_credit_when_none_is_granted_then_rows_wait_and_the_state_tells_it(
         gateway.grant("shop", 1 << 20, Role.CATALOG)
         gateway.grant("shop", 1 << 20)
         wait_dumped(gateway, dump)
+        gateway.wait(lambda: gateway.source("shop").status.credit_bytes and gateway.source("shop").status.decode_cpu_us)
 
 
 def test_dump_when_it_is_not_its_turn_then_it_waits_says_so_and_begins_by_itself(

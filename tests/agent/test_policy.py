@@ -189,8 +189,8 @@ def test_policy_when_the_file_is_broken_while_it_runs_then_the_former_one_stays_
     assert not local.read_again()
 
 
-def test_policy_when_it_is_the_readmes_then_it_says_what_the_readme_says(file: Path) -> None:
-    text = (ROOT / "README.md").read_text().partition("```yaml\n# /etc/menura/")[2].partition("```")[0]
+def test_policy_when_it_is_that_of_its_page_then_it_says_what_the_page_says(file: Path) -> None:
+    text = (ROOT / "docs" / "policy.md").read_text().partition("```yaml\n# /etc/menura/")[2].partition("```")[0]
     found = policy(file, f"# {text}")
     for name, expected in (("orders", True), ("customers", True), ("cards", False), ("new", False)):
         assert leaves(found, f"shop.{name}")[0] is expected

@@ -235,7 +235,9 @@ def test_credit_when_spent_then_waits_for_a_grant_and_counts_the_wait() -> None:
     credit, cancelled, passed = Credit(), threading.Event(), threading.Event()
     credit.grant(10)
     credit.wait(cancelled)
+    assert credit.left_bytes == 10
     credit.spend(25)
+    assert credit.left_bytes == 0
 
     def wait() -> None:
         credit.wait(cancelled)

@@ -76,8 +76,10 @@ def write(folder: Path, kind: str, entries: str) -> Path:
 def test_kind_when_another_package_brings_it_then_its_sources_are_checked_and_those_of_others_are_not(packages: Path):
     install(packages, "menura_counts", "counts")
     config = load(write(packages, "counts", "rows: 3\n    filter: {hidden: }"))
-    (checked,) = Agent(config).check()
+    told: list[str] = []
+    (checked,) = Agent(config).check(lambda: told.append("a source was asked"))
     assert (checked.error, checked.found) == (None, ("counted counts to 3 without ['hidden']",))
+    assert told == ["a source was asked"]
     assert kind_names() == ["counts", "mysql", "postgresql"]
 
 

@@ -301,6 +301,7 @@ def test_dump_when_its_table_has_gone_then_the_remedy_brings_its_rows_once_it_is
         operator.leads_back(message, "menura dump start shop shop.orders")
 
 
+@pytest.mark.long
 def test_dump_when_its_table_has_no_key_and_streams_on_then_the_remedy_brings_its_rows(
     database: Server, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,10 +19,12 @@ from tests.agent.memory import COLUMNS, ORDERS, Writers, config, create, databas
 from tests.agent.policed import agent_with
 from tests.memory_source.changes import fields_of, values_of
 from tests.memory_source.database import Change, Column, MemoryDatabase, Row
+from tests.memory_source.tables import ROW_BYTES
 
 __all__ = ["database", "gateway"]
 
 WRAP = 1 << 64
+VERIFICATION = "0f8e0000-0000-4000-8000-000000000001"
 
 
 def hashed(rows: list[Row]) -> HashedRows:
@@ -47,7 +49,7 @@ def test_table_when_it_is_verified_then_its_leaves_are_the_sums_of_its_rows_and_
     create(database, ORDERS, rows=1000)
     gateway.sync("shop", ORDERS, now=True)
     with agent_inside(config(tmp_path, gateway.address)):
-        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True)
         wait_dumped(gateway, verification)
     ledger = gateway.source("shop").ledger
     assert ledger.received_rows == 0
@@ -68,7 +70,7 @@ def test_table_when_others_write_to_it_then_its_verification_ends_and_its_chunks
     create(database, ORDERS, rows=1000)
     gateway.sync("shop", ORDERS, now=True)
     with agent_inside(config(tmp_path, gateway.address)), Writers(database, ORDERS, 1, 3000):
-        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True)
         wait_dumped(gateway, verification)
     assert verification.dumped is not None and verification.dumped.position
 
@@ -86,7 +88,7 @@ def test_table_when_the_lake_would_not_find_ranges_of_its_rows_then_leaves_are_b
     create_named(database, 1000, columns)
     gateway.sync("shop", ORDERS, now=True)
     with agent_inside(config(tmp_path, gateway.address)):
-        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True)
         wait_dumped(gateway, verification)
     (chunk,) = gateway.source("shop").ledger.chunks
     made, rows = chunk.end.digest, hashed(database.tables[ORDERS].rows)
@@ -111,8 +113,7 @@ def test_table_when_a_part_of_it_is_read_again_then_its_rows_alone_are_told_or_s
     focus = snapshot_pb2.Focus(ranges=[numbered]) if key == "id" else snapshot_pb2.Focus(bits=1, buckets=[1])
     gateway.sync("shop", ORDERS, now=True)
     with agent_inside(config(tmp_path, gateway.address)):
-        dump = "0f8e0000-0000-4000-8000-000000000001"
-        verification = gateway.dump("shop", dump, ORDERS, verifies=True, focus=focus)
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True, focus=focus)
         wait_dumped(gateway, verification)
     (chunk,) = gateway.source("shop").ledger.chunks
     made = chunk.end.digest
@@ -129,6 +130,69 @@ def test_table_when_a_part_of_it_is_read_again_then_its_rows_alone_are_told_or_s
         assert key == "name" or sum(leaf.rows for leaf in made.leaves) == rows
 
 
+def test_ranges_when_their_bounds_are_numbers_alone_then_no_other_row_is_read(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create_named(database, 5000, COLUMNS)
+    parts = [snapshot_pb2.FocusRange(above=[100], up_to=[150]), snapshot_pb2.FocusRange(above=[4900])]
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        focus = snapshot_pb2.Focus(ranges=parts)
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True, focus=focus)
+        wait_dumped(gateway, verification)
+    (chunk,) = gateway.source("shop").ledger.chunks
+    assert (chunk.end.row_count, chunk.end.source_bytes) == (150, 150 * ROW_BYTES)
+    told = sorted(int(json.loads(leaf.key)[0]) for leaf in chunk.end.digest.leaves)
+    assert told == [*range(101, 151), *range(4901, 5001)]
+
+
+def test_buckets_when_the_key_could_be_read_by_ranges_then_they_are_read_as_they_were_found(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create_named(database, 500, COLUMNS)
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        focus = snapshot_pb2.Focus(bits=1, buckets=[1])
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True, focus=focus)
+        wait_dumped(gateway, verification)
+    (chunk,) = gateway.source("shop").ledger.chunks
+    hashes = memoryview(hashed(database.tables[ORDERS].rows).key_hashes([0])).cast("q")
+    assert {leaf.upper[0] for leaf in chunk.end.digest.leaves} == {each for each in hashes if each & 1}
+
+
+def test_ranges_when_the_key_is_none_of_integers_any_more_then_they_are_refused(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    create_named(database, 50, tuple(replace(column, key=int(column.name == "name")) for column in COLUMNS))
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        focus = snapshot_pb2.Focus(ranges=[snapshot_pb2.FocusRange(above=[10], up_to=[20])])
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True, focus=focus)
+        gateway.wait(lambda: verification.failed is not None)
+    assert verification.failed is not None
+    assert verification.failed.code == "VERIFICATION_IMPOSSIBLE"
+    assert "menura verify run shop shop.orders" in verification.failed.remedy
+
+
+def test_table_when_its_keys_are_beyond_int64_then_a_leaf_ends_with_the_last_one_that_is_not(
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "LEAF_ROWS", 10)
+    columns = tuple(replace(column, arrow_format="L") if column.name == "id" else column for column in COLUMNS)
+    create(database, ORDERS, columns=columns)
+    first = (1 << 63) - 50
+    database.commit(*(Change(ORDERS, None, order(first + number, "")) for number in range(300)))
+    gateway.sync("shop", ORDERS, now=True)
+    with agent_inside(config(tmp_path, gateway.address)):
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True)
+        wait_dumped(gateway, verification)
+    chunks = sorted(gateway.source("shop").ledger.chunks, key=lambda chunk: (chunk.end.range, chunk.number))
+    assert sum(chunk.end.row_count for chunk in chunks) == 300
+    leaves = leaves_of(chunks)
+    assert [upper for upper, *_ in leaves if upper] == [first + 10 * number - 1 for number in range(1, 6)]
+    assert {count for _, count, _, _ in leaves} > {10, 50}
+
+
 def test_table_when_its_hosts_policy_keeps_columns_back_then_no_hash_has_them(
     database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
 ) -> None:
@@ -136,7 +200,7 @@ def test_table_when_its_hosts_policy_keeps_columns_back_then_no_hash_has_them(
     gateway.sync("shop", ORDERS, now=True)
     policy = "default: closed\ndatabases: {shop: {orders: {columns: [id, name]}}}\n"
     with agent_with(config(tmp_path, gateway.address), policy):
-        verification = gateway.dump("shop", "0f8e0000-0000-4000-8000-000000000001", ORDERS, verifies=True)
+        verification = gateway.dump("shop", VERIFICATION, ORDERS, verifies=True)
         wait_dumped(gateway, verification)
     (chunk, *_) = gateway.source("shop").ledger.chunks
     assert [column.name for column in chunk.end.digest.columns] == ["id", "name", "_unrepresentable"]

@@ -1,5 +1,6 @@
 """A headless Chromium for tests, driven over WebDriver's plain HTTP (https://www.w3.org/TR/webdriver2/)."""
 
+import base64
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -52,6 +53,24 @@ class Browser:
 
     def resize(self, width: int, height: int) -> None:
         self._do("POST", "/window/rect", {"width": width, "height": height})
+
+    def emulate(self, width: int, scheme: str) -> None:
+        """As wide as a screen of this width, which may be less than a window can have, in "light" or "dark"."""
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+        self._devtools("Emulation.setDeviceMetricsOverride", metrics)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._devtools("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def picture(self, file: Path) -> None:
+        """The whole page, also what is below the window, as a PNG."""
+        box = self.run("return [innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": box[0], "height": box[1], "scale": 1}
+        shot = self._devtools("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+    def _devtools(self, command: str, parameters: dict[str, Any]) -> Any:
+        return self._do("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def complaints(self) -> list[str]:
         """What the page's console says at level SEVERE, e.g. a breach of its content policy."""

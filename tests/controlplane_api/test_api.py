@@ -333,6 +333,14 @@ def test_healthz_when_database_breaks_then_503(client: httpx.Client, database: D
     problem(client.get("/healthz"), 503, "DATABASE_UNAVAILABLE")
 
 
+def test_livez_when_the_database_breaks_then_the_api_lives_and_is_not_ready(client: httpx.Client, database: Database):
+    assert client.get("/livez").json() == client.get("/readyz").json() == {"status": "ok"}
+    with database.write() as connection:
+        connection.exec_driver_sql("ALTER TABLE tenant RENAME TO gone")
+    assert client.get("/livez").json() == {"status": "ok"}
+    problem(client.get("/readyz"), 503, "DATABASE_UNAVAILABLE")
+
+
 def test_metrics_when_lag_is_unknown_then_absent(client: httpx.Client, registry: SqlRegistry):
     facts.record_shop(registry)
     text = client.get("/metrics").text
@@ -350,7 +358,7 @@ def test_dashboard_when_served_then_policy_allows_only_our_own_files(client: htt
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
     assert "'unsafe" not in page.headers["content-security-policy"]
-    for path in ("/dashboard.css", "/dashboard.js", "/mark.svg", "/api/v1/openapi.json"):
+    for path in ("/dashboard.css", "/sources.js", "/tables", "/mark.svg", "/api/v1/openapi.json"):
         assert client.get(path).is_success
 
 

@@ -81,7 +81,7 @@ def test_api_when_others_reach_it_then_it_speaks_tls_and_follows_its_certificate
         httpx.get(f"http://127.0.0.1:{port}/healthz")
     trusted = ssl.create_default_context(cafile=ca)
     token = (tmp_path / "api.token").read_text().strip()
-    session = httpx.post(f"{url}/api/v1/session", json={"token": token}, verify=trusted)
+    session = httpx.post(f"{url}/api/v1/session", json={"token": token}, verify=trusted, timeout=300)
     assert session.headers["set-cookie"].startswith("__Host-menura-session=")
     assert "; Secure" in session.headers["set-cookie"]
     assert subject_at(port) == "CN=first"

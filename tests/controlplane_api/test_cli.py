@@ -243,7 +243,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, list[
 
 
 def all_gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    return not any(map(lives, processes))
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has ended between these two looks
+        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -307,7 +314,7 @@ def test_up_when_a_port_is_taken_then_says_which_and_leaves_no_process(
 
 
 def test_up_when_it_is_asked_to_then_the_gateways_figures_can_be_scraped(shared: tuple[Up, list[psutil.Process]]):
-    text = httpx.get(f"http://{shared[0].metrics}/metrics").text
+    text = httpx.get(f"http://{shared[0].metrics}/metrics", timeout=300).text
     assert "\nmenura_landing_cuts_total 0.0\n" in text
 
 

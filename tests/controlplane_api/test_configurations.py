@@ -296,8 +296,8 @@ agents:
 """
 
 
-def test_file_when_it_is_that_of_the_readme_then_it_is_right(tmp_path: Path) -> None:
-    block = (ROOT / "README.md").read_text().partition("```yaml\n# fleet.yaml\n")[2].partition("```")[0]
+def test_file_when_it_is_that_of_its_page_then_it_is_right(tmp_path: Path) -> None:
+    block = (ROOT / "docs" / "fleet.md").read_text().partition("```yaml\n# fleet.yaml\n")[2].partition("```")[0]
     (tmp_path / "fleet.yaml").write_text(block)
     found = read_fleet(tmp_path / "fleet.yaml")
     (source,) = found.agents["shop-db-1"]["sources"].values()

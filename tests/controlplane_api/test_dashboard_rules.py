@@ -4,10 +4,10 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.controlplane_api import facts
 from tests.controlplane_api.browser import Browser
 from tests.controlplane_api.facts import KEY, T0, UUID, table_seen
-from tests.controlplane_api.test_dashboard import HOSTILE, chromium, kind, page
+from tests.controlplane_api.test_dashboard import HOSTILE, choose, chromium, held, kind, page
 from tests.stack import wait_for
 
-__all__ = ["chromium", "kind", "page"]
+__all__ = ["chromium", "held", "kind", "page"]
 
 
 def desired(registry: SqlRegistry) -> list[str]:
@@ -18,7 +18,8 @@ def test_rules_when_one_is_planned_made_and_removed_then_only_what_was_said_yes_
     page: Browser, registry: SqlRegistry
 ) -> None:
     facts.record_shop(registry, "orders", "items")
-    page.wait_for_text("#tables", "orders")
+    page.open(page.run("return location.origin") + "/source?tenant=acme&source=shop")
+    page.wait_for_text("#source-title", "shop")
     page.run("document.querySelector('#rule-database').value = 'shop'")
     page.click("#rule button")
     page.wait_for_text("#confirm", "Now it starts 2: shop.items, shop.orders.")
@@ -45,10 +46,27 @@ def test_rules_when_one_is_planned_made_and_removed_then_only_what_was_said_yes_
 
 def test_rule_when_its_pattern_is_hostile_then_it_is_text(page: Browser, registry: SqlRegistry) -> None:
     facts.record_shop(registry)
-    page.wait_for_text("#tables", "orders")
+    page.open(page.run("return location.origin") + "/source?tenant=acme&source=shop")
+    page.wait_for_text("#source-title", "shop")
     page.run("document.querySelector('#rule-table').value = arguments[0]", HOSTILE)
     page.click("#rule button")
     page.wait_for_text("#confirm", "Now it starts no table.")
     page.click("#confirm-yes")
     page.wait_for_text("#rules", HOSTILE)
     assert page.run("return window.hacked") is None
+
+
+def test_rules_when_another_source_is_chosen_then_those_of_the_former_one_are_gone_before_it_answers(
+    page: Browser, registry: SqlRegistry, held: list[str]
+) -> None:
+    registry.record_agent(facts.agent_seen(sources=["factory", "shop"]))
+    page.open(page.run("return location.origin") + "/source?tenant=acme")
+    page.wait_for_text("#source-title", "factory")
+    held.append("/sources/shop")
+    choose(page, "source", "shop")
+    assert not page.run("return document.querySelector('#source-section').checkVisibility()")
+    held.clear()
+    page.wait_for_text("#source-title", "shop")
+    page.click("#rule button")
+    page.wait_for_text("#confirm-where", "Tenant acme, source shop")
+    page.click("#confirm-no")

@@ -1,6 +1,7 @@
 """What messages about who is who say is to be done: taken word for word, it lets the agent in."""
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -200,10 +201,19 @@ def test_certificate_when_it_has_expired_then_what_the_messages_say_is_taken(
     tmp_path: Path, operator: Operator
 ) -> None:
     async def scenario() -> None:
-        async with identified_gateway(tmp_path, operator.database, timedelta(seconds=20)) as here:
+        async with identified_gateway(tmp_path, operator.database, timedelta(seconds=40)) as here:
             operator.here = here
             await asyncio.to_thread(operator.enrol, operator.run("token", "create").stdout.strip())
             file = operator.file()
+            config = (
+                f"gateway: {{address: '{here.address}', identity: {file.path}}}\nstate_folder: {tmp_path}\nremote:\n"
+            )
+            (tmp_path / "agent.yaml").write_text(config)
+            examined = await asyncio.to_thread(
+                operator.run, "doctor", "--config", str(tmp_path / "agent.yaml"), "--output", "json"
+            )
+            found = {each["check"]: each for each in json.loads(examined.stdout)["findings"]}
+            assert found["gateway-handshake"]["result"] == found["agent-identity"]["result"] == "ok"
             async with here.dialled(file, "acme", "db-1", "shop") as agent:
                 stream = await agent.open("Control_Config")
                 await stream.expect("hello_ack")
@@ -212,8 +222,8 @@ def test_certificate_when_it_has_expired_then_what_the_messages_say_is_taken(
                 assert error.code == "CERTIFICATE_EXPIRED"
             with pytest.raises(IdentityUnusable, match="has expired") as expired:
                 file.check_expiry()
-            for message in (error.remedy, str(expired.value)):
-                expected = {"agent enrol", "token create"} if "token" in message else {"agent enrol"}
+            for message in (error.remedy, str(expired.value), found["agent-certificate"]["fix"]):
+                expected = {"agent enrol", "token create"} if "menura token" in message else {"agent enrol"}
                 await asyncio.to_thread(operator.take, message, *expected)
             file.check_expiry()
 

@@ -24,6 +24,7 @@ from tests.controlplane_api.browser import browser
 from tests.controlplane_api.conftest import serving
 from tests.oidc_provider import SECRET, oidc_provider
 from tests.servers import free_port
+from tests.stack import wait_for
 
 FLEET = "/api/v1/tenants/acme/fleet"
 GRANTS = """
@@ -208,7 +209,9 @@ def test_dashboard_when_nobody_is_logged_in_then_leads_to_the_provider_and_back(
         chromium.run("document.querySelector('input[name=login]').value = 'ada'")
         chromium.run("document.querySelector('input[name=password]').value = 'any'")
         chromium.click("button[type=submit]")
-        chromium.click("button[type=submit]")  # consents
+        asked = "return !!document.querySelector('input[name=login]')"
+        wait_for("the page of consent", lambda: not chromium.run(asked))
+        chromium.click("button[type=submit]")
         chromium.wait_for_text("#actor", "person ada@acme.example (ada)")
         chromium.wait_for_text("#empty", "No agent has called yet")
         chromium.click("#logout")

@@ -70,6 +70,12 @@ def test_entry_when_a_source_of_it_is_refused_then_the_others_move_and_it_is_hel
     assert registry.held(LANDING, asked=True) == []
 
 
+def test_entry_when_a_thousand_sources_are_in_it_then_it_is_applied(registry: SqlRegistry) -> None:
+    """SQLite takes no expression of a thousand parts."""
+    keys = [SourceKey("acme", f"s{number}") for number in range(1_100)]
+    assert registry.apply_entry(LANDING, entry(1, *(cut(1, key=key) for key in keys))) == frozenset()
+
+
 def test_sums_of_a_dump_when_they_pass_what_sql_keeps_then_they_stay_at_its_greatest_number(
     registry: SqlRegistry, database: Database
 ) -> None:

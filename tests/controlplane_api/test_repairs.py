@@ -12,13 +12,14 @@ from menura.landed_digest import LandedFocus, LandedRange
 from menura.landing import KeyNumbers, LandedEvent, LandedRepair
 from sqlalchemy import select, update
 
-from controlplane_api import dumps, repairs, rereads, verifications
+from controlplane_api import dumps, repairs, rereads, verification_schedules, verifications
 from controlplane_api.continuity_ledger import newest
 from controlplane_api.database import Database
-from controlplane_api.dump_lives import DEFAULT_OPTIONS
+from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions
 from controlplane_api.errors import RepairImpossible
 from controlplane_api.models import AnyRow, Dump, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
+from controlplane_api.verification_schedules import Schedule
 from gateway.registry import DumpPlanned, KeyRange
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
@@ -60,13 +61,13 @@ def differing(log: Log, database: Database, focus: LandedFocus | None = FOCUS, g
     log.cut(dump_event("orders", gsn, "VERIFICATION_STARTED", outcome.dump))
     log.cut(chunk("orders", outcome.dump, 1, "", "", last=True, rows=0))
     log.cut(dump_event("orders", gsn + 1, "VERIFIED", outcome.dump))
-    told = verdict(gsn, "differs", verification=outcome.dump, leaves=(ROW,))
-    _told(database, told)
+    differs = verdict(gsn, "differs", verification=outcome.dump, leaves=(ROW,))
+    told(database, differs)
     return outcome.dump
 
 
-def _told(database: Database, *told: LakeVerdict) -> None:
-    Sink(run=uuid4().hex).tell(database, base=0, verdicts=told)
+def told(database: Database, *verdicts: LakeVerdict) -> None:
+    Sink(run=uuid4().hex).tell(database, base=0, verdicts=verdicts)
 
 
 def repaired(gsn: int, uuid: str, before: int) -> LandedEvent:
@@ -85,9 +86,11 @@ def is_read(log: Log, uuid: str, gsn: int) -> None:
 def test_table_that_differs_when_it_is_repaired_then_its_ranges_are_ordered_once_and_verified_at_the_end(
     is_rest_equal: bool, whole: Log, database: Database
 ) -> None:
+    command(database, verification_schedules.put, Schedule(86_400, rows_per_second=5_000), T0)
     verification = differing(whole, database, FOCUS if is_rest_equal else replace(FOCUS, rest_equal_at_us=0))
     planned = command(database, repairs.plan, ORDERS)
-    uuid, found = command(database, repairs.order, ORDERS)
+    slow = DumpOptions(priority=3, workers=1, rows_per_second=100, bytes_per_second=1_000)
+    uuid, found = command(database, repairs.order, ORDERS, slow)
     assert found == planned and found.verdict.verification == verification
     ranges = (LandedRange("", "", (300,), (500,), 200), LandedRange("", "", (950,), (), 30))
     assert (found.focus.ranges, found.focus.buckets, found.estimated_rows) == (ranges, (), 230)
@@ -102,6 +105,7 @@ def test_table_that_differs_when_it_is_repaired_then_its_ranges_are_ordered_once
     whole.cut(repaired(40, uuid, 30))
     assert (row_of(database, uuid)["state"], row_of(database, uuid)["rows"]) == ("done", 20)
     (after,) = whole.registry.dumps(KEY).dumps
+    assert (after.priority, after.workers, after.rows_per_second, after.bytes_per_second) == (3, 0, 5_000, 0)
     assert after.verifies and after.focus == (replace(found.focus, repaired_by=uuid) if is_rest_equal else None)
     entries = [(each.kind, each.dump, each.detail) for each in _ledger(database)]
     assert ("REPAIRED", uuid, "rows with (id) above 300 up to 500, above 950 read again") in entries
@@ -173,7 +177,7 @@ def test_tables_when_they_can_not_be_repaired_then_are_refused_with_the_reason_a
     whole.cut(chunk("orders", uuid, 1, "", "", last=True))
     whole.cut(dump_event("orders", 60, "DUMPED", uuid, before=50))
     assert f"older than dump {uuid}" in refusal().found
-    _told(database, verdict(90))
+    told(database, verdict(90))
     assert "no verification says that it differs: equal" in refusal().found
 
 
@@ -192,7 +196,7 @@ def test_clients_when_they_repair_a_table_then_they_see_what_first_and_the_ledge
         with database.write() as connection:
             done = {"focus": asdict(FOCUS), "key": ["id"], "state": "done"}
             connection.execute(update(Dump).where(Dump.uuid == outcome.dump).values(done))
-        _told(database, verdict(1, "differs", verification=outcome.dump, leaves=(ROW,)))
+        told(database, verdict(1, "differs", verification=outcome.dump, leaves=(ROW,)))
         shown = menura("verify", "repair", "shop", "shop.orders", "--dry-run", **asked)
         assert "above 300 up to 500" in shown.stdout and '["77"] in name' in shown.stdout, shown.stderr
         assert registry.dumps(KEY).dumps == ()

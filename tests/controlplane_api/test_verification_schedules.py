@@ -59,6 +59,11 @@ class Scheduled:
         self.registry.order_verifications(gateway, self.now)
         return self.running()
 
+    def order(self, name: str) -> str:
+        """A verification of one table, by command; its UUID."""
+        (outcome,) = command(self.database, verifications.start_verifications, [("shop", name)], DEFAULT_OPTIONS)
+        return outcome.dump
+
     def running(self) -> list[str]:
         with self.database.read() as connection:
             names = select(SourceTable.name).join(Dump, Dump.table_id == SourceTable.id).where(Dump.state == "running")

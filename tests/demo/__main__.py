@@ -23,10 +23,12 @@ from tests.demo.kinds import KINDS, Kind
 from tests.demo.shop import TABLES, Shop
 from tests.demo.view import Follower, show
 from tests.live_source import LiveSource
-from tests.servers import ServerMissing
+from tests.servers import ROOT, ServerMissing
 from tests.stack import Process, Stack, wait_for
 
 SOURCE = "shop"
+#: of a demo that keeps running, for other terminals
+ENVIRONMENT = ROOT / "build" / "demo.env"
 LIVE_SECONDS = 45
 #: the sink's session and its first merge, at most
 SPARK_SECONDS = 60
@@ -83,17 +85,30 @@ def _demo(console: Console, folder: Path, ends: ExitStack, kind: Kind, seconds: 
     console.print(f"API and dashboard: {stack.client.base_url}/")
     if keep:
         console.print(f"[bold]it keeps running[/]; lake: {stack.lake}\nCtrl-C ends it and removes {folder}")
-        console.print(
-            f"  export MENURA_API={stack.client.base_url} MENURA_TENANT={stack.tenant}"
-            f" MENURA_API_TOKEN_FILE={stack.token_file}; .venv/bin/menura status"
-        )
-        console.print("  .venv/bin/menura login   (prints a link to the dashboard)")
+        _write_environment(stack, port)
+        console.print(f"In another terminal: source {ENVIRONMENT.relative_to(ROOT)}; menura status")
+        console.print("  menura login   (prints a link to the dashboard)")
         console.print(f"  {kind.client.format(port=port)}")
         with _business(kind, database):
             while True:
                 _fail_if_dead(stack, agent)
                 time.sleep(1)
     return 0 if equal else 1
+
+
+def _write_environment(stack: Stack, database_port: int) -> None:
+    """What commands take from the environment, and where the demo's servers are, as lines of a shell."""
+    variables = {
+        "PATH": f"{ROOT / '.venv' / 'bin'}:$PATH",
+        "MENURA_API": stack.client.base_url,
+        "MENURA_TENANT": stack.tenant,
+        "MENURA_API_TOKEN_FILE": stack.token_file,
+        "DEMO_GATEWAY": f"127.0.0.1:{stack.gateway_port}",
+        "DEMO_LAKE": stack.lake,
+        "DEMO_DATABASE_PORT": database_port,
+    }
+    ENVIRONMENT.parent.mkdir(exist_ok=True)
+    ENVIRONMENT.write_text("".join(f'export {name}="{value}"\n' for name, value in variables.items()))
 
 
 def _start(folder: Path, ends: ExitStack, kind: Kind) -> tuple[LiveSource, Stack, Process]:

@@ -1,10 +1,10 @@
 """docker-compose.yml as one that reads it and runs it: its services without containers, on this machine.
 
-Comes in: the file, and the lines of README that start it. Each service gets a folder that stands for its file system.
-What is mounted there is put there when one of its processes starts: secrets and configurations as copies, volumes as
-folders that services share. In commands, environments and copied files, paths and HOST:PORT become those of this
-machine. The words of the commands stay as they are. Images that others make (MariaDB's, PostgreSQL's) begin with a
-script that makes their data; `tests.deployment.images` does what it does. Nothing is durable after a test.
+Comes in: the file, and the lines of docs/containers.md that start it. Each service gets a folder that stands for its
+file system. What is mounted there is put there when one of its processes starts: secrets and configurations as copies,
+volumes as folders that services share. In commands, environments and copied files, paths and HOST:PORT become those of
+this machine. The words of the commands stay as they are. Images that others make (MariaDB's, PostgreSQL's) begin with
+a script that makes their data; `tests.deployment.images` does what it does. Nothing is durable after a test.
 """
 
 import os
@@ -37,9 +37,9 @@ def compose_file() -> dict[str, Any]:
     return read
 
 
-def readme_commands() -> list[list[str]]:
-    """Words of each `docker compose` line of README, without these two."""
-    lines = (ROOT / "README.md").read_text().splitlines()
+def documented_commands() -> list[list[str]]:
+    """Words of each `docker compose` line of docs/containers.md, without these two."""
+    lines = (ROOT / "docs" / "containers.md").read_text().splitlines()
     return [shlex.split(line, comments=True)[2:] for line in lines if line.startswith(_COMMAND)]
 
 
@@ -52,6 +52,7 @@ class NativeProcess(Process):
 
     def start(self) -> "NativeProcess":
         needs_setup("the processes of docker-compose.yml")
+        self.is_to_end = False
         with self.log.open("ab") as log:
             self.running = subprocess.Popen(
                 self.words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment, cwd="/",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import postgres, servers
+from tests.deployment.prometheus_server import installed
 from tests.object_store import JAR
 from tests.servers import ROOT
 from tests.stack import wait_for
@@ -42,6 +43,8 @@ def make(image: str, command: list[str], environment: dict[str, str], ends: Exit
         return _mariadb(command, environment, ends)
     if kind == "postgres":
         return _postgresql(command, environment, ends)
+    if kind == "prom/prometheus":
+        return Served([installed("prometheus"), *command])
     return Served(command)
 
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml: its rules, and each of its commands run on this machine in the order of README."""
+"""docker-compose.yml: its rules, and each of its commands run on this machine in the order of docs/containers.md."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from tests.deployment.compose import Project, compose_file, readme_commands
+from tests.deployment.compose import Project, compose_file, documented_commands
 from tests.deployment.images import FILES
 from tests.servers import ROOT, ServerMissing
 from tests.stack import wait_for
@@ -129,7 +129,7 @@ def test_commands_when_run_as_readme_says_then_a_row_and_a_later_change_come_to_
                 return False
             return True
 
-        commands = readme_commands()
+        commands = documented_commands()
         first = next(number for number, words in enumerate(commands) if words[0] == "exec" and words[2] == "source")
         for words in commands[:first]:
             if "sync" in words:

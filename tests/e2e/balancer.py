@@ -6,11 +6,11 @@ from contextlib import suppress
 
 
 class Balancer:
-    """On a port of its own; a connection lives as long as both of its ends."""
+    """On a port of its own, or `at` one; a connection lives as long as both of its ends."""
 
-    def __init__(self, *ports: int) -> None:
+    def __init__(self, *ports: int, at: int = 0) -> None:
         self._ports = ports
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", at))
         self._open: set[socket.socket] = set()
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
 

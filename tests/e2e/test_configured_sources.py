@@ -80,6 +80,7 @@ def copied(running: Stack, to: Path) -> Path:
     return to
 
 
+@pytest.mark.long
 def test_fleet_when_messages_and_the_database_are_lost_then_the_agent_converges_to_what_is_desired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

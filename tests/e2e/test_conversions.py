@@ -11,6 +11,7 @@ pytestmark = pytest.mark.spark
 SERVERS = ("mysql", "mysql-default", "mariadb", "mariadb-default")
 
 
+@pytest.mark.long
 def test_lake_when_columns_are_converted_then_it_equals_its_sources_and_only_lossy_tables_were_read_again(
     tmp_path: Path,
 ) -> None:

@@ -66,6 +66,7 @@ def statements(flavor: Flavor) -> dict[str, list[str]]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_dumps_when_tables_have_few_rows_and_any_type_of_key_then_the_lake_equals_the_source(
     flavor: Flavor, servers: dict[Flavor, Server], running: Stack

@@ -241,6 +241,7 @@ BEGUN: dict[str, tuple[tuple[str, str, str], ...]] = {
 FOLLOWS = "FOREIGN KEY (up) REFERENCES {} (id) ON DELETE CASCADE ON UPDATE CASCADE"
 
 
+@pytest.mark.long
 def test_children_when_tables_above_them_began_without_earlier_rows_then_the_lake_equals_the_source(
     origin: Server, running: Stack
 ) -> None:

@@ -129,6 +129,7 @@ def accept(running: Stack, source: str, message: str) -> str:
     return shown
 
 
+@pytest.mark.long
 def test_log_when_purged_while_the_agent_was_away_then_the_lake_heals_by_itself(
     database: Server, running: Stack
 ) -> None:
@@ -167,6 +168,7 @@ def test_log_when_reset_while_it_is_read_then_the_lake_heals_by_itself(database:
         equal(running, source, database)
 
 
+@pytest.mark.long
 def test_server_when_restored_from_an_older_copy_then_its_operator_decides_and_the_lake_follows(
     database: Server, running: Stack, tmp_path: Path
 ) -> None:
@@ -197,6 +199,7 @@ def test_server_when_restored_from_an_older_copy_then_its_operator_decides_and_t
         equal(running, source, database)
 
 
+@pytest.mark.long
 def test_server_when_another_one_is_at_its_address_then_nothing_is_read_before_it_is_accepted(
     database: Server, running: Stack, tmp_path: Path
 ) -> None:

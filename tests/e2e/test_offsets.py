@@ -1,5 +1,7 @@
 """A stopped table's position, altered to an earlier and to a later one: what comes again, what is skipped."""
 
+from collections import Counter
+
 import pytest
 
 from spark_sink.reading import changelog
@@ -34,6 +36,14 @@ def test_offset_when_altered_back_and_ahead_then_rows_come_again_and_the_gap_is_
         running.command("offset", "set", source, name, "--to", position, "--reason", "ticket 7")
         running.command("sync", "start", source, name)
 
+    def times_of_seven() -> list[int]:
+        """How often the changelog has each of the 7 rows.
+
+        The one behind them may be there twice too: a command is done before its agent has heard of it.
+        """
+        ids = Counter(changelog(str(running.lake), table)["id"].to_pylist())
+        return [ids[number] for number in range(5 + 1, 5 + 7 + 1)]
+
     agent = running.agent(source, {source: server})
     with agent:
         running.start_sync(source, DATABASE, TABLE, "oldest")
@@ -45,7 +55,7 @@ def test_offset_when_altered_back_and_ahead_then_rows_come_again_and_the_gap_is_
         stop()
         go_on_at(early)
         load.insert_rows(server, DATABASE, TABLE, 1)
-        wait_for("rows to come again", lambda: len(changelog(str(running.lake), table)) == 5 + 2 * 7 + 1)
+        wait_for("rows to come again", lambda: times_of_seven() == [2] * 7)
         equal()
         numbers = changelog(str(running.lake), table)["_gsn"].to_pylist()
         assert len(set(numbers)) == len(numbers)

@@ -121,8 +121,10 @@ def test_table_when_a_row_of_it_can_not_be_read_then_it_alone_fails_and_everybod
         with browser(tmp_path) as page:
             page.open(running.login_url())
             page.wait_for_text("#actor", "token")
-            page.open(f"http://127.0.0.1:{running.api_port}/?tenant={running.tenant}&source={source}")
+            of_source = f"?tenant={running.tenant}&source={source}"
+            page.open(f"http://127.0.0.1:{running.api_port}/tables{of_source}")
             page.wait_for_text("#tables", problem["message"])
+            page.open(f"http://127.0.0.1:{running.api_port}/{of_source}")
             page.wait_for_text("#sources", "1 failed")
             assert page.complaints() == []
 
@@ -164,6 +166,7 @@ def missing_of(running: Stack, source: str, database: str, table: str) -> str:
     return str(running.table(source, database, table)["earlier_rows_missing"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_table_without_a_key_when_its_sync_begins_again_then_each_row_is_there_once(
     flavor: Flavor, servers: dict[Flavor, Server], running: Stack
@@ -211,6 +214,7 @@ def test_table_without_a_key_when_its_sync_begins_again_then_each_row_is_there_o
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_source_when_its_server_restarts_under_load_then_goes_on_by_itself(
     flavor: Flavor, servers: dict[Flavor, Server], running: Stack

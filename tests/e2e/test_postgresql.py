@@ -104,6 +104,7 @@ def test_columns_when_their_names_differ_in_case_alone_then_the_lake_has_each(
         wait_until_equal(running, source, shop, "Odd Names")
 
 
+@pytest.mark.long
 def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
     shop: SourceServer, running: Stack
 ) -> None:
@@ -154,6 +155,7 @@ def test_definitions_when_changed_with_and_without_rows_then_lake_equals_source(
         wait_until_equal(running, source, shop, "busy", "quiet")
 
 
+@pytest.mark.long
 def test_columns_when_added_while_the_server_leaves_out_ignored_ones_then_lake_equals_source(
     shop: SourceServer, running: Stack
 ) -> None:

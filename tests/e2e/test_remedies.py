@@ -282,6 +282,7 @@ def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield running
 
 
+@pytest.mark.long
 def test_desired_state_when_the_control_database_is_lost_then_its_remedy_goes_on_with_all_tables(
     database: Server, forgetful: Stack
 ) -> None:

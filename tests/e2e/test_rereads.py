@@ -64,6 +64,7 @@ def test_tables_when_their_rows_change_unlogged_are_re_read_beside_their_streams
             running.post(f"{running.table_path(source, database, table)}/stop")
 
 
+@pytest.mark.long
 def test_children_when_a_parent_begins_anew_begin_anew_by_themselves_level_by_level(
     servers: dict[Flavor, Server], running: Stack
 ) -> None:

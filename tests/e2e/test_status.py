@@ -56,7 +56,7 @@ class Truth:
         self.running, self.page = running, page
         page.open(running.login_url())
         page.wait_for_text("#actor", "token")
-        page.open(f"http://127.0.0.1:{running.api_port}/?tenant={running.tenant}&source=truth")
+        page.open(f"http://127.0.0.1:{running.api_port}/tables?tenant={running.tenant}&source=truth")
 
     def wait(self, names: Sequence[str], state: str, stage: str | None, words: str = "") -> list[dict[str, Any]]:
         """Until all three say so of these tables; what REST says of each."""
@@ -106,15 +106,16 @@ def lose_landed_rows(running: Stack, origin: Server, number: int) -> list[Path]:
     return lost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flavor", ["mariadb"])
 def test_table_when_the_lake_can_not_follow_it_then_everybody_says_so_and_retry_and_resync_bring_it_back(
     origin: Server, running: Stack, tmp_path: Path
 ) -> None:
     with ExitStack() as ends:
         ends.enter_context(running.agent("truth", {"truth": origin}))
-        truth = Truth(running, ends.enter_context(browser(tmp_path)))
         for name in TABLES:
             running.start_sync("truth", DATABASE, name, "oldest")
+        truth = Truth(running, ends.enter_context(browser(tmp_path)))
         origin.run(
             f"INSERT INTO {DATABASE}.keyed VALUES (1, 'a'), (2, 'b')",
             f"INSERT INTO {DATABASE}.bag VALUES (1, 'a'), (1, 'a')",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from menura.health import Readiness
 from menura.landing import LogEntry, decode_entry, entry_path
 
 from gateway.config import GatewayConfig
@@ -22,13 +23,14 @@ async def running_gateway(
     registry: Registry,
     metrics: GatewayMetrics | None = None,
     authority: Authority | None = None,
+    readiness: Readiness | None = None,
     **settings: Any,
 ) -> AsyncIterator[str]:
     """The address of a gateway that serves until the block ends, and stops without a failure."""
     settings = {"listen": "127.0.0.1:0", "commit_spacing_ms": 10, "poll_seconds": 0.05, **settings}
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
-        serve(GatewayConfig(str(landing), **settings), registry, stop, ready.set_result, metrics, authority)
+        serve(GatewayConfig(str(landing), **settings), registry, stop, ready.set_result, metrics, authority, readiness)
     )
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():

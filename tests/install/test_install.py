@@ -1,22 +1,41 @@
-"""What a user installs: sdist and wheel from a clean checkout, and the agent's extra alone on a database host."""
+"""What a user installs: sdist and wheel from a clean checkout, the agent's extra alone, and the agent's packages.
 
+The packages are installed by the lines of docs/install-agent.md, on a host that is a folder of its own.
+"""
+
+import hashlib
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from deployment.agent_package.__main__ import build
+from deployment.agent_package.archives import write_package
+from tests.e2e.test_identity import identified
+from tests.e2e.test_tls import landed_rows
+from tests.install.secured_host import Host, listening_ports, resident_bytes, secured_host, wait_told
 from tests.servers import ROOT, Flavor, server
+from tests.stack import wait_for
 
 pytestmark = pytest.mark.long
 
 MAX_AGENT_BYTES = 60 << 20
+#: of all files that a package of the agent brings
+MAX_PACKAGE_BYTES = 60_000_000
+#: 74 MiB were measured; the half are pages of shared libraries
+MAX_IDLE_BYTES = 90 << 20
 #: what a database host must not get
 BARRED = ("pyarrow", "pyspark", "fastapi", "sqlalchemy", "deltalake", "typer", "py4j", "mysql-replication")
+#: and the modules of these, where one is named otherwise
+BARRED_MODULES = (*BARRED[:-1], "pymysqlreplication", "gateway", "controlplane_api", "spark_sink")
 
 
 def run(*command: str, **options: object) -> str:
@@ -111,3 +130,139 @@ def test_menura_when_a_component_is_not_installed_then_says_which_extra(agent_en
     )
     assert done.returncode == 2
     assert "menura[spark]" in done.stderr
+
+
+@dataclass(frozen=True)
+class Packages:
+    folder: Path
+    #: what they hold, as it lies on a host
+    root: Path
+    digests: dict[str, str]
+
+
+def _packages(folder: Path, wheel: Path, nfpm: Path) -> Packages:
+    out, work = folder / "out", folder / "work"
+    out.mkdir(parents=True)
+    work.mkdir()
+    uv = ROOT / ".venv/uv/bin/uv"
+    python = f"python3.{sys.version_info.minor}"
+    made = build({python: wheel}, out, work, str(uv if uv.exists() else shutil.which("uv")), str(nfpm), "0.1.0")
+    return Packages(out, work / "root", {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made})
+
+
+@pytest.fixture(scope="module")
+def packages(distributions: dict[str, Path], nfpm: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    return _packages(tmp_path_factory.mktemp("packages"), distributions["wheel"], nfpm)
+
+
+def documented(words: str) -> str:
+    """The block of docs/install-agent.md that has these words."""
+    text = (ROOT / "docs/install-agent.md").read_text()
+    (found,) = (block for block in re.findall(r"^```\w+\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if words in block)
+    return str(found)
+
+
+def test_packages_when_built_then_are_small_and_bring_the_agent_alone(packages: Packages) -> None:
+    files = [path for path in packages.root.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    assert size <= MAX_PACKAGE_BYTES, f"{size} bytes installed"
+    lib = packages.root / f"opt/menura-agent/lib/python3.{sys.version_info.minor}"
+    assert not [name for name in BARRED_MODULES if (lib / name).exists()]
+    manifest = (packages.root / "opt/menura-agent/MANIFEST").read_text().splitlines()
+    assert len(manifest) == len(files) - 2  # itself, and the configuration
+    sbom = json.loads((packages.root / "usr/share/doc/menura-agent/sbom.cdx.json").read_text())
+    assert sbom["metadata"]["component"]["name"] == "menura"
+    brought = {path.name.partition("-")[0].replace("_", "-").lower() for path in lib.glob("*.dist-info")}
+    assert {each["name"] for each in sbom["components"]} == brought - {"menura"}
+    assert all(each["licenses"] and each["properties"] for each in sbom["components"])
+
+
+def test_packages_when_built_twice_then_are_the_same_bytes(
+    packages: Packages, distributions: dict[str, Path], nfpm: Path, tmp_path: Path
+) -> None:
+    assert _packages(tmp_path / "again", distributions["wheel"], nfpm).digests == packages.digests
+    sums = (packages.folder / "SHA256SUMS").read_text().splitlines()
+    assert dict(reversed(line.split("  ")) for line in sums) == {
+        name: digest for name, digest in packages.digests.items() if name != "SHA256SUMS"
+    }
+
+
+def test_agent_when_installed_as_documented_then_its_rows_land_and_upgrades_and_removal_keep_what_they_should(
+    packages: Packages, nfpm: Path, tmp_path: Path
+) -> None:
+    with server("mariadb", tmp_path / "server") as database, identified(tmp_path / "stack") as stack:
+        database.create_replication_user()
+        database.run(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)", "INSERT INTO shop.t VALUES (1)"
+        )
+        doors = {7070: stack.gateway_port, 7071: stack.enrol_port, 3306: database.port}
+        with secured_host(tmp_path / "host", doors) as host:
+            with (host.root / "etc/hosts").open("a") as hosts:
+                hosts.write("127.0.0.1 localhost gateway.example\n")
+            for file in packages.folder.iterdir():
+                shutil.copy(file, host.root / "root")
+            write_package("deb", packages.root, "0.1.1", 0, str(nfpm), host.root / "root", tmp_path)
+            host.run(documented("dpkg --install"))
+            host.run(documented("install -m 0600"), "menura-secret\n")
+            (host.root / "etc/menura/agent.yaml").write_text(documented("sources:"))
+            token = stack.command("token", "create").split()[0]
+            *enrol, start = documented("agent enrol").replace("menura1....", token).splitlines()
+            assert start == "systemctl enable --now menura-agent"
+            name = host.run("hostname").strip()
+            assert f"enrolled: agent {name} of tenant acme" in host.run("\n".join(enrol))
+            _check_as_the_service(host)
+            log = tmp_path / "agent.log"
+            with host.service(log) as service:
+                process = service[0]
+                wait_told("gateway connected; 1 sources", service, log)
+                assert resident_bytes(process.pid) <= MAX_IDLE_BYTES
+                stack.start_sync("shop", "shop", "t", "oldest")
+                wait_for("the row to land", lambda: landed_rows(stack.landing) == 1)
+                assert listening_ports(process.pid) == set(doors)
+                outside = host.run(
+                    "python3 -c 'import socket; print(socket.socket().connect_ex((\"192.0.2.1\", 443)))'"
+                )
+                assert int(outside) == 101  # ENETUNREACH
+            _replace_and_remove(host)
+
+
+def _check_as_the_service(host: Host) -> None:
+    """What systemd-run would do: the command as the service's user, with its credentials in a folder of its own."""
+    folder = "/run/credentials/check"
+    host.run(f"install -D -o menura-agent /etc/menura/credentials/shop.password {folder}/menura_shop.password")
+    started = f"runuser -u menura-agent -- env CREDENTIALS_DIRECTORY={folder} sh -c"
+    told = host.run(re.sub("systemd-run.*?sh -c", started, documented("systemd-run"), flags=re.DOTALL))
+    assert told.startswith("shop: ok"), told
+
+
+def _replace_and_remove(host: Host) -> None:
+    def version() -> str:
+        return host.run("dpkg-query --show --showformat '${Version}' menura-agent")
+
+    kept = [host.root / "etc/menura/agent.yaml", host.root / "var/lib/menura-agent/identity.pem"]
+    contents = [path.read_bytes() for path in kept]
+    host.run("dpkg --install menura-agent-0.1.1-linux-x86_64.deb")
+    assert version() == "0.1.1"
+    host.run(documented("dpkg --install"))
+    assert version() == "0.1.0"
+    host.run("menura agent grants --flavor mariadb; sha256sum --quiet --check /opt/menura-agent/MANIFEST")
+    host.run(documented("dpkg --remove"))
+    assert [path.read_bytes() for path in kept] == contents
+    assert not (host.root / "opt/menura-agent").exists()
+    host.run(documented("dpkg --purge"))
+    _assert_gone(host)
+    host.run("umask 077\n" + documented("tar --extract"))
+    host.run("runuser -u menura-agent -- menura agent grants --flavor mariadb")
+    host.run("sha256sum --quiet --check /opt/menura-agent/MANIFEST")
+    (host.root / "usr/bin/python3.11").rename(host.root / "usr/bin/python3.x")
+    refused = host.run("menura agent check 2>&1 || echo ended with $?")
+    assert "python3.11, and none of them is in PATH" in refused
+    assert "ended with 2" in refused
+    host.run("/opt/menura-agent/uninstall/remove --purge")
+    _assert_gone(host)
+
+
+def _assert_gone(host: Host) -> None:
+    left = ("opt/menura-agent", "usr/bin/menura", "etc/menura", "var/lib/menura-agent", "usr/share/doc/menura-agent")
+    assert not [name for name in left if (host.root / name).exists()]
+    assert "menura" not in (host.root / "etc/passwd").read_text()

@@ -21,10 +21,12 @@ from agent.snapshot.reader import KeyMissing, TableMissing
 from agent.snapshot.throttle import Load
 from agent.table_positions import Table, name_message
 from tests.memory_source.changes import fields_of, schema_id_of, values_of
-from tests.memory_source.database import MemoryDatabase, MemoryTable, Row
+from tests.memory_source.database import Column, MemoryDatabase, MemoryTable, Row
 from tests.memory_source.positions import MemoryPosition, MemoryPositionKind
 
 BATCH_ROWS = 50
+#: that a row counts for
+ROW_BYTES = 100
 RANGES = 3
 #: where a key's order would be told apart
 ORDER = "#"
@@ -49,6 +51,7 @@ class MemoryCatalog:
             catalog_pb2.TableCard(
                 table=name_message(table),
                 columns=[catalog_pb2.ColumnCard(name=one.name, column_type=one.type) for one in columns],
+                keys=_keys(columns),
                 denied=not self.config.filter.verdict(*table).allowed,
             )
             for table, columns in tables.items()
@@ -77,7 +80,7 @@ class Rows:
         fields = fields_of(columns)
         for at in range(0, len(self.shown), BATCH_ROWS):
             rows = self.shown[at : at + BATCH_ROWS]
-            self.received(100 * len(rows))
+            self.received(ROW_BYTES * len(rows))
             values = zip(values_of(columns, rows), fields, strict=True)
             arrays = [pa.array(column, field.type) for column, field in values]
             yield SnapshotRows(
@@ -86,11 +89,16 @@ class Rows:
 
     @property
     def source_bytes(self) -> int:
-        return 100 * len(self.shown)
+        return ROW_BYTES * len(self.shown)
 
     @property
     def upper(self) -> str:
         return _bound(self.shown[-1], self.table.key) if self.shown and self.table.key else ""
+
+
+def _keys(columns: Sequence[Column]) -> list[catalog_pb2.KeyCard]:
+    names = [one.name for one in sorted(columns, key=lambda one: one.key) if one.key]
+    return [catalog_pb2.KeyCard(name="key", unique=True, columns=names)] if names else []
 
 
 def _bound(row: Row, key: Sequence[str]) -> str:
@@ -132,9 +140,8 @@ class MemoryReader:
         found, _ = self._copy(table)
         return all(column.arrow_format in INTEGERS for column in found.columns if column.name in key)
 
-    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
-        found, _ = self._copy(table)
-        return _bound(dict(zip(found.key, numbers, strict=True)), found.key)
+    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
+        return [_bound(dict(zip(key, each, strict=True)), key) if each else "" for each in numbers]
 
     def above(self, table: Table) -> frozenset[Table]:
         del table

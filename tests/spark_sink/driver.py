@@ -8,6 +8,7 @@ from menura.lake_report import LakeVerdict
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.verifications import Verifications
 from spark_sink.lake.schema_policy import EVOLVE_ALL
+from spark_sink.lake.table_options import PLAIN_TABLES
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.work import EventSeen, TableId, split_rows
@@ -23,6 +24,7 @@ class Driver:
         #: how long changes wait in the changelog before they are merged
         self.waiting = AT_ONCE
         self.schema_changes = EVOLVE_ALL
+        self.table_options = PLAIN_TABLES
         #: what the control plane would be told
         self.told: dict[TableId, tuple[LakeVerdict, ...]] = {}
         self.verifications = Verifications(str(lake), self.told.update)
@@ -39,6 +41,7 @@ class Driver:
             last=last,
             waiting=self.waiting,
             schema_changes=self.schema_changes,
+            table_options=self.table_options,
         )
         assert all(outcome.result in ("applied", "skipped") for outcome in outcomes), outcomes
         rows = [each for number in range(first, last + 1) for each in entry_rows(log.read_entry(number))]

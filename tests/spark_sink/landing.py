@@ -1,6 +1,7 @@
 """Writes landing folders as the gateway does, from changes given as plain rows."""
 
 import itertools
+import json
 import random
 import secrets
 from collections import Counter
@@ -10,7 +11,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from menura.change_batch import ABSENT, CHANGE_TYPE, LANDED_COLUMNS, METADATA_KEY, METADATA_WHOLE_ROWS, UNREPRESENTABLE
+from menura.change_batch import (
+    ABSENT,
+    CHANGE_TYPE,
+    LANDED_COLUMNS,
+    METADATA_KEY,
+    METADATA_SOURCE_TYPE,
+    METADATA_WHOLE_ROWS,
+    UNREPRESENTABLE,
+)
 from menura.landed_digest import LandedFocus
 from menura.landing import (
     FOLDERS_FORMAT,
@@ -42,16 +51,18 @@ from agent.snapshot.digest import BucketDigest, ChunkDigest, FocusDigest
 from gateway.wire.digest import focus_message, landed_digest
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.ingest.families import Families
-from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables
+from spark_sink.ingest.table_task import TaskSettings, TaskSize, apply_tables, with_folders
 from spark_sink.lake.changelog_retention import KEEP_ALL, KeepRules
 from spark_sink.lake.recorded import Recorded
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.schema_policy import EVOLVE_ALL, SchemaRules
+from spark_sink.lake.table_folders import TableFolders
+from spark_sink.lake.table_options import PLAIN_TABLES, OptionRules
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.landed.lake_schema import format_of
 from spark_sink.landed.landing_log import LandingLog
 from spark_sink.reading import current_state
-from spark_sink.work import Outcome, TableId, split_rows
+from spark_sink.work import Message, Outcome, TableId, split_rows
 
 Values = Mapping[str, object]
 Change = tuple[str, Values]
@@ -80,6 +91,8 @@ class Table:
     database: str = "shop"
     #: what its source says of rows that lack values
     whole_rows: str = ""
+    #: in its source's words
+    source_types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schema_id(self) -> str:
@@ -89,10 +102,15 @@ class Table:
         text = pa.dictionary(pa.int32(), pa.string())
         meta = [text, pa.int64(), pa.int64(), pa.int64(), text]
         places = {name: str(place) for place, name in enumerate(self.key, 1)}
-        own = [
-            pa.field(name, type_, metadata={METADATA_KEY: places[name]} if name in places else None)
-            for name, type_ in self.columns.items()
+        metadata = [
+            {
+                key: told[name]
+                for key, told in ((METADATA_KEY, places), (METADATA_SOURCE_TYPE, self.source_types))
+                if name in told
+            }
+            for name in self.columns
         ]
+        own = [pa.field(*column, metadata=found) for column, found in zip(self.columns.items(), metadata, strict=True)]
         tail = [pa.field(UNREPRESENTABLE, pa.string()), pa.field(ABSENT, pa.dictionary(pa.int32(), pa.binary()))]
         facts = {METADATA_WHOLE_ROWS: self.whole_rows} if self.whole_rows else None
         return pa.schema([*map(pa.field, LANDED_COLUMNS, meta), *own, *tail], metadata=facts)
@@ -128,6 +146,11 @@ class Chunk:
     repairs: bool = False
 
 
+def _bound(numbers: int | tuple[int, ...] | None) -> str:
+    each = (numbers,) if isinstance(numbers, int) else numbers or ()
+    return json.dumps([*map(str, each), "#order"]) if each else ""
+
+
 @dataclass(frozen=True)
 class Verified:
     """A chunk of a verification: the source's rows of a range of keys above `lower` up to `upper`, as it read them."""
@@ -135,8 +158,8 @@ class Verified:
     table: Table
     rows: Sequence[Values]
     gsn: int
-    lower: int | None = None
-    upper: int | None = None
+    lower: int | tuple[int, ...] | None = None
+    upper: int | tuple[int, ...] | None = None
     dump: str = "verification-1"
     leaf_rows: int = 1 << 14
     #: rows of a table that is read in one snapshot
@@ -147,7 +170,7 @@ class Verified:
         message = self._digest()
         rows = [None] * sum(leaf.rows for leaf in message.leaves)
         made = landed_digest(message, len(rows), self.focus)
-        lower, upper = ("" if bound is None else f'["{bound}","#order"]' for bound in (self.lower, self.upper))
+        lower, upper = map(_bound, (self.lower, self.upper))
         facts = (number, self.gsn, 0, lower, upper, self.upper is None, len(rows), 0, COMMIT_US + 7, 1, "gtid:read")
         return LandedChunk(self.table.database, self.table.name, self.dump, *facts, digest=made)
 
@@ -163,7 +186,8 @@ class Verified:
             buckets.add(self._batch(self.rows))
             return buckets.message()
         digest = ChunkDigest(self.table.key, "", self.leaf_rows)
-        digest.add(self._batch(sorted(self.rows, key=lambda row: int(str(row[self.table.key[0]])))))
+        key = self.table.key
+        digest.add(self._batch(sorted(self.rows, key=lambda row: tuple(int(str(row[name])) for name in key))))
         return digest.message()
 
     def _batch(self, rows: Sequence[Values]) -> SnapshotRows:
@@ -294,12 +318,14 @@ class Writer:
                 chunks.append(batch.landed(next(self.chunks)))
                 continue
             if isinstance(batch, Event):
-                events.append(_landed_event(batch, next(gsns), number))
+                events.append(_landed_event(batch, next(gsns), number, self.commit_us))
                 continue
             table, changes = batch
             _, of_file = rows.setdefault((table.database, table.name, table.schema_id), (table, []))
             of_file.extend(
-                _row(table, kind, values, next(gsns), number) for change in changes for kind, values in change
+                _row(table, kind, values, next(gsns), number, self.commit_us)
+                for change in changes
+                for kind, values in change
             )
         last_gsn = self.last_gsns[key] = next(gsns)
         files = (
@@ -371,9 +397,9 @@ class Writer:
         )
 
 
-def _row(table: Table, kind: str, values: Values, gsn: int, cut: int) -> dict[str, object]:
+def _row(table: Table, kind: str, values: Values, gsn: int, cut: int, commit_us: int) -> dict[str, object]:
     """A landed row; the columns that `values` names under `_absent` are not in the log."""
-    row = {CHANGE_TYPE: kind, "_gsn": gsn, "_transaction_id": cut, "_commit_timestamp_us": COMMIT_US,
+    row = {CHANGE_TYPE: kind, "_gsn": gsn, "_transaction_id": cut, "_commit_timestamp_us": commit_us,
            "_position": f"gtid:{cut}", **values}  # fmt: skip
     if ABSENT in values:
         absent = values[ABSENT]
@@ -383,14 +409,14 @@ def _row(table: Table, kind: str, values: Values, gsn: int, cut: int) -> dict[st
     return row
 
 
-def _landed_event(event: Event, gsn: int, cut: int) -> LandedEvent:
+def _landed_event(event: Event, gsn: int, cut: int, commit_us: int) -> LandedEvent:
     return LandedEvent(
         event.table.database,
         event.table.name,
         event.kind,
         gsn,
         cut,
-        COMMIT_US,
+        commit_us,
         f"gtid:{cut}",
         event.statement,
         event.removes_rows,
@@ -416,6 +442,8 @@ def apply_entries(
     waiting: Waiting = AT_ONCE,
     keep_changelogs: KeepRules = KEEP_ALL,
     schema_changes: SchemaRules = EVOLVE_ALL,
+    table_options: OptionRules = PLAIN_TABLES,
+    folders: TableFolders | None = None,
 ) -> list[Outcome]:
     """Do without Spark what a task does with the log from entry `first` to `last` (its end), as one batch."""
     log = LandingLog(str(landing))
@@ -435,8 +463,15 @@ def apply_entries(
         waiting=waiting,
         keep_changelogs=keep_changelogs,
         schema_changes=schema_changes,
+        table_options=table_options,
+        folders=folders.of_tasks if folders is not None else None,
     )
-    return list(apply_tables(settings, split_rows(rows)[1].items()))
+
+    def run(settings: TaskSettings) -> list[Message]:
+        return list(apply_tables(settings, split_rows(rows)[1].items()))
+
+    done = with_folders(run(settings), settings, folders, run) if folders is not None else run(settings)
+    return [outcome for outcome in done if isinstance(outcome, Outcome)]
 
 
 def table_id(table: Table, tenant: str = "acme", source: str = "shop") -> TableId:

@@ -3,8 +3,9 @@ right key each time; and lakes that nothing has, of which no leaf ever differs.
 
 Each seed has a table of one form (its key: an integer, a text, both, none), others' transactions while it is verified,
 and a mutant of its lake, or none and DDL, truncates and dumps in its place. What differs is read again until rows are
-named, as the control plane orders it. The source is in memory; digests are the agent's, and the sink's tasks and
-driver are as they are, without Spark.
+named, as the control plane orders it. Where the key is an integer, the rows that are named are read again by a repair,
+beside others' transactions, and the table is equal then. The source is in memory; digests are the agent's, and the
+sink's tasks and driver are as they are, without Spark.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import json
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import pairwise
@@ -22,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from menura.landed_digest import LandedFocus, decode_focus
+from menura.landing import KeyNumbers, LandedRepair
 
 from agent.snapshot import digest
 from spark_sink.lake.tail import AT_ONCE, Waiting
@@ -232,6 +234,22 @@ class Scenario:
         gsn = writer.last_gsns["acme", "shop"]
         writer.cut(Chunk(self.table, list(self.held()), gsn, dump=name))
 
+    def repair(self, ids: Iterable[int]) -> None:
+        """Read these keys again, each as a range of its own, as the control plane orders it."""
+        writer, name = self.driver.writer, f"repair-{self.verifications}"
+        ranges = tuple(KeyNumbers((number - 1,), (number,)) for number in sorted(ids))
+        writer.cut(Event(self.table, "REPAIR_STARTED", dump=name))
+        started_gsn = writer.last_gsns["acme", "shop"] - 1
+        for part, each in enumerate(ranges):
+            self.write()
+            gsn = writer.last_gsns["acme", "shop"]
+            shown = [self.rows[number] for number in each.up_to if number in self.rows]
+            self.write()
+            writer.cut(Chunk(self.table, shown, gsn, part, name, repairs=True))
+            if self.chance.random() < 0.5:
+                self.driver.follow()
+        writer.cut(Event(self.table, "REPAIRED", dump=name, repaired=LandedRepair(started_gsn, ("id",), ranges)))
+
     def named(self, found: dict[str, Any]) -> dict[int, tuple[str, ...]]:
         """The rows that a verdict names, by id, with their columns."""
         ids = {}
@@ -267,6 +285,10 @@ def _mutated(scenario: Scenario, name: str) -> str:
             for number, columns in mutant.named.items()
         }
         assert scenario.named(found) == expected, f"{said}: {found['rows']}"
+        if scenario.table.key == ("id",):
+            scenario.repair(mutant.named)
+            found = scenario.verify()
+            assert found["verdict"] == "equal", f"{said}; repaired, then {found['verdict']}, {found['reason']}"
     else:
         lone = [each for each in json.loads(found["rows"]) if 0 in (each["source_rows"], each["lake_rows"])]
         assert lone or name in ("a row doubled", "a lost file", "a row dropped"), f"{said}: {found['rows']}"

@@ -1,8 +1,8 @@
 """Kinds of schema changes, what a lake must hold after each under each policy, and the document that says so.
 
-The expectation is computed here on plain dictionaries, from the policies' rules as the README gives them; it shares no
-code with the sink. `python -m tests.spark_sink.schema_policy_cases` writes spark_sink/SCHEMA_CHANGES.md from what the
-sink really does; the tests compare both.
+The expectation is computed here on plain dictionaries, from the policies' rules as docs/lake-settings.md gives them;
+it shares no code with the sink. `python -m tests.spark_sink.schema_policy_cases` writes spark_sink/SCHEMA_CHANGES.md
+from what the sink really does; the tests compare both.
 """
 
 import tempfile

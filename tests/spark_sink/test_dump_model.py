@@ -12,6 +12,7 @@ import pytest
 
 from spark_sink.lake import changelog as changelog_module
 from spark_sink.lake import chunk_merge, delta_table, merge, tail
+from spark_sink.lake.table_options import OptionRules
 from spark_sink.reading import changelog, current_state
 from tests.spark_sink.landing import (
     Change,
@@ -302,6 +303,8 @@ def check(source: Source) -> None:
         held = {row.values["id"] for row in source.rows}
         assert keys & source.touched == held & source.touched
         assert len(keys) == len(lake)
+        whole = current_state(str(source.run.lake), table_id(source.table), with_deleted=True)["id"].to_pylist()
+        assert len(whole) == len(set(whole))
         assert keys == held or not source.is_complete
         check_values(source, lake)
     log = changelog(str(source.run.lake), table_id(source.table))
@@ -341,13 +344,19 @@ def small_pieces() -> Iterator[None]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("images", ["whole", "partial", "keyless"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("images", "seed", "options"),
+    [
+        *((images, seed, "none") for seed in range(4) for images in ("whole", "partial", "keyless")),
+        *((images, 4, "soft_delete,commit_time") for images in ("whole", "partial")),
+    ],
+)
 def test_dumps_among_random_changes_when_the_sink_is_killed_and_replayed_then_the_lake_equals_the_source(
-    tmp_path: Path, images: str, seed: int
+    tmp_path: Path, images: str, seed: int, options: str
 ) -> None:
     chosen = random.Random(f"{images} {seed}")
-    run = Run(Writer(tmp_path / "landing", row_group_rows=2), tmp_path / "lake")
+    rules = OptionRules.parse([options])
+    run = Run(Writer(tmp_path / "landing", row_group_rows=2), tmp_path / "lake", options=rules)
     source = Source(run, images)
     source.gap(seed)
     run.batches.append(altered(source.table))

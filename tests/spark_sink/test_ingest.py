@@ -192,6 +192,7 @@ def test_cuts_with_a_gap_when_met_then_the_sink_stops_before_them(writer: Writer
     assert [row["id"] for row in lake_rows(lake, ORDERS)] == [1]
 
 
+@pytest.mark.long
 def test_random_changes_when_merged_by_spark_then_the_tables_equal_the_model(
     writer: Writer, lake: Path, follow: Follow
 ) -> None:
@@ -212,6 +213,7 @@ def test_random_changes_when_merged_by_spark_then_the_tables_equal_the_model(
     assert not (lake / "_menura" / "staging" / "acme" / "shop" / "shop" / "events").exists()
 
 
+@pytest.mark.long
 def test_dumps_when_merged_by_spark_then_rows_equal_those_of_a_worker(
     writer: Writer, lake: Path, follow: Follow
 ) -> None:
@@ -255,6 +257,7 @@ def test_every_kind_of_key_when_merged_by_spark_then_rows_equal_those_of_a_worke
     assert set(rows["id"].to_pylist()) == {2**64 - 2, 2**64 - 3}
 
 
+@pytest.mark.long
 def test_truth_values_when_merged_by_spark_then_rows_equal_those_of_a_worker(
     writer: Writer, lake: Path, follow: Follow, tmp_path: Path
 ) -> None:

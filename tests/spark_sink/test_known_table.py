@@ -132,6 +132,25 @@ def test_a_table_when_it_asks_more_of_its_writers_then_delta_rs_has_it(folder: s
     assert recall(folder) is None
 
 
+@pytest.mark.parametrize("change", ["delete", "update"])
+def test_rows_when_delta_rs_has_written_some_files_and_this_process_others_then_all_are_read(
+    folder: str, change: str
+) -> None:
+    """Its own files may have views of texts, which are no texts to Arrow."""
+    append(opened(folder), rows(3), [])
+    table = DeltaTable(folder)
+    if change == "delete":
+        table.delete("id = 1")
+    else:
+        table.update({"word": "'w2'"}, predicate="id = 2")
+    known = open_again(folder, APPLICATION)
+    assert isinstance(known, KnownTable)
+    append(known, rows(4), [])
+    found = read_small(known, 100, 1 << 20)
+    assert found is not None and found.schema == SCHEMA
+    assert sorted(found["word"].to_pylist()) == ["w1", "w2", "w3", "w4"][change == "delete" :]
+
+
 def test_a_table_when_it_has_partitions_then_delta_rs_has_it(tmp_path: Path) -> None:
     folder = str(tmp_path)
     properties = {"delta.dataSkippingStatsColumns": "id"}
@@ -196,6 +215,7 @@ def test_tables_when_they_are_many_then_some_are_forgotten(folder: str, monkeypa
     assert len(known_table._remembered) == 2
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_commits_when_spark_reads_them_then_it_finds_each_row_and_what_spark_writes_is_noticed(
     tmp_path: Path, session: SparkSession

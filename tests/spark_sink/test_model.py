@@ -22,6 +22,7 @@ from spark_sink.errors import TableNotInLake
 from spark_sink.ingest.table_writer import merge_waiting
 from spark_sink.lake import changelog as changelog_module
 from spark_sink.lake import delta_table, merge, tail
+from spark_sink.lake.table_options import PLAIN_TABLES, OptionRules
 from spark_sink.lake.tail import AT_ONCE, Waiting
 from spark_sink.reading import changelog, current_state
 from spark_sink.work import TableId
@@ -236,6 +237,7 @@ class Run:
     changes: int = 0
     #: batches whose changes were not merged with them
     waited: int = 0
+    options: OptionRules = PLAIN_TABLES
 
     def log(self, table: Table, changes: list[list[Change]]) -> None:
         if changes:
@@ -249,7 +251,10 @@ class Run:
 
     def apply(self, first: int, last: int | None = None) -> None:
         waiting = WAITINGS[(self.applied * 7 + first) % len(WAITINGS)]
-        for outcome in apply_entries(self.writer.folder, self.lake, first=first, last=last, waiting=waiting):
+        applied = apply_entries(
+            self.writer.folder, self.lake, first=first, last=last, waiting=waiting, table_options=self.options
+        )
+        for outcome in applied:
             assert outcome.message == ""
             self.waited += outcome.merged_gsn > 0
             if outcome.merged_gsn and outcome.cut % 4 == 0:
@@ -257,9 +262,9 @@ class Run:
 
     def read_and_merge(self, table: TableId) -> None:
         """What waited is read as it is once it is merged."""
-        before = current_state(str(self.lake), table)
+        before = current_state(str(self.lake), table, with_deleted=True)
         merge_waiting(str(self.lake), table)
-        after = current_state(str(self.lake), table)
+        after = current_state(str(self.lake), table, with_deleted=True)
         assert Counter(map(repr, before.to_pylist())) == Counter(map(repr, after.to_pylist()))
 
     def catch_up(self) -> None:

@@ -54,7 +54,14 @@ def writing(workload: Workload, writer: Writer) -> Iterator[None]:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    return not any(map(lives, processes))
+
+
+def lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it has ended between these two looks
+        return False
 
 
 def finish(folder: Path) -> None:
@@ -108,6 +115,7 @@ def test_a_sink_killed_while_spark_wrote_its_first_offset_when_it_starts_then_it
     assert lake_rows(tmp_path / "lake", Workload.ORDERS) == workload.orders.expected()
 
 
+@pytest.mark.long
 def test_a_running_sink_when_asked_to_stop_then_it_ends_soon_and_leaves_no_process(tmp_path: Path) -> None:
     workload, writer = Workload(13), Writer(tmp_path / "landing")
     process = sink(tmp_path).start()
@@ -127,6 +135,7 @@ def test_a_running_sink_when_asked_to_stop_then_it_ends_soon_and_leaves_no_proce
     assert all(field in line for field in fields)
 
 
+@pytest.mark.long
 def test_a_running_sink_when_a_python_process_of_its_query_is_killed_then_the_query_begins_again(
     tmp_path: Path,
 ) -> None:

@@ -48,11 +48,15 @@ WAITS = Waiting(3600, -1, part_of_table=1e9)
 def batch(
     writer: Writer, lake: Path, first: int, last: int, *, whole: bool = True, waiting: Waiting = AT_ONCE
 ) -> list[Outcome]:
-    """What the sink does with these entries, without Spark; `whole` False: as if it tried a table again."""
+    """What the sink does with these entries, without Spark; `whole` False: as if it tried a table again. None stops."""
     log = LandingLog(str(writer.folder))
-    entries = [log.read_entry(number) for number in range(first, last + 1)]
-    known, _ = split_rows([row for entry in entries if entry is not None for row in entry_rows(entry)])
+    entries = {number: log.read_entry(number) for number in range(first, last + 1)}
+    missing = [number for number, entry in entries.items() if entry is None]
+    assert not missing, f"{writer.folder} lacks the entries {missing} of {first} to {last}"
+    known, _ = split_rows([row for entry in entries.values() if entry is not None for row in entry_rows(entry)])
     outcomes = apply_entries(writer.folder, lake, first=first, last=last, waiting=waiting)
+    stopped = [f"{each.table}: {each.code}: {each.message}" for each in outcomes if each.result is Result.STOPPED]
+    assert not stopped, stopped
     kept = Records(str(lake))
     kept.record_events([each for each in known if isinstance(each, EventSeen)])
     kept.record_batch([each for each in known if isinstance(each, CutSeen)], outcomes, whole=whole)

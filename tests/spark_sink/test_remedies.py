@@ -21,8 +21,10 @@ from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.status import SinkStatus
 from spark_sink.lake.changelog_retention import Kept, write_kept
 from spark_sink.lake.delta_table import open_table, scan
+from spark_sink.lake.folder_rules import FolderRules
 from spark_sink.lake.schema_policy import SchemaRules
-from spark_sink.reading import stopped_tables
+from spark_sink.lake.table_options import OptionRules
+from spark_sink.reading import current_state, current_state_frame, stopped_tables
 from tests.remedies import commands, statements
 from tests.spark_sink.landing import (
     Chunk,
@@ -170,6 +172,62 @@ def test_table_that_ignores_changes_when_its_key_is_not_followed_then_the_remedy
     operator.settings = evolving
     operator.retries()
     operator.equals(other, {"id": 1, "note": "a", "k": 5}, {"id": 1, "note": "b", "k": 6})
+
+
+@pytest.mark.parametrize("chosen", [RETRY, RESYNC], ids=["as_they_were", "resync"])
+def test_table_whose_options_change_when_it_has_rows_then_either_remedy_brings_its_rows(
+    operator: Operator, chosen: list[str]
+) -> None:
+    plain = operator.settings
+    operator.writer.cut((KEYED, [insert(id=1, note="a")]))
+    operator.follows()
+    operator.settings = replace(plain, table_options=OptionRules.parse(["soft_delete"]))
+    operator.writer.cut((KEYED, [insert(id=2, note="b"), delete(id=1, note="a")]))
+    message = operator.stopped("TABLE_OPTIONS_CHANGED")
+    assert commands(message) == [RESYNC] and "--table-options as they were" in message
+    if chosen == RETRY:
+        operator.settings = plain
+        operator.retries()
+    else:
+        operator.resyncs(KEYED, [{"id": 2, "note": "b"}])
+    operator.writer.cut((KEYED, [insert(id=3, note="later"), insert(id=4, note="x"), delete(id=4, note="x")]))
+    operator.equals(KEYED, {"id": 2, "note": "b"}, {"id": 3, "note": "later"})
+    whole = current_state(str(operator.lake), table_id(KEYED), with_deleted=True)
+    assert sorted(whole["id"].to_pylist()) == ([2, 3] if chosen == RETRY else [2, 3, 4])
+
+
+def test_table_without_a_key_when_its_deleted_rows_shall_stay_then_the_remedy_brings_its_rows(
+    operator: Operator,
+) -> None:
+    keeping = ["soft_delete"]
+    operator.settings = replace(operator.settings, table_options=OptionRules.parse(keeping))
+    operator.writer.cut((KEYLESS, [insert(id=1, note="a"), insert(id=2, note="b"), delete(id=1, note="a")]))
+    message = operator.stopped("TABLE_OPTION_IMPOSSIBLE")
+    assert commands(message) == [RETRY]
+    (_, rule, _) = message.split("'")
+    operator.settings = replace(operator.settings, table_options=OptionRules.parse([*keeping, rule]))
+    operator.retries()
+    operator.equals(KEYLESS, {"id": 2, "note": "b"})
+
+
+def test_table_when_its_folder_is_another_ones_then_with_other_rules_it_is_followed_in_its_own(
+    operator: Operator,
+) -> None:
+    one = ["tables/{database}"]
+    operator.settings = replace(operator.settings, table_folders=FolderRules.parse(one))
+    operator.writer.cut((KEYED, [insert(id=1, note="a")]))
+    operator.follows()
+    operator.writer.cut((KEYED, [insert(id=2, note="b")]), (CHILD, [insert(id=1, t=1)]))
+    message = operator.stopped("TABLE_FOLDER_REFUSED")
+    assert "tables/shop" in message and "is that of acme/shop: shop.t" in message and "--table-folders" in message
+    operator.settings = replace(operator.settings, table_folders=FolderRules.parse([*one, ".*[.]child={table}"]))
+    operator.writer.cut((KEYED, [delete(id=1, note="a")]), (CHILD, [insert(id=2, t=1)]))
+    operator.equals(CHILD, {"id": 1, "t": 1}, {"id": 2, "t": 1})
+    operator.equals(KEYED, {"id": 2, "note": "b"})
+    assert (operator.lake / "tables/shop/current").is_dir() and (operator.lake / "child/current").is_dir()
+    assert not (operator.lake / "acme").exists()
+    frame = current_state_frame(operator.session, str(operator.lake), table_id(CHILD))
+    assert sorted(row["id"] for row in frame.collect()) == [1, 2]
 
 
 def test_table_without_a_key_when_its_rows_come_in_parts_then_the_remedy_brings_its_rows(operator: Operator) -> None:

@@ -13,8 +13,12 @@ from urllib.request import urlopen
 import httpx
 import pyarrow as pa
 import pytest
+from menura import metrics_port
 from menura.instants import now_us
-from menura.lake_report import MAX_MESSAGE_CHARS, MAX_ROWS
+from menura.lake_report import MAX_MESSAGE_CHARS, MAX_ROWS, LakeProblem
+from menura.landing import IDENTITY_PATH
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 from sqlalchemy import delete
 
 from controlplane_api.api.app import Access as ApiAccess
@@ -277,7 +281,7 @@ def test_metrics_when_scraped_then_figures_are_of_now_and_what_is_unknown_is_abs
     status: SinkStatus, tmp_path: Path
 ) -> None:
     writer = Writer(tmp_path)
-    with serving_metrics("127.0.0.1:0", status, str(tmp_path)) as address:
+    with serving_metrics("127.0.0.1:0", status, str(tmp_path), {}) as address:
         found = scraped(address)
         assert found["menura_sink_batches_total"] == "0.0"
         assert found["menura_sink_landing_lag_seconds"] == "0.0"
@@ -296,12 +300,49 @@ def test_metrics_when_scraped_then_figures_are_of_now_and_what_is_unknown_is_abs
     assert found["menura_sink_landing_lag_seconds"] == "0.0"
 
 
+def test_metrics_when_the_landing_is_of_a_later_version_then_the_others_are_told(
+    status: SinkStatus, tmp_path: Path
+) -> None:
+    identity = tmp_path / IDENTITY_PATH
+    identity.parent.mkdir(parents=True, exist_ok=True)
+    identity.write_bytes(b"{")
+    with serving_metrics("127.0.0.1:0", status, str(tmp_path), {}) as address:
+        found = scraped(address)
+    assert found["menura_sink_batches_total"] == "0.0"
+    assert "menura_sink_landing_lag_seconds" not in found
+
+
+class Broken(Collector):
+    def collect(self) -> Iterator[Metric]:
+        raise ZeroDivisionError("a defect of a collector")
+
+
+def test_metrics_when_a_collector_has_a_defect_then_the_log_says_it(caplog: pytest.LogCaptureFixture) -> None:
+    with metrics_port.serving([Broken()], "127.0.0.1:0", SinkSettingInvalid) as address:
+        with pytest.raises(OSError), urlopen(f"http://{address}/metrics", timeout=300):
+            raise AssertionError("unreachable")
+        wait_for("the log", lambda: "a defect of a collector" in caplog.text)
+
+
+def test_readyz_when_the_sink_starts_follows_and_waits_then_it_says_what_for(status: SinkStatus) -> None:
+    health = status.health()
+    assert health.unready() == ["the sink has not begun to follow its landing"]
+    with status.following():
+        assert not health.unready()
+        status.waits_for(LakeProblem("STORE_AWAY", "no answer", terminal=False))
+        assert health.unready() == ["the sink waits for its stores: STORE_AWAY"]
+        status.waits_for(None)
+        assert not health.unready()
+    assert health.unready()
+    assert not health.lifeless()
+
+
 def test_metrics_when_there_are_many_sources_then_labels_are_bounded_and_none_names_a_table(
     status: SinkStatus, tmp_path: Path
 ) -> None:
     status.applied([cut(1, f"s{number}") for number in range(MAX_SOURCES + 50)], 1, 1.0)
     status.stopped_are(stopped("secret"))
-    with serving_metrics("127.0.0.1:0", status, str(tmp_path)) as address:
+    with serving_metrics("127.0.0.1:0", status, str(tmp_path), {}) as address:
         found = scraped(address)
     assert sum(name.startswith("menura_sink_freshness_seconds{") for name in found) == MAX_SOURCES
     assert not [name for name in found if "secret" in name]
@@ -311,5 +352,8 @@ def test_metrics_when_there_are_many_sources_then_labels_are_bounded_and_none_na
 def test_metrics_when_the_address_can_not_be_listened_on_then_the_setting_is_refused(
     listen: str, status: SinkStatus
 ) -> None:
-    with pytest.raises(SinkSettingInvalid, match="can't be listened on"), serving_metrics(listen, status, "landing"):
+    with (
+        pytest.raises(SinkSettingInvalid, match="can't be listened on"),
+        serving_metrics(listen, status, "landing", {}),
+    ):
         raise AssertionError("unreachable")

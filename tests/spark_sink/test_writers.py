@@ -2,7 +2,9 @@
 
 import os
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,11 +14,15 @@ from menura.stores.store import OutcomeUnknown, Store
 from pyspark.sql import SparkSession
 
 from spark_sink.cli import run
-from spark_sink.errors import LakeTaken, OtherLanding, SinkError
+from spark_sink.errors import LakeRecordsUnwritable, LakeTaken, OtherLanding, SinkError
 from spark_sink.ingest.settings import SinkSettings
+from spark_sink.lake.folder_rules import FolderRules
+from spark_sink.lake.records import Records
+from spark_sink.lake.table_folders import TableFolders, folders_by_rule, told_folders
 from spark_sink.lake.writers import KEPT, WRITERS_FOLDER, LakeWriter
 from spark_sink.reading import list_tables
-from tests.spark_sink.landing import Table, Writer, insert, lake_rows
+from spark_sink.work import TableId
+from tests.spark_sink.landing import Table, Writer, insert, lake_rows, table_id
 from tests.stack import wait_for
 
 ORDERS = Table("orders", {"id": pa.int32()})
@@ -77,6 +83,56 @@ def test_writer_when_its_put_is_not_answered_then_it_finds_its_number(lake: Path
     writer.take()
     assert (writer.number, numbers(lake)) == (1, [1])
     writer.check()
+
+
+def folders_of(lake: Path, rule: str, writer: LakeWriter | None = None) -> TableFolders:
+    """As a sink with this rule has them, that has just begun."""
+    check = writer.check if writer is not None else (lambda: None)
+    return Records(str(lake), folder_rules=FolderRules.parse([rule]), check_owned=check).table_folders
+
+
+def test_a_sink_when_a_newer_one_has_other_rules_then_it_gives_no_table_a_folder(lake: Path) -> None:
+    older, newer = LakeWriter(str(lake)), LakeWriter(str(lake))
+    older.take()
+    former, following = folders_of(lake, "a/{table}", older), folders_of(lake, "b/{table}", newer)
+    with told_folders(str(lake), {}):
+        former.begin()
+        newer.take()
+        with pytest.raises(LakeTaken, match="a newer sink writes it"):
+            former.assign([table_id(ORDERS)])
+        following.begin()
+        assert following.assign([table_id(ORDERS)]) == {}
+    assert folders_by_rule(str(lake)) == {table_id(ORDERS): "b/orders"}
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+@pytest.mark.parametrize(("rule", "table"), [("b/{table}", "orders"), ("a/orders", "items")])
+def test_a_sink_when_another_one_records_folders_before_its_own_then_the_first_ones_count_and_it_ends(
+    lake: Path, monkeypatch: pytest.MonkeyPatch, rule: str, table: str, *, is_taken: bool
+) -> None:
+    """The same table in another folder, and another table in the same folder."""
+    first, second = table_id(ORDERS), replace(table_id(ORDERS), table=table)
+    older, newer = LakeWriter(str(lake)), LakeWriter(str(lake))
+    newer.take()
+    following, former = folders_of(lake, rule, newer), folders_of(lake, "a/{table}", older)
+    real = TableFolders._append
+
+    def append_last(self: TableFolders, given: Mapping[TableId, str]) -> None:
+        monkeypatch.setattr(TableFolders, "_append", real)
+        former.assign([first])  # this one's look was before the newer sink had begun
+        if is_taken:
+            LakeWriter(str(lake)).take()
+        real(self, given)
+
+    with told_folders(str(lake), {}):
+        following.begin()
+        former.begin()
+        monkeypatch.setattr(TableFolders, "_append", append_last)
+        with pytest.raises(LakeTaken if is_taken else LakeRecordsUnwritable):
+            following.assign([second])
+        following.begin()
+        assert following.of_tasks == {first: "a/orders"}
+    assert folders_by_rule(str(lake)) == {first: "a/orders"}
 
 
 @pytest.mark.spark

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from menura.v1 import changes_pb2
 
@@ -35,12 +36,16 @@ from agent.sources.mysql.server.replication import (
     open_stream,
 )
 from agent.sources.mysql.server.watch import LogEndWatch
+from agent.sources.mysql.snapshot.log_retention import read_log_retention
 from agent.sources.mysql.stream.binlog import BinlogReader, ServerRefused
 from agent.sources.mysql.stream.context import StreamContext, Undone
 from agent.sources.mysql.stream.prepared import PreparedFile
 from agent.sources.mysql.stream.prepared_log import PreparedLog
 from agent.sources.mysql.stream.table_router import ColumnsUnlogged, RowsUndone, TableFailed
 from agent.table_positions import Stop, Table
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
 
 log = logging.getLogger("menura.replicator")
 
@@ -60,7 +65,7 @@ class BinlogChanges:
         self._replica = identity_of(context.tenant, context.agent, self.source, config.server_id)
         self._beginnings = Beginnings(config, self._replica, coordinator, self._state)
         self._credit = credit
-        self._watch = LogEndWatch(config.binlog, self.source, self._state.end_is)
+        self._watch = LogEndWatch(config.binlog, self.source, self._state.end_is, self._look)
         self._pending_stops: dict[Table, Stop[BinlogPosition]] = {}
         self._undone: list[Undone] = []
         #: MariaDB's statements are asked for beside their rows, which costs bytes: from when some row needed it
@@ -77,6 +82,9 @@ class BinlogChanges:
 
     def stop(self) -> None:
         self._watch.stop()
+
+    def _look(self, connection: "Connection[Any]") -> None:
+        self._state.log_retention_seconds = read_log_retention(connection).seconds
 
     def progressed(self) -> None:
         self._beginnings.progressed()

@@ -94,6 +94,7 @@ class WalChanges:
             end=self._state.end_is,
             snapshot=lambda text: seen.prune(Snapshot.parse(text)),
             retention=self._retention_is,
+            room=self._room_is,
             publication=self._keep_publication,
             look=self._look,
             other_log=self._log_is_another,
@@ -317,6 +318,9 @@ class WalChanges:
         elif self._is_short:
             self._state.recovered(RETENTION)
         self._is_short = short is not None
+
+    def _room_is(self, room_bytes: int | None) -> None:
+        self._state.log_room_bytes = room_bytes
 
     def _refused_are(self, refused: Mapping[Table, Lack]) -> None:
         lost = identity_lost(self._config, refused)

@@ -1,4 +1,4 @@
-// What the dashboard's pages share: elements, figures in words, questions to the API.
+// What the dashboard's pages share: elements, figures in words, questions to the API, what stands in the header.
 // Every text from outside goes in as textContent; nothing is ever parsed as HTML.
 
 export const $ = (id) => document.getElementById(id);
@@ -12,6 +12,8 @@ export function element(name, className, ...children) {
 
 export const pill = (state, text = state.replace("_", " ")) => element("span", `pill ${state}`, text);
 export const count = (number) => (number === null ? "–" : number.toLocaleString("en"));
+export const tablesWord = (number) => `${count(number)} ${number === 1 ? "table" : "tables"}`;
+export const instant = (us) => (us === null ? "–" : new Date(us / 1000).toLocaleString());
 
 export function duration(us) {
   if (us === null) return "–";
@@ -20,6 +22,8 @@ export function duration(us) {
   }
   return `${Math.round(us / 1000)} ms`;
 }
+
+export const ago = (us) => (us === null ? "–" : `${duration(Math.max(0, Date.now() * 1000 - us))} ago`);
 
 export function bytes(number) {
   if (number === null) return "–";
@@ -30,12 +34,32 @@ export function bytes(number) {
   return `${number.toFixed(1)} PiB`;
 }
 
+export function numberCell(label, value, ...details) {
+  const cell = element("td", value === "–" ? "number unknown" : "number", value, ...details);
+  cell.dataset.label = label;
+  return cell;
+}
+
+export function button(word, label, act, className = "small") {
+  const made = element("button", className, word);
+  made.type = "button";
+  made.setAttribute("aria-label", label);
+  made.addEventListener("click", () => act(made));
+  return made;
+}
+
 export class Refused extends Error {
   constructor(facts) {
     const parts = [[facts.code, facts.doing, facts.found].filter(Boolean).join(": "), facts.data, facts.remedy];
     super(parts.filter(Boolean).map((part) => (part.endsWith(".") ? part : `${part}.`)).join(" "));
   }
 }
+
+/** Nothing answers: it may again. */
+class Unreachable extends Error {}
+
+const READ_MS = 30_000; // until an answer is given up
+const COMMAND_MS = 300_000;
 
 let session = null; // who looks, and what his commands carry
 
@@ -45,27 +69,252 @@ export async function ask(path, body, method = "POST") {
     headers: { "Content-Type": "application/json", "X-Menura-Page-Token": session?.page_token ?? "" },
     body: JSON.stringify(body),
   };
-  const answer = await fetch(path, { ...options, credentials: "same-origin", cache: "no-store" });
+  const signal = AbortSignal.timeout(body === undefined ? READ_MS : COMMAND_MS);
+  const [answer, facts] = await answered(path, { ...options, signal, credentials: "same-origin", cache: "no-store" });
   if (answer.status === 401) location.replace("/login");
-  const facts = await answer.json();
   if (!answer.ok) throw new Refused(facts);
   return facts;
 }
 
-/** Who looks; shown in the page's bar. */
-export async function openSession() {
-  if (session !== null) return;
-  session = await ask("/api/v1/session");
-  $("actor").textContent = session.actor;
-  $("logout").hidden = !session.page_token;
+async function answered(path, options) {
+  try {
+    const answer = await fetch(path, options);
+    return [answer, await answer.json()];
+  } catch (cause) {
+    throw new Unreachable("The control plane does not answer. Whether it has carried the command out is shown once it does.", { cause });
+  }
+}
+
+/** What the address names: tenant and source, and what is the page's own. */
+export const place = { tenant: "", source: "", ...Object.fromEntries(new URLSearchParams(location.search)) };
+
+export const paths = (...names) => names.map(encodeURIComponent).join("/");
+export const tenantPath = () => `/api/v1/tenants/${paths(place.tenant)}`;
+export const sourcePath = (source = place.source) => `${tenantPath()}/sources/${paths(source)}`;
+export const tablePath = ({ database, table, source }) => `${sourcePath(source)}/tables/${paths(database, table)}`;
+
+/** Where an order goes, with words that name it: taken when its button is drawn or pressed, for by the time that it is sent somebody
+ * may have chosen another tenant or source. */
+export const ofTenant = () => ({ path: tenantPath(), words: `Tenant ${place.tenant}` });
+export const ofSource = (source = place.source) => ({ path: sourcePath(source), words: `Tenant ${place.tenant}, source ${source}` });
+
+/** The address of a page, of the tenant and source that are looked at or of others. */
+export function addressOf(page, names = {}) {
+  const named = Object.entries({ tenant: place.tenant, source: place.source, ...names }).filter(([, name]) => name);
+  return `${page}?${new URLSearchParams(named)}`;
+}
+
+/** The name of a table, as a link to its page. */
+export function tableLink({ database, table, source }) {
+  const link = element("a", "", element("span", "muted", `${database}.`), element("b", "", table));
+  link.href = addressOf("/table", { database, table, ...(source && { source }) });
+  return link;
+}
+
+/** Rows of a table, each drawn anew only where what is seen of it, or whose it is, has changed: who is at a button stays there. */
+export function drawRows(body, rows) {
+  const kept = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  const drawn = rows.map(({ key, seen, cells }) => {
+    const row = kept.get(key) ?? element("tr", "");
+    const text = JSON.stringify([sourcePath(), seen]);
+    row.dataset.key = key;
+    if (row.dataset.seen !== text) {
+      row.dataset.seen = text;
+      redraw(row, cells());
+    }
+    return row;
+  });
+  if (drawn.length !== body.children.length || drawn.some((row, at) => body.children[at] !== row)) body.replaceChildren(...drawn);
+}
+
+/** Other children; the focus goes to the one that has the name of the one that had it. */
+export function redraw(parent, children) {
+  const nameOf = (each) => each.ariaLabel ?? each.getAttribute("href");
+  const focused = parent.contains(document.activeElement) ? nameOf(document.activeElement) : null;
+  parent.replaceChildren(...children);
+  if (focused === null) return;
+  const actions = [...parent.querySelectorAll("button, a, input")];
+  (actions.find((each) => nameOf(each) === focused) ?? actions[0])?.focus();
 }
 
 /** Choices of a select, drawn anew only where they are others. */
-export function showChoices(select, names, chosen) {
+function showChoices(select, names, chosen) {
   if ([...select.options].map((option) => option.value).join("\n") !== names.join("\n")) {
     select.replaceChildren(...names.map((name) => new Option(name, name)));
   }
   select.value = chosen;
 }
 
+let isGuess = false; // nobody has chosen the tenant
+
+const NAMES_MS = 60_000; // how long names of sources are good: who asks for them has all their tables counted
+const NO_NAMES = { tenant: "", sources: [], all: true, at: 0 };
+let named = NO_NAMES;
+
+async function sourceNames() {
+  const { tenant } = place;
+  if (named.tenant !== tenant || !isNamed() || performance.now() - named.at > NAMES_MS) {
+    const { sources, next_cursor: next } = await ask(`${tenantPath()}/sources?limit=1000`);
+    named = { tenant, sources: sources.map((each) => each.source), all: next === null, at: performance.now() };
+  }
+  return named.sources;
+}
+
+/** Whether the source is there, as far as the names say: what is asked of one that is not is refused. */
+const isNamed = () => Boolean(named.sources.length) && (!place.source || !named.all || named.sources.includes(place.source));
+
+/** Tenants, and sources where the page is one's; the first of each where the address names none. */
+async function showPlace(isOvertaken) {
+  if (session === null) {
+    session = await ask("/api/v1/session");
+    $("actor").textContent = session.actor;
+    $("logout").hidden = !session.page_token;
+  }
+  const tenants = (await ask("/api/v1/fleet?limit=1000")).tenants.map((each) => each.tenant);
+  if (isOvertaken()) return;
+  if (!place.tenant || isGuess && !tenants.includes(place.tenant)) {
+    isGuess = true; // it gives way to a tenant that is there
+    place.tenant = tenants[0] ?? "default";
+  }
+  showChoices($("tenant"), [...new Set([place.tenant, ...tenants])].sort(), place.tenant);
+  if (!$("source-choice").hidden) {
+    const sources = await sourceNames();
+    if (isOvertaken()) return;
+    place.source ||= sources[0] ?? "";
+    showChoices($("source"), [...new Set([place.source, ...sources])].filter(Boolean).sort(), place.source);
+  }
+}
+
+/** Somebody has chosen another tenant or source: what the page names beside them is of the former one, and nothing of it is shown. */
+function move(page, chosen) {
+  for (const name of Object.keys(place)) delete place[name];
+  Object.assign(place, { source: "" }, chosen);
+  isGuess = false;
+  history.replaceState(null, "", addressOf(location.pathname));
+  $("main").setAttribute("aria-busy", "true");
+  $("failure").hidden = true;
+  page.moved?.();
+  refresh();
+}
+
+/** What a page of a source is empty of: that source, or any. */
+function showMissing(isMissing) {
+  const title = document.querySelector("#empty h2");
+  if (title === null) return;
+  title.dataset.words ??= title.textContent;
+  title.textContent = isMissing ? `No agent has announced the source ${place.source}` : title.dataset.words;
+}
+
+export let refresh = async () => {};
+
+/** A page that asks every `every_ms` while it is looked at: `read` gives what `show` shows, which is null where a page of a source
+ * has none, or one that is not there yet. `moved` forgets what was of another tenant or source. */
+export function openPage(page) {
+  let round = 0; // an answer that was overtaken is not shown
+  const say = (words, isLost) => {
+    $("connection").textContent = words;
+    $("connection").classList.toggle("lost", isLost);
+  };
+  refresh = async () => {
+    const mine = ++round;
+    const isOvertaken = () => mine !== round;
+    try {
+      await showPlace(isOvertaken);
+      if (isOvertaken()) return;
+      const isMissing = !$("source-choice").hidden && !isNamed();
+      showMissing(isMissing && place.source !== "");
+      const found = isMissing ? null : await page.read();
+      if (isOvertaken()) return;
+      page.show(found);
+      for (const link of document.querySelectorAll(".parts a")) link.href = addressOf(new URL(link.href).pathname);
+      $("failure").hidden = true;
+      $("main").classList.remove("refused");
+      $("main").removeAttribute("aria-busy");
+      say("live", false);
+    } catch (failure) {
+      if (isOvertaken()) return;
+      say(failure instanceof Unreachable ? "no answer" : "refused", true);
+      if (failure instanceof Unreachable) return; // what was shown last stays
+      $("failure").hidden = false;
+      $("failure").textContent = failure.message;
+      $("main").classList.add("refused");
+      if (!(failure instanceof Refused)) throw failure; // a defect, which the console shows
+    }
+  };
+  $("tenant").addEventListener("change", (event) => move(page, { tenant: event.target.value }));
+  $("source").addEventListener("change", (event) => move(page, { tenant: place.tenant, source: event.target.value }));
+  $("source").addEventListener("focus", () => { named = NO_NAMES; refresh(); });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+  const live = async () => {
+    try {
+      if (!document.hidden) await refresh();
+    } finally {
+      setTimeout(live, page.every_ms);
+    }
+  };
+  live();
+}
+
+/** Pages of a list: where the shown one begins; the buttons are those of `nav.pages`. */
+export function pager() {
+  const [previous, next, words] = ["previous", "next", "page"].map($);
+  let cursors = [""];
+  let following = null;
+  previous.addEventListener("click", () => { cursors.pop(); refresh(); });
+  next.addEventListener("click", () => { cursors.push(following); refresh(); });
+  return {
+    cursor: () => cursors.at(-1),
+    first: () => { cursors = [""]; },
+    show: (cursor, of = null) => {
+      following = cursor;
+      words.textContent = `Page ${cursors.length}${of === null ? "" : ` of ${of}`}`;
+      previous.disabled = cursors.length === 1;
+      next.disabled = following === null;
+      document.querySelector(".pages").hidden = cursors.length === 1 && following === null;
+    },
+  };
+}
+
+/** Carries something out, and says in words what it has done, or why it was refused. */
+export async function tell(pressed, act, { of = "", into = "outcome" } = {}) {
+  const outcome = $(into);
+  const where = ofSource();
+  const say = (words, isRefused) => {
+    const from = ofSource().path === where.path ? "" : where.words;
+    outcome.textContent = [from, of, words].filter(Boolean).join(": ");
+    outcome.classList.toggle("refused", isRefused);
+    outcome.scrollIntoView({ block: "nearest" });
+  };
+  pressed.disabled = true;
+  try {
+    say(await act(), false);
+  } catch (failure) {
+    say(failure.message, true);
+  }
+  pressed.disabled = false;
+  if (document.activeElement === document.body) pressed.focus();
+  await refresh();
+}
+
+/** Whether somebody says yes. `where`: whose it is; `facts`: a list below the question; `yes` is null where there is nothing to
+ * agree to. */
+export function confirmed(where, title, question, yes, { facts = [], isSafe = false } = {}) {
+  const dialog = $("confirm");
+  $("confirm-title").textContent = title;
+  $("confirm-where").textContent = where.words;
+  $("confirm-question").textContent = question;
+  $("confirm-facts").hidden = !facts.length;
+  $("confirm-facts").replaceChildren(...facts.map((fact) => element("li", "", fact)));
+  $("confirm-yes").hidden = yes === null;
+  $("confirm-yes").textContent = yes ?? "";
+  $("confirm-yes").className = isSafe ? "start" : "bad";
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+$("confirm-yes").addEventListener("click", () => $("confirm").close("yes"));
+$("confirm-no").addEventListener("click", () => $("confirm").close("no"));
 $("logout").addEventListener("click", async () => { await ask("/api/v1/session/end", {}); location.replace("/login"); });

@@ -7,7 +7,7 @@ from menura.errors import MenuraError
 from menura.instants import now_us
 from sqlalchemy import Connection
 
-from controlplane_api import fleets, source_configurations
+from controlplane_api import fleet_views, fleets, source_configurations
 from controlplane_api.api import configuration_queries
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.paths import ControlDatabase, SourceName, TenantName
@@ -83,7 +83,7 @@ def plan_fleet(tenant: TenantName, request: FleetRequest, database: ControlDatab
     """What an apply of the same would do now; nothing is changed."""
     fleet = _fleet(request)
     with database.write() as connection, connection.begin_nested() as undone:
-        plan = _applied(connection, tenant, fleet, prune=request.prune)
+        plan = _applied(connection, tenant, fleet, request)
         undone.rollback()
     return plan.model_copy(update={"applied": False})
 
@@ -94,15 +94,17 @@ def apply_fleet(tenant: TenantName, request: FleetRequest, write: Write) -> Flee
     fleet = _fleet(request)
 
     def act(connection: Connection) -> FleetPlan:
-        plan = _applied(connection, tenant, fleet, prune=request.prune)
+        plan = _applied(connection, tenant, fleet, request)
         of_tables = Counter((change.action, change.source) for change in plan.changes if change.table)
         for (action, source), number in of_tables.items():
             what = f"{number} of source {source}"
             audit.record(connection, tenant, write.actor, f"{action} tables by a fleet", found=what)
         for change in plan.changes:
-            if not change.table:  # whose a source is and how it is configured, as the commands have it
-                what = f"{change.source} of agent {change.agent}" if change.source else change.agent
-                kind = "source" if change.source else "agent"
+            if not change.table and not (
+                change.view and change.refused
+            ):  # whose a source is and how it is configured, as the commands have it
+                what = change.view or (f"{change.source} of agent {change.agent}" if change.source else change.agent)
+                kind = "view" if change.view else "source" if change.source else "agent"
                 audit.record(connection, tenant, write.actor, f"{change.action} {kind} by a fleet", found=what)
         return plan.model_copy(update={"applied": not write.dry_run})
 
@@ -136,8 +138,11 @@ def _tables(source: SourceOfFleet) -> tuple[FleetTable, ...] | None:
     )
 
 
-def _applied(connection: Connection, tenant: str, fleet: Fleet, *, prune: bool) -> FleetPlan:
-    done = fleets.apply(connection, tenant, fleet, prune=prune)
+def _applied(connection: Connection, tenant: str, fleet: Fleet, request: FleetRequest) -> FleetPlan:
+    done = fleets.apply(connection, tenant, fleet, prune=request.prune)
+    if request.views is not None:
+        texts = {name: view.sql for name, view in request.views.items()}
+        done += fleet_views.apply(connection, tenant, texts, prune=request.prune)
     views = [(change.action, _change(change)) for change in done]
     return FleetPlan(
         tenant=tenant,
@@ -155,6 +160,7 @@ def _change(change: Change) -> FleetChange:
         source=change.source,
         database=database,
         table=table,
+        view=change.view,
         detail=change.detail,
         estimated_rows=change.rows,
         estimated_bytes=change.bytes,

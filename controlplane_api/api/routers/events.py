@@ -26,7 +26,7 @@ def follow_events(
     An event has its number as `id`, its kind as `event`, and a `SourceEventView` as data. "forgotten" says first of how
     many tables some after that number are not kept any more. It ends with the token or session that it was asked with.
     """
-    streams: EventStreams = request.app.state.streams
+    streams: EventStreams = request.state.streams
     streams.check(tenant)
     with database.read() as connection:
         source_id = queries.source_row(connection, tenant, source).id

@@ -1,12 +1,15 @@
 """Tenants, agents and sources: who is there and how far each source is."""
 
-from fastapi import APIRouter
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Query, Request
 from menura.instants import now_us
 from sqlalchemy import Connection
 from starlette.responses import Response
 
 from controlplane_api import acceptance, continuity_ledger, quarantines
-from controlplane_api.api import queries, source_queries, versions
+from controlplane_api.api import history_queries, queries, source_queries, versions
+from controlplane_api.api.histories import Histories
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
 from controlplane_api.api.paths import ControlDatabase, CurrentCaller, SourceName, TenantName
@@ -16,6 +19,7 @@ from controlplane_api.api.views import (
     Accepted,
     Agents,
     Fleet,
+    HistoryView,
     OtherServerView,
     Outcomes,
     ProblemView,
@@ -35,6 +39,13 @@ from controlplane_api.errors import (
 router = APIRouter(prefix="/api/v1", tags=["fleet"])
 
 OF_SOURCE = refusals(SourceUnknown)
+
+
+def current_histories(request: Request) -> Histories:
+    histories = request.state.histories
+    if not isinstance(histories, Histories):
+        raise TypeError("create_app sets state.histories")
+    return histories
 
 
 @router.get("/fleet")
@@ -75,6 +86,20 @@ def get_source(tenant: TenantName, source: SourceName, database: ControlDatabase
         source_id = queries.source_row(connection, tenant, source).id
         response.headers["etag"] = versions.source_tag(connection, source_id)
         return source_queries.sources(connection, tenant, source).sources[0]
+
+
+@router.get("/tenants/{tenant}/sources/{source}/history", responses=OF_SOURCE)
+def get_history(
+    tenant: TenantName,
+    source: SourceName,
+    database: ControlDatabase,
+    histories: Annotated[Histories, Depends(current_histories)],
+    span: Annotated[Literal["hour", "day"], Query(description="day: a point for each five minutes.")] = "hour",
+) -> HistoryView:
+    """Lag and speed of late, by stage, as this process has seen them."""
+    with database.read() as connection:
+        queries.source_row(connection, tenant, source)
+    return history_queries.history(histories, tenant, source, coarse=span == "day")
 
 
 @router.get(

@@ -5,10 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from menura.instants import now_us
 from menura.lake_report import LakeReportError, decode_report, encode_reply
+from menura.views.definition import encode_views
 from sqlalchemy import Connection
 from starlette.responses import Response
 
-from controlplane_api import lakes
+from controlplane_api import joined_views, lakes
 from controlplane_api.api import lake_queries
 from controlplane_api.api.openapi import refusals
 from controlplane_api.api.pages import Cursor, Limit
@@ -51,6 +52,14 @@ def put_report(lake: LakeName, document: Annotated[bytes, Depends(_document)], d
         with database.write() as connection:
             order_drill_downs(connection, report.suspected)
     return Response(encode_reply(reply), media_type="application/json")
+
+
+@router.get("/{lake}/views")
+def get_desired_views(lake: LakeName, database: ControlDatabase) -> Response:
+    """All views that lakes shall have, for a sink: see `menura.views.definition.decode_views`."""
+    with database.read() as connection:
+        found = joined_views.desired(connection)
+    return Response(encode_views(found), media_type="application/json")
 
 
 @router.post("/{lake}/forget", responses=refusals(LakeUnknown, *KEYED))

@@ -60,7 +60,7 @@ class Login:
 
 
 def current_login(request: Request) -> Login:
-    login = request.app.state.login
+    login = request.state.login
     if not isinstance(login, Login):
         raise TypeError("create_app sets state.login")
     return login

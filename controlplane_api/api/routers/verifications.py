@@ -138,7 +138,7 @@ def follow_verdicts(
     last_event_id: LastEventId = "",
 ) -> Response:
     """Server-sent events: verdicts after `Last-Event-ID`, or all from now on; data is a `SourceVerdictView`."""
-    streams: EventStreams = request.app.state.streams
+    streams: EventStreams = request.state.streams
     streams.check(tenant)
     with database.read() as connection:
         queries.source_row(connection, tenant, source)

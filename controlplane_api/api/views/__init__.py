@@ -33,6 +33,7 @@ from controlplane_api.api.views.identities import (
     MAX_API_TOKEN_SECONDS,
     MAX_TOKEN_SECONDS,
     AgentChanged,
+    AgentConfigurationView,
     Agents,
     AgentView,
     ApiTokenCreated,
@@ -52,6 +53,17 @@ from controlplane_api.api.views.identities import (
     Tokens,
     TokenView,
 )
+from controlplane_api.api.views.joined_views import (
+    JoinedViewDetail,
+    JoinedViews,
+    JoinedViewView,
+    ReadTableView,
+    ViewCutView,
+    ViewDropped,
+    ViewInLake,
+    ViewInput,
+    ViewPlan,
+)
 from controlplane_api.api.views.lakes import LakeForgotten, Lakes, LakeTableView, LakeView, SinkView
 from controlplane_api.api.views.ledger import Ledger, LedgerChecked, LedgerEntryView, LedgerShown
 from controlplane_api.api.views.problems import InvalidView, ProblemDocument, ProblemType, ProblemTypes, ProblemView
@@ -70,7 +82,15 @@ from controlplane_api.api.views.proofs import (
     VerdictView,
     VerificationScheduleView,
 )
-from controlplane_api.api.views.sources import Accepted, Fleet, OtherServerView, QuarantineView, Sources, SourceView
+from controlplane_api.api.views.sources import (
+    Accepted,
+    Fleet,
+    HistoryView,
+    OtherServerView,
+    QuarantineView,
+    Sources,
+    SourceView,
+)
 from controlplane_api.api.views.tables import (
     AlteredOffset,
     ColumnView,
@@ -99,6 +119,7 @@ __all__ = [
     "MAX_WORKERS",
     "Accepted",
     "AgentChanged",
+    "AgentConfigurationView",
     "AgentView",
     "Agents",
     "AlteredOffset",
@@ -126,7 +147,11 @@ __all__ = [
     "FleetPlan",
     "ForeignKeyView",
     "GrantView",
+    "HistoryView",
     "InvalidView",
+    "JoinedViewDetail",
+    "JoinedViewView",
+    "JoinedViews",
     "KeyView",
     "LakeForgotten",
     "LakeTableView",
@@ -155,6 +180,7 @@ __all__ = [
     "ProofView",
     "Proofs",
     "QuarantineView",
+    "ReadTableView",
     "RefusalView",
     "RefusedTableView",
     "RepairRangeView",
@@ -188,4 +214,9 @@ __all__ = [
     "Verdicts",
     "VerificationScheduleView",
     "View",
+    "ViewCutView",
+    "ViewDropped",
+    "ViewInLake",
+    "ViewInput",
+    "ViewPlan",
 ]

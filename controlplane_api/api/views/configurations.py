@@ -51,11 +51,12 @@ class ConfigurationChanged(View):
 class FleetChange(View):
     #: create, change, move, remove, start, resume, stop; keep: the file lacks it, and it stays
     action: Action
-    #: of an agent, a source or a table: the last that is not empty
+    #: of a view, or of an agent, a source or a table: the last that is not empty
     agent: str
     source: str
     database: str
     table: str
+    view: str = ""
     #: what it means or costs
     detail: str
     #: of the server's statistics, of a table that is dumped; null: not known, or not dumped

@@ -3,6 +3,7 @@
 from controlplane_api.api.views.base import View
 from controlplane_api.api.views.problems import ProblemView
 from controlplane_api.identity.callers import Role
+from controlplane_api.states import ConfigurationState
 
 #: of an enrolment token
 MAX_TOKEN_SECONDS = 7 * 86_400
@@ -24,6 +25,28 @@ class AgentView(View):
     revoked_at_us: int | None
     #: why somebody in its name was refused lately
     problem: ProblemView | None
+    #: of the certificate that it has shown or got last; null: it has shown none
+    certificate_expires_at_us: int | None = None
+    #: the first of the sources that are configured here, those before whose configuration is not met, and how many
+    #: there are
+    configurations: "list[AgentConfigurationView]" = []  # noqa: RUF012
+    configured_sources: int = 0
+
+
+class AgentConfigurationView(View):
+    """What is desired of one of its sources, and what of it runs."""
+
+    source: str
+    state: ConfigurationState
+    generation: int
+    #: of what runs, as the agent said last; 0: nothing does
+    effective_generation: int
+    changed_at_us: int
+    told_at_us: int | None
+    #: CONFIGURATION_APPLIED, or the code of why it is not
+    reason: str
+    #: what there is to know; empty when it is applied
+    message: str
 
 
 class AgentChanged(View):

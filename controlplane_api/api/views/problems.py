@@ -38,6 +38,9 @@ class InvalidView(View):
     parameter: str | None = None
     #: path, query or header
     within: str | None = Field(default=None, alias="in")
+    #: in the text that the pointer names, from 1; 0: it is of the whole text
+    line: int | None = None
+    column: int | None = None
 
 
 class ProblemDocument(View):

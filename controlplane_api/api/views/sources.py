@@ -50,6 +50,38 @@ class SourceView(View):
     #: read by the agent, over its last heartbeat
     rows_per_second: float | None
     read_bytes_per_second: float | None
+    #: when the agent said so; null: it has said nothing of now
+    told_at_us: int | None
+    #: that its stream has waited for the gateway to take more, since the agent's process began; null while unknown
+    credit_wait_us: int | None
+    #: it is configured here, and no longer by its agent's file
+    configured: bool = False
+    #: what the agent said last of how long its server keeps the log, and when; of how much may still be written to it
+    #: before the server gives up what is needed; null: not known, or its server has no such limit
+    log_retention_seconds: int | None = None
+    log_room_bytes: int | None = None
+    health_at_us: int | None = None
+
+
+class HistoryView(View):
+    """How a source was of late. Each list has one value for each of `at_us`; null: it was not known then."""
+
+    source: str
+    #: false: there is no look at it yet, or there are too many sources
+    is_kept: bool
+    #: when the process that answers began to look; what was before is not known to it
+    since_us: int
+    step_seconds: int
+    at_us: list[int]
+    #: of what was read, behind the end of the log
+    source_lag_seconds: list[float | None]
+    #: of what has landed, at most
+    landed_lag_seconds: list[float | None]
+    #: of the lake that is the furthest behind
+    lake_lag_seconds: list[float | None]
+    read_rows_per_second: list[float | None]
+    landed_rows_per_second: list[float | None]
+    lake_rows_per_second: list[float | None]
 
 
 class OtherServerView(View):

@@ -151,6 +151,7 @@ def converters(tmp_path_factory):
         yield found
 
 
+@pytest.mark.long
 def test_conversions_when_servers_make_them_then_lossless_ones_keep_every_value_and_no_other_does(converters):
     seen: dict[tuple[str, str], Seen] = {}
     for key, converter in converters.items():

@@ -215,10 +215,13 @@ def test_repair_of_ranges_when_it_is_ordered_then_their_rows_alone_are_read(
     gateway.sync(SOURCE, table, now=True)
     parts = snapshot_pb2.FocusRange(above=[500], up_to=[700]), snapshot_pb2.FocusRange(above=[1800])
     with streaming(tmp_path, gateway, postgres):
-        repair = gateway.dump(SOURCE, "repair", table, focus=snapshot_pb2.Focus(ranges=parts))
-        wait_dumped(gateway, repair)
+        for dump, verifies in (("repair", False), ("proof", True)):
+            focus = snapshot_pb2.Focus(ranges=parts)
+            wait_dumped(gateway, gateway.dump(SOURCE, dump, table, focus=focus, verifies=verifies))
     ledger = gateway.source(SOURCE).ledger
     keys = sorted(int(str(key)) for (key,) in selected(postgres, table, ("id",)))
     expected = [key for key in keys if 500 < key <= 700 or key > 1800]
     assert expected and sorted(int(str(row["id"])) for chunk in ledger.chunks for row in chunk.rows) == expected
     assert ledger.received_rows == len(expected)
+    proof = ledger.chunks[-1].end
+    assert proof.row_count == len(expected) and proof.source_bytes < 100 * len(expected), "no other row was read"

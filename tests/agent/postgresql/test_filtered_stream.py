@@ -61,6 +61,7 @@ def test_column_when_added_beside_writers_then_all_rows_without_it_come_before_t
         assert not stopped(gateway, ORDERS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_column_when_added_while_the_agent_is_away_then_the_rows_are_read_again_behind_those_without_it(
     postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, is_lost: bool

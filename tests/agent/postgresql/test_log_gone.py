@@ -27,6 +27,7 @@ from tests.agent.postgresql.streaming import (
 from tests.postgres import SourceServer, source_server, standby_of
 from tests.stack import wait_for
 
+ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE active"
 DROP_SLOT = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'logical'"
 
 
@@ -45,6 +46,7 @@ def read(gateway: GatewayDouble, postgres: SourceServer, folder: Path) -> None:
         run(postgres, "INSERT INTO orders VALUES (1, 'read', '')")
         gateway.wait(lambda: current(gateway, ORDERS))
     gateway.wait_gone(SOURCE)
+    wait_for("the slot to be free", lambda: not run(postgres, ACTIVE))
 
 
 def gone_on(gateway: GatewayDouble, postgres: SourceServer, row: int) -> changes_pb2.TableEvent:

@@ -19,6 +19,7 @@ from tests.agent.postgresql.dump_reading import chunk, reader_of, whole
 from tests.agent.postgresql.logged import DEADLINE_SECONDS, PUBLICATION, SLOT, Log, held_commits, wait_held
 from tests.agent.postgresql.sources import config_of, login
 from tests.postgres import SourceServer, source_server, standby_of
+from tests.stack import wait_for
 
 TABLE, KEY, MOST = ("public", "t"), ("id",), 1_000_000
 
@@ -304,7 +305,7 @@ def test_whole_when_others_write_then_it_is_exact_and_the_slot_is_held_there(pos
         whole(reader, TABLE)
         assert log.seen.held() is not None
     assert log.seen.held() is None
-    assert postgres.run("SELECT slot_name FROM pg_replication_slots") == [(SLOT,)]
+    wait_for("no other slot to stay", lambda: postgres.run("SELECT slot_name FROM pg_replication_slots") == [(SLOT,)])
 
 
 def test_whole_when_a_commit_is_held_then_it_waits_for_it_or_shows_it(
@@ -329,11 +330,11 @@ def test_whole_when_a_commit_is_held_then_it_waits_for_it_or_shows_it(
 def test_whole_when_a_transaction_takes_too_long_then_says_which(
     postgres: SourceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "EXPORT_SECONDS", 0.5)
     make(postgres)
     postgres.run("GRANT pg_read_all_stats TO menura")
     with reading(postgres) as (log, reader):
-        with postgres.connect("shop", autocommit=False) as other:
+        with postgres.connect("shop", autocommit=False) as other, monkeypatch.context() as hurried:
+            hurried.setattr(positions, "EXPORT_SECONDS", 0.5)
             other.execute("INSERT INTO t VALUES (2)")
             with pytest.raises(DumpSnapshotFailed, match=f"server process {other.info.backend_pid}") as caught:
                 whole(reader, TABLE)
@@ -341,7 +342,7 @@ def test_whole_when_a_transaction_takes_too_long_then_says_which(
             assert log.seen.held() is None
             other.commit()
         assert ids(whole(reader, TABLE)[0]) == {1, 2}
-    assert postgres.run("SELECT slot_name FROM pg_replication_slots") == [(SLOT,)]
+    wait_for("no other slot to stay", lambda: postgres.run("SELECT slot_name FROM pg_replication_slots") == [(SLOT,)])
 
 
 def test_whole_when_the_slot_or_the_publication_is_not_there_then_waits(postgres: SourceServer) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 import pytest
 from pg8000.exceptions import DatabaseError
@@ -33,6 +34,11 @@ from tests.stack import wait_for
 SLOT = "menura_test"
 PUBLICATION = "odd \"publication'"
 QUOTED = '"odd ""publication\'"'
+
+
+def wait_until_free(server: ServerConfig) -> None:
+    """The process of a stream that was closed has the slot a moment longer."""
+    wait_for("the slot to be free", lambda: (found := slot_of(server)) and found.active_pid is None)
 
 
 def publish(running: SourceServer) -> None:
@@ -108,10 +114,10 @@ def test_slot_when_made_then_is_found_and_dropped(postgres: SourceServer) -> Non
 def test_slot_when_a_transaction_runs_then_making_it_fails_and_names_the_process(
     postgres: SourceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "CREATION_SECONDS", 0.3)
     postgres.run("CREATE TABLE t (id int)", "GRANT pg_read_all_stats TO menura", database="shop")
     server = login(postgres)
-    with postgres.connect("shop", autocommit=False) as other:
+    with postgres.connect("shop", autocommit=False) as other, monkeypatch.context() as hurried:
+        hurried.setattr(slots, "CREATION_SECONDS", 0.3)
         other.execute("INSERT INTO t VALUES (1)")
         with pytest.raises(SourceFailed) as failed:
             create_slot(server, SOURCE, SLOT)
@@ -196,6 +202,7 @@ def test_stream_when_acknowledged_then_the_slot_moves_and_what_was_acknowledged_
         stream.acknowledge(end, start)
         stream.acknowledge(end, end)
         wait_for("the slot to move", lambda: confirmed(server) == end)
+    wait_until_free(server)
     postgres.run("INSERT INTO t VALUES (2, 'two')", database="shop")
     with streaming(server, end) as stream:
         (row,) = Reader(stream).rows(1)
@@ -295,6 +302,40 @@ def test_stream_when_interrupted_then_the_reading_thread_goes_on_at_once(postgre
         assert ended.is_set()
 
 
+@pytest.mark.parametrize("is_local", [False, True], ids=["TCP", "Unix"])
+def test_stream_when_interrupted_while_bytes_gather_then_reading_ends_at_once(
+    postgres: SourceServer, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    for name in ("GATHER_SECONDS", "GATHER_LOCAL_SECONDS"):
+        monkeypatch.setattr(wires, name, 1e6)
+    publish(postgres)
+    server = replace(login(postgres), host=str(postgres.folder)) if is_local else login(postgres)
+    with streaming(server, create_slot(server, SOURCE, SLOT)) as stream:
+        buffer = memoryview(bytearray(1 << 16))
+        assert stream.receive_into(buffer, 300)  # a keepalive, behind which more may come
+        gathered: list[int] = []
+        reading = threading.Thread(target=lambda: gathered.append(stream.receive_into(buffer, 1e6)))
+        reading.start()
+        postgres.run("INSERT INTO t VALUES (1, 'few bytes')", database="shop")
+        stream.interrupt()
+        reading.join()
+        assert len(gathered) == 1
+
+
+def test_stream_when_many_bytes_gather_then_they_are_received_at_once(
+    postgres: SourceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wires, "GATHER_SECONDS", 1e6)
+    publish(postgres)
+    server = login(postgres)
+    with streaming(server, create_slot(server, SOURCE, SLOT)) as stream:
+        buffer = memoryview(bytearray(1 << 20))
+        assert stream.receive_into(buffer, 300)
+        postgres.run("INSERT INTO t SELECT n, repeat('x', 100) FROM generate_series(1, 10000) AS n", database="shop")
+        received = stream.receive_into(buffer, 1e6)
+        assert received > 100 * 250  # of messages that come one by one; the system may say so before GATHER_BYTES
+
+
 def test_stream_when_closed_then_the_slot_is_free_for_the_next(postgres: SourceServer) -> None:
     publish(postgres)
     server = login(postgres)
@@ -305,7 +346,7 @@ def test_stream_when_closed_then_the_slot_is_free_for_the_next(postgres: SourceS
         assert f"server process {stream.backend_pid}" in used.value.found
         assert not used.value.terminal
         stream.close()
-    wait_for("the slot to be free", lambda: (found := slot_of(server)) and found.active_pid is None)
+    wait_until_free(server)
     with streaming(server, lsn) as stream:
         postgres.run("INSERT INTO t VALUES (1, 'one')", database="shop")
         assert Reader(stream).rows(1)
@@ -324,7 +365,7 @@ def test_stream_when_its_slot_is_missing_or_of_others_then_the_error_says_so(pos
     assert found is not None
     assert isinstance(slot_error(found, server, SOURCE, 0), SlotForeign)
     postgres.drop_slots()
-    postgres.run("DROP DATABASE other", "SELECT pg_create_physical_replication_slot('menura_test')")
+    postgres.run("DROP DATABASE other WITH (FORCE)", "SELECT pg_create_physical_replication_slot('menura_test')")
     found = slot_of(server)
     assert found is not None
     assert isinstance(slot_error(found, server, SOURCE, 0), SlotForeign)
@@ -378,7 +419,8 @@ def test_wire_when_it_asks_for_rows_then_gets_texts_and_errors_leave_the_session
 
 
 def test_wire_when_its_statement_is_cancelled_then_the_session_goes_on(postgres: SourceServer) -> None:
-    with closing(Wire.open(login(postgres), SOURCE)) as wire:
+    connection = connect(login(postgres), SOURCE)
+    with closing(Wire(connection, login(postgres), SOURCE)) as wire:
         failures: list[DatabaseError] = []
 
         def sleep() -> None:
@@ -391,7 +433,7 @@ def test_wire_when_its_statement_is_cancelled_then_the_session_goes_on(postgres:
         sleeping.start()
         asleep = f"SELECT 1 FROM pg_stat_activity WHERE pid = {wire.backend_pid} AND wait_event = 'PgSleep'"
         wait_for("the statement to run", lambda: postgres.run(asleep))
-        wire.cancel()
+        wires.cancel(connection, login(postgres), SOURCE)
         sleeping.join()
         assert failures[0].args[0]["C"] == "57014"
         assert wire.rows("SELECT 1") == [("1",)]

@@ -10,7 +10,7 @@ from tests.bench.postgresql.workload import make, prepare
 from tests.bench.report import chosen_readers, console, measure, parser, show
 from tests.postgres import source_server
 
-ROWS = {"bulk": 2_000_000, "single": 500_000, "update": 500_000, "dump": 2_500_000}
+ROWS = {"bulk": 2_000_000, "single": 500_000, "update": 2_000_000, "dump": 2_500_000}
 #: that readers are compared with: of a case's, the first that was measured
 PEERS = ("pglogrepl", "psycopg2", "connectorx")
 SETTINGS = {

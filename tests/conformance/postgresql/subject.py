@@ -7,6 +7,7 @@ but for those that the agent has asked for meanwhile, which the next look decide
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,22 @@ from tests.e2e import postgresql_types
 from tests.e2e.postgresql_lake import DATABASE, SCHEMA, compared, read_source
 from tests.live_source import PostgresqlSource, postgresql_source
 
+#: of a release; settings have one more
+FLOW_SERVERS = 3
 #: a slot beside the agent's, from which the messages of a case are read
 _WITNESS = "witness"
 _READ = f"""
     SELECT DISTINCT chr(get_byte(data, 0)) FROM pg_logical_slot_get_binary_changes('{_WITNESS}', NULL, NULL,
         'proto_version', '1', 'publication_names', '{_WITNESS}', 'messages', 'true')
 """
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one server of a release is asked."""
+
+    settings: Sequence[cases.Setting]
+    flows: Sequence[cases.Flow]
 
 
 class PostgresqlSubject:
@@ -89,28 +100,47 @@ class PostgresqlSubject:
 
 
 def examine_all(folder: Path) -> dict[str, Findings]:
-    """Every release, side by side: each mostly waits for its server."""
-    with ThreadPoolExecutor(len(cases.PLATFORMS)) as pool:
+    """Every release, its cases on several servers side by side: each mostly waits for its server's looks."""
+    parts_of_all = {platform.name: _parts(platform) for platform in cases.PLATFORMS}
+    with ThreadPoolExecutor(sum(map(len, parts_of_all.values()))) as pool:
         running = {
-            platform.name: pool.submit(examine_postgresql, platform, folder / platform.name.replace(" ", "-"))
+            platform.name: [
+                pool.submit(_examine, platform, part, folder / f"{platform.version}-{number}")
+                for number, part in enumerate(parts_of_all[platform.name])
+            ]
             for platform in cases.PLATFORMS
         }
-        return {name: found.result() for name, found in running.items()}
+        return {name: _together([part.result() for part in of]) for name, of in running.items()}
 
 
-def examine_postgresql(platform: cases.Release, folder: Path) -> Findings:
+def _parts(platform: cases.Release) -> list[_Part]:
+    flows = cases.flows_of(platform)
+    return [_Part(cases.SETTINGS, ()), *(_Part((), flows[number::FLOW_SERVERS]) for number in range(FLOW_SERVERS))]
+
+
+def _together(parts: Sequence[Findings]) -> Findings:
+    found = Findings()
+    for part in parts:
+        found.types |= part.types
+        found.flows |= part.flows
+        for event, of in part.events.items():
+            found.events.setdefault(event, []).extend(of)
+    return found
+
+
+def _examine(platform: cases.Release, part: _Part, folder: Path) -> Findings:
     folder.mkdir(parents=True)
     settings = {"max_prepared_transactions": "20", "max_wal_size": "4GB"}
-    findings, types, flows = Findings(), cases.types_of(platform), cases.flows_of(platform)
+    findings, types = Findings(), cases.types_of(platform) if part.settings else []
     with postgresql_source(platform.version, **settings) as source:
-        create(source, types, flows, folder)
+        create(source, types, part.flows, folder)
         statements = [
             [*setting.session, *(text for n, type_ in enumerate(types) for text in cases.rows_of(f"t{n}", type_))]
-            for setting in cases.SETTINGS
+            for setting in part.settings
         ]
         work = [
-            *of_settings(types, cases.SETTINGS, [SCHEMA] * len(cases.SETTINGS), statements),
-            *of_flows(flows, SCHEMA, folder),
+            *of_settings(types, part.settings, [SCHEMA] * len(part.settings), statements),
+            *of_flows(part.flows, SCHEMA, folder),
         ]
         examine(PostgresqlSubject(source), work, folder, findings)
     return findings

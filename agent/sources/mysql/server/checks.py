@@ -108,8 +108,9 @@ class _Setting:
         )
 
 
+LOG_BIN_REMEDY = "Add log_bin=binlog to [mysqld] in my.cnf and restart the server"
 _SETTINGS = (
-    _Setting("log_bin", "ON", BinlogDisabled, "Add log_bin=binlog to [mysqld] in my.cnf and restart the server"),
+    _Setting("log_bin", "ON", BinlogDisabled, LOG_BIN_REMEDY),
     _Setting(
         "binlog_format",
         "ROW",

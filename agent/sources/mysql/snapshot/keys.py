@@ -105,6 +105,11 @@ class Key:
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether all columns are integers, in rising order."""
+        return all(column.type.kind in INTEGER_KINDS and not column.descending for column in self.columns)
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:

@@ -4,7 +4,7 @@ Comes in: a table, and where its rows begin and end. Goes out: a plan, rows in t
 what they show as positions of the log. Nothing is durable.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from agent.columnar.encode import SnapshotRows
 from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.failures import column_unsupported
-from agent.snapshot.reader import KeyMissing, TableMissing
+from agent.snapshot.reader import KeyMissing, OrderChanged, TableMissing
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.ddl.derived import unsent
 from agent.sources.mysql.ddl.model import TableDefinition, Unsure
@@ -30,7 +30,6 @@ from agent.sources.mysql.snapshot.ranges import MOST_RANGES
 from agent.sources.mysql.snapshot.results import RowsPlan, RowsReading, plan_for, read_rows
 from agent.sources.mysql.snapshot.statements import as_json, bound_of, chunk_statement, unchunked_statement
 from agent.sources.mysql.snapshot.transactional import is_versioned
-from agent.sources.mysql.types import INTEGER_KINDS
 from agent.table_positions import Table
 
 DOING = "dumping a table"
@@ -124,14 +123,17 @@ class MysqlTableReader:
 
     def is_numbered(self, table: Table, key: tuple[str, ...]) -> bool:
         prepared = self._prepared.get(table)
-        if prepared is None or prepared.key is None or prepared.key.names != key:
-            return False
-        return all(one.type.kind in INTEGER_KINDS and not one.descending for one in prepared.key.columns)
+        return (
+            prepared is not None and prepared.key is not None and prepared.key.names == key and prepared.key.is_numbered
+        )
 
-    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
-        prepared = self._prepared[table]
-        assert prepared.key is not None
-        return signed(as_json(prepared.key, tuple(map(str, numbers))), prepared.order)
+    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
+        """Raises what `read_chunk` does, and `OrderChanged` where the key is not numbered any more."""
+        found, prepared = self._prepare_by(table, key)
+        if not found.is_numbered:
+            raise OrderChanged
+        texts = [tuple(map(str, each)) for each in numbers]
+        return [signed(as_json(found, each), prepared.order) if each else "" for each in texts]
 
     def above(self, table: Table) -> frozenset[Table]:
         if self._access.facts.logs_cascades:
@@ -149,11 +151,7 @@ class MysqlTableReader:
         self, table: Table, key: tuple[str, ...], lower: str, upper: str, limit: int, received: Callable[[int], None]
     ) -> TableRows:
         """Raises `KeyMissing` and `OrderChanged` where it is not that key any more."""
-        definition = self._definition(table)
-        found = next((one for one in self._keys(table, definition) if one.names == key), None)
-        if found is None:
-            raise KeyMissing
-        prepared = self._prepare(table, definition, found)
+        found, prepared = self._prepare_by(table, key)
         bounds = unsigned(lower, prepared.order), unsigned(upper, prepared.order)
         statement = chunk_statement(table, prepared.rows.expressions, found, *bounds, limit)
         return TableRows(self._read(statement, prepared.rows, received), prepared)
@@ -204,6 +202,14 @@ class MysqlTableReader:
     def _is_versioned(self, table: Table) -> bool:
         with server_errors(DOING, self._config.client, self._config.name, "SELECT"):
             return self._access.facts.flavor == "mariadb" and is_versioned(self._access.connection, table)
+
+    def _prepare_by(self, table: Table, key: tuple[str, ...]) -> tuple[Key, Prepared]:
+        """How it is read now by this key. Raises `TableMissing` and `KeyMissing`."""
+        definition = self._definition(table)
+        found = next((one for one in self._keys(table, definition) if one.names == key), None)
+        if found is None:
+            raise KeyMissing
+        return found, self._prepare(table, definition, found)
 
     def _prepare(self, table: Table, definition: TableDefinition, key: Key | None) -> Prepared:
         """Made once for the same definition, of which the same is sent."""

@@ -38,6 +38,8 @@ from agent.sources.postgresql.server.quoting import quoted
 Row = tuple[Any, ...]
 
 OLDEST_VERSION = 140000
+#: of all sessions of ours, as pg_stat_activity shows them
+APPLICATION_NAME = "menura"
 #: a statement that takes longer is ended by the server
 STATEMENT_TIMEOUT_SECONDS = 60.0
 #: so long a statement waits for a lock
@@ -155,7 +157,7 @@ class Connection(pg8000.native.Connection):  # type: ignore[misc]
             password=server.password.reveal(),
             sock=connected,
             ssl_context=False,
-            application_name="menura",
+            application_name=APPLICATION_NAME,
             replication="database" if replication else None,
             startup_params=settings,
         )

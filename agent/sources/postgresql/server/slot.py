@@ -36,6 +36,10 @@ PLUGIN = "pgoutput"
 CREATION_SECONDS = 60.0
 _FAILOVER_VERSION = 170000
 _OPTIONS_VERSION = 150000
+WAL_LEVEL_REMEDY = (
+    "Run on the server: ALTER SYSTEM SET wal_level = 'logical'; and restart it; on Amazon RDS set"
+    " rds.logical_replication = 1 in its parameter group, on Google Cloud SQL the flag cloudsql.logical_decoding = on"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +160,7 @@ def wal_level_not_logical(doing: str, source: str, found: str) -> WalLevelNotLog
         doing,
         f"wal_level is {found}, expected logical",
         data="Nothing was read",
-        remedy="Run on the server: ALTER SYSTEM SET wal_level = 'logical'; and restart it; on Amazon RDS set"
-        " rds.logical_replication = 1 in its parameter group, on Google Cloud SQL the flag"
-        " cloudsql.logical_decoding = on",
+        remedy=WAL_LEVEL_REMEDY,
         source=source,
     )
 

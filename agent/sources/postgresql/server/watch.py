@@ -55,6 +55,8 @@ class Sights:
     snapshot: Callable[[str], None] = _ignored
     #: the server keeps too little WAL for the slot; None: enough
     retention: Callable[[SlotRetentionShort | None], None] = _ignored
+    #: how much WAL the server may write before it removes what the slot needs; None: no limit, or not known
+    room: Callable[[int | None], None] = _ignored
     #: in a session on the server whose changes are read, each time; raises pg8000's errors and OSError
     publication: Callable[[Connection], None] = _ignored
     #: a look at the catalog of the server whose changes are read; the log's end was asked for before. Raises pg8000's
@@ -153,12 +155,13 @@ class ServerWatch:
         end = facts.position(parse_lsn(end_of_wal(connection, facts)))
         self._sights.end(end)
         if is_look:
-            self._sights.retention(self._retention(connection))
+            slot = find_slot(connection, self._slot)
+            self._sights.room(None if slot is None or slot.is_lost else slot.safe_wal_bytes)
+            self._sights.retention(self._retention(connection, slot))
             if self._sights.look is not None:
                 self._sights.look(connection, end)
 
-    def _retention(self, connection: Connection) -> SlotRetentionShort | None:
-        slot = find_slot(connection, self._slot)
+    def _retention(self, connection: Connection, slot: Slot | None) -> SlotRetentionShort | None:
         if slot is None or slot.is_lost or slot.safe_wal_bytes is None:
             return None
         return retention_short(self._config.name, slot, setting_bytes(connection, "max_slot_wal_keep_size"))

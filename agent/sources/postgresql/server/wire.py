@@ -6,6 +6,7 @@ and `acknowledge` come from any. Nothing is interpreted here but what comes befo
 
 import logging
 import select
+import socket
 import ssl
 import struct
 import threading
@@ -43,9 +44,11 @@ STATUS_SECONDS = 10.0
 #: without a byte, answers to that included, for so long the connection counts as lost
 SILENCE_SECONDS = 60.0
 #: The server sends each message by itself: who takes them one by one pays for a system call and a wait with each. Where
-#: bytes have come, more are likely; they gather for so long, unless so many were there already.
-GATHER_SECONDS = 0.001
-GATHER_BYTES = 64 << 10
+#: bytes have come, more are likely; so many gather, but for so long at most.
+GATHER_BYTES = 128 << 10
+GATHER_SECONDS = 0.01
+#: of a Unix socket, which can't be asked to wait for a number of bytes and holds fewer
+GATHER_LOCAL_SECONDS = 0.001
 #: for which the server waits for a word of ours
 WAL_SENDER_TIMEOUT_SECONDS = 60.0
 #: of one message before rows or changes: notices, descriptions, small results
@@ -56,6 +59,14 @@ _CANCEL_CODE = 80877102
 _EPOCH_2000_US = 946_684_800_000_000
 #: what the server may say at any time
 _ASYNCHRONOUS = frozenset((b"N", b"S", b"A"))
+
+
+def cancel(connection: Connection, server: ServerConfig, source: str) -> None:
+    """Have the server end the session's running statement; it answers there with an error. Raises a `SourceError`."""
+    pid, key = connection.backend
+    with closing(sockets.open_socket(server, source)) as connected, suppress(OSError):
+        connected.sendall(struct.pack("!iii", 12 + len(key), _CANCEL_CODE, pid) + key)
+        connected.recv(1)  # its end says that the server has done so
 
 
 class Wire:
@@ -72,6 +83,8 @@ class Wire:
         self._is_closed = False
         #: a statement was sent, and the end of its answer not read here
         self._is_busy = False
+        self._is_local = self._socket.family == socket.AF_UNIX
+        self._is_secured = isinstance(self._socket, ssl.SSLSocket)
 
     @classmethod
     def open(
@@ -136,7 +149,7 @@ class Wire:
                     return 0
                 try:
                     size = self._socket.recv_into(buffer)
-                    return self._and_what_is_there(buffer, size) if size else 0
+                    return self._and_what_is_there(buffer, size) if size and self._is_secured else size
                 except (BlockingIOError, ssl.SSLWantReadError):
                     awaited = select.POLLIN
                 except ssl.SSLWantWriteError:
@@ -144,6 +157,15 @@ class Wire:
                 except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
                     return 0
             self._wait(awaited, deadline)
+
+    def gather(self, timeout_seconds: float) -> None:
+        """Wait for GATHER_BYTES, GATHER_SECONDS, or the connection's end, whatever comes first. Raises OSError."""
+        if self._is_local:
+            self._poll(0, min(GATHER_LOCAL_SECONDS, timeout_seconds))  # for its end, which is always told
+            return
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, GATHER_BYTES)
+        self._poll(select.POLLIN, min(GATHER_SECONDS, timeout_seconds))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def _and_what_is_there(self, buffer: memoryview, size: int) -> int:
         """Receive what else has come, behind so many bytes: TLS gives a record at a time. What fails does so again."""
@@ -157,13 +179,6 @@ class Wire:
         with self._lock:
             if not self._is_closed:
                 sockets.interrupt(self._socket)
-
-    def cancel(self) -> None:
-        """Have the server end the running statement; it answers there with an error. Raises a `SourceError`."""
-        pid, key = self._connection.backend
-        with closing(sockets.open_socket(self._server, self._source)) as connected, suppress(OSError):
-            connected.sendall(struct.pack("!iii", 12 + len(key), _CANCEL_CODE, pid) + key)
-            connected.recv(1)  # its end says that the server has done so
 
     def close(self) -> None:
         """End the server's process too, at once, whatever it does."""
@@ -223,15 +238,16 @@ class Wire:
             self._wait(awaited, deadline)
 
     def _wait(self, awaited: int, deadline: float) -> None:
-        left = deadline - time.monotonic()
+        if not self._poll(awaited, deadline - time.monotonic()):
+            raise TimeoutError
+
+    def _poll(self, awaited: int, seconds: float) -> bool:
         poll = select.poll()
         try:
             poll.register(self._socket, awaited)
-            ready = poll.poll(max(0.0, left) * 1000)
+            return bool(poll.poll(max(0.0, seconds) * 1000))
         except (OSError, ValueError) as closed:  # by another thread
             raise ConnectionError("the connection is closed") from closed
-        if not ready:
-            raise TimeoutError
 
 
 class WalStream:
@@ -244,7 +260,7 @@ class WalStream:
         #: of `_told`, and of what is sent: one status at a time
         self._status = threading.Lock()
         self._ended = threading.Event()
-        #: that had come when bytes were received last
+        #: all that had come was received
         self._has_all = False
         self._thread = threading.Thread(target=self._keep_alive, name=f"{source}/status", daemon=True)
         self._thread.start()
@@ -256,9 +272,10 @@ class WalStream:
     def receive_into(self, buffer: memoryview, timeout_seconds: float) -> int:
         """Bytes received; 0 at the connection's end. Raises TimeoutError and OSError."""
         if self._has_all:
-            self._ended.wait(GATHER_SECONDS)
+            self._has_all = False
+            self._wire.gather(timeout_seconds)
         size = self._wire.receive_into(buffer, timeout_seconds)
-        self._has_all = size < GATHER_BYTES
+        self._has_all = 0 < size < len(buffer)
         return size
 
     def acknowledge(self, written_lsn: int, flushed_lsn: int) -> None:

@@ -47,7 +47,7 @@ from agent.sources.postgresql.server.connection import (
 from agent.sources.postgresql.server.quoting import quoted
 from agent.sources.postgresql.server.slot import PLUGIN, find_slot, oldest_transactions, slots_exhausted
 from agent.sources.postgresql.server.sockets import interrupt
-from agent.sources.postgresql.snapshot.session import Session
+from agent.sources.postgresql.snapshot.session import Session, end_on_server
 from agent.table_positions import Table
 
 T = TypeVar("T")
@@ -107,6 +107,8 @@ class Positions:
         self._replayed_then = 0
         self._hold: Hold | None = None
         self._exporter: Connection | None = None
+        #: that the server may not have noticed
+        self._interrupted: Connection | None = None
 
     def _compare(self) -> bool:
         """Whether the stream reads the log of the session's server; False: of its primary, or another standby."""
@@ -311,7 +313,14 @@ class Positions:
         """End what another thread waits for at a whole table's beginning."""
         exporter = self._exporter
         if exporter is not None:
+            self._interrupted = exporter
             interrupt(exporter.socket)
+
+    def end_on_server(self) -> None:
+        """After `interrupt`: the server would go on waiting for transactions."""
+        exporter, self._interrupted = self._interrupted, None
+        if exporter is not None:
+            end_on_server(exporter, self._config.replication, self._config.name)
 
     def close(self) -> None:
         self.release()

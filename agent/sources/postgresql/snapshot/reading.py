@@ -9,7 +9,7 @@ than the catalog's, the chunk is read again. For a statement that writes a table
 from before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from agent.filter import Verdict
 from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.failures import column_unsupported
-from agent.snapshot.reader import KeyMissing, TableMissing
+from agent.snapshot.reader import KeyMissing, OrderChanged, TableMissing
 from agent.snapshot.reading import NotYet
 from agent.sources.postgresql.columns import Column
 from agent.sources.postgresql.config import PostgresqlConfig
@@ -184,12 +184,18 @@ class PostgresqlTableReader:
             return False
         return prepared.key.names == key and all(one.type_oid in INTEGER_TYPES for one in prepared.key.columns)
 
-    def bound(self, table: Table, numbers: tuple[int, ...]) -> str:
-        prepared = self._prepared
-        assert prepared is not None
-        assert prepared.key is not None
-        assert prepared.definition.table == table
-        return write_bound(prepared.key, tuple(map(str, numbers)))
+    def bounds(self, table: Table, key: tuple[str, ...], numbers: Sequence[tuple[int, ...]]) -> list[str]:
+        """Raises what `read_chunk` does, and `OrderChanged` where the key is not numbered any more."""
+        if not self.is_numbered(table, key):  # it was planned over another connection
+            with self._session.errors(DOING):
+                definition = self._definition(self._session, table)
+                self._prepare(definition, self._key(self._session, definition, key))
+        if not self.is_numbered(table, key):
+            raise OrderChanged
+        assert self._prepared is not None
+        assert self._prepared.key is not None
+        by = self._prepared.key
+        return [write_bound(by, tuple(map(str, each))) if each else "" for each in numbers]
 
     def above(self, table: Table) -> frozenset[Table]:
         """What foreign keys do is logged."""
@@ -213,9 +219,7 @@ class PostgresqlTableReader:
         session = self._session
         with session.errors(DOING):
             definition = self._definition(session, table)
-            found = next((one for one in self._keys(session, definition).found if one.names == key), None)
-            if found is None:
-                raise KeyMissing
+            found = self._key(session, definition, key)
             self._hold(session, definition)
             if not self._known.is_told(definition):
                 raise NotYet("the table was altered, and the stream has not come to that yet")
@@ -264,6 +268,7 @@ class PostgresqlTableReader:
 
     def end_on_server(self) -> None:
         self._reading_by.end_on_server()
+        self._positions.end_on_server()
 
     def close(self) -> None:
         self._positions.close()
@@ -367,6 +372,13 @@ class PostgresqlTableReader:
         """The same, as the server calls them."""
         verdict = self._verdict(definition)
         return [one.name for one in definition.sent if not verdict.ignores(one.name)]
+
+    def _key(self, session: Session, definition: TableDefinition, names: tuple[str, ...]) -> Key:
+        """Raises `KeyMissing`."""
+        found = next((one for one in self._keys(session, definition).found if one.names == names), None)
+        if found is None:
+            raise KeyMissing
+        return found
 
     def _prepare(self, definition: TableDefinition, key: Key | None) -> Prepared:
         """Made once for the same definition; raises `TableColumnUnsupported`."""

@@ -12,14 +12,23 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 
 from agent.errors import SourceError
 from agent.sources.postgresql.config import ServerConfig
-from agent.sources.postgresql.server.connection import Facts, Row, connect, facts_of, rows, server_errors
-from agent.sources.postgresql.server.wire import Wire
+from agent.sources.postgresql.server.connection import Connection, Facts, Row, connect, facts_of, rows, server_errors
+from agent.sources.postgresql.server.wire import Wire, cancel
 
 log = logging.getLogger("menura.dump")
 
 #: from then on a server may end transactions that take long, as that of a whole table does
 _TRANSACTION_TIMEOUT_VERSION = 170000
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+def end_on_server(connection: Connection, server: ServerConfig, source: str) -> None:
+    """After the connection was interrupted: a statement that sends nothing would go on there."""
+    try:
+        cancel(connection, server, source)
+    except SourceError as failed:
+        fields = {"source": source, "found": type(failed).__name__}
+        log.info("the server may go on with a read that was cancelled", extra={"fields": fields})
 
 
 class Session:
@@ -81,12 +90,8 @@ class Session:
         self.wire.interrupt()
 
     def end_on_server(self) -> None:
-        """After `interrupt`: a statement that sends nothing would go on there."""
-        try:
-            self.wire.cancel()
-        except SourceError as failed:
-            fields = {"source": self._source, "found": type(failed).__name__}
-            log.info("the server may go on with a read that was cancelled", extra={"fields": fields})
+        """After `interrupt`."""
+        end_on_server(self.connection, self.server, self._source)
 
     def close(self) -> None:
         """Safe whatever state it is in."""

@@ -1,0 +1,32 @@
+"""Whether the agent moves, and what it is doing, for the service manager.
+
+It moves while its heartbeats' thread comes round and the lock of each source's state can be had: the threads that read,
+dump and send all take these locks. A gateway that is away, a server that does not answer and a source with nothing to
+read are no reason to start anew, and are told in the status alone. So is a source that reads and gets no further: its
+lag is known to the gateway, and another process would read the same.
+"""
+
+import time
+
+from agent.runtime.control import HeartbeatPlugin
+from agent.runtime.state import SourceStates
+
+#: twice the longest interval of heartbeats, and what a stream that nobody answers takes to end
+MOST_SILENT_SECONDS = 180.0
+
+
+class Movement:
+    def __init__(self, states: SourceStates, heartbeat: HeartbeatPlugin) -> None:
+        self._states = states
+        self._heartbeat = heartbeat
+
+    def status(self) -> str:
+        errors = [(state.name, error) for state in self._states.all() if (error := state.error()) is not None]
+        gateway = "connected" if self._heartbeat.is_connected else "not connected"
+        names = ", ".join(f"{name}: {error.code}" for name, error in errors)
+        return f"gateway {gateway}; {len(self._states.all())} sources" + (f", with errors {names}" if names else "")
+
+    def moves(self) -> bool:
+        for state in self._states.all():
+            state.status()
+        return time.monotonic() - self._heartbeat.moved_at_seconds < MOST_SILENT_SECONDS

@@ -1,0 +1,34 @@
+"""`menura tenants`: whose agents and sources there are, of those that the caller may see."""
+
+import typer
+from rich.text import Text
+
+from controlplane_api.commands.access import connect
+from controlplane_api.commands.grid import Grid
+from controlplane_api.commands.options import (
+    DEFAULT_API,
+    DEFAULT_TENANT,
+    Api,
+    AsJson,
+    count,
+    plain,
+    put,
+    single_command,
+)
+from controlplane_api.commands.output import document
+
+app = single_command()
+
+
+@app.command()
+def tenants(api: Api = DEFAULT_API, as_json: AsJson = False) -> None:
+    """The tenants that are known, with how many agents and sources each has."""
+    with connect(api, DEFAULT_TENANT) as client:
+        found = client.tenants()
+    if as_json:
+        typer.echo(document(found))
+        return
+    grid = Grid("TENANT", "AGENTS", "SOURCES", right=["AGENTS", "SOURCES"])
+    for each in found.tenants:
+        grid.add_row(Text(plain(each.tenant), style="bold"), count(each.agents), count(each.sources))
+    put(grid)

@@ -1,0 +1,1 @@
+"""Views: tables that the sink keeps equal to a SELECT over other tables."""

@@ -1,0 +1,413 @@
+"""Expressions of a view: those whose value is the same in the sink's engine (DuckDB) and in Spark SQL with ANSI on.
+
+Comes in: a part of sqlglot's tree, and the columns that it may use. Goes out: a `Term`, its text for the engine with
+its type, or a `ViewRefused` with the place. What is let through, and why it is the same:
+
+* Logic, =, <>, <, IN, BETWEEN, CASE, coalesce and nullif have SQL's three-valued logic in both; <=> is null-safe.
+  Both sides have one type, or are a decimal and an integer; so no engine chooses a cast. NaN equals itself and is
+  above all in both; -0.0 equals 0.0.
+* Texts are compared by their bytes in UTF-8, without a collation: a source's own order may be another one.
+* Integers have 64 bits in both, and what is beyond is an error in both: it stops the view.
+* Decimals have the digits that Spark gives them, by a CAST in the engine's text; where these are more than 38, Spark
+  would round, and the view is refused. A column of integers counts as DECIMAL(20,0), a literal by its digits.
+* Refused are: /, %, div (by zero Spark fails and the engine gives NULL), functions that know letters or time zones
+  (upper, lower, current_date), casts that round or read a text.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from sqlglot import exp
+
+from menura.types import MAX_DECIMAL128_PRECISION, decimal_digits
+from menura.views.definition import Column
+from menura.views.parsing import refuse
+
+INTEGER, DOUBLE, FLOAT, TEXT, BINARY, DATE, INSTANT, LOCAL_TIME, BOOLEAN = (
+    "l", "g", "f", "u", "z", "tdD", "tsu:UTC", "tsu:", "b",
+)  # fmt: skip
+#: of NULL alone
+NOTHING = "n"
+#: of a column whose type is not known where the plan is made: all that depends on it passes, and is unknown too
+UNKNOWN = ""
+WORDS = {
+    INTEGER: "BIGINT",
+    DOUBLE: "DOUBLE",
+    FLOAT: "FLOAT",
+    TEXT: "VARCHAR",
+    BINARY: "BLOB",
+    DATE: "DATE",
+    INSTANT: "TIMESTAMPTZ",
+    LOCAL_TIME: "TIMESTAMP",
+    BOOLEAN: "BOOLEAN",
+}
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+_COMPARED: dict[type, str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+}
+_COMPUTED: dict[type, str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
+_PARTS: dict[type, str] = {exp.Year: "year", exp.Month: "month", exp.Day: "day", exp.DayOfMonth: "day"}
+_CASTS = {
+    exp.DataType.Type.BIGINT: INTEGER,
+    exp.DataType.Type.DOUBLE: DOUBLE,
+    exp.DataType.Type.TEXT: TEXT,
+    exp.DataType.Type.VARCHAR: TEXT,
+    exp.DataType.Type.DATE: DATE,
+}
+_WHOLE = re.compile(r"\d{1,19}")
+_POINT = re.compile(r"(\d*)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A value: its text for the engine, its type as an Arrow C format string."""
+
+    sql: str
+    type: str
+    #: digits of a literal; of another integer all that it may have
+    digits: int = 20
+
+    @property
+    def decimal(self) -> tuple[int, int] | None:
+        """Precision and scale of a number that is no float."""
+        return (self.digits, 0) if self.type == INTEGER else decimal_digits(self.type)
+
+
+def type_word(type_: str) -> str:
+    """The engine's."""
+    if type_ == UNKNOWN:
+        return "UNKNOWN"
+    digits = decimal_digits(type_)
+    return WORDS[type_] if digits is None else f"DECIMAL({digits[0]},{digits[1]})"
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def said(type_: str) -> str:
+    """The type as Spark calls it."""
+    if type_ == NOTHING:
+        return "NULL"
+    return {"VARCHAR": "STRING", "BLOB": "BINARY", "TIMESTAMPTZ": "TIMESTAMP", "TIMESTAMP": "TIMESTAMP_NTZ"}.get(
+        type_word(type_), type_word(type_)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The columns that expressions may use: of each alias, in the order of the tables."""
+
+    columns: Mapping[str, Sequence[Column]]
+    #: says which column is used
+    use: Callable[[str, str], None]
+
+    def resolve(self, node: exp.Column) -> tuple[str, Column]:
+        if any(node.args.get(part) for part in ("db", "catalog")):
+            refuse("a column is named ALIAS.COLUMN", node)
+        wanted, alias = node.name.lower(), node.table.lower()
+        if alias and alias not in self.columns:
+            refuse(f"there is no table {node.table} before this place", node)
+        found = [
+            (name, column)
+            for name, columns in self.columns.items()
+            for column in columns
+            if column.name.lower() == wanted and (not alias or name == alias)
+        ]
+        if not found:
+            refuse(f"there is no column {node.sql(dialect='spark')}", node)
+        if len(found) > 1:
+            refuse(f"several tables have a column {node.name}: name the table", node)
+        return found[0]
+
+    def column(self, node: exp.Column) -> Term:
+        alias, column = self.resolve(node)
+        self.use(alias, column.name)
+        return Term(f"{quoted(alias)}.{quoted(column.name)}", column.type)
+
+    def term(self, node: exp.Expression) -> Term:
+        """Raises `ViewRefused`."""
+        kind = type(node)
+        if (read := _READERS.get(kind)) is not None:
+            return read(self, node)
+        if kind in _COMPARED:
+            return self._compared(node, _COMPARED[kind])
+        if kind in _COMPUTED:
+            return self._computed(node, _COMPUTED[kind])
+        if kind in _PARTS:
+            return self._part(node, _PARTS[kind])
+        if isinstance(node, exp.AggFunc):
+            refuse(f"{kind.__name__} stands here inside an expression: an aggregate is a column of its own", node)
+        name = (
+            node.name
+            if isinstance(node, exp.Anonymous)
+            else (node.sql_name() if isinstance(node, exp.Func) else kind.__name__)
+        )
+        return refuse(f"{name} is not among what views can compute", node)
+
+    def truth(self, node: exp.Expression) -> Term:
+        found = self.term(node)
+        if found.type not in (BOOLEAN, NOTHING, UNKNOWN):
+            refuse(f"a condition is {said(found.type)}", node)
+        return found
+
+    def together(self, nodes: Sequence[exp.Expression]) -> tuple[list[str], str]:
+        """The texts of values that have one type, and the type."""
+        terms = [self.term(node) for node in nodes]
+        types = list(dict.fromkeys(term.type for term in terms if term.type != NOTHING))
+        if len(types) <= 1:
+            return [term.sql for term in terms], types[0] if types else NOTHING
+        if UNKNOWN in types:
+            return [term.sql for term in terms], UNKNOWN
+        decimals = [term.decimal for term in terms if term.type != NOTHING]
+        if any(each is None for each in decimals):
+            refuse(f"{said(types[0])} and {said(types[1])} stand together: cast one of them", nodes[0])
+        scale = max(each[1] for each in decimals if each)
+        whole = max(each[0] - each[1] for each in decimals if each)
+        type_ = self._decimal(whole + scale, scale, nodes[0])
+        return [f"CAST({term.sql} AS {type_word(type_)})" for term in terms], type_
+
+    def _decimal(self, precision: int, scale: int, node: exp.Expression) -> str:
+        if precision > MAX_DECIMAL128_PRECISION:
+            refuse(f"the result has {precision} digits, and a decimal at most 38: cast what it is made of", node)
+        return f"d:{precision},{scale}"
+
+    def _compared(self, node: exp.Expression, sign: str) -> Term:
+        (left, right), _ = self.together([node.this, node.expression])
+        return Term(f"({left} {sign} {right})", BOOLEAN)
+
+    def _computed(self, node: exp.Expression, sign: str) -> Term:
+        left, right = self.term(node.this), self.term(node.expression)
+        if UNKNOWN in (left.type, right.type):
+            return Term(f"({left.sql} {sign} {right.sql})", UNKNOWN)
+        if left.type == right.type and left.type in (INTEGER, DOUBLE):
+            return Term(f"({left.sql} {sign} {right.sql})", left.type)
+        a, b = left.decimal, right.decimal
+        if a is None or b is None:
+            refuse(f"{said(left.type)} {sign} {said(right.type)} is not among what views can compute", node)
+        if sign == "*":
+            type_ = self._decimal(a[0] + b[0] + 1, a[1] + b[1], node)
+        else:
+            scale = max(a[1], b[1])
+            type_ = self._decimal(max(a[0] - a[1], b[0] - b[1]) + scale + 1, scale, node)
+        texts = [f"CAST({term.sql} AS DECIMAL({digits[0]},{digits[1]}))" for term, digits in ((left, a), (right, b))]
+        if sign != "*":
+            texts = [f"CAST({text} AS {type_word(type_)})" for text in texts]
+        return Term(f"CAST({texts[0]} {sign} {texts[1]} AS {type_word(type_)})", type_)
+
+    def _part(self, node: exp.Expression, name: str) -> Term:
+        found = self.term(_bare(node.this))
+        if found.type not in (DATE, LOCAL_TIME, UNKNOWN):
+            refuse(f"{name} of {said(found.type)} depends on the reader's time zone, or is none", node)
+        return Term(f"CAST({name}({found.sql}) AS BIGINT)", INTEGER)
+
+
+def _bare(node: exp.Expression) -> exp.Expression:
+    """Without the conversion to a date that sqlglot puts around an argument."""
+    while isinstance(node, exp.TsOrDsToDate) and not node.args.get("format"):
+        node = node.this
+    return node
+
+
+def _literal(scope: Scope, node: exp.Expression) -> Term:
+    text = node.name
+    if node.args.get("is_string"):
+        if "\0" in text:
+            refuse("a text has no NUL", node)
+        return Term("'" + text.replace("'", "''") + "'", TEXT)
+    if _WHOLE.fullmatch(text) and int(text) <= _GREATEST:
+        return Term(f"CAST({int(text)} AS BIGINT)", INTEGER, max(1, len(str(int(text)))))
+    found = _POINT.fullmatch(text)
+    if found is None or len(text) > MAX_DECIMAL128_PRECISION:
+        refuse(f"the number {text[:50]} is neither an integer of 64 bits nor a decimal of 38 digits", node)
+    whole, part = found[1].lstrip("0"), found[2]
+    type_ = f"d:{max(len(whole) + len(part), 1)},{len(part)}"
+    return Term(f"CAST('{text}' AS {type_word(type_)})", type_)
+
+
+def _null(scope: Scope, node: exp.Expression) -> Term:
+    return Term("NULL", NOTHING)
+
+
+def _boolean(scope: Scope, node: exp.Expression) -> Term:
+    return Term("TRUE" if node.this else "FALSE", BOOLEAN)
+
+
+def _column(scope: Scope, node: exp.Expression) -> Term:
+    assert isinstance(node, exp.Column)
+    return scope.column(node)
+
+
+def _paren(scope: Scope, node: exp.Expression) -> Term:
+    found = scope.term(node.this)
+    return Term(f"({found.sql})", found.type, found.digits)
+
+
+def _negative(scope: Scope, node: exp.Expression) -> Term:
+    found = scope.term(node.this)
+    if found.type not in (INTEGER, DOUBLE, UNKNOWN) and found.decimal is None:
+        refuse(f"- of {said(found.type)} is not among what views can compute", node)
+    return Term(f"(-{found.sql})", found.type, found.digits)
+
+
+def _absolute(scope: Scope, node: exp.Expression) -> Term:
+    found = scope.term(node.this)
+    if found.type not in (INTEGER, DOUBLE, UNKNOWN) and found.decimal is None:
+        refuse(f"abs of {said(found.type)} is not among what views can compute", node)
+    return Term(f"abs({found.sql})", found.type, found.digits)
+
+
+def _not(scope: Scope, node: exp.Expression) -> Term:
+    return Term(f"(NOT {scope.truth(node.this).sql})", BOOLEAN)
+
+
+def _joined(word: str) -> Callable[[Scope, exp.Expression], Term]:
+    def read(scope: Scope, node: exp.Expression) -> Term:
+        return Term(f"({scope.truth(node.this).sql} {word} {scope.truth(node.expression).sql})", BOOLEAN)
+
+    return read
+
+
+def _is(scope: Scope, node: exp.Expression) -> Term:
+    if not isinstance(node.expression, exp.Null | exp.Boolean):
+        refuse("IS is followed by NULL, TRUE or FALSE", node)
+    found = scope.term(node.this) if isinstance(node.expression, exp.Null) else scope.truth(node.this)
+    return Term(f"({found.sql} IS {scope.term(node.expression).sql})", BOOLEAN)
+
+
+def _in(scope: Scope, node: exp.Expression) -> Term:
+    values = node.expressions
+    if not values or node.args.get("query") or node.args.get("unnest"):
+        refuse("IN is followed by a list of values", node)
+    texts, _ = scope.together([node.this, *values])
+    return Term(f"({texts[0]} IN ({', '.join(texts[1:])}))", BOOLEAN)
+
+
+def _between(scope: Scope, node: exp.Expression) -> Term:
+    texts, _ = scope.together([node.this, node.args["low"], node.args["high"]])
+    return Term(f"({texts[0]} BETWEEN {texts[1]} AND {texts[2]})", BOOLEAN)
+
+
+def _coalesce(scope: Scope, node: exp.Expression) -> Term:
+    texts, type_ = scope.together([node.this, *node.expressions])
+    return Term(f"coalesce({', '.join(texts)})", type_)
+
+
+def _nullif(scope: Scope, node: exp.Expression) -> Term:
+    texts, _ = scope.together([node.this, node.expression])
+    first = scope.term(node.this)
+    return Term(f"CASE WHEN {texts[0]} = {texts[1]} THEN NULL ELSE {first.sql} END", first.type, first.digits)
+
+
+def _case(scope: Scope, node: exp.Expression) -> Term:
+    branches = node.args["ifs"]
+    default = node.args.get("default")
+    values = [branch.args["true"] for branch in branches] + ([default] if default is not None else [])
+    texts, type_ = scope.together(values)
+    tests = []
+    for branch in branches:
+        if node.this is None:
+            tests.append(scope.truth(branch.this).sql)
+        else:
+            (left, right), _ = scope.together([node.this, branch.this])
+            tests.append(f"{left} = {right}")
+    whens = " ".join(f"WHEN {test} THEN {text}" for test, text in zip(tests, texts, strict=False))
+    other = f" ELSE {texts[-1]}" if default is not None else ""
+    return Term(f"CASE {whens}{other} END", type_)
+
+
+def _concat(scope: Scope, node: exp.Expression) -> Term:
+    parts = [node.this, node.expression] if isinstance(node, exp.DPipe) else node.expressions
+    terms = [scope.term(part) for part in parts]
+    for part, term in zip(parts, terms, strict=True):
+        if term.type not in (TEXT, NOTHING, UNKNOWN):
+            refuse(f"a text is put together of texts, and this is {said(term.type)}: cast it", part)
+    return Term("(" + " || ".join(term.sql for term in terms) + ")", TEXT)
+
+
+def _length(scope: Scope, node: exp.Expression) -> Term:
+    found = scope.term(node.this)
+    if found.type not in (TEXT, UNKNOWN):
+        refuse(f"length of {said(found.type)} is not among what views can compute", node)
+    return Term(f"CAST(length({found.sql}) AS BIGINT)", INTEGER)
+
+
+def _like(scope: Scope, node: exp.Expression) -> Term:
+    found, pattern = scope.term(node.this), node.expression
+    if (
+        found.type not in (TEXT, UNKNOWN)
+        or not (isinstance(pattern, exp.Literal) and pattern.is_string)
+        or "\\" in pattern.name
+    ):
+        refuse("LIKE compares a text with a pattern in quotes, without a backslash", node)
+    return Term(f"({found.sql} LIKE {scope.term(pattern).sql})", BOOLEAN)
+
+
+def _cast(scope: Scope, node: exp.Expression) -> Term:
+    wanted: exp.DataType = node.args["to"]
+    if isinstance(node.this, exp.Literal) and node.this.is_string and wanted.this == exp.DataType.Type.DATE:
+        return _date(node.this)
+    found = scope.term(_bare(node.this))
+    if wanted.this == exp.DataType.Type.DECIMAL:
+        sizes = [int(each.name) for each in wanted.expressions]
+        precision, scale = [*sizes, *(10, 0)[len(sizes) :]][:2]
+        held = found.decimal
+        type_ = f"d:{precision},{scale}"
+        if found.type == UNKNOWN and decimal_digits(type_):
+            return Term(f"CAST({found.sql} AS {type_word(type_)})", type_)
+        if held is not None and decimal_digits(type_) and held[1] <= scale and held[0] - held[1] <= precision - scale:
+            return Term(f"CAST({found.sql} AS {type_word(type_)})", type_)
+    type_ = _CASTS.get(wanted.this, "") if not wanted.expressions else ""
+    is_same = {
+        INTEGER: found.type in (INTEGER, BOOLEAN),
+        DOUBLE: found.type in (DOUBLE, FLOAT, INTEGER),
+        TEXT: found.type in (TEXT, INTEGER, DATE),
+        DATE: found.type in (DATE, LOCAL_TIME),
+    }
+    if not is_same.get(type_, False) and not (found.type == UNKNOWN and type_ in is_same):
+        refuse(f"a cast of {said(found.type)} to {wanted.sql(dialect='spark')} may round or fail", node)
+    return Term(f"CAST({found.sql} AS {type_word(type_)})", type_)
+
+
+def _date(node: exp.Expression) -> Term:
+    try:
+        found = date.fromisoformat(node.name) if len(node.name) == len("2000-01-01") else None
+    except ValueError:
+        found = None
+    if found is None:
+        refuse(f"the date {node.name[:50]!r} is not YYYY-MM-DD", node)
+    return Term(f"DATE '{found}'", DATE)
+
+
+_READERS: dict[type[exp.Expression], Callable[[Scope, exp.Expression], Term]] = {
+    exp.Literal: _literal,
+    exp.Null: _null,
+    exp.Boolean: _boolean,
+    exp.Column: _column,
+    exp.Paren: _paren,
+    exp.Neg: _negative,
+    exp.Abs: _absolute,
+    exp.Not: _not,
+    exp.And: _joined("AND"),
+    exp.Or: _joined("OR"),
+    exp.Is: _is,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Coalesce: _coalesce,
+    exp.Nullif: _nullif,
+    exp.Case: _case,
+    exp.Concat: _concat,
+    exp.DPipe: _concat,
+    exp.Length: _length,
+    exp.Like: _like,
+    exp.Cast: _cast,
+    exp.TryCast: _cast,
+}

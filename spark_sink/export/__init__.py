@@ -1,0 +1,1 @@
+"""Ways out of the lake: its changes as messages of Debezium's form."""

@@ -1,0 +1,120 @@
+"""What a Spark task does with views: the next version of each, an outcome each, whatever happens to it.
+
+A fault of a view is its outcome, never the task's end, so that other views go on.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from traceback import extract_tb
+
+from deltalake.exceptions import DeltaError
+from menura.errors import MenuraError
+from menura.stores.options import StorageOptions, current, use
+from menura.stores.reasons import reason_of
+from pyspark.sql import SparkSession
+
+from spark_sink.errors import SinkError, ViewStorageFailed, ViewUnexpected
+from spark_sink.lake.retention import clean, is_due
+from spark_sink.lake.tail import Waiting
+from spark_sink.views.maintain import ViewVersion, ViewWork, follow, view_table_id
+from spark_sink.work import CHANGELOG, CURRENT, TableId
+
+logger = logging.getLogger("menura.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOutcome:
+    """What came of a view's turn."""
+
+    tenant: str
+    name: str
+    version: ViewVersion | None
+    code: str = ""
+    message: str = ""
+
+
+#: does views' turns and gives what came of each
+Run = Callable[[Sequence[ViewWork]], Sequence[ViewOutcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSettings:
+    """What a task needs beside its views."""
+
+    lake: str
+    waiting: Waiting
+    keep_hours: int
+    #: the driver's, with its secrets
+    storage: StorageOptions = field(default_factory=StorageOptions)
+
+
+def spark_run(session: SparkSession, settings: ViewSettings) -> Run:
+    """Views' turns as Spark tasks, one each."""
+
+    def run(works: Sequence[ViewWork]) -> Sequence[ViewOutcome]:
+        task = view_task(replace(settings, storage=current().carried()))
+        return session.sparkContext.parallelize(list(works), len(works)).mapPartitions(task).collect()
+
+    return run
+
+
+def view_task(settings: ViewSettings) -> Callable[[Iterable[ViewWork]], Iterator[ViewOutcome]]:
+    """A function for `RDD.mapPartitions`; a fault of a view is its outcome, never the task's end."""
+
+    def run(works: Iterable[ViewWork]) -> Iterator[ViewOutcome]:
+        use(settings.storage)
+        for work in works:
+            yield attempted(settings, work)
+
+    return run
+
+
+def attempted(settings: ViewSettings, work: ViewWork) -> ViewOutcome:
+    name = (work.definition.tenant, work.definition.name)
+    try:
+        version = follow(settings.lake, work, settings.waiting)
+        _clean(settings, view_table_id(*name), version)
+    except MenuraError as stop:
+        return ViewOutcome(*name, None, stop.code, str(stop))
+    except (OSError, DeltaError) as failed:
+        failure = storage_failed(failed)
+        return ViewOutcome(*name, None, failure.code, str(failure))
+    except Exception as unexpected:  # noqa: BLE001  (the view's top: one view never stops another)
+        bug = _unexpected(unexpected)
+        return ViewOutcome(*name, None, bug.code, str(bug))
+    return ViewOutcome(*name, version)
+
+
+def _clean(settings: ViewSettings, table: TableId, version: ViewVersion) -> None:
+    """Old versions go; what keeps them from it is the next turn's."""
+    after = (version.changelog_version, version.current_version)
+    for kind, before, at in zip((CHANGELOG, CURRENT), version.opened, after, strict=True):
+        folder = f"{table.folder(settings.lake)}/{kind}"
+        if is_due(folder, before, at):
+            try:
+                clean(folder, settings.keep_hours)
+            except (OSError, DeltaError) as failed:
+                logger.warning("view not cleaned view=%s error=%s", table, type(failed).__name__)
+
+
+def _unexpected(failure: Exception) -> SinkError:
+    """Names the class and the place alone: the text of an error may hold values."""
+    package = str(Path(__file__).parents[1])
+    ours = [frame for frame in extract_tb(failure.__traceback__) if frame.filename.startswith(package)]
+    return ViewUnexpected(
+        "computing a view",
+        f"{type(failure).__name__} in {ours[-1].name}, line {ours[-1].lineno}",
+        data="The view stays at its last version; tables and other views go on",
+        remedy="Report this as a bug; the view is tried again by itself, more and more slowly",
+    )
+
+
+def storage_failed(failure: OSError | DeltaError) -> ViewStorageFailed:
+    return ViewStorageFailed(
+        "writing a view in the lake",
+        f"{type(failure).__name__} ({reason_of(failure)})",
+        data="The view stays at its last version; tables and other views go on",
+        remedy="It is tried again by itself, more and more slowly; check the lake's storage",
+    )

@@ -1,0 +1,397 @@
+"""Views in the driver: which are wanted, when each gets its next version, and how each stands.
+
+Comes in: definitions, whole each time (a file, or what the control plane has sent), and that a batch is in the lake.
+Goes out: Spark tasks, one for each view whose inputs have moved, those that read other views after these; then a
+boundary of the views in LAKE/_menura/cuts, and their states. Durable is what the tasks wrote (`spark_sink.views`); all
+that is kept here is read back from there, so a kill costs a look at each view.
+
+A view takes its inputs at one cut of each source: that of the views that it reads, else the newest one. Where these
+are at different cuts, it waits for them. A view that fails stops alone, at its last version, and is tried again after
+a pause that grows; so is one whose inputs are not there, are being dumped, or have stopped.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from deltalake.exceptions import DeltaError
+from menura.errors import MenuraError
+from menura.instants import now_us
+from menura.lake_report import clipped
+from menura.stores.reasons import reason_of
+from menura.views.definition import (
+    VIEW_SOURCE,
+    InputName,
+    ViewCut,
+    ViewDefinition,
+    ViewRefused,
+    ViewState,
+)
+from menura.views.parsing import inputs_of
+from pyspark.sql import SparkSession
+
+from spark_sink.errors import (
+    CutBeforeHorizon,
+    CutNotComplete,
+    SinkError,
+    TableNotAtCut,
+    TableNotInLake,
+    ViewInputsNotReady,
+)
+from spark_sink.ingest.settings import SinkSettings
+from spark_sink.ingest.view_task import Run, ViewOutcome, ViewSettings, spark_run, storage_failed
+from spark_sink.ingest.views_file import ViewsFile
+from spark_sink.lake.boundaries import read_boundaries
+from spark_sink.lake.delta_table import open_table
+from spark_sink.lake.records import Records
+from spark_sink.lake.tail import AT_ONCE
+from spark_sink.reading_at import lake_at
+from spark_sink.views.inputs import InputAt
+from spark_sink.views.maintain import ViewVersion, ViewWork, view_table_id
+from spark_sink.work import CutSeen, Outcome, Result, TableId
+
+FIRST_PAUSE_SECONDS = 15.0
+LONGEST_PAUSE_SECONDS = 900.0
+#: between two looks at the definitions' file; and, where no batch comes, at inputs that are not there
+LOOK_SECONDS, LONGEST_LOOK_SECONDS = 1.0, 30.0
+
+#: of a state
+MOST_MESSAGE_CHARS = 1000
+
+logger = logging.getLogger("menura.sink")
+
+ViewName = tuple[str, str]
+
+
+Tell = Callable[[tuple[ViewState, ...]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    state: ViewState
+    #: what its last turn was given, and came to; None: it failed
+    work: ViewWork | None = None
+    version: ViewVersion | None = None
+    #: when it is to be tried again after it failed, by the monotonic clock
+    again_at: float = 0.0
+    pause_seconds: float = 0.0
+
+    def is_at_rest(self, definition: ViewDefinition, now: float) -> bool:
+        """Whether it has failed at this text, and is not to be tried yet; one that waits is, as its tables move."""
+        is_same = self.state.digest == definition.digest
+        return is_same and self.state.state == "stopped" and self.again_at > now
+
+    def has_done(self, work: ViewWork) -> bool:
+        """But for its cuts."""
+        done = self.work
+        return done is not None and (done.definition, done.inputs) == (work.definition, work.inputs)
+
+
+class Views:
+    """Of one sink. `lock`: held while records are written; `tell` is called with all states, from any thread.
+
+    `file`: where the definitions are, read again as it changes; without it somebody says which are wanted.
+    """
+
+    def __init__(
+        self,
+        lake: str,
+        records: Records,
+        run: Run,
+        lock: AbstractContextManager[object],
+        tell: Tell = lambda _states: None,
+        file: ViewsFile | None = None,
+    ) -> None:
+        self._lake = lake
+        self._records = records
+        self._run = run
+        self._lock = lock
+        self._wanted: tuple[ViewDefinition, ...] = ()
+        self._standings: dict[ViewName, _Standing] = {}
+        self._round = -1
+        self._moved = threading.Condition()
+        self._is_due = False
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._file = file
+        self._tell = tell
+
+    def want(self, definitions: Sequence[ViewDefinition]) -> None:
+        """All of the views that there shall be; from any thread."""
+        with self._moved:
+            self._wanted = tuple(definitions)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something of their inputs may have moved."""
+        with self._moved:
+            self._is_due = True
+            self._moved.notify_all()
+
+    def start(self) -> None:
+        """Once."""
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._follow, name="views", daemon=True)
+        self._thread.start()
+        self.wake()
+
+    def stop(self, seconds: float, *, finish: bool) -> None:
+        """`finish`: after one more round, with all that is in the lake."""
+        with self._moved:
+            self._stopping = True
+            self._moved.notify_all()
+        if self._thread is not None:
+            self._thread.join(seconds)
+        if finish:
+            self._read_file()
+            self.turn()
+
+    def states(self) -> tuple[ViewState, ...]:
+        return tuple(each.state for each in self._standings.values())
+
+    def _follow(self) -> None:
+        while True:
+            with self._moved:
+                self._moved.wait_for(lambda: self._is_due or self._stopping, LOOK_SECONDS)
+                if self._stopping:
+                    return
+                is_due, self._is_due = self._is_due, False
+            is_due |= self._read_file()
+            if not is_due and not self._waits():
+                continue
+            try:
+                self.turn()
+            except Exception as failed:  # noqa: BLE001  (the thread's top: views go on with the next look)
+                logger.warning("views not looked at error=%s", f"{type(failed).__name__}: {reason_of(failed)}")
+
+    def _read_file(self) -> bool:
+        found = self._file.changed() if self._file is not None else None
+        if found is not None:
+            self.want(found)
+        return found is not None
+
+    def _waits(self) -> bool:
+        """Whether a view is to be tried again, or has changes that are to be merged."""
+        now, now_s = now_us(), time.monotonic()
+        return any(_is_again(each, now_s) or _is_merge_due(each, now) for each in list(self._standings.values()))
+
+    def turn(self) -> None:
+        """Give each view that can have one its next version."""
+        with self._moved:
+            wanted = {(each.tenant, each.name): each for each in self._wanted}
+        self._standings = {name: each for name, each in self._standings.items() if name in wanted}
+        reads: dict[ViewName, tuple[InputName, ...]] = {}
+        for name, definition in wanted.items():
+            try:
+                reads[name] = inputs_of(definition.sql)
+            except ViewRefused as refused:
+                self._stop(definition, refused)
+        done: list[ViewOutcome] = []
+        for level in levels(reads):
+            works = [work for name in level if (work := self._work(wanted[name], reads[name])) is not None]
+            outcomes = self._run(works) if works else ()
+            done += [each for each in outcomes if each.version is not None and self._is_to_record(each, each.version)]
+            for work, outcome in zip(works, outcomes, strict=True):
+                self._note(work, outcome)
+        for name in reads.keys() - {name for level in levels(reads) for name in level}:
+            self._stop(wanted[name], ViewRefused("the view reads itself, by other views or at once"))
+        self._record(done)
+        self._tell(self.states())
+
+    def _is_to_record(self, outcome: ViewOutcome, version: ViewVersion) -> bool:
+        """Also where it is the first turn since the start: a killed sink may not have recorded what it has made."""
+        held = self._standings.get((outcome.tenant, outcome.name))
+        return version.is_new or held is None or held.version is None
+
+    def _work(self, definition: ViewDefinition, reads: Sequence[InputName]) -> ViewWork | None:
+        """What the view's turn is given; None where it has none now."""
+        held = self._standings.get((definition.tenant, definition.name))
+        if held is not None and held.is_at_rest(definition, time.monotonic()):
+            return None
+        try:
+            work = self._inputs(definition, reads)
+        except (SinkError, OSError, DeltaError) as failed:
+            self._stop(definition, failed if isinstance(failed, SinkError) else storage_failed(failed))
+            return None
+        if held is None or held.state.code or not held.has_done(work) or _is_merge_due(held, now_us()):
+            return work
+        state = replace(held.state, cuts=work.cuts)
+        self._standings[definition.tenant, definition.name] = replace(held, work=work, state=state)
+        return None
+
+    def _inputs(self, definition: ViewDefinition, reads: Sequence[InputName]) -> ViewWork:
+        """Raises `SinkError` where they are not there, or not together."""
+        found: list[InputAt] = []
+        cuts: dict[str, ViewCut] = {}
+        for name in reads:
+            if not name.is_view:
+                continue
+            held = self._standings.get((definition.tenant, name.table))
+            if held is None or held.version is None:
+                raise _not_ready(f"the view {name} has no version")
+            for cut in held.state.cuts:
+                if cuts.setdefault(cut.source, cut).cut != cut.cut:
+                    raise _not_ready(f"views that it reads are at different cuts of {cut.source}")
+            table = view_table_id(definition.tenant, name.table)
+            found.append(InputAt(name, table, held.version.changelog_version, held.version.current_version))
+        for source in dict.fromkeys(name.source for name in reads if not name.is_view):
+            tables = [
+                TableId(definition.tenant, *(name.source, name.database, name.table))
+                for name in reads
+                if name.source == source
+            ]
+            at = {(definition.tenant, source): cuts[source].cut} if source in cuts else None
+            try:
+                read = lake_at(self._lake, tables, cuts=at)
+            except (TableNotInLake, CutBeforeHorizon, CutNotComplete, TableNotAtCut) as absent:
+                raise _not_ready(absent.found) from absent
+            cuts[source] = ViewCut(source, read.sources[0].cut, read.sources[0].committed_us)
+            found += [
+                InputAt(
+                    InputName(each.table.source, each.table.database, each.table.table),
+                    each.table,
+                    each.changelog_version,
+                    each.current_version,
+                )
+                for each in read.tables
+            ]
+        return ViewWork(
+            definition, tuple(sorted(found, key=lambda each: each.name)), tuple(cuts[name] for name in sorted(cuts))
+        )
+
+    def _note(self, work: ViewWork, outcome: ViewOutcome) -> None:
+        definition, version = work.definition, outcome.version
+        name = (definition.tenant, definition.name)
+        if version is None:
+            self._failed(definition, outcome.code, outcome.message)
+            return
+        held = self._standings.get(name)
+        before = held.state if held is not None else ViewState(*name, definition.digest, "building")
+        state = replace(
+            before,
+            digest=definition.digest,
+            state="following",
+            code="",
+            message="",
+            cuts=work.cuts,
+            version=version.version,
+            rows=version.rows,
+            changes=version.changes if version.is_new else before.changes,
+            applied_at_us=now_us() if version.is_new else before.applied_at_us,
+        )
+        self._standings[name] = _Standing(state, work, version)
+        if version.is_new:
+            logger.info(
+                "view followed view=%s/%s version=%d changes=%d whole=%s cuts=%s",
+                *name,
+                version.version,
+                version.changes,
+                version.whole or "no",
+                " ".join(f"{cut.source}:{cut.cut}" for cut in work.cuts),
+            )
+
+    def _stop(self, definition: ViewDefinition, failure: MenuraError) -> None:
+        self._failed(definition, failure.code, str(failure))
+
+    def _failed(self, definition: ViewDefinition, code: str, message: str) -> None:
+        name = (definition.tenant, definition.name)
+        held = self._standings.get(name) or _Standing(ViewState(*name, definition.digest, "building"))
+        waits = code == ViewInputsNotReady.code
+        is_new = (held.state.code, held.state.digest) != (code, definition.digest)
+        first, longest = (LOOK_SECONDS, LONGEST_LOOK_SECONDS) if waits else (FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        pause = first if is_new else min(held.pause_seconds * 2, longest)
+        state = replace(
+            held.state,
+            digest=definition.digest,
+            state="waiting" if waits else "stopped",
+            code=code,
+            message=clipped(message, MOST_MESSAGE_CHARS),
+        )
+        self._standings[name] = replace(held, state=state, again_at=time.monotonic() + pause, pause_seconds=pause)
+        if is_new:
+            logger.warning("view %s view=%s/%s error=%s", state.state, *name, message)
+
+    def _record(self, done: Sequence[ViewOutcome]) -> None:
+        """A boundary of each tenant's views, of which some have a new version."""
+        for tenant in dict.fromkeys(each.tenant for each in done):
+            with self._lock:
+                if self._round < 0:
+                    self._round = _last_round(self._records)
+                self._round += 1
+                states = [each.state for (of, _), each in self._standings.items() if of == tenant]
+                committed_us = max((cut.committed_us for state in states for cut in state.cuts), default=0)
+                boundary = CutSeen(tenant, VIEW_SOURCE, 0, self._round, 0, now_us(), committed_us, committed_us)
+                outcomes = [
+                    _recorded(each, self._round) for each in done if each.tenant == tenant and each.version is not None
+                ]
+                self._records.record_batch([boundary], outcomes, whole=True)
+
+
+def views_of(
+    session: SparkSession, settings: SinkSettings, records: Records, lock: AbstractContextManager[object], tell: Tell
+) -> Views:
+    """Those of a sink, whose turns are Spark's tasks."""
+    waiting = AT_ONCE if settings.available_now else settings.waiting
+    run = spark_run(session, ViewSettings(settings.lake, waiting, settings.keep_hours))
+    file = ViewsFile(Path(settings.views)) if settings.views else None
+    return Views(settings.lake, records, run, lock, tell, file)
+
+
+def _is_again(held: _Standing, now: float) -> bool:
+    return bool(held.state.code) and held.again_at <= now
+
+
+def _is_merge_due(held: _Standing, at_us: int) -> bool:
+    return held.version is not None and 0 < held.version.merge_at_us <= at_us
+
+
+def _recorded(done: ViewOutcome, cut: int) -> Outcome:
+    assert done.version is not None
+    return Outcome(
+        view_table_id(done.tenant, done.name),
+        Result.APPLIED,
+        0,
+        cut,
+        done.version.changes,
+        changelog_version=done.version.changelog_version,
+        current_version=done.version.current_version,
+    )
+
+
+def _last_round(records: Records) -> int:
+    """The highest number that views of any tenant have."""
+    cuts = open_table(records.cuts_folder)
+    tenants = {table.tenant for table in records.table_folders.tables() if table.source == VIEW_SOURCE}
+    found = [read_boundaries(cuts, tenant, VIEW_SOURCE).found for tenant in tenants]
+    return max((each[-1].cut for each in found if each), default=0)
+
+
+def _not_ready(found: str) -> ViewInputsNotReady:
+    return ViewInputsNotReady(
+        "reading a view's inputs",
+        found,
+        data="The view stays at its last version; tables and other views go on",
+        remedy="It goes on by itself once they are there together",
+    )
+
+
+def levels(reads: Mapping[ViewName, Sequence[InputName]]) -> list[list[ViewName]]:
+    """Views whose inputs are tables or views before them; those that read each other in turn are left out.
+
+    >>> b = ("acme", "b")
+    >>> levels({b: [InputName.of_view("a")], ("acme", "a"): [], ("acme", "c"): [InputName.of_view("c")]})
+    [[('acme', 'a')], [('acme', 'b')]]
+    """
+    left = {
+        name: {(name[0], each.table) for each in found if each.is_view} & reads.keys() for name, found in reads.items()
+    }
+    found: list[list[ViewName]] = []
+    while ready := sorted(name for name, above in left.items() if not above & left.keys()):
+        found.append(ready)
+        left = {name: above for name, above in left.items() if name not in ready}
+    return found

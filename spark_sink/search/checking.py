@@ -1,0 +1,173 @@
+"""Whether an index has its table's rows, and how far it is behind them.
+
+Comes in: an index, and the lake's rows at the index's cut. Goes out: numbers of rows, and of rows that differ. Rows are
+compared by their keys' places: each range of places has a count and sums of keys' and rows' digests on both sides, and
+where these differ, its rows are compared one by one. Nothing is changed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import tantivy
+from deltalake import DeltaTable
+from menura.instants import now_us
+
+from spark_sink.errors import TableNotInLake
+from spark_sink.export.rows import Shape
+from spark_sink.lake.boundaries import read_boundaries, states_at
+from spark_sink.lake.delta_table import open_table, read_layout
+from spark_sink.lake.records import Records
+from spark_sink.reading import open_rows, own_columns
+from spark_sink.search.columns import Definition, field_of
+from spark_sink.search.entries import Entry, Reached, sum_of
+from spark_sink.search.index import PLACE, SUM, OpenIndex, open_index, place_of
+from spark_sink.work import TableId
+
+#: of a range, on average
+RANGE_ROWS = 10_000
+#: ranges whose rows are compared one by one; of others it is only said that they differ
+MOST_RANGES = 64
+_MODULUS = 1 << 64
+_PLACES = 1 << 63
+
+#: how many rows, the sum of their keys' digests, the sum of theirs
+Sums = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    table: TableId
+    cut: int
+    index_rows: int
+    lake_rows: int
+    key_sums: tuple[int, int]
+    #: of places, that differ
+    ranges: int = 0
+    #: of the first `MOST_RANGES` that differ: rows that only the lake has, only the index, both with other values
+    missing: int = 0
+    extra: int = 0
+    other: int = 0
+    #: the index was made for other columns
+    columns_differ: bool = False
+
+    @property
+    def is_equal(self) -> bool:
+        return not (self.ranges or self.columns_differ) and self.index_rows == self.lake_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """`seconds`: since the lake had what the index has not; 0: the index has all."""
+
+    index_cut: int
+    lake_cut: int
+    seconds: float
+
+
+def lag_of(lake: str, table: TableId, reached: Reached) -> Lag:
+    """Raises `TableNotInLake`; OSError and DeltaError of the store."""
+    cuts = open_table(Records(lake).cuts_folder)
+    found = read_boundaries(cuts, table.tenant, table.source).found
+    state = (
+        states_at(cuts, table.tenant, table.source, found[-1].cut).get(table) if cuts is not None and found else None
+    )
+    if state is None:
+        raise TableNotInLake(
+            "comparing an index's cut", f"{lake} has no cut with {table}", remedy="Check the lake's address: --lake"
+        )
+    newest = found[-1].cut
+    if state.changelog_version == reached.position.version:
+        return Lag(newest, newest, 0.0)
+    later = next((each for each in found if each.cut > reached.cut), found[-1])
+    return Lag(reached.cut, newest, max(0.0, (now_us() - later.applied_at_us) / 1e6))
+
+
+def compare(lake: str | None, folder: Path, table: TableId) -> Comparison:
+    """With the lake's rows at the index's cut; `lake` None: the lake that it was made from.
+
+    Raises `SearchIndexMissing`, `SearchIndexFailed`, `TableNotInLake` where the lake has not that cut any more; OSError
+    and DeltaError of the store.
+    """
+    index, reached = open_index(folder, table)
+    count = max(1, index.rows // RANGE_ROWS)
+    held = _LakeRows(lake or reached.lake, table, reached)
+    of_lake = [(0, 0, 0)] * count
+    for place, row in held.pairs():
+        which = place * count // _PLACES
+        of_lake[which] = _plus(of_lake[which], place, row)
+    of_index = [_sums(_pairs(index, *_bounds(which, count))) for which in range(count)]
+    differing = [which for which in range(count) if of_lake[which] != of_index[which]]
+    missing, extra, other = _differences(index, held, differing[:MOST_RANGES], count)
+    return Comparison(
+        table,
+        reached.cut,
+        index.rows,
+        sum(rows for rows, _, _ in of_lake),
+        (sum(keys for _, keys, _ in of_index) % _MODULUS, sum(keys for _, keys, _ in of_lake) % _MODULUS),
+        len(differing),
+        missing,
+        extra,
+        other,
+        held.definition != reached.definition,
+    )
+
+
+class _LakeRows:
+    """Read as an index is built."""
+
+    def __init__(self, lake: str, table: TableId, reached: Reached) -> None:
+        self._rows = open_rows(lake, table, reached.cut)
+        current: DeltaTable = self._rows.current
+        self._shape = Shape.of(self._rows.schema, read_layout(current), field_of)
+        self.definition = Definition.of(self._shape)
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Of each row its key's place and its digest."""
+        for found in self._rows.tables(own_columns(self._rows)):
+            for row in self._shape.rows(found):
+                entry = Entry.of(row, self.definition)
+                yield place_of(entry.key), sum_of(entry.text)
+
+
+def _bounds(which: int, count: int) -> tuple[int, int]:
+    """Places of a range, both included."""
+    return -(-which * _PLACES // count), -(-(which + 1) * _PLACES // count) - 1
+
+
+def _pairs(index: OpenIndex, low: int, high: int) -> Iterator[tuple[int, int]]:
+    integer = tantivy.FieldType.Integer
+    query = tantivy.Query.range_query(index.schema, PLACE, integer, low, high)
+    addresses = [address for _, address in index.searcher.search(query, max(1, index.rows), count=False).hits]
+    places, sums = (index.searcher.fast_field_values(name, addresses) for name in (PLACE, SUM))
+    for place, row in zip(places, sums, strict=True):
+        yield _number(place), _number(row)
+
+
+def _number(value: float | bool | None) -> int:
+    assert isinstance(value, int)  # each row has both
+    return value
+
+
+def _plus(held: Sums, place: int, row: int) -> Sums:
+    return held[0] + 1, (held[1] + place) % _MODULUS, (held[2] + row) % _MODULUS
+
+
+def _sums(pairs: Iterator[tuple[int, int]]) -> Sums:
+    found = (0, 0, 0)
+    for place, row in pairs:
+        found = _plus(found, place, row)
+    return found
+
+
+def _differences(index: OpenIndex, held: _LakeRows, ranges: list[int], count: int) -> tuple[int, int, int]:
+    if not ranges:
+        return 0, 0, 0
+    chosen = set(ranges)
+    of_lake = {place: row for place, row in held.pairs() if place * count // _PLACES in chosen}
+    of_index = [pair for which in ranges for pair in _pairs(index, *_bounds(which, count))]
+    seen = dict(of_index)
+    twice = len(of_index) - len(seen)
+    both = of_lake.keys() & seen.keys()
+    other = sum(of_lake[place] != seen[place] for place in both)
+    return len(of_lake) - len(both), len(seen) - len(both) + twice, other

@@ -1,0 +1,242 @@
+"""`menura search index | query | check`: indexes of the lake's tables, without Spark.
+
+Comes in: the lake's address, tables, and the folder of indexes; of a search its words. Goes out: indexes that follow
+the tables; rows that a search finds; whether an index has its table's rows. Nothing of the lake is changed.
+"""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from menura.errors import printable
+from menura.signals import set_at_signal
+from menura.stores.address import absolute
+from menura.stores.reasons import reason_of
+
+from spark_sink.errors import LakeStorageFailed, SinkError, SinkSettingInvalid
+from spark_sink.export_command import add_arguments, check_tables, waiting
+from spark_sink.lake_command import read_names
+from spark_sink.landed.storage import use_options
+from spark_sink.work import TableId
+
+if TYPE_CHECKING:
+    from spark_sink.search.asking import Found
+    from spark_sink.search.checking import Comparison
+
+#: of a table on a terminal
+_CELL_CHARS = 40
+
+
+def main() -> int:
+    arguments = parser().parse_args()
+    try:
+        _check_package()
+        use_options(arguments.storage_option)
+        with _store_failures():
+            done: int = arguments.do(arguments)
+    except SinkError as failure:
+        print(f"menura search: {failure}", file=sys.stderr)
+        return failure.exit_code
+    return done
+
+
+def _check_package() -> None:
+    try:
+        import tantivy  # noqa: F401, PLC0415  (only who has the package)
+    except ModuleNotFoundError as missing:
+        raise SinkSettingInvalid(
+            "reading the arguments", f"the package {missing.name} is not installed", remedy="Install menura[search]"
+        ) from missing
+
+
+def _index(arguments: argparse.Namespace) -> int:
+    from spark_sink.search.following import Follower  # noqa: PLC0415  (only who has the package)
+    from spark_sink.search.index import taking  # noqa: PLC0415
+
+    stop = threading.Event()
+    set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
+    lake = absolute(arguments.lake)
+    tables, groups = read_names(arguments.tables)
+    check_tables(lake, tables)
+    with taking(arguments.folder):
+        follower = Follower(lake, arguments.folder, tables, groups)
+        told: dict[TableId, str] = {}
+        while not stop.is_set():
+            is_done = not follower.turn()
+            said = waiting(follower.feed) if is_done else told
+            said = said | {table: f"{table} is left out, others go on: {why}" for table, why in follower.failed.items()}
+            for table, words in said.items():
+                if told.get(table) != words:
+                    print(words, file=sys.stderr)
+            told = said
+            if is_done and not arguments.follow:
+                break
+            if is_done:
+                stop.wait(arguments.poll_seconds)
+        follower.close()
+        return max((failure.exit_code for failure in follower.failed.values()), default=0)
+
+
+def _query(arguments: argparse.Namespace) -> int:
+    from spark_sink.search.asking import Search  # noqa: PLC0415  (only who has the package)
+    from spark_sink.search.checking import lag_of  # noqa: PLC0415
+    from spark_sink.search.index import open_index  # noqa: PLC0415
+
+    table = _one_table(arguments.table)
+    index, reached = open_index(arguments.folder, table)
+    search = Search(
+        arguments.text, arguments.filter, arguments.facet, arguments.limit, timeout_seconds=arguments.timeout_seconds
+    )
+    found = search.run(index, reached)
+    behind: dict[str, object] = {"index_cut": reached.cut}
+    try:
+        behind = asdict(lag_of(absolute(arguments.lake) if arguments.lake else reached.lake, table, reached))
+    except SinkError as failure:
+        behind["unknown"] = failure.found
+    except (OSError, DeltaError, pa.ArrowException) as failure:
+        behind["unknown"] = _reason(failure)
+    _PUT[arguments.output](found, behind)
+    return 0
+
+
+def _put_json(found: "Found", behind: Mapping[str, object]) -> None:
+    print(json.dumps({**asdict(found), "behind": behind}, ensure_ascii=False))
+
+
+def _put_table(found: "Found", behind: Mapping[str, object]) -> None:
+    names = list(found.rows[0]) if found.rows else []
+    cells = [list(map(_cell, names)), *([_cell(row[name]) for name in names] for row in found.rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(names))]
+    for row in cells if names else ():
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for name, facet in found.facets.items():
+        print(f"\n{_cell(name)}:")
+        for count in facet.counts:
+            print(f"  {count.rows:>10}  {_cell(count.value)}")
+        if facet.other_rows:
+            print(f"  {facet.other_rows:>10}  with other values")
+    print(f"\n{len(found.rows)} of {found.total} rows, {_behind(behind)}")
+    if found.left_out:
+        print(f"{found.left_out} rows are left out, since all would be too many bytes")
+    if found.clipped:
+        print(f"{found.clipped} rows of the table have texts that are too long to be searched to their end")
+
+
+def _behind(behind: Mapping[str, object]) -> str:
+    if "unknown" in behind:
+        return f"as of cut {behind['index_cut']}; how far that is behind the lake is unknown: {behind['unknown']}"
+    if behind["seconds"] == 0:
+        return f"as of the lake's newest cut, {behind['lake_cut']}"
+    return f"as of cut {behind['index_cut']}; the lake is at cut {behind['lake_cut']}, {behind['seconds']:.1f} s ahead"
+
+
+def _cell(value: object) -> str:
+    text = printable("NULL" if value is None else str(value))
+    return text if len(text) <= _CELL_CHARS else f"{text[: _CELL_CHARS - 1]}…"
+
+
+_PUT = {"json": _put_json, "table": _put_table}
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from spark_sink.search.checking import compare  # noqa: PLC0415  (only who has the package)
+
+    lake, code = absolute(arguments.lake) if arguments.lake else None, 0
+    for word in arguments.tables:
+        found = compare(lake, arguments.folder, _one_table(word))
+        print(f"{word}: {_verdict(found)}")
+        code = code if found.is_equal else 1
+    return code
+
+
+def _verdict(found: "Comparison") -> str:
+    counted = f"at cut {found.cut}: {found.index_rows} rows in the index, {found.lake_rows} in the lake"
+    if found.is_equal:
+        return f"equal {counted}, sums of keys {found.key_sums[0]:016x}, and sums of rows"
+    index, lake = (f"{each:016x}" for each in found.key_sums)
+    columns = "; the index is of other columns" if found.columns_differ else ""
+    return (
+        f"DIFFERS {counted}; sums of keys {index} and {lake}; {found.ranges} ranges of keys differ, in which the index"
+        f" lacks {found.missing} rows, has {found.extra} too many, and {found.other} with other values{columns}"
+    )
+
+
+def _one_table(word: str) -> TableId:
+    tables, _ = read_names([word])
+    if not tables:
+        raise SinkSettingInvalid(
+            "reading the arguments", f"{word!r} names no single table", remedy="Give TENANT/SOURCE/DATABASE/TABLE"
+        )
+    return tables[0]
+
+
+@contextmanager
+def _store_failures() -> Iterator[None]:
+    """Of the lake's store, which is all that is not caught before."""
+    try:
+        yield
+    except (OSError, DeltaError, pa.ArrowException) as failure:
+        raise LakeStorageFailed(
+            "reading a lake for search",
+            _reason(failure),
+            data="Each index stays at its last commit",
+            remedy="Check the lake's storage, and whether the version is kept still (--keep-hours), then try again",
+        ) from failure
+
+
+def _reason(failure: Exception) -> str:
+    return f"a store failed: {reason_of(failure) if isinstance(failure, OSError) else type(failure).__name__}"
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="menura search", description="Search in tables and views of a lake.")
+    commands = parser.add_subparsers(required=True)
+    table = "TENANT/SOURCE/DATABASE/TABLE, as in the lake"
+    index = commands.add_parser("index", help="make indexes of tables, and bring them to the lake's newest cut")
+    index.add_argument("tables", metavar="TABLE", nargs="+", help=f"{table}; less: all below it")
+    add_arguments(index)
+    index.add_argument("--follow", action="store_true", help="go on with what comes, until it is stopped")
+    index.set_defaults(do=_index)
+    query = commands.add_parser("query", help="rows that have all words of a text")
+    query.add_argument(
+        "text", metavar="TEXT", help="""words, begin*, "a phrase", -without, COLUMN:word; '' for all rows"""
+    )
+    query.add_argument("--table", required=True, metavar="TABLE", help=table)
+    query.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="COL=VALUE",
+        help="or != < <= > >=, or COL IS [NOT] NULL; repeatable: all must be so",
+    )
+    query.add_argument(
+        "--facet", action="append", default=[], metavar="COL", help="how many rows have each value; repeatable"
+    )
+    query.add_argument("--limit", type=int, default=10, metavar="N", help="of rows (default: %(default)s)")
+    query.add_argument("--timeout-seconds", type=float, default=10.0, metavar="N", help="(default: %(default)s)")
+    query.add_argument("--output", choices=tuple(_PUT), default="table", help="(default: %(default)s)")
+    query.set_defaults(do=_query)
+    check = commands.add_parser("check", help="whether indexes have their tables' rows; ends with 1 where one has not")
+    check.add_argument("tables", metavar="TABLE", nargs="+", help=table)
+    check.set_defaults(do=_check)
+    for command in (index, query, check):
+        command.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="of indexes")
+    for command in (query, check):
+        command.add_argument("--lake", metavar="URL", help="where the index's lake is now")
+        command.add_argument(
+            "--storage-option",
+            metavar="KEY=VALUE",
+            action="append",
+            default=[],
+            help="how to reach a lake that is a URL; repeatable",
+        )
+    return parser

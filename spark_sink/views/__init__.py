@@ -1,0 +1,1 @@
+"""Views: a table of the lake that is kept equal to a SELECT over others."""

@@ -1,0 +1,112 @@
+"""The SQL engine of views, DuckDB: one connection per piece of work, in memory, with Arrow in and out.
+
+Building a view and following changes use the same engine and the same text (`menura.views.expressions`), so they agree
+on every value. It has one thread, a bound of memory beyond which it writes to a scratch folder, and no way to a file,
+a network or an extension, whatever a view's text says.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+from menura.views.expressions import quoted
+
+from spark_sink.errors import ViewNotComputed
+
+MEMORY_BYTES = 1 << 30
+_SETTINGS = {
+    "threads": "1",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "preserve_insertion_order": "false",
+    "python_enable_replacements": "false",
+}
+
+
+class Engine:
+    """Tables by name, and SQL over them."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def put(self, name: str, rows: pa.Table | pa.RecordBatchReader) -> None:
+        """Know rows under this name; a reader can be read once."""
+        self._connection.register(name, rows)
+
+    def keep(self, name: str, query: str) -> None:
+        """Know the result of a query under this name; it may be written to the scratch folder."""
+        with _computing():
+            self._connection.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS {query}")
+
+    def table(self, query: str) -> pa.Table:
+        """Raises `ViewNotComputed`."""
+        with _computing():
+            return plain(self._connection.sql(query).to_arrow_table())
+
+    def reader(self, query: str) -> Iterator[pa.RecordBatch]:
+        """The same, batch by batch."""
+        with _computing():
+            for batch in self._connection.sql(query).to_arrow_reader(65_536):
+                yield from plain(pa.Table.from_batches([batch])).to_batches()
+
+    def number(self, query: str) -> int:
+        return int(self.table(query).column(0)[0].as_py() or 0)
+
+
+@contextmanager
+def engine(memory_bytes: int = MEMORY_BYTES) -> Iterator[Engine]:
+    with tempfile.TemporaryDirectory(prefix="menura-view-") as scratch:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            **_SETTINGS,
+            "memory_limit": f"{memory_bytes >> 20}MiB",
+            "temp_directory": scratch,
+        }
+        connection = duckdb.connect(":memory:", config=settings)
+        try:
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET lock_configuration = true")
+            yield Engine(connection)
+        finally:
+            connection.close()
+
+
+@contextmanager
+def _computing() -> Iterator[None]:
+    """An error's text may hold values: it stays here, but for its class."""
+    try:
+        yield
+    except duckdb.Error as failed:
+        kind = type(failed).__name__
+        raise ViewNotComputed(
+            "computing a view's rows",
+            f"the engine says {kind}" + (": a value is beyond its type" if kind in _BEYOND else ""),
+            data="The view stays at its last version; tables and other views go on",
+            remedy="Change the view's text, e.g. cast to a wider type, or mend the row in its source",
+        ) from failed
+
+
+_BEYOND = ("OutOfRangeException", "ConversionException")
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """In the lake's types: the engine's times have a time zone of the session, whose instant is the same."""
+    fields = [field.with_type(_plain(field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return pa.timestamp("us", "UTC")
+    return {
+        pa.large_string(): pa.string(),
+        pa.string_view(): pa.string(),
+        pa.binary_view(): pa.binary(),
+        pa.large_binary(): pa.binary(),
+    }.get(type_, type_)
+
+
+def put_all(sql: Engine, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+    for name, rows in tables.items():
+        sql.put(name, rows)

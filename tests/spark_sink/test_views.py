@@ -1,0 +1,257 @@
+"""Views: equal to their text over the tables after each batch, whatever comes, and whatever is killed or lost."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from menura.change_batch import CHANGE_TYPE
+
+from spark_sink.lake import tail
+from spark_sink.lake.tail import Waiting
+from spark_sink.reading import changelog, list_tables
+from spark_sink.reading_at import lake_at
+from spark_sink.views import inputs, view_table
+from spark_sink.views.maintain import view_table_id
+from tests.spark_sink.killing import Killed, kill_at
+from tests.spark_sink.landing import Chunk, Event, Table, Values, insert, update
+from tests.spark_sink.view_model import ORDERS, PEOPLE, Named, World, texts
+
+WAITS = Waiting(3600, -1, part_of_table=1e9)
+AT_ONCE = Waiting(0)
+
+
+def joined(named: Named) -> str:
+    return f"SELECT o.id, o.qty, p.name FROM {named('orders')} o LEFT JOIN {named('people')} p ON p.id = o.person"
+
+
+def by_name(named: Named) -> str:
+    return (
+        f"SELECT v.name, count(*) AS n, sum(v.qty) AS qty, max(v.id) AS last FROM {named('joined')} v"
+        " WHERE v.qty IS NULL OR v.qty >= 0 GROUP BY v.name"
+    )
+
+
+def chained(tmp_path: Path, seed: int = 1, waiting: Waiting = AT_ONCE) -> World:
+    world = World(tmp_path, seed, waiting=waiting)
+    world.want(joined=joined, by_name=by_name)
+    world.step(30)
+    world.check()
+    return world
+
+
+def versions(world: World) -> list[tuple[str, int]]:
+    return sorted((state.name, state.version) for state in world.sink.states())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_views_when_their_tables_change_at_random_then_they_equal_their_texts(seed: int, tmp_path: Path) -> None:
+    world = World(tmp_path, seed, waiting=WAITS if seed % 2 else AT_ONCE)
+    world.want(**texts(seed, 4))
+    world.step(30)
+    world.check()
+    for _ in range(5):
+        world.step()
+        world.check()
+
+
+def test_a_view_when_it_reads_another_view_then_it_follows_it_at_the_same_cuts(tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    for _ in range(4):
+        world.step()
+        world.check()
+        assert len({state.cuts for state in world.sink.states()}) == 1
+    found = lake_at(str(world.lake), groups=[("acme", "~views")])
+    assert [str(each.table.table) for each in found.tables] == ["by_name", "joined"]
+    assert view_table_id("acme", "joined") in list_tables(str(world.lake))
+
+
+def test_a_view_when_nothing_of_its_tables_changes_then_it_has_no_new_version_and_is_as_fresh(tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    before = versions(world)
+    world.writer.cut(source="crm")
+    world.apply()
+    world.sink.turn()
+    assert versions(world) == before
+    assert {cut.source: cut.cut for cut in world.sink.states()[0].cuts} == {"crm": 2, "shop": 1}
+
+
+def test_a_change_of_a_joined_row_when_it_is_looked_up_then_only_rows_that_look_it_up_change(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    world.want(joined=joined)
+    people = [{"id": each, "name": "ann", "country": None} for each in (1, 2)]
+    orders = [_order(each, person=1 + each % 2) for each in range(10)]
+    world.writer.cut((PEOPLE, [insert(**each) for each in people]), source="crm")
+    world.writer.cut((ORDERS, [insert(**each) for each in orders]), source="shop")
+    world.rows = {
+        "orders": {each["id"]: each for each in orders},
+        "people": {1: people[0], 2: people[1]},
+        "countries": {},
+    }
+    world.apply()
+    world.sink.turn()
+    after = {**people[0], "name": "bo"}
+    world.writer.cut((PEOPLE, [update(people[0], after)]), source="crm")
+    world.rows["people"][1] = after
+    world.apply()
+    world.sink.turn()
+    world.check()
+    rows = changelog(str(world.lake), view_table_id("acme", "joined")).to_pylist()
+    changed = [row for row in rows if row[CHANGE_TYPE] != "insert"]
+    assert sorted(row["id"] for row in changed if row[CHANGE_TYPE] == "update_postimage") == [0, 2, 4, 6, 8]
+    assert len(changed) == 10
+    assert {row["_position"] for row in changed} == {"crm:2 shop:1"}
+
+
+def _order(key: int, **own: object) -> dict[str, object]:
+    return {"id": key, "person": None, "qty": 1, "total": None, "note": None, "day": None, **own}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(view_table, "append"), (view_table, "write_deltalake"), (tail, "merge_effect")]
+)
+@pytest.mark.parametrize("call", [1, 2])
+def test_views_when_the_sink_is_killed_between_two_steps_then_the_next_turn_has_all(
+    module: object, name: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, call, waiting=AT_ONCE)
+    world.want(joined=joined, by_name=by_name)
+    for changes in (30, 12):
+        world.land(changes)
+        world.apply()
+        with monkeypatch.context() as patch:
+            kill_at(patch, module, name, call)  # type: ignore[arg-type]
+            with suppress(Killed):
+                world.sink.turn()
+        world.sink = world.new_sink()
+        world.sink.turn()
+        world.check()
+
+
+def test_a_version_when_it_is_killed_after_its_commit_then_it_is_not_written_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = chained(tmp_path)
+    world.land()
+    world.apply()
+    with monkeypatch.context() as patch:
+        kill_at(patch, view_table, "compact_when_due", 1)
+        with pytest.raises(Killed):
+            world.sink.turn()
+    held = DeltaTable(f"{view_table_id('acme', 'joined').folder(str(world.lake))}/changelog").version()
+    world.sink = world.new_sink()
+    world.sink.turn()
+    world.check()
+    assert DeltaTable(f"{view_table_id('acme', 'joined').folder(str(world.lake))}/changelog").version() == held
+
+
+@pytest.mark.parametrize("lost", ["", "changelog", "current"])
+def test_a_view_when_its_folder_is_lost_then_it_is_computed_again(lost: str, tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    world.step()
+    shutil.rmtree(Path(view_table_id("acme", "joined").folder(str(world.lake)), lost))
+    world.sink = world.new_sink()
+    world.step()
+    for name, rows in world.expected().items():
+        assert world.held(name) == rows
+
+
+@pytest.mark.parametrize("kind", ["changelog", "current"])
+def test_a_view_when_an_older_copy_of_it_is_put_back_then_it_is_right_again(kind: str, tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    folder = Path(view_table_id("acme", "joined").folder(str(world.lake)), kind)
+    shutil.copytree(folder, tmp_path / "copy")
+    world.step()
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "copy", folder)
+    world.sink = world.new_sink()
+    world.step()
+    for name, rows in world.expected().items():
+        assert world.held(name) == rows
+
+
+def test_a_change_without_all_values_when_the_version_before_is_removed_then_the_view_is_computed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = chained(tmp_path)
+    monkeypatch.setattr(inputs, "has_partial", lambda rows: True)  # as if a log had carried changed columns alone
+    folders = [Path(table.folder(str(world.lake)), "current") for table in list_tables(str(world.lake))]
+    before = [path for folder in folders if "~views" not in str(folder) for path in folder.glob("*.parquet")]
+    assert before
+    world.land()
+    world.apply()
+    for path in before:
+        path.unlink()
+    world.sink.turn()
+    world.check()
+
+
+def test_a_view_when_its_text_changes_then_it_is_that_of_the_new_one(tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    world.want(joined=lambda named: joined(named) + " WHERE o.qty > 0")
+    world.step()
+    world.check()
+    world.want(joined=lambda named: f"SELECT o.id, o.day FROM {named('orders')} o")
+    world.step()
+    world.check()
+
+
+def test_a_view_when_a_column_of_its_table_changes_then_it_follows_or_says_what_it_lacks(tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    world.want(joined=joined)
+    wider = Table("people", {**PEOPLE.columns, "age": pa.int32()}, database="app")
+    row = {"id": 1, "name": "new", "country": None, "age": 3}
+    held = world.rows["people"].get(1)
+    change = insert(**row) if held is None else update({**held, "age": None}, row)
+    world.writer.cut((wider, [change]), source="crm")
+    world.rows["people"][1] = {name: row[name] for name in PEOPLE.columns}
+    world.apply()
+    world.sink.turn()
+    world.check()
+    world.want(joined=lambda named: f"SELECT o.id, o.gone FROM {named('orders')} o")
+    world.sink.turn()
+    (state,) = world.sink.states()
+    assert (state.state, state.code) == ("stopped", "VIEW_REFUSED")
+    world.want(joined=joined)
+    world.sink.turn()
+    world.check()
+
+
+def test_a_view_when_its_table_is_being_dumped_then_it_waits_and_then_has_what_the_dump_brought(tmp_path: Path) -> None:
+    world = chained(tmp_path)
+    before = versions(world)
+    world.writer.cut(Event(PEOPLE, "DUMP_STARTED", dump="dump-1"), source="crm")
+    world.apply()
+    world.sink.turn()
+    states = {state.name: (state.state, [cut.cut for cut in state.cuts]) for state in world.sink.states()}
+    assert states == {"joined": ("waiting", [1, 1]), "by_name": ("following", [1, 1])}
+    rows: list[Values] = [{"id": 3, "name": "dumped", "country": "de"}]
+    world.writer.cut(Chunk(PEOPLE, rows, gsn=world.writer.last_gsns["acme", "crm"]), source="crm")
+    dumped = Event(PEOPLE, "DUMPED", dump="dump-1", removes_rows_before_gsn=world.writer.last_gsns["acme", "crm"] - 1)
+    world.writer.cut(dumped, source="crm")
+    world.rows["people"] = {3: rows[0]}
+    world.apply()
+    world.sink = world.new_sink()
+    world.sink.turn()
+    world.check()
+    assert versions(world) > before
+
+
+def test_a_value_when_it_is_beyond_its_type_then_the_view_alone_stops_and_goes_on_once_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    world = chained(tmp_path)
+    big = Table("orders", {**ORDERS.columns, "qty": pa.int64()}, database="app")
+    world.want(
+        joined=joined,
+        doubled=lambda named: f"SELECT o.id, o.qty * 4611686018427387904 AS x FROM {named('orders')} o WHERE o.qty > 0",
+    )
+    row = _order(77, qty=3)
+    world.writer.cut((big, [insert(**row)]), source="shop")
+    world.rows["orders"] = {**world.rows["orders"], 77: row}
+    world.apply()
+    world.sink.turn()
+    states = {state.name: (state.state, state.code) for state in world.sink.states()}
+    assert states == {"joined": ("following", ""), "doubled": ("stopped", "VIEW_NOT_COMPUTED")}

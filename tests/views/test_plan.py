@@ -1,0 +1,157 @@
+"""Which texts can be a view, and why others can't."""
+
+import pytest
+from menura.views.definition import Column, InputName, Shape, ViewDefinition, ViewRefused, decode_views
+from menura.views.explain import explain
+from menura.views.parsing import MOST_NODES, in_order
+from menura.views.plan import Plan, Role, make_plan
+
+ORDERS = InputName("shop", "app", "orders")
+PEOPLE = InputName("crm", "app", "people")
+COUNTRIES = InputName("crm", "app", "countries")
+SHAPES = {
+    ORDERS: Shape(
+        tuple(
+            Column(*each.split())
+            for each in ("id l", "person l", "total d:10,2", "qty l", "day tdD", "note u", "f g", "at tsu:", "ok b")
+        ),
+        ("id",),
+    ),
+    PEOPLE: Shape((Column("id", "l"), Column("name", "u"), Column("country", "u")), ("id",)),
+    COUNTRIES: Shape((Column("code", "u"), Column("title", "u")), ("code",)),
+    InputName("shop", "app", "log"): Shape((Column("x", "l"),), ()),
+    InputName("shop", "app", "lines"): Shape(
+        (Column("id", "l"), Column("line", "l"), Column("n", "l")), ("id", "line")
+    ),
+}
+
+
+def planned(sql: str) -> Plan:
+    return make_plan(sql, SHAPES)
+
+
+def test_a_chain_of_joins_when_it_is_planned_then_each_table_is_looked_up_by_its_key() -> None:
+    plan = planned(
+        "SELECT o.id, c.title FROM shop.app.orders o JOIN crm.app.people p ON o.person = p.id AND p.name <> 'x'"
+        " LEFT JOIN crm.app.countries c ON c.code = p.country WHERE o.qty > 1"
+    )
+    assert [(each.alias, each.role, each.parent) for each in plan.inputs] == [
+        ("o", Role.DRIVING, ""),
+        ("p", Role.INNER, "o"),
+        ("c", Role.LEFT, "p"),
+    ]
+    assert plan.inputs[1].columns == ("id", "name", "country")
+    assert plan.shape == Shape((Column("id", "l"), Column("title", "u")), ("id",))
+
+
+@pytest.mark.parametrize(
+    ("column", "type_"),
+    [
+        ("o.total * 2", "d:12,2"),
+        ("o.total + o.qty", "d:23,2"),
+        ("CASE WHEN o.qty > 3 THEN 'a' END", "u"),
+        ("coalesce(o.note, '-')", "u"),
+        ("concat(o.note, 'b')", "u"),
+        ("length(o.note)", "l"),
+        ("year(o.day)", "l"),
+        ("CAST(o.at AS DATE)", "tdD"),
+        ("o.day >= DATE '2024-01-01'", "b"),
+        ("nullif(o.qty, 0)", "l"),
+        ("o.qty <=> NULL", "b"),
+        ("o.note LIKE 'a%'", "b"),
+        ("CAST(o.qty AS DECIMAL(25,2))", "d:25,2"),
+        ("o.f * o.f", "g"),
+    ],
+)
+def test_an_expression_when_it_has_one_meaning_then_it_has_sparks_type(column: str, type_: str) -> None:
+    assert planned(f"SELECT o.id, {column} AS x FROM shop.app.orders o").outputs[1].type == type_
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "type_"),
+    [("count(*)", "l"), ("count(o.note)", "l"), ("sum(o.total)", "d:20,2"), ("avg(o.qty)", "g"), ("max(o.f)", "g")],
+)
+def test_an_aggregate_when_it_is_planned_then_the_view_is_known_by_its_groups(aggregate: str, type_: str) -> None:
+    plan = planned(f"SELECT year(o.day) AS y, {aggregate} AS x FROM shop.app.orders o GROUP BY year(o.day)")
+    assert (plan.key, plan.outputs[1].type) == (("y",), type_)
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT * FROM shop.app.orders o", "named one by one"),
+        ("SELECT o.note FROM shop.app.orders o", "lacks o.id"),
+        ("SELECT x FROM shop.app.log", "no primary key"),
+        ("SELECT o.id FROM shop.app.orders o JOIN crm.app.people p ON p.name = o.note", "more than one of its rows"),
+        ("SELECT o.id FROM shop.app.orders o JOIN shop.app.lines l ON l.id = o.id", "more than one of its rows"),
+        ("SELECT o.id FROM shop.app.orders o JOIN crm.app.people p ON p.id = o.note", "STRING"),
+        ("SELECT o.id FROM shop.app.orders o RIGHT JOIN crm.app.people p ON p.id = o.id", "RIGHT"),
+        ("SELECT o.id FROM shop.app.orders o LEFT ANTI JOIN crm.app.people p ON p.id = o.id", "INNER or LEFT"),
+        ("SELECT o.id FROM shop.app.orders o JOIN crm.app.people p USING (id)", "USING"),
+        ("SELECT o.id FROM shop.app.orders o, crm.app.people p", "CROSS"),
+        ("SELECT o.id FROM (SELECT 1) o", "by name alone"),
+        ("SELECT o.id FROM shop.app.orders o WHERE o.id IN (SELECT 1)", "list of values"),
+        ("SELECT o.day, sum(o.f) AS x FROM shop.app.orders o GROUP BY o.day", "depends on the order"),
+        ("SELECT o.day, avg(o.total) AS x FROM shop.app.orders o GROUP BY o.day", "rounded"),
+        ("SELECT o.day, count(DISTINCT o.id) AS n FROM shop.app.orders o GROUP BY o.day", "DISTINCT"),
+        ("SELECT o.f, count(*) AS n FROM shop.app.orders o GROUP BY o.f", "no float"),
+        ("SELECT o.day, o.qty FROM shop.app.orders o GROUP BY o.day", "neither grouped by"),
+        ("SELECT count(*) AS n FROM shop.app.orders o", "needs GROUP BY"),
+        ("SELECT o.day, count(*) AS n FROM shop.app.orders o GROUP BY o.day HAVING count(*) > 1", "HAVING"),
+        ("SELECT DISTINCT o.id FROM shop.app.orders o", "DISTINCT"),
+        ("SELECT o.id FROM shop.app.orders o ORDER BY o.id", "ORDER BY"),
+        ("SELECT o.id FROM shop.app.orders o UNION SELECT o.id FROM shop.app.orders o", "one SELECT"),
+        ("SELECT o.id FROM shop.app.orders o; SELECT 1", "one SELECT"),
+        ("SELECT o.id, upper(o.note) AS u FROM shop.app.orders o", "UPPER"),
+        ("SELECT o.id, o.qty / 2 AS u FROM shop.app.orders o", "Div"),
+        ("SELECT o.id, current_date() AS u FROM shop.app.orders o", "CURRENT_DATE"),
+        ("SELECT o.id, read_csv('/etc/passwd') AS u FROM shop.app.orders o", "READ_CSV"),
+        ("SELECT o.id, CAST(o.note AS BIGINT) AS u FROM shop.app.orders o", "may round or fail"),
+        ("SELECT o.id, o.total * CAST(o.total AS DECIMAL(38,2)) AS u FROM shop.app.orders o", "at most 38"),
+        ("SELECT o.id, o.note = 1 AS u FROM shop.app.orders o", "stand together"),
+        ("SELECT o.id AS `_gsn` FROM shop.app.orders o", "can't be called"),
+        ("SELECT o.id, o.nothing FROM shop.app.orders o", "no column"),
+        ("SELECT o.id FROM shop.app.gone o", "not known"),
+        ("SELECT o.id FROM app.orders o", "SOURCE.DATABASE.TABLE"),
+        ("SELECT o.id, " + "(" * 100 + "1" + ")" * 100 + " AS x FROM shop.app.orders o", "nested"),
+        ("SELECT o.id FROM shop.app.orders o WHERE " + " AND ".join(["o.ok"] * (MOST_NODES // 3)), "parts"),
+        ("SELECT o.id FROM shop.app.orders o WHERE " + " AND ".join(["o.ok"] * (MOST_NODES // 5)), "nested"),
+    ],
+)
+def test_a_text_when_it_can_not_be_kept_up_to_date_then_the_reason_is_said(sql: str, reason: str) -> None:
+    with pytest.raises(ViewRefused, match=r".+") as refused:
+        planned(sql)
+    assert reason in refused.value.found
+
+
+def test_a_refusal_when_it_is_about_a_place_then_the_place_is_said() -> None:
+    with pytest.raises(ViewRefused) as refused:
+        planned("SELECT o.id,\n  upper(o.note) AS u\nFROM shop.app.orders o")
+    assert (refused.value.line, refused.value.column) == (2, 3)
+
+
+def test_a_plan_when_it_is_explained_then_each_table_says_what_its_change_costs() -> None:
+    plan = planned("SELECT o.id, p.name FROM shop.app.orders o LEFT JOIN crm.app.people p ON p.id = o.person")
+    found = explain(plan, {ORDERS: 1000, PEOPLE: 100})
+    assert [each.fan_out for each in found.inputs] == [
+        "one row of the view",
+        "all rows of shop.app.orders that look the row up, 10 on average",
+    ]
+    assert found.inputs[1].joined_on == (("id", "o.person"),)
+    assert found.as_document()["key"] == ("id",)
+
+
+def test_views_when_they_read_each_other_then_they_are_in_order_or_refused() -> None:
+    first = ViewDefinition("acme", "a", "SELECT b.id FROM b")
+    second = ViewDefinition("acme", "b", "SELECT o.id FROM shop.app.orders o")
+    assert in_order([first, second]) == [second, first]
+    with pytest.raises(ViewRefused):
+        in_order([first, ViewDefinition("acme", "b", "SELECT a.id FROM a")])
+
+
+@pytest.mark.parametrize(
+    "document", ["[]", "{}", '{"format": 1, "views": [{"tenant": "../x"}]}', '{"format": 2}', "[" * 100_000]
+)
+def test_a_document_when_it_is_none_of_views_then_it_is_refused(document: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decode_views(document)
