@@ -89,14 +89,15 @@ def _index(arguments: argparse.Namespace) -> int:
 def _query(arguments: argparse.Namespace) -> int:
     from spark_sink.search.asking import Search  # noqa: PLC0415  (only who has the package)
     from spark_sink.search.checking import lag_of  # noqa: PLC0415
-    from spark_sink.search.index import open_index  # noqa: PLC0415
+    from spark_sink.search.searching import open_search  # noqa: PLC0415
 
     table = _one_table(arguments.table)
-    index, reached = open_index(arguments.folder, table)
+    index = open_search(arguments.folder, table)
     search = Search(
         arguments.text, arguments.filter, arguments.facet, arguments.limit, timeout_seconds=arguments.timeout_seconds
     )
-    found = search.run(index, reached)
+    found = index.ask(search)
+    reached = index.reached
     behind: dict[str, object] = {"index_cut": reached.cut}
     try:
         behind = asdict(lag_of(absolute(arguments.lake) if arguments.lake else reached.lake, table, reached))

@@ -1,40 +1,23 @@
-"""A search of one index: from its text, filters and facets to rows.
+"""What a search asks: from its text, filters and facets to conditions that each engine can test.
 
 Comes in: words, of which a row must have all, each in any of its texts: `word`, `begin*`, `"a phrase"`, `-without`,
 `COLUMN:word`; filters, `COLUMN=VALUE`, `!=`, `<`, `<=`, `>`, `>=`, `COLUMN IS NULL`, `COLUMN IS NOT NULL`; columns of
-which values are counted. Goes out: the best rows with all of their columns, how many there are, and the counts.
+which values are counted. Goes out: `Asked`, of which an engine's module makes its own query. What it gives is `Found`.
 
-The text is read here, not by tantivy's parser, so that each text has an answer or an error that says what to change.
-What is asked is bounded in number, what comes in number and bytes, and `Search.run` in time. Nothing is changed.
+The text is read here, not by an engine's parser, so that each text has one answer, or one error that says what to
+change, whichever engine the index is of. What is asked is bounded in number, what comes in number and bytes, and both
+in time. Pure.
 """
 
-import json
-import math
 import re
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import tantivy
 
 from spark_sink.errors import SearchRefused
 from spark_sink.export.fields import Value
 from spark_sink.export.rows import Struct
-from spark_sink.search.columns import NUMBERS, Column, Kind
-from spark_sink.search.entries import Reached, sum_of
-from spark_sink.search.index import (
-    CLIPPED,
-    POSITION,
-    STATE,
-    VALUE_CHARS,
-    OpenIndex,
-    analyzer,
-    long_field,
-    parts,
-    parts_fields,
-    value_field,
-    words_field,
-)
+from spark_sink.search.columns import NUMBERS, Column, Definition, Kind
+from spark_sink.search.words import words_of
 
 MOST_CHARS = 1000
 MOST_WORDS = 32
@@ -49,7 +32,6 @@ _WORD = re.compile(r'(-?)(?:([^\s":]+):)?(?:"([^"]*)"|([^\s"]+))')
 _COMPARED = re.compile(r"\s*(<=|>=|!=|=|<|>)(.*)", re.DOTALL)
 _ANY_COMPARED = re.compile(r"(.*?)(<=|>=|!=|=|<|>|\s+is\s+)", re.IGNORECASE | re.DOTALL)
 _NULL = re.compile(r"\s+is\s+(not\s+)?null\s*", re.IGNORECASE)
-_MUST, _SHOULD, _NOT = tantivy.Occur.Must, tantivy.Occur.Should, tantivy.Occur.MustNot
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +62,55 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A column, and which one of the definition's it is."""
+
+    number: int
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """One word, its beginning, or several in a row, in any of these texts."""
+
+    texts: tuple[Place, ...]
+    #: as `words_of` has them
+    words: tuple[str, ...]
+    is_prefix: bool
+    is_without: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    place: Place
+    #: = != < <= > >=; SQL's: null is not unequal
+    operator: str
+    #: as `Column.parse` gives it
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The column has a value; or it has none."""
+
+    place: Place
+    is_known: bool
+
+
+Condition = Words | Compared | Known
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Rows for which all conditions are so; without one, all rows."""
+
+    conditions: tuple[Condition, ...]
+    facets: tuple[Place, ...]
+    limit: int
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     text: str = ""
     filters: Sequence[str] = ()
@@ -87,38 +118,35 @@ class Search:
     limit: int = 10
     timeout_seconds: float = field(default=10.0, kw_only=True)
 
-    def run(self, index: OpenIndex, reached: Reached) -> Found:
-        """Raises `SearchRefused`, also where it takes longer than it may: then a thread of it runs on until its end."""
+    def read(self, definition: Definition) -> Asked:
+        """Raises `SearchRefused`."""
         _check(len(self.text) <= MOST_CHARS, f"a text of {len(self.text)} characters", f"Use up to {MOST_CHARS}")
         _check(len(self.filters) <= MOST_FILTERS, f"{len(self.filters)} filters", f"Use up to {MOST_FILTERS}")
         _check(len(self.facets) <= MOST_FACETS, f"{len(self.facets)} facets", f"Use up to {MOST_FACETS}")
         _check(1 <= self.limit <= MOST_ROWS, f"a limit of {self.limit}", f"Use 1 to {MOST_ROWS}")
-        asked = _Asked(index, reached)
-        query, facets = asked.query(self.text, self.filters), [asked.facet(name) for name in self.facets]
-        done: list[Found | BaseException] = []
+        read = _Reading(definition, tuple(Place(*each) for each in enumerate(definition.columns)))
+        conditions = (*read.words(self.text), *map(read.filter, self.filters))
+        return Asked(conditions, tuple(map(read.facet, self.facets)), self.limit, self.timeout_seconds)
 
-        def search() -> None:
-            try:
-                done.append(asked.found(query, facets, self.limit))
-            except BaseException as failure:  # noqa: BLE001  (raised again where it is waited for)
-                done.append(failure)
 
-        thread = threading.Thread(target=search, daemon=True)
-        thread.start()
-        thread.join(self.timeout_seconds)
-        if not done:
-            raise SearchRefused(
-                "searching",
-                f"it took more than {self.timeout_seconds:g} s",
-                remedy="Ask for less, or give it more time",
-            )
-        if isinstance(done[0], Found):
-            return done[0]
-        if isinstance(done[0], ValueError):  # of tantivy, e.g. a facet of very many values
-            raise SearchRefused(
-                "searching", str(done[0]).partition("\n")[0][:200], remedy="Ask for fewer facets, or filter more"
-            ) from done[0]
-        raise done[0]
+def shown(definition: Definition, values: Mapping[str, Value], unrepresentable: Mapping[str, Value]) -> Struct:
+    """A row as results have it: each column."""
+    return {each.name: each.shown(values.get(each.name, unrepresentable.get(each.name))) for each in definition.columns}
+
+
+def first_bytes(rows: Iterable[tuple[int, Struct]]) -> list[Struct]:
+    """Of rows with their sizes, the first ones that are not too many bytes; one at least."""
+    kept, size = list[Struct](), 0
+    for bytes_, row in rows:
+        size += bytes_
+        if size > MOST_BYTES and kept:
+            break
+        kept.append(row)
+    return kept
+
+
+def took_too_long(seconds: float) -> SearchRefused:
+    return SearchRefused("searching", f"it took more than {seconds:g} s", remedy="Ask for less, or give it more time")
 
 
 def _check(is_well: bool, found: str, remedy: str) -> None:
@@ -127,174 +155,71 @@ def _check(is_well: bool, found: str, remedy: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Words and filters as tantivy's queries, of one index."""
+class _Reading:
+    definition: Definition
+    places: tuple[Place, ...]
 
-    index: OpenIndex
-    reached: Reached
-
-    def query(self, text: str, filters: Sequence[str]) -> tantivy.Query:
-        wanted = [*self._words(text), *map(self._filter, filters), (_NOT, self.index.term(STATE, POSITION))]
-        if all(occur == _NOT for occur, _ in wanted):
-            wanted.append((_MUST, tantivy.Query.all_query()))
-        return tantivy.Query.boolean_query(wanted)
-
-    def facet(self, name: str) -> tuple[int, Column]:
-        column = self.reached.definition.column(name)
+    def facet(self, name: str) -> Place:
+        column = self.definition.column(name)
         _check(column.kind is not Kind.BINARY, f"a facet of {name}, which is binary", "Choose another column")
-        return self.reached.definition.columns.index(column), column
+        return self._place(column)
 
-    def _words(self, text: str) -> Iterator[tuple[tantivy.Occur, tantivy.Query]]:
+    def words(self, text: str) -> Iterator[Words]:
         rest = _WORD.sub(" ", text).strip()
         _check(not rest, "a quotation mark without its other one", "Put a second one behind the phrase")
         found = list(_WORD.finditer(text))
         _check(len(found) <= MOST_WORDS, f"{len(found)} words", f"Use up to {MOST_WORDS}")
-        columns = {column.name: column for column in self.reached.definition.columns}
+        columns = {column.name: column for column in self.definition.columns}
         for minus, name, phrase, word in (each.groups() for each in found):
             chosen = columns.get(name or "")
             said = word if phrase is None else phrase
             if name and chosen is None:
                 said = f"{name}:{said}"  # e.g. an address
-            yield (_NOT if minus else _MUST), self._in_texts(said, chosen, is_phrase=phrase is not None)
+            yield self._in_texts(said, chosen, is_phrase=phrase is not None, is_without=bool(minus))
 
-    def _in_texts(self, said: str, chosen: Column | None, *, is_phrase: bool) -> tantivy.Query:
-        columns = self.reached.definition.columns
+    def _in_texts(self, said: str, chosen: Column | None, *, is_phrase: bool, is_without: bool) -> Words:
         if chosen is not None:
             _check(chosen.kind is Kind.TEXT, f"{chosen.name} is no text", f"Use a filter: {chosen.name}=VALUE")
-        places = [
-            place for place, each in enumerate(columns) if each.kind is Kind.TEXT and (chosen is None or each == chosen)
-        ]
-        _check(bool(places), "the table has no texts", "Use filters")
+        texts = [each for each in self.places if each.column.kind is Kind.TEXT and chosen in (None, each.column)]
+        _check(bool(texts), "the table has no texts", "Use filters")
         is_prefix = said.endswith("*") and not is_phrase
-        words = analyzer().analyze(said)
+        words = words_of(said)
         _check(bool(words), f"{said[:40]!r} has no letters and digits", "Leave it out, or use a filter")
         _check(not is_prefix or len(words) == 1, f"{said[:40]!r} is several words", "Put * behind one word alone")
-        queries = [(_SHOULD, self._in_text(words_field(place), words, is_prefix=is_prefix)) for place in places]
-        return tantivy.Query.boolean_query(queries)
+        return Words(tuple(texts), tuple(words), is_prefix, is_without)
 
-    def _in_text(self, name: str, words: list[str], *, is_prefix: bool) -> tantivy.Query:
-        if is_prefix:
-            return tantivy.Query.regex_query(self.index.schema, name, f"{re.escape(words[0])}.*")
-        if len(words) == 1:
-            return self.index.term(name, words[0])
-        return tantivy.Query.phrase_query(self.index.schema, name, list(words))
-
-    def _filter(self, said: str) -> tuple[tantivy.Occur, tantivy.Query]:
+    def filter(self, said: str) -> Condition:
         _check(len(said) <= MOST_CHARS, f"a filter of {len(said)} characters", f"Use up to {MOST_CHARS}")
         column, found = self._filtered(said)
-        place = self.reached.definition.columns.index(column)
-        there = self._there(place, column)
         if found.re is _NULL:
             _check(
                 column.kind is not Kind.BINARY, f"a filter of {column.name}, which is binary", "Choose another column"
             )
-            return (_MUST if found[1] else _NOT), there
+            return Known(self._place(column), bool(found[1]))
         operator, value = found[1], column.parse(found[2])
-        if operator == "!=":  # SQL's: null is not unequal
-            return _MUST, tantivy.Query.boolean_query([(_MUST, there), (_NOT, self._equal(place, column, value))])
-        if operator == "=":
-            return _MUST, self._equal(place, column, value)
         is_ordered = column.kind in NUMBERS or column.kind in (Kind.FLOAT, Kind.WIDE)
-        _check(is_ordered, f"{column.name} has no order here: it is a {column.kind}", "Compare it with = or !=")
-        return _MUST, self._range(place, column, operator, value)
+        _check(
+            is_ordered or operator in ("=", "!="),
+            f"{column.name} has no order here: it is a {column.kind}",
+            "Compare it with = or !=",
+        )
+        return Compared(self._place(column), operator, value)
 
     def _filtered(self, said: str) -> tuple[Column, re.Match[str]]:
         """A name may have any characters: the longest one that an operator follows. With `_NULL`'s or `_COMPARED`'s."""
-        for column in sorted(self.reached.definition.columns, key=lambda each: len(each.name), reverse=True):
+        for column in sorted(self.definition.columns, key=lambda each: len(each.name), reverse=True):
             rest = said.removeprefix(column.name)
             found = _NULL.fullmatch(rest) or _COMPARED.fullmatch(rest)
             if said.startswith(column.name) and found is not None:
                 return column, found
         compared = _ANY_COMPARED.match(said)
         if compared is not None:
-            self.reached.definition.column(compared[1].strip())  # refuses a name that the table has not
+            self.definition.column(compared[1].strip())  # refuses a name that the table has not
         raise SearchRefused(
             _DOING,
             "a filter that compares nothing",
             remedy="Give COLUMN=VALUE, < > <= >= != or IS [NOT] NULL, and begin with the column's name",
         )
 
-    def _there(self, place: int, column: Column) -> tantivy.Query:
-        names = [value_field(place), *([long_field(place)] if column.kind is Kind.TEXT else [])]
-        return tantivy.Query.boolean_query([(_SHOULD, tantivy.Query.exists_query(name)) for name in names])
-
-    def _equal(self, place: int, column: Column, value: Value) -> tantivy.Query:
-        if column.kind is Kind.WIDE:
-            return self._wide(place, "=", value)
-        if column.kind is Kind.TEXT and len(value) > VALUE_CHARS:
-            return self.index.term(long_field(place), sum_of(value))
-        return self.index.term(value_field(place), value)
-
-    def _range(self, place: int, column: Column, operator: str, value: Value) -> tantivy.Query:
-        if column.kind is Kind.WIDE:
-            return self._wide(place, operator, value)
-        if column.kind is Kind.FLOAT:  # what is no number is beyond all
-            return self._bound(value_field(place), tantivy.FieldType.Float, operator, value, (-math.inf, math.inf))
-        return self._bound(value_field(place), tantivy.FieldType.Integer, operator, value)
-
-    def _bound(
-        self,
-        name: str,
-        kind: tantivy.FieldType,
-        operator: str,
-        value: Value,
-        ends: tuple[Value, Value] = (None, None),
-    ) -> tantivy.Query:
-        is_included = len(operator) == 2
-        if operator[0] == "<":
-            return tantivy.Query.range_query(self.index.schema, name, kind, ends[0], value, True, is_included)
-        return tantivy.Query.range_query(self.index.schema, name, kind, value, ends[1], is_included, True)
-
-    def _wide(self, place: int, operator: str, number: int) -> tantivy.Query:
-        """Of the upper part first, and where that is equal, of the lower one."""
-        (upper, lower), (high, low) = parts_fields(place), parts(number)
-        integer, unsigned = tantivy.FieldType.Integer, tantivy.FieldType.Unsigned
-        rest = self.index.term(lower, low) if operator == "=" else self._bound(lower, unsigned, operator, low)
-        equal = tantivy.Query.boolean_query([(_MUST, self.index.term(upper, high)), (_MUST, rest)])
-        if operator == "=":
-            return equal
-        beyond = self._bound(upper, integer, operator[0], high)
-        return tantivy.Query.boolean_query([(_SHOULD, beyond), (_SHOULD, equal)])
-
-    def found(self, query: tantivy.Query, facets: Sequence[tuple[int, Column]], limit: int) -> Found:
-        searcher = self.index.searcher
-        result = searcher.search(query, limit)
-        rows, size = list[Struct](), 0
-        for _, address in result.hits:
-            text = self.index.row(address)
-            size += len(text)
-            if size > MOST_BYTES and rows:
-                break
-            rows.append(self._row(text))
-        counts = {column.name: self._counts(query, place, column) for place, column in facets}
-        clipped = searcher.search(self.index.term(STATE, CLIPPED), 1)
-        return Found(_total(result), rows, counts, len(result.hits) - len(rows), _total(clipped))
-
-    def _row(self, text: str) -> Struct:
-        values, unrepresentable, _ = (*json.loads(text), {}, ())[:3]
-        columns = self.reached.definition.columns
-        return {each.name: each.shown(values.get(each.name, unrepresentable.get(each.name))) for each in columns}
-
-    def _counts(self, query: tantivy.Query, place: int, column: Column) -> Facet:
-        terms = {"field": value_field(place), "size": MOST_VALUES, "segment_size": 65_000}
-        found = self.index.searcher.aggregate(query, {"values": {"terms": terms}})["values"]
-        counts = [Count(_facet_value(column, bucket["key"]), bucket["doc_count"]) for bucket in found["buckets"]]
-        other = found["sum_other_doc_count"]
-        if column.kind is Kind.TEXT:
-            texts = tantivy.Query.exists_query(long_field(place))
-            other += _total(
-                self.index.searcher.search(tantivy.Query.boolean_query([(_MUST, query), (_MUST, texts)]), 1)
-            )
-        return Facet(counts, other)
-
-
-def _total(result: tantivy.SearchResult) -> int:
-    return int(result.count)  # type: ignore[attr-defined]  # its stub lacks it
-
-
-def _facet_value(column: Column, key: Value) -> Value:
-    if column.kind is Kind.DECIMAL:
-        return column.of_number(int(key))
-    if column.kind is Kind.BOOLEAN:
-        return bool(key)
-    return column.shown(int(key)) if column.kind in NUMBERS else key
+    def _place(self, column: Column) -> Place:
+        return self.places[self.definition.columns.index(column)]

@@ -16,7 +16,6 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from spark_sink.export.fields import Value
 from spark_sink.reading_at import folder_path
 from spark_sink.search.columns import NUMBERS, Column, Definition, Kind
 from spark_sink.search.entries import Entry, Reached, sum_of
+from spark_sink.search.words import analyzer
 from spark_sink.work import TableId
 
 HEAP_BYTES = 50_000_000
@@ -44,15 +44,6 @@ ROW, SUM = "row", "sum"
 STATE = "state"
 POSITION, CLIPPED = "position", "clipped"
 _ANALYZER = "menura"
-
-
-@cache
-def analyzer() -> tantivy.TextAnalyzer:
-    """Words of letters and digits, without case and accents; none of more than 255 bytes."""
-    built = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-    for each in (tantivy.Filter.remove_long(256), tantivy.Filter.lowercase(), tantivy.Filter.ascii_fold()):
-        built = built.filter(each)
-    return built.build()
 
 
 def words_field(place: int) -> str:

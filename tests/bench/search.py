@@ -27,7 +27,7 @@ import pyarrow as pa
 from spark_sink.lake.records import Records
 from spark_sink.reading import open_rows
 from spark_sink.search.asking import Search
-from spark_sink.search.index import open_index
+from spark_sink.search.searching import open_search
 from spark_sink.work import CutSeen, Outcome, Result
 from tests.bench.views import Held, Source
 from tests.servers import ROOT
@@ -137,9 +137,9 @@ def main() -> int:
 
         peer_changed = measured(change)
         checked, check_mib = command("check", name, "--folder", str(indexes))
-        opened, reached = open_index(indexes, table.table)
+        opened = open_search(indexes, table.table)
         words = choose.sample(WORDS, SEARCHES)
-        ours = [measured(lambda w=w: Search(w, facets=["city"]).run(opened, reached)) for w in words]  # type: ignore[misc]
+        ours = [measured(lambda w=w: opened.ask(Search(w, facets=["city"]))) for w in words]  # type: ignore[misc]
         text = "SELECT rowid, * FROM t WHERE t MATCH ? ORDER BY rank LIMIT 10"
         theirs = [measured(lambda w=w: peer.execute(text, (w,)).fetchall()) for w in words]  # type: ignore[misc]
     figures = [

@@ -24,6 +24,7 @@ from spark_sink.search.columns import field_of
 from spark_sink.search.entries import Entry, SearchOutput
 from spark_sink.search.following import Follower
 from spark_sink.search.index import IndexWriter, open_index, taking
+from spark_sink.search.searching import open_search
 from spark_sink.views.maintain import view_table_id
 from spark_sink.work import TableId
 from tests.servers import ROOT
@@ -113,8 +114,7 @@ def follow(held: Lake, folder: Path, *tables: TableId) -> Follower:
 
 def shown(folder: Path, table: TableId = ID) -> list[tuple[object, ...]]:
     """The index's rows, as a search gives them."""
-    opened, reached = open_index(folder, table)
-    found = Search(limit=1000).run(opened, reached)
+    found = open_search(folder, table).ask(Search(limit=1000))
     assert found.total == len(found.rows)
     return sorted((tuple(each.values()) for each in found.rows), key=repr)
 
@@ -229,8 +229,7 @@ def test_an_index_when_it_is_killed_while_it_is_built_anew_then_the_former_or_th
     assert shown(folder) in (before, in_lake(held, wider))
     follow(held, folder)
     assert shown(folder) == in_lake(held, wider)
-    opened, reached = open_index(folder, ID)
-    assert Search("more:one").run(opened, reached).total == 1
+    assert open_search(folder, ID).ask(Search("more:one")).total == 1
     assert compare(None, folder, ID).is_equal
 
 

@@ -15,11 +15,12 @@ from spark_sink.errors import SearchRefused
 from spark_sink.export.position import NOTHING
 from spark_sink.export.rows import Row, Shape
 from spark_sink.lake.delta_table import Layout
-from spark_sink.search import asking
+from spark_sink.search import asking, index_query
 from spark_sink.search.asking import Found, Search
 from spark_sink.search.columns import field_of
 from spark_sink.search.entries import Definition, Entry, Reached
-from spark_sink.search.index import SEARCHED_CHARS, VALUE_CHARS, IndexWriter, open_index
+from spark_sink.search.index import SEARCHED_CHARS, VALUE_CHARS, IndexWriter
+from spark_sink.search.searching import open_search
 from spark_sink.work import TableId
 
 TABLE = TableId("acme", "shop", "shop", "things")
@@ -58,7 +59,7 @@ def written(folder: Path, rows: Sequence[dict[str, object]]) -> Path:
 
 
 def search(folder: Path, text: str = "", *filters: str, facets: Sequence[str] = (), limit: int = 100) -> Found:
-    return Search(text, filters, facets, limit).run(*open_index(folder, TABLE))
+    return open_search(folder, TABLE).ask(Search(text, filters, facets, limit))
 
 
 def ids(folder: Path, text: str = "", *filters: str) -> list[int]:
@@ -170,11 +171,11 @@ def test_a_search_when_its_text_is_of_any_characters_then_it_is_answered_or_refu
 
 
 def test_a_search_when_it_takes_too_long_then_it_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index, reached = open_index(texts, TABLE)
+    index = open_search(texts, TABLE)
     ends = threading.Event()
     with monkeypatch.context() as patched, pytest.raises(SearchRefused, match="took more than"):
-        patched.setattr(asking._Asked, "found", lambda *_: ends.wait())
-        Search("red", timeout_seconds=0.01).run(index, reached)
+        patched.setattr(index_query.FolderIndex, "_found", lambda *_: ends.wait())
+        index.ask(Search("red", timeout_seconds=0.01))
     ends.set()
     monkeypatch.setattr(asking, "MOST_BYTES", 100)
     found = search(texts)

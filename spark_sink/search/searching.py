@@ -1,0 +1,30 @@
+"""A search of an index, whichever engine it is of.
+
+Comes in: where indexes are, a table, a `Search`. Goes out: `Found`, and at which position of the lake. Nothing is
+changed.
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+from spark_sink.search.asking import Found, Search
+from spark_sink.search.entries import Reached
+from spark_sink.search.index import open_index
+from spark_sink.search.index_query import FolderIndex
+from spark_sink.work import TableId
+
+
+class SearchIndex(Protocol):
+    """A table's index, opened for one search or for some that follow each other."""
+
+    @property
+    def reached(self) -> Reached:
+        """Where the rows of the last answer are; before it, where the index was when it was opened."""
+
+    def ask(self, search: Search) -> Found:
+        """Raises `SearchRefused`, also where it takes longer than it may; `SearchIndexFailed`."""
+
+
+def open_search(where: Path, table: TableId) -> SearchIndex:
+    """Raises `SearchIndexMissing` and `SearchIndexFailed`."""
+    return FolderIndex(*open_index(where, table))
