@@ -60,15 +60,16 @@ def _check_package() -> None:
 
 def _index(arguments: argparse.Namespace) -> int:
     from spark_sink.search.following import Follower  # noqa: PLC0415  (only who has the package)
-    from spark_sink.search.index import taking  # noqa: PLC0415
+    from spark_sink.search.index import FolderEngine  # noqa: PLC0415
 
     stop = threading.Event()
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
     lake = absolute(arguments.lake)
     tables, groups = read_names(arguments.tables)
     check_tables(lake, tables)
-    with taking(arguments.folder):
-        follower = Follower(lake, arguments.folder, tables, groups)
+    engine = FolderEngine(arguments.folder)
+    with engine.taking():
+        follower = Follower(lake, engine, tables, groups)
         told: dict[TableId, str] = {}
         while not stop.is_set():
             is_done = not follower.turn()
@@ -150,10 +151,13 @@ _PUT = {"json": _put_json, "table": _put_table}
 
 def _check(arguments: argparse.Namespace) -> int:
     from spark_sink.search.checking import compare  # noqa: PLC0415  (only who has the package)
+    from spark_sink.search.searching import open_digests  # noqa: PLC0415
 
     lake, code = absolute(arguments.lake) if arguments.lake else None, 0
     for word in arguments.tables:
-        found = compare(lake, arguments.folder, _one_table(word))
+        table = _one_table(word)
+        with open_digests(arguments.folder, table) as index:
+            found = compare(lake, index, table)
         print(f"{word}: {_verdict(found)}")
         code = code if found.is_equal else 1
     return code

@@ -7,32 +7,27 @@ where these differ, its rows are compared one by one. Nothing is changed.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import tantivy
 from deltalake import DeltaTable
 from menura.instants import now_us
 
-from spark_sink.errors import TableNotInLake
+from spark_sink.errors import SearchIndexFailed, TableNotInLake
 from spark_sink.export.rows import Shape
 from spark_sink.lake.boundaries import read_boundaries, states_at
 from spark_sink.lake.delta_table import open_table, read_layout
 from spark_sink.lake.records import Records
 from spark_sink.reading import open_rows, own_columns
 from spark_sink.search.columns import Definition, field_of
+from spark_sink.search.digests import MODULUS, NO_ROWS, DigestedIndex, place_of, plus, range_of
 from spark_sink.search.entries import Entry, Reached, sum_of
-from spark_sink.search.index import PLACE, SUM, OpenIndex, open_index, place_of
 from spark_sink.work import TableId
 
-#: of a range, on average
+#: of a range, at most, on average
 RANGE_ROWS = 10_000
 #: ranges whose rows are compared one by one; of others it is only said that they differ
 MOST_RANGES = 64
-_MODULUS = 1 << 64
-_PLACES = 1 << 63
-
-#: how many rows, the sum of their keys' digests, the sum of theirs
-Sums = tuple[int, int, int]
+#: of the number of ranges
+MOST_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +78,35 @@ def lag_of(lake: str, table: TableId, reached: Reached) -> Lag:
     return Lag(reached.cut, newest, max(0.0, (now_us() - later.applied_at_us) / 1e6))
 
 
-def compare(lake: str | None, folder: Path, table: TableId) -> Comparison:
+def compare(lake: str | None, index: DigestedIndex, table: TableId) -> Comparison:
     """With the lake's rows at the index's cut; `lake` None: the lake that it was made from.
 
-    Raises `SearchIndexMissing`, `SearchIndexFailed`, `TableNotInLake` where the lake has not that cut any more; OSError
-    and DeltaError of the store.
+    Raises `SearchIndexFailed`, also for an index between two cuts; `TableNotInLake` where the lake has not that cut any
+    more; OSError and DeltaError of the store.
     """
-    index, reached = open_index(folder, table)
-    count = max(1, index.rows // RANGE_ROWS)
+    reached = index.reached
+    if reached.is_between:
+        raise SearchIndexFailed(
+            "comparing an index with the lake",
+            f"the index of {table} has rows of cut {reached.cut} and some later ones: a process was ended in the midst",
+            data="Nothing was compared",
+            remedy="Bring it to the newest cut with `menura search index`, then compare again",
+        )
+    bits = min(MOST_BITS, (index.rows // RANGE_ROWS).bit_length())
     held = _LakeRows(lake or reached.lake, table, reached)
-    of_lake = [(0, 0, 0)] * count
+    of_lake = [NO_ROWS] * (1 << bits)
     for place, row in held.pairs():
-        which = place * count // _PLACES
-        of_lake[which] = _plus(of_lake[which], place, row)
-    of_index = [_sums(_pairs(index, *_bounds(which, count))) for which in range(count)]
-    differing = [which for which in range(count) if of_lake[which] != of_index[which]]
-    missing, extra, other = _differences(index, held, differing[:MOST_RANGES], count)
+        which = range_of(place, bits)
+        of_lake[which] = plus(of_lake[which], place, row)
+    of_index = index.sums(bits)
+    differing = [which for which in range(1 << bits) if of_lake[which] != of_index[which]]
+    missing, extra, other = _differences(index, held, differing[:MOST_RANGES], bits)
     return Comparison(
         table,
         reached.cut,
         index.rows,
         sum(rows for rows, _, _ in of_lake),
-        (sum(keys for _, keys, _ in of_index) % _MODULUS, sum(keys for _, keys, _ in of_lake) % _MODULUS),
+        (sum(keys for _, keys, _ in of_index) % MODULUS, sum(keys for _, keys, _ in of_lake) % MODULUS),
         len(differing),
         missing,
         extra,
@@ -130,42 +132,12 @@ class _LakeRows:
                 yield place_of(entry.key), sum_of(entry.text)
 
 
-def _bounds(which: int, count: int) -> tuple[int, int]:
-    """Places of a range, both included."""
-    return -(-which * _PLACES // count), -(-(which + 1) * _PLACES // count) - 1
-
-
-def _pairs(index: OpenIndex, low: int, high: int) -> Iterator[tuple[int, int]]:
-    integer = tantivy.FieldType.Integer
-    query = tantivy.Query.range_query(index.schema, PLACE, integer, low, high)
-    addresses = [address for _, address in index.searcher.search(query, max(1, index.rows), count=False).hits]
-    places, sums = (index.searcher.fast_field_values(name, addresses) for name in (PLACE, SUM))
-    for place, row in zip(places, sums, strict=True):
-        yield _number(place), _number(row)
-
-
-def _number(value: float | bool | None) -> int:
-    assert isinstance(value, int)  # each row has both
-    return value
-
-
-def _plus(held: Sums, place: int, row: int) -> Sums:
-    return held[0] + 1, (held[1] + place) % _MODULUS, (held[2] + row) % _MODULUS
-
-
-def _sums(pairs: Iterator[tuple[int, int]]) -> Sums:
-    found = (0, 0, 0)
-    for place, row in pairs:
-        found = _plus(found, place, row)
-    return found
-
-
-def _differences(index: OpenIndex, held: _LakeRows, ranges: list[int], count: int) -> tuple[int, int, int]:
+def _differences(index: DigestedIndex, held: _LakeRows, ranges: list[int], bits: int) -> tuple[int, int, int]:
     if not ranges:
         return 0, 0, 0
     chosen = set(ranges)
-    of_lake = {place: row for place, row in held.pairs() if place * count // _PLACES in chosen}
-    of_index = [pair for which in ranges for pair in _pairs(index, *_bounds(which, count))]
+    of_lake = {place: row for place, row in held.pairs() if range_of(place, bits) in chosen}
+    of_index = [pair for which in ranges for pair in index.pairs(which, bits)]
     seen = dict(of_index)
     twice = len(of_index) - len(seen)
     both = of_lake.keys() & seen.keys()

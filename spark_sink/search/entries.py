@@ -1,12 +1,14 @@
 """What a follower hands to a search engine: rows to put, keys to take away, and how far that is.
 
-`SearchOutput` is all that an engine of indexes has to have. What was handed to it since its last commit is there with
-that commit, together with the position, or not at all.
+`SearchEngine` and `SearchOutput` are all that an engine of indexes has to have. What was handed to an output since its
+last commit is there for searches with that commit, together with the position. Where a kill can leave a part of it, the
+index says so (`Reached.is_between`), and the same changes, handed to it again, end at the same rows.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +16,7 @@ from spark_sink.errors import SearchIndexFailed
 from spark_sink.export.position import TablePosition
 from spark_sink.export.rows import Row, Struct
 from spark_sink.search.columns import Definition
+from spark_sink.work import TableId
 
 FORMAT = 1
 
@@ -30,12 +33,14 @@ class Entry:
     unrepresentable: Struct
     #: columns whose value nobody knows
     absent: tuple[str, ...] = ()
+    #: of the change that made it so: of a key's rows, the later one has no lower number
+    gsn: int = 0
 
     @classmethod
     def of(cls, row: Row, definition: Definition) -> "Entry":
         values = {each.name: row.values[each.name] for each in definition.columns
                   if row.values.get(each.name) is not None}  # fmt: skip
-        return cls(digest(row), values, row.unrepresentable, row.absent)
+        return cls(digest(row), values, row.unrepresentable, row.absent, row.gsn or 0)
 
     @property
     def text(self) -> str:
@@ -48,6 +53,19 @@ class Entry:
     def size_bytes(self) -> int:
         """About what it takes in memory."""
         return 200 + sum(len(value) if isinstance(value, str) else 32 for value in self.values.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A key that has no row any more."""
+
+    key: str
+    #: of the change that took it away
+    gsn: int
+
+    @property
+    def size_bytes(self) -> int:
+        return 100
 
 
 def digest(row: Row) -> str:
@@ -80,6 +98,8 @@ class Reached:
     at_us: int
     position: TablePosition
     definition: Definition
+    #: a part of what came later may be there too: a process was ended in its midst, and the next one completes it
+    is_between: bool = False
 
     def document(self) -> dict[str, Any]:
         at = self.position
@@ -112,7 +132,7 @@ class SearchOutput(Protocol):
     def upsert(self, entries: Iterable[Entry], *, are_new: bool = False) -> None:
         """Rows in place of those of their keys; `are_new`: none of their keys is there."""
 
-    def delete(self, keys: Iterable[str]) -> None:
+    def delete(self, keys: Iterable[Gone]) -> None:
         """Of keys that may not be there."""
 
     def clear(self) -> None:
@@ -120,3 +140,23 @@ class SearchOutput(Protocol):
 
     def commit(self, reached: Reached) -> None:
         """All since the last commit, with the position."""
+
+    def roll_back(self) -> None:
+        """Forget what came since the last commit, as far as it is not there yet. Before `close` alone."""
+
+    def close(self) -> None:
+        """What was not committed is lost, or handed over again by who begins at the last commit."""
+
+
+class SearchEngine(Protocol):
+    """Where indexes are. Each raises `SearchIndexFailed`."""
+
+    def taking(self) -> AbstractContextManager[None]:
+        """To write there."""
+
+    def reached(self, table: TableId) -> Reached | None:
+        """None: there is no index of the table that was completed."""
+
+    def output(self, table: TableId, definition: Definition, held: Reached | None) -> SearchOutput:
+        """Goes on at this position; None: an empty index beside the one that answers, whose place it has from its
+        first commit on."""

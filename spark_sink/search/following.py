@@ -12,10 +12,8 @@ others alone. Nothing of the lake is changed; a kill leaves each index at its la
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from menura.change_batch import ABSENT, CHANGE_TYPE, GSN
@@ -26,7 +24,6 @@ from spark_sink.errors import (
     ExportPositionInvalid,
     HistoryImpossible,
     SearchIndexFailed,
-    SearchIndexMissing,
     SearchTableRefused,
     SinkError,
 )
@@ -37,8 +34,7 @@ from spark_sink.lake.delta_table import Layout, quoted, read_layout, scan, schem
 from spark_sink.lake.logged_changes import TRUNCATE
 from spark_sink.reading import list_tables, opened, own_columns, rows_of_versions
 from spark_sink.search.columns import Definition, field_of
-from spark_sink.search.entries import Entry, Reached, SearchOutput, digest
-from spark_sink.search.index import IndexWriter, open_index
+from spark_sink.search.entries import Entry, Gone, Reached, SearchEngine, SearchOutput, digest
 from spark_sink.views.inputs import rows_with_keys
 from spark_sink.work import CHANGELOG, CURRENT, TableId
 
@@ -46,7 +42,7 @@ from spark_sink.work import CHANGELOG, CURRENT, TableId
 MOST_CHANGES = 500_000
 #: of entries, that wait in memory
 BATCH_BYTES = 4 << 20
-OPEN_WRITERS = 4
+OPEN_OUTPUTS = 4
 _TAKES = ("delete", "update_preimage")
 _PUTS = "('insert', 'update_postimage', 'snapshot')"
 #: whatever it is that the changelog does not say, the current state does
@@ -59,24 +55,22 @@ class _Irregular(Exception):
 
 class Follower:
     def __init__(
-        self, lake: str, folder: Path, tables: Collection[TableId], groups: Collection[tuple[str, ...]] = ()
+        self, lake: str, engine: SearchEngine, tables: Collection[TableId], groups: Collection[tuple[str, ...]] = ()
     ) -> None:
-        """The folder is taken already (`index.taking`). Raises `SearchIndexFailed`."""
+        """The engine is taken already (`SearchEngine.taking`). Raises `SearchIndexFailed`."""
         self._lake = lake
-        self._folder = folder
+        self._engine = engine
         self.feed = Feed(lake, tables, groups, fields=field_of)
         #: tables that are not followed, and why
         self.refused: dict[TableId, SinkError] = {}
         #: why an index is to be built anew, which is refused as well; another version has another reason
         self._unbuilt: dict[TableId, SinkError] = {}
         self._held: dict[TableId, Reached] = {}
-        self._numbers: dict[TableId, int] = {}
         #: the one that was used last is the last
-        self._writers: dict[TableId, IndexWriter] = {}
+        self._outputs: dict[TableId, SearchOutput] = {}
         for table in filter(self.feed.wants, list_tables(lake)):
-            with suppress(SearchIndexMissing):
-                found, self._held[table] = open_index(folder, table)
-                self._numbers[table] = found.number
+            if (found := engine.reached(table)) is not None:
+                self._held[table] = found
         self.feed.position = Position({}, {table: held.position for table, held in self._held.items()})
 
     def turn(self) -> bool:
@@ -115,8 +109,8 @@ class Follower:
         return {**self.feed.failed, **self.refused}
 
     def close(self) -> None:
-        while self._writers:
-            self._writers.popitem()[1].close()
+        while self._outputs:
+            self._outputs.popitem()[1].close()
 
     def _tried(self, table: TableId, do: Callable[[], None]) -> None:
         """A table that is refused is tried again once it has another version."""
@@ -143,14 +137,15 @@ class Follower:
         if {Definition.of(shape), Definition.of(part.envelope.shape)} != {held.definition}:
             self._build(table)
             return
-        writer = self._writer(table, held.definition)
+        output = self._output(table, held)
         try:
-            self._apply(part, writer, held, shape)
+            self._apply(part, output, held, shape)
         except _Irregular:
-            writer.roll_back()
+            output.roll_back()
             self._build(table)
             return
-        self._commit(table, writer, replace(held, lake=self._lake, cut=cut, at_us=now_us(), position=part.after))
+        reached = replace(held, lake=self._lake, cut=cut, at_us=now_us(), position=part.after, is_between=False)
+        self._commit(table, output, reached)
 
     def _current_shape(self, table: TableId, version: int) -> Shape:
         current = opened(self._lake, table, CURRENT)
@@ -172,38 +167,38 @@ class Follower:
                 **table.where(0),
             )
         self._close(table)
-        writer = IndexWriter(self._folder, table, definition)
+        output = self._engine.output(table, definition, None)
         for entries in _batches(Entry.of(row, definition) for row in part.rows()):
-            writer.upsert(entries, are_new=True)
+            output.upsert(entries, are_new=True)
         cut = step.position.cuts[table.tenant, table.source]
-        self._commit(table, writer, Reached(self._lake, cut, now_us(), part.after, definition))
-        self._keep(table, writer)
+        self._commit(table, output, Reached(self._lake, cut, now_us(), part.after, definition))
+        self._keep(table, output)
 
-    def _commit(self, table: TableId, writer: IndexWriter, reached: Reached) -> None:
-        writer.commit(reached)
-        self._held[table], self._numbers[table] = reached, writer.number
+    def _commit(self, table: TableId, output: SearchOutput, reached: Reached) -> None:
+        output.commit(reached)
+        self._held[table] = reached
         self._pass(table, reached.position)
 
-    def _writer(self, table: TableId, definition: Definition) -> IndexWriter:
-        writer = self._writers.pop(table, None)
-        if writer is None:
-            writer = IndexWriter(self._folder, table, definition, self._numbers[table])
-        self._keep(table, writer)
-        return writer
+    def _output(self, table: TableId, held: Reached) -> SearchOutput:
+        output = self._outputs.pop(table, None)
+        if output is None:
+            output = self._engine.output(table, held.definition, held)
+        self._keep(table, output)
+        return output
 
-    def _keep(self, table: TableId, writer: IndexWriter) -> None:
-        while len(self._writers) >= OPEN_WRITERS:
-            self._close(next(iter(self._writers)))
-        self._writers[table] = writer
+    def _keep(self, table: TableId, output: SearchOutput) -> None:
+        while len(self._outputs) >= OPEN_OUTPUTS:
+            self._close(next(iter(self._outputs)))
+        self._outputs[table] = output
 
     def _close(self, table: TableId) -> None:
-        writer = self._writers.pop(table, None)
-        if writer is not None:
-            writer.close()
+        output = self._outputs.pop(table, None)
+        if output is not None:
+            output.close()
 
     def _apply(self, part: TableStep, output: SearchOutput, held: Reached, shape: Shape) -> None:
         completed = self._completed(part, held, shape)
-        waiting: dict[str, Entry | None] = {}
+        waiting: dict[str, Entry | Gone] = {}
         size = 0
         for count, row in enumerate(part.rows()):
             if count >= MOST_CHANGES:
@@ -214,17 +209,18 @@ class Follower:
                 continue
             key = digest(row)
             if key in completed:
+                completed[key] = replace(completed[key], gsn=row.gsn)
                 continue
-            waiting[key] = None if row.kind in _TAKES else Entry.of(row, held.definition)
-            size += found.size_bytes if (found := waiting[key]) is not None else 100
+            waiting[key] = Gone(key, row.gsn) if row.kind in _TAKES else Entry.of(row, held.definition)
+            size += waiting[key].size_bytes
             if size >= BATCH_BYTES:
                 _put(output, waiting)
                 waiting, size = {}, 0
         _put(output, waiting)
         _put(output, completed)
 
-    def _completed(self, part: TableStep, held: Reached, shape: Shape) -> dict[str, Entry | None]:
-        """What the current state has of keys of which rows came without all values; None: nothing."""
+    def _completed(self, part: TableStep, held: Reached, shape: Shape) -> dict[str, Entry | Gone]:
+        """What the current state has of keys of which rows came without all values."""
         assert part.current_version is not None
         table = part.envelope.table
         changelog = opened(self._lake, table, CHANGELOG)
@@ -246,7 +242,7 @@ class Follower:
         rows = rows_of_versions(self._lake, table, part.after.version, part.current_version)
         keys = keys.cast(pa.schema([rows.schema.field(name) for name in key]))
         of_key = replace(shape, columns=tuple(each for each in shape.columns if each.name in shape.key))
-        found: dict[str, Entry | None] = {digest(row): None for row in of_key.rows(keys)}
+        found: dict[str, Entry | Gone] = {key: Gone(key, 0) for key in map(digest, of_key.rows(keys))}
         for entry in _entries(shape.rows(rows_with_keys(rows, keys, own_columns(rows), key)), held.definition):
             found[entry.key] = entry
         return found
@@ -256,9 +252,9 @@ def _entries(rows: Iterable[Row], definition: Definition) -> Iterator[Entry]:
     return (Entry.of(row, definition) for row in rows)
 
 
-def _put(output: SearchOutput, found: dict[str, Entry | None]) -> None:
-    output.delete([key for key, entry in found.items() if entry is None])
-    output.upsert([entry for entry in found.values() if entry is not None])
+def _put(output: SearchOutput, found: dict[str, Entry | Gone]) -> None:
+    output.delete([each for each in found.values() if isinstance(each, Gone)])
+    output.upsert([each for each in found.values() if isinstance(each, Entry)])
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -15,7 +15,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from spark_sink.errors import SearchIndexFailed, SearchIndexMissing
 from spark_sink.export.fields import Value
 from spark_sink.reading_at import folder_path
 from spark_sink.search.columns import NUMBERS, Column, Definition, Kind
-from spark_sink.search.entries import Entry, Reached, sum_of
+from spark_sink.search.digests import place_of
+from spark_sink.search.entries import Entry, Gone, Reached, sum_of
 from spark_sink.search.words import analyzer
 from spark_sink.work import TableId
 
@@ -209,10 +211,10 @@ class IndexWriter:
                     self._writer.delete_documents_by_term(KEY, entry.key)
                 self._writer.add_document(self._document(entry))
 
-    def delete(self, keys: Iterable[str]) -> None:
+    def delete(self, keys: Iterable[Gone]) -> None:
         with failures(self._folder):
-            for key in keys:
-                self._writer.delete_documents_by_term(KEY, key)
+            for each in keys:
+                self._writer.delete_documents_by_term(KEY, each.key)
 
     def clear(self) -> None:
         with failures(self._folder):
@@ -257,9 +259,24 @@ class IndexWriter:
         return document
 
 
-def place_of(key: str) -> int:
-    """Where a key is among all of them: evenly from 0 to 2^63."""
-    return int(key[:16], 16) >> 1
+@dataclass(frozen=True, slots=True)
+class FolderEngine:
+    """A `SearchEngine`."""
+
+    folder: Path
+
+    def taking(self) -> AbstractContextManager[None]:
+        return taking(self.folder)
+
+    def reached(self, table: TableId) -> Reached | None:
+        try:
+            return open_index(self.folder, table)[1]
+        except SearchIndexMissing:
+            return None
+
+    def output(self, table: TableId, definition: Definition, held: Reached | None) -> IndexWriter:
+        number = open_index(self.folder, table)[0].number if held is not None else None
+        return IndexWriter(self.folder, table, definition, number)
 
 
 @contextmanager

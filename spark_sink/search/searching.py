@@ -1,15 +1,19 @@
-"""A search of an index, whichever engine it is of.
+"""Indexes of a table for who reads them, whichever engine they are of.
 
-Comes in: where indexes are, a table, a `Search`. Goes out: `Found`, and at which position of the lake. Nothing is
-changed.
+Comes in: where indexes are, a table. Goes out: an index to be asked (a `Search` gives `Found`, at a position of the
+lake), or one to be compared with the lake. Nothing is changed.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from spark_sink.search.asking import Found, Search
+from spark_sink.search.digests import DigestedIndex
 from spark_sink.search.entries import Reached
 from spark_sink.search.index import open_index
+from spark_sink.search.index_digests import FolderDigests
 from spark_sink.search.index_query import FolderIndex
 from spark_sink.work import TableId
 
@@ -28,3 +32,9 @@ class SearchIndex(Protocol):
 def open_search(where: Path, table: TableId) -> SearchIndex:
     """Raises `SearchIndexMissing` and `SearchIndexFailed`."""
     return FolderIndex(*open_index(where, table))
+
+
+@contextmanager
+def open_digests(where: Path, table: TableId) -> Iterator[DigestedIndex]:
+    """Raises `SearchIndexMissing` and `SearchIndexFailed`."""
+    yield FolderDigests(*open_index(where, table))

@@ -19,12 +19,12 @@ from spark_sink.lake.delta_table import read_layout
 from spark_sink.reading import current_state, open_rows
 from spark_sink.search import following, index
 from spark_sink.search.asking import Search
-from spark_sink.search.checking import compare, lag_of
+from spark_sink.search.checking import Comparison, compare, lag_of
 from spark_sink.search.columns import field_of
-from spark_sink.search.entries import Entry, SearchOutput
+from spark_sink.search.entries import Entry, Gone, SearchOutput
 from spark_sink.search.following import Follower
-from spark_sink.search.index import IndexWriter, open_index, taking
-from spark_sink.search.searching import open_search
+from spark_sink.search.index import FolderEngine, IndexWriter, open_index, taking
+from spark_sink.search.searching import open_digests, open_search
 from spark_sink.views.maintain import view_table_id
 from spark_sink.work import TableId
 from tests.servers import ROOT
@@ -71,7 +71,7 @@ def commit(self, reached):
     real_commit(self, reached)
 index.IndexWriter._document, index.IndexWriter.commit = document, commit
 with index.taking(folder):
-    follower = following.Follower(lake, folder, [table])
+    follower = following.Follower(lake, index.FolderEngine(folder), [table])
     while follower.turn():
         pass
     kill()
@@ -105,7 +105,7 @@ class Watched:
 def follow(held: Lake, folder: Path, *tables: TableId) -> Follower:
     """All that is new, as one run of the command."""
     with taking(folder):
-        follower = Follower(str(held.folder), folder, tables or [ID])
+        follower = Follower(str(held.folder), FolderEngine(folder), tables or [ID])
         while follower.turn():
             pass
         follower.close()
@@ -119,6 +119,12 @@ def shown(folder: Path, table: TableId = ID) -> list[tuple[object, ...]]:
     return sorted((tuple(each.values()) for each in found.rows), key=repr)
 
 
+def compared(folder: Path, table: TableId = ID) -> Comparison:
+    """With the lake that it was made from."""
+    with open_digests(folder, table) as found:
+        return compare(None, found, table)
+
+
 def in_lake(held: Lake, table: Table = ORDERS, cut: int | None = None) -> list[tuple[object, ...]]:
     rows = current_state(str(held.folder), table_id(table), cut).to_pylist()
     wide = [name for name, type_ in table.columns.items() if type_ == pa.uint64()]
@@ -129,7 +135,7 @@ def in_lake(held: Lake, table: Table = ORDERS, cut: int | None = None) -> list[t
 def check_equal(held: Lake, folder: Path) -> None:
     """To the newest cut: by whole rows, and by what `menura search check` compares."""
     assert shown(folder) == in_lake(held)
-    found = compare(None, folder, ID)
+    found = compared(folder)
     assert found.is_equal, found
     _, reached = open_index(folder, ID)
     assert lag_of(str(held.folder), ID, reached).seconds == 0
@@ -168,7 +174,7 @@ def test_an_index_when_its_table_changes_at_random_then_it_is_equal_at_each_cut(
     held.cut((ORDERS, work.orders.follow([insert(**row(0, "a"))])))
     dumps = Dumps(work, held)
     with taking(folder):
-        follower = Follower(str(held.folder), folder, [ID])
+        follower = Follower(str(held.folder), FolderEngine(folder), [ID])
         for _ in range(9):
             change(work, held, dumps)
             if work.random.random() < 0.7:
@@ -200,7 +206,7 @@ def test_an_index_when_its_process_is_killed_at_random_then_it_is_as_at_one_cut_
             assert number < 3  # the fourth one comes to its end
         else:
             assert shown(folder) == in_lake(held, cut=reached.cut)
-            assert compare(None, folder, ID).is_equal
+            assert compared(folder).is_equal
     change(work, held, dumps)
     follow(held, folder)
     check_equal(held, folder)
@@ -230,7 +236,7 @@ def test_an_index_when_it_is_killed_while_it_is_built_anew_then_the_former_or_th
     follow(held, folder)
     assert shown(folder) == in_lake(held, wider)
     assert open_search(folder, ID).ask(Search("more:one")).total == 1
-    assert compare(None, folder, ID).is_equal
+    assert compared(folder).is_equal
 
 
 def test_an_index_when_many_rows_change_or_the_changelog_lacks_some_then_it_is_built_anew(
@@ -255,13 +261,13 @@ def test_an_index_when_many_rows_change_or_the_changelog_lacks_some_then_it_is_b
 def test_an_index_when_a_step_fails_in_its_midst_then_nothing_of_it_is_there_and_the_next_one_has_all(
     held: Lake, folder: Path, failure: Exception
 ) -> None:
-    def half_put(output: SearchOutput, found: dict[str, Entry | None]) -> None:
-        output.delete(list(found))
+    def half_put(output: SearchOutput, found: dict[str, Entry | Gone]) -> None:
+        output.delete([Gone(key, each.gsn) for key, each in found.items()])
         raise failure
 
     held.cut((ORDERS, [insert(**row(number)) for number in range(3)]))
     with taking(folder):
-        follower = Follower(str(held.folder), folder, [ID])
+        follower = Follower(str(held.folder), FolderEngine(folder), [ID])
         follower.turn()
         before = shown(folder)
         held.cut((ORDERS, [delete(**row(1)), insert(**row(5))]))
@@ -321,7 +327,7 @@ def test_a_table_when_its_index_is_to_be_built_anew_and_is_refused_then_it_is_tr
     held.cut((Workload.EVENTS, [insert(kind="a")]))
     write_kept(held.changelog(EVENTS), type(read_kept(held.changelog(EVENTS)))(begins_gsn=2))
     with taking(folder):
-        follower = Follower(str(held.folder), folder, [EVENTS])
+        follower = Follower(str(held.folder), FolderEngine(folder), [EVENTS])
         for tries in (1, 2):
             held.cut((Workload.EVENTS, [insert(kind="b")]))
             assert [follower.turn() for _ in range(3)] == [False] * 3
@@ -368,7 +374,7 @@ def test_an_index_of_a_view_when_its_tables_change_then_it_is_equal_at_each_cut(
     for changes in (30, 12, 12):
         world.step(changes)
         with taking(folder):
-            follower = Follower(str(world.lake), folder, [table])
+            follower = Follower(str(world.lake), FolderEngine(folder), [table])
             while follower.turn():
                 pass
             follower.close()
@@ -376,7 +382,7 @@ def test_an_index_of_a_view_when_its_tables_change_then_it_is_equal_at_each_cut(
         found = current_state(str(world.lake), table).to_pylist()
         rows = [(each["id"], str(each["total"]) if each["total"] is not None else None, each["name"]) for each in found]
         assert shown(folder, table) == sorted(rows, key=repr)
-        assert compare(None, folder, table).is_equal
+        assert compared(folder, table).is_equal
 
 
 def test_a_folder_when_another_process_writes_there_then_is_refused(held: Lake, folder: Path) -> None:
@@ -398,10 +404,10 @@ def test_a_check_when_an_index_lacks_a_row_or_has_others_then_it_says_how_many(h
     changed, foreign = replace(entries[5], values={**entries[5].values, "note": "b"}), replace(entries[6], key="f" * 32)
 
     def counted(deleted: Sequence[Entry], put: Sequence[Entry]) -> tuple[int, int, int, int]:
-        writer.delete([each.key for each in deleted])
+        writer.delete([Gone(each.key, each.gsn) for each in deleted])
         writer.upsert(put)
         writer.commit(reached)
-        found = compare(None, folder, ID)
+        found = compared(folder)
         assert found.is_equal == (found.ranges == 0)
         return found.index_rows, found.missing, found.extra, found.other
 
@@ -422,4 +428,4 @@ def test_an_index_when_it_is_behind_the_lake_then_it_says_since_when(held: Lake,
     lag = lag_of(str(held.folder), ID, reached)
     assert (lag.index_cut, lag.lake_cut) == (1, 3)
     assert lag.seconds > 0
-    assert compare(None, folder, ID).is_equal  # at its own cut
+    assert compared(folder).is_equal  # at its own cut
