@@ -31,6 +31,7 @@ from menura.v1.stream_pb2 import Header, RequestType, StreamRequest, StreamRespo
 from agent.identity import Credentials
 from agent.runtime.backoff import Backoff
 from agent.runtime.session import RECONNECT_FIRST_SECONDS, RECONNECT_MOST_SECONDS, STABLE_SECONDS
+from agent.snapshot.cartography import Sent, Telling
 
 DATABASE = "shop"
 STREAMS = ("Control_Config", "Control_Heartbeat", "MySQLClient", "MySQLBinlog")
@@ -61,18 +62,17 @@ def table_name(number: int) -> str:
     return f"table_{number:06}"
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """A cartography as it travels, made once for all agents that have these tables."""
+    """A cartography as it travels, made once for all agents that have these tables: an agent's own parts of it."""
 
-    payload: bytes
+    payloads: tuple[bytes, ...]
 
     @classmethod
     def of(cls, tables: int) -> "Answer":
-        whole = Cartography(
-            flavor="mysql", server_version="9.7.0", tables=table_cards(tables), last=True, digest=b"bench"
-        )
-        return cls(StreamResponse(cartography=whole).SerializeToString())
+        head = Cartography(flavor="mysql", server_version="9.7.0")
+        parts = Telling(head, table_cards(tables), Sent()).parts()
+        return cls(tuple(StreamResponse(cartography=part).SerializeToString() for part in parts))
 
 
 @dataclass(eq=False)
@@ -147,10 +147,9 @@ class SimulatedAgent:
                     await stream.send(self._unchanged(request.cartography_request.known))
                     self.answered += 1
                 elif payload == "cartography_request":
-                    await stream.send(
-                        self.answer.payload
-                        + StreamResponse(cartography=Cartography(source=self.name)).SerializeToString()
-                    )
+                    of_source = StreamResponse(cartography=Cartography(source=self.name)).SerializeToString()
+                    for part in self.answer.payloads:
+                        await stream.send(part + of_source)
                     self.answered += 1
                 elif payload == "desired_state":
                     await stream.send(self._effective(request.desired_state))
