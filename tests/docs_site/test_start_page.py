@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spark_sink import reading
+from spark_sink.work import TableId
 from tests.demo.__main__ import ENVIRONMENT
 from tests.docs_site.pages import START, blocks
+from tests.e2e.lake import rows_in_lake
 from tests.needs import needs_setup
 from tests.servers import ROOT
 from tests.stack import http_client, wait_for
@@ -102,10 +103,10 @@ def _start_to_end(run: Callable[[str], str], page: tuple[str, ...]) -> None:
 
         wait_for("the table to stream", streams)
         assert "Minka" in run(change)
-        table = reading.TableId(environment["MENURA_TENANT"], "pets", "pets", "cats")
+        table = TableId(environment["MENURA_TENANT"], "pets", "pets", "cats")
 
         def weights() -> list[str]:
-            rows = reading.current_state(environment["DEMO_LAKE"], table).to_pylist()
+            rows = rows_in_lake(environment["DEMO_LAKE"], table)
             return sorted(str(row["weight_kg"]) for row in rows)
 
         wait_for("the change in the lake", lambda: weights() == ["3.8", "4.4"])

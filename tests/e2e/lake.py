@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -22,15 +23,20 @@ def table_path(lake: Path, tenant: str, source: str, database: str, table: str, 
     return Path(TableId(tenant, source, database, table).folder(str(lake))) / part
 
 
+def rows_in_lake(lake: Path | str, table: TableId) -> list[dict[str, Any]]:
+    """The table's current state; without rows while there is no such table."""
+    try:
+        return current_state(str(lake), table).to_pylist()
+    except TableNotInLake:
+        return []
+
+
 def compare_table(
     lake: Path, tenant: str, source: str, server: Server, database: str, table: str, ignored: Iterable[str] = ()
 ) -> Comparison:
     """The source's table beside its current state in the lake; an empty lake table when there is none yet."""
     columns, rows = read_source(server, database, table, ignored)
-    try:
-        in_lake = current_state(str(lake), TableId(tenant, source, database, table)).to_pylist()
-    except TableNotInLake:
-        in_lake = []
+    in_lake = rows_in_lake(lake, TableId(tenant, source, database, table))
     return compare(f"{database}.{table}", columns, rows, in_lake, {c.name: lake_column(c.name) for c in columns})
 
 

@@ -19,12 +19,10 @@ from menura.naming import lake_column
 from psycopg import sql
 
 from agent.sources.postgresql.columns import distinct_names
-from spark_sink.errors import TableNotInLake
-from spark_sink.reading import current_state
 from spark_sink.work import TableId
 from tests.agent.postgresql.sources import entries, login
 from tests.compare import NO_COLUMN, Comparison
-from tests.e2e.lake import table_path
+from tests.e2e.lake import rows_in_lake, table_path
 from tests.postgres import SourceServer
 from tests.stack import Process, Stack
 
@@ -146,11 +144,7 @@ def compare_table(
     running: Stack, source: str, server: SourceServer, table: str, schema: str = SCHEMA, ignored: Iterable[str] = ()
 ) -> Comparison:
     columns, rows = read_source(server, table, schema, ignored)
-    try:
-        found = current_state(str(running.lake), TableId(running.tenant, source, schema, table)).to_pylist()
-    except TableNotInLake:
-        found = []
-
+    found = rows_in_lake(running.lake, TableId(running.tenant, source, schema, table))
     return compared(f"{schema}.{table}", columns, rows, found, {c.sent: lake_column(c.sent) for c in columns})
 
 

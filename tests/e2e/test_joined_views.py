@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from spark_sink.errors import TableNotInLake
-from spark_sink.reading import current_state
 from spark_sink.views.maintain import view_table_id
 from tests.agent.dumping import agent_inside
 from tests.agent.memory import config, create, installed, order
+from tests.e2e.lake import rows_in_lake
 from tests.memory_source.database import Change, MemoryDatabase, Table
 from tests.stack import stack, wait_for
 
@@ -21,10 +20,7 @@ VIEWS = "/api/v1/tenants/acme/views"
 
 
 def in_lake(lake: Path) -> list[tuple[int, int | None]]:
-    try:
-        rows = current_state(str(lake), view_table_id("acme", "both")).to_pylist()
-    except TableNotInLake:
-        return []
+    rows = rows_in_lake(lake, view_table_id("acme", "both"))
     return sorted((row["id"], row["more"]) for row in rows)
 
 

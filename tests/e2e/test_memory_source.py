@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from menura.v1 import changes_pb2
 
-from spark_sink.errors import TableNotInLake
-from spark_sink.reading import current_state
 from spark_sink.work import TableId
 from tests.agent.dumping import agent_inside
 from tests.agent.memory import COLUMNS, TRUTHS, Writers, config, create, installed, order
 from tests.agent.policed import agent_with
+from tests.e2e.lake import rows_in_lake
 from tests.memory_source.database import Change, Column, Definition, MemoryDatabase, Table
 from tests.remedies import commands
 from tests.stack import Stack, stack, wait_for
@@ -23,10 +22,7 @@ KEYED, JOINED, UNKEYED, ALTERED = (("shop", name) for name in ("keyed", "joined"
 
 
 def in_lake(lake: Path, table: Table, names: list[str]) -> list[str]:
-    try:
-        found = current_state(str(lake), TableId("acme", "shop", *table)).to_pylist()
-    except TableNotInLake:
-        return []
+    found = rows_in_lake(lake, TableId("acme", "shop", *table))
     return sorted(repr([row.get(name) for name in names]) for row in found)
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from spark_sink.reading import current_state
 from spark_sink.work import TableId
-from tests.e2e.lake import wait_until_equal
+from tests.e2e.lake import rows_in_lake, wait_until_equal
 from tests.e2e.verified import verdicts
 from tests.servers import Flavor, Server
 from tests.stack import Stack, wait_for
@@ -66,7 +65,7 @@ def test_tables_when_their_policies_differ_then_each_lake_table_does_what_its_ow
 
 def _rows(running: Stack, source: str, name: str) -> set[tuple[object, ...]]:
     table = TableId(running.tenant, source, DATABASE, name)
-    rows = current_state(str(running.lake), table).to_pylist()
+    rows = rows_in_lake(running.lake, table)
     return {(row["id"], row["note"], row["n"], row.get("c")) for row in rows}
 
 

@@ -163,13 +163,14 @@ def test_a_pipe_when_another_one_has_its_name_then_waits_and_texts_that_differ_a
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mysql_tables, "LOCK_SECONDS", 0)
     named = Table("named", {"id": pa.string()}, source_types={"id": "varchar(20)"})
     held.cut((named, [insert(id="a"), insert(id="A"), insert(id="a ")]))
     wanted = config(MySQLTables, "pipe", options=options, on_error=OnError.STOP)
     first, second = started(held, tmp_path / "first", wanted), started(held, tmp_path / "second", wanted)
     first.keeps.read()
-    assert run(held, tmp_path, second) == 4
+    with monkeypatch.context() as patched:
+        patched.setattr(mysql_tables, "LOCK_SECONDS", 0)
+        assert run(held, tmp_path, second) == 4
     assert f"another run writes to {DATABASE} under the name pipe" in caplog.text
     assert run(held, tmp_path, first) == 0
     assert target.run("SELECT count(*) FROM named", database=DATABASE) == [(3,)]
