@@ -33,7 +33,7 @@ quick: ## the tests of check alone
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run)
-	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy kafka chromium prometheus oidc-provider axe uplot systemd nfpm agent-host
+	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy kafka registry chromium prometheus oidc-provider axe uplot systemd nfpm agent-host
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --durations=40 $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
 
 .PHONY: mutants
@@ -128,6 +128,11 @@ bench-views: ## CPU of 10,000 changes in a view of ROWS x ROWS, beside Spark SQL
 bench-search: ## CPU, memory and disk of a search index of ROWS rows, beside SQLite's FTS5, into build/bench-search.json (ROWS=1000000)
 	@.ci/setup environment
 	@$(PYTHON) -m tests.bench.search --rows $(or $(ROWS),1000000)
+
+.PHONY: bench-export
+bench-export: ## CPU of CHANGES changes on their way out of the lake, in JSON and in Avro, beside fastavro, into build/bench-export.json (CHANGES=50000)
+	@.ci/setup environment
+	@$(PYTHON) -m tests.bench.export --changes $(or $(CHANGES),50000)
 
 .PHONY: dist
 dist: ## sdist and wheel, into dist/

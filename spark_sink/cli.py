@@ -27,7 +27,15 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink import export_command, lake_command, plugin_command, search_command, tail_command, trace_command
+from spark_sink import (
+    export_arguments,
+    export_command,
+    lake_command,
+    plugin_command,
+    search_command,
+    tail_command,
+    trace_command,
+)
 from spark_sink.errors import QueryFailed, SinkError, SinkSettingInvalid
 from spark_sink.ingest.batch_jobs import condition
 from spark_sink.ingest.query import Sink
@@ -367,7 +375,7 @@ def _settings(arguments: argparse.Namespace) -> SinkSettings:
 def completions() -> dict[tuple[str, ...], list[str]]:
     """Of its words: see `menura.completion`."""
     others = {
-        "export": export_command,
+        "export": export_arguments,
         "lake": lake_command,
         "plugin": plugin_command,
         "search": search_command,

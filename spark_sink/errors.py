@@ -186,6 +186,14 @@ class ExportOutputFailed(SinkError):
     terminal = False
 
 
+class ExportSchemaRefused(SinkError):
+    """A schema registry, or Avro itself, takes no such schema of a table; the others go on."""
+
+
+class ExportValueRefused(SinkError):
+    """A change that its table's Avro schema can't hold; the other tables go on."""
+
+
 class PluginInvalid(SinkError):
     """A plug-in that can't be loaded, or the file that names it."""
 

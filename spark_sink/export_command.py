@@ -2,7 +2,8 @@
 
 Comes in: the lake's address, tables, and from where: nothing (what the output's position says, or the beginning), the
 beginning, the rows as they are, the newest cut, or a cut. Goes out: JSON lines, to a folder (each change once) or to
-standard output (each change at least once), or to Kafka (each once, by transactions). Nothing of the lake is changed.
+standard output (each change at least once), or to Kafka (each once, by transactions); or Avro, to a folder as object
+container files, to Kafka with a schema registry. Nothing of the lake is changed.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -22,19 +22,26 @@ from menura.signals import set_at_signal
 from menura.stores.address import absolute
 from menura.stores.reasons import reason_of
 
-from spark_sink.errors import LakeStorageFailed, SinkError, SinkSettingInvalid, TableNotInLake
-from spark_sink.export.envelope import OPERATIONS
+from spark_sink.errors import (
+    ExportSchemaRefused,
+    ExportValueRefused,
+    LakeStorageFailed,
+    SinkError,
+    SinkSettingInvalid,
+    TableNotInLake,
+)
+from spark_sink.export.avro_files import AvroEntries
 from spark_sink.export.feed import Feed, Step
-from spark_sink.export.fields import Decimals, field_of
-from spark_sink.export.outputs import FolderOutput, Form, Output, StreamOutput, Writes, standard_output
+from spark_sink.export.fields import Decimals, UnsignedBigints, avro_field_of, field_of
+from spark_sink.export.outputs import FolderOutput, Form, JsonEntries, Output, StreamOutput, Writes, standard_output
 from spark_sink.export.position import BEGINNING, Position
+from spark_sink.export.registry import Registry
+from spark_sink.export_arguments import FROM_BEGINNING, FROM_NEWEST, FROM_STATE, Format, check_format, parser
 from spark_sink.lake.records import Records
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
 from spark_sink.reading import list_tables
 from spark_sink.work import TableId
-
-_BEGINNING, _STATE, _NEWEST = "beginning", "state", "newest"
 
 
 def main() -> int:
@@ -62,10 +69,11 @@ def _output(arguments: argparse.Namespace) -> Output:
             "--position with --output or --kafka",
             remedy="Those keep their positions themselves",
         )
+    check_format(arguments)
     if arguments.kafka is not None:
         return _kafka_output(arguments, form)
     if arguments.output is not None:
-        return FolderOutput(arguments.output, form)
+        return FolderOutput(arguments.output, form, AvroEntries if arguments.format == Format.AVRO else JsonEntries)
     return StreamOutput(standard_output(), form, arguments.position)
 
 
@@ -80,7 +88,10 @@ def _kafka_output(arguments: argparse.Namespace, form: Form) -> Output:
         raise SinkSettingInvalid(
             "reading the arguments", f"the package {missing.name} is not installed", remedy="Install menura[kafka]"
         ) from missing
-    return KafkaOutput(arguments.kafka, arguments.name, form, dict(arguments.kafka_option))
+    registry = None
+    if arguments.registry:
+        registry = Registry(arguments.registry, arguments.registry_credentials, arguments.registry_ca)
+    return KafkaOutput(arguments.kafka, arguments.name, form, dict(arguments.kafka_option), registry)
 
 
 def _export(arguments: argparse.Namespace, output: Output, stop: threading.Event) -> int:
@@ -96,32 +107,38 @@ def _export(arguments: argparse.Namespace, output: Output, stop: threading.Event
             f"--from {arguments.begin}, and the output has a position already",
             remedy="Leave --from out to go on behind it, or name another output",
         )
+    fields = partial(
+        avro_field_of if arguments.format == Format.AVRO else field_of,
+        decimals=Decimals(arguments.decimals),
+        bigints=UnsignedBigints(arguments.unsigned_bigints),
+    )
     with store_failures():
-        feed = Feed(lake, tables, groups, held or BEGINNING, partial(field_of, decimals=Decimals(arguments.decimals)))
+        feed = Feed(lake, tables, groups, held or BEGINNING, fields)
         if held is None:
-            feed.position = begin(feed, arguments.begin or _BEGINNING, output)
+            feed.position = begin(feed, arguments.begin or FROM_BEGINNING, output)
         return follow(feed, output, stop, arguments.poll_seconds if arguments.follow else None)
 
 
 def _check_begin(word: str | None) -> None:
-    if word is not None and word not in (_BEGINNING, _STATE, _NEWEST) and not (word.isascii() and word.isdigit()):
+    is_cut = word is not None and word.isascii() and word.isdigit()
+    if not is_cut and word not in (None, FROM_BEGINNING, FROM_STATE, FROM_NEWEST):
         raise SinkSettingInvalid(
             "reading the arguments",
             f"--from {word!r}",
-            remedy=f"Give {_BEGINNING}, {_STATE}, {_NEWEST}, or the number of a cut",
+            remedy=f"Give {FROM_BEGINNING}, {FROM_STATE}, {FROM_NEWEST}, or the number of a cut",
         )
 
 
 def begin(feed: Feed, word: str, output: Output) -> Position:
     """What the first changes come behind; with `state` the rows are out then. Raises `SinkError`."""
-    if word == _BEGINNING:
+    if word == FROM_BEGINNING:
         return BEGINNING
-    if word == _STATE:
+    if word == FROM_STATE:
         step = feed.state()
         if step is not None:
             output.write(step)
         return step.position if step is not None else BEGINNING
-    position = feed.at_cut(None if word == _NEWEST else int(word))
+    position = feed.at_cut(None if word == FROM_NEWEST else int(word))
     output.write(Step((), position))  # what comes while this is not running is behind it
     return position
 
@@ -141,7 +158,11 @@ def follow(feed: Feed, output: Writes, stop: threading.Event, poll_seconds: floa
                 print(words, file=sys.stderr)
         told = said
         if step is not None:
-            output.write(step)
+            try:
+                output.write(step)
+            except (ExportSchemaRefused, ExportValueRefused) as refused:
+                feed.leave_out(refused, step)
+                continue
             feed.position = step.position
         elif poll_seconds is None:
             break
@@ -182,86 +203,3 @@ def store_failures() -> Iterator[None]:
             data="The position stays where it was; what is not out comes with the next start",
             remedy="Check the lake's storage, then start it again",
         ) from failure
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Those of each command that reads changes."""
-    parser.add_argument("--lake", required=True, metavar="URL", help="what `menura sink run --lake` names")
-    parser.add_argument(
-        "--poll-seconds", type=float, default=1.0, metavar="N", help="between two looks for new changes"
-    )
-    parser.add_argument(
-        "--storage-option",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="how to reach a lake that is a URL; repeatable",
-    )
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="menura export", description="Changes of the lake's tables as messages of Debezium's form."
-    )
-    parser.add_argument(
-        "tables", metavar="TABLE", nargs="+", help="TENANT/SOURCE/DATABASE/TABLE, as in the lake; less: all below it"
-    )
-    add_arguments(parser)
-    parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="files, each change once; without it standard output"
-    )
-    parser.add_argument(
-        "--kafka", metavar="HOST:PORT,...", help="topics, each change once for who reads committed ones"
-    )
-    parser.add_argument(
-        "--name",
-        default="menura",
-        help="of the export, which its position and transactions have (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--kafka-option",
-        type=_option,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of librdkafka, e.g. of TLS; a value env:NAME is read there; repeatable",
-    )
-    parser.add_argument("--position", type=Path, metavar="FILE", help="of standard output: read, and kept, here")
-    parser.add_argument(
-        "--from",
-        dest="begin",
-        metavar="WHEN",
-        help=f"{_BEGINNING} of the changelog, {_STATE} (rows as they are, then changes), {_NEWEST}, or the number of a"
-        f" cut; without it behind the output's position, else {_BEGINNING}",
-    )
-    parser.add_argument("--follow", action="store_true", help="go on with what comes, until it is stopped")
-    parser.add_argument("--schema", action="store_true", help="each message with its Kafka Connect schema")
-    parser.add_argument("--with-keys", action="store_true", help="KEY, a tab, VALUE; with tombstones after deletes")
-    parser.add_argument("--no-tombstones", action="store_true")
-    parser.add_argument(
-        "--skipped-operations", metavar="OPS", default="", type=operations, help=f"of {''.join(OPERATIONS)}, e.g. t"
-    )
-    parser.add_argument(
-        "--decimals",
-        choices=[each.value for each in Decimals],
-        default=Decimals.PRECISE.value,
-        help="what decimals are: bytes, or numbers, or texts (default: %(default)s)",
-    )
-    return parser
-
-
-def _option(word: str) -> tuple[str, str]:
-    key, sign, value = word.partition("=")
-    if not sign:
-        raise argparse.ArgumentTypeError(f"{word!r} is not KEY=VALUE")
-    if not value.startswith("env:"):
-        return key, value
-    if (found := os.environ.get(value[4:])) is None:
-        raise argparse.ArgumentTypeError(f"{key}: {value[4:]} is not set")
-    return key, found
-
-
-def operations(word: str) -> str:
-    if set(word) - set(OPERATIONS):
-        raise argparse.ArgumentTypeError(f"{word!r} has others than {', '.join(OPERATIONS)}")
-    return word

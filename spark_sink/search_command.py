@@ -23,7 +23,8 @@ from menura.stores.address import absolute
 from menura.stores.reasons import reason_of
 
 from spark_sink.errors import LakeStorageFailed, SinkError, SinkSettingInvalid
-from spark_sink.export_command import add_arguments, check_tables, waiting
+from spark_sink.export_arguments import add_arguments
+from spark_sink.export_command import check_tables, waiting
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
 from spark_sink.work import TableId

@@ -20,7 +20,8 @@ from spark_sink.export.envelope import OPERATIONS
 from spark_sink.export.feed import Feed
 from spark_sink.export.fields import readable
 from spark_sink.export.outputs import standard_output
-from spark_sink.export_command import add_arguments, check_tables, follow, operations, store_failures
+from spark_sink.export_arguments import add_arguments, operations
+from spark_sink.export_command import check_tables, follow, store_failures
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
 

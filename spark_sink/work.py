@@ -37,12 +37,11 @@ class TableId:
 
     def where(self, cut: int) -> dict[str, str]:
         """Arguments of a `MenuraError`."""
-        return {
-            "source": f"{self.tenant}/{self.source}",
-            "database": self.database,
-            "table": self.table,
-            "position": f"cut {cut}",
-        }
+        return {**self.names(), "position": f"cut {cut}"}
+
+    def names(self) -> dict[str, str]:
+        """The same without a position."""
+        return {"source": f"{self.tenant}/{self.source}", "database": self.database, "table": self.table}
 
     @property
     def default_folder(self) -> str:

@@ -188,6 +188,20 @@ class Feed:
                 self._newest[table] = _Newest(tables[table], rows, after.gsn)
         return replace(at, tables=tables)
 
+    def leave_out(self, failure: SinkError, step: Step) -> None:
+        """The table of the step that the failure names, until it has another version: it can't be given out.
+
+        Raises the failure where it names none.
+        """
+        for tables in step.sources:
+            for each in tables:
+                table = each.envelope.table
+                if table.names() == {"source": failure.source, "database": failure.database, "table": failure.table}:
+                    self.failed[table] = _without_frames(failure)
+                    self._tried[table] = (self.position.of(table), each.after.version)
+                    return
+        raise failure
+
     def _boundaries(
         self, cut: int | None = None, *, whole: bool = False
     ) -> Iterator[tuple[Source, Boundary, dict[TableId, TableState]]]:

@@ -7,7 +7,7 @@ Defaults are those of Debezium's connectors. The table; where nothing else is sa
 lake, and source                              field
 ============================================  ==========================================================
 long                                          int64; by its source int16 (tinyint, smallint) or int32
-decimal(20,0) of an unsigned bigint           int64; in JSON all digits, also above 9223372036854775807
+decimal(20,0) of an unsigned bigint           int64; in JSON all digits, also above 9223372036854775807; or Decimal
 long, text or decimal(20,0) of bit(n)         boolean (n = 1), else bytes: io.debezium.data.Bits; as many as a
                                               value needs that is of a time when n was larger
 long of time                                  int64: io.debezium.time.MicroTime
@@ -26,14 +26,16 @@ text                                          string
 boolean                                       boolean
 ============================================  ==========================================================
 
-Bytes are base64 in JSON. `Decimals` says what decimals are instead: a double, or a string with all digits.
+Bytes are base64 in JSON. `Decimals` says what decimals are instead: a double, or a string with all digits. Avro has
+bytes and infinities, but no number above its type: such a value can't be converted (OverflowError), as 300 to a bit;
+with `UnsignedBigints.PRECISE` an unsigned bigint is a Decimal.
 """
 
 import base64
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -45,11 +47,15 @@ UNAVAILABLE = "__debezium_unavailable_value"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SRID_FLAG = 0x2000_0000
 _SOURCE_TYPE = re.compile(r"([^(]*)(?:\((.*)\))?([^)]*)", re.DOTALL)
+_DIGITS = re.compile(r"([0-9]{1,4})(?:,(-?[0-9]{1,4}))?")
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
 _SIGNED = {"tinyint": "int16", "smallint": "int16", "mediumint": "int32", "int": "int32", "integer": "int32"}
 _UNSIGNED = {"tinyint": "int16", "smallint": "int32", "mediumint": "int32"}
 _TEXTS = {"json": "Json", "jsonb": "Json", "xml": "Xml", "uuid": "Uuid", "enum": "Enum", "set": "EnumSet"}
 _DECIMALS = ("decimal", "numeric")
+_DECIMAL = "org.apache.kafka.connect.data.Decimal"
+#: that a scale has at most; more than any source has
+_MOST_PLACES = 2000
 
 
 #: as `plain` has it
@@ -64,12 +70,19 @@ class Decimals(StrEnum):
     STRING = "string"
 
 
+class UnsignedBigints(StrEnum):
+    """What an unsigned bigint becomes; Debezium's bigint.unsigned.handling.mode."""
+
+    LONG = "long"
+    PRECISE = "precise"
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     #: of Kafka Connect's schemas
     type: str
-    #: of a value that is not null, as `plain` has it, what stands in JSON; raises ValueError and OverflowError for what
-    #: the type can't hold
+    #: of a value that is not null, as `plain` has it, what stands in the message; raises ValueError and OverflowError
+    #: for what the type can't hold
     convert: Callable[[Value], Any]
     #: the semantic type; '' without one
     name: str = ""
@@ -77,7 +90,7 @@ class Field:
     #: of a struct
     fields: tuple[tuple[str, "Field"], ...] = ()
     #: of a value that is not known
-    unavailable: str | None = None
+    unavailable: str | bytes | None = None
 
     def schema(self, place: str, *, optional: bool) -> dict[str, Any]:
         """As Kafka Connect's JsonConverter writes it."""
@@ -105,20 +118,65 @@ def plain(column: pa.ChunkedArray) -> list[Any]:
     return list((column.cast(pa.string()) if pa.types.is_float32(type_) else column).to_pylist())
 
 
-def field_of(type_: pa.DataType, source_type: str, decimals: Decimals = Decimals.PRECISE) -> Field:
-    """`type_`: one of the lake's; `source_type`: '' where it is not known.
+def field_of(
+    type_: pa.DataType,
+    source_type: str,
+    decimals: Decimals = Decimals.PRECISE,
+    bigints: UnsignedBigints = UnsignedBigints.LONG,
+) -> Field:
+    """With values as JSON has them. `type_`: one of the lake's; `source_type`: '' where it is not known.
 
     >>> field_of(pa.int64(), "int unsigned").type, field_of(pa.timestamp("us"), "datetime(3)").name
     ('int64', 'io.debezium.time.Timestamp')
     >>> field_of(pa.decimal128(10, 2), "decimal(10,2)").convert(__import__("decimal").Decimal("-1.00"))
     'nA=='
     """
+    found = _connect_field(type_, source_type, decimals, bigints)
+    convert = found.convert
+    if found.type == "bytes":
+        unavailable = _base64(found.unavailable) if isinstance(found.unavailable, bytes) else None
+        return replace(found, convert=lambda value: _base64(convert(value)), unavailable=unavailable)
+    if found.type in ("float", "double"):
+        return replace(found, convert=lambda value: _real(convert(value)))
+    return replace(found, convert=lambda value: _in_json(convert(value))) if found.fields else found
+
+
+def avro_field_of(
+    type_: pa.DataType,
+    source_type: str,
+    decimals: Decimals = Decimals.PRECISE,
+    bigints: UnsignedBigints = UnsignedBigints.LONG,
+) -> Field:
+    """The same with values as Avro has them.
+
+    >>> avro_field_of(pa.decimal128(10, 2), "decimal(10,2)").convert(__import__("decimal").Decimal("-1.00"))
+    b'\x9c'
+    """
+    found = _connect_field(type_, source_type, decimals, bigints)
+    is_narrow = pa.types.is_decimal(type_) or (pa.types.is_integer(type_) and found.type != "int64")
+    if found.convert is not int or not is_narrow:
+        return found
+    bits = int(found.type.removeprefix("int"))
+
+    def convert(value: Value) -> int:
+        number = int(value)
+        if not -1 << bits - 1 <= number < 1 << bits - 1:
+            raise OverflowError(f"{number.bit_length()} bits")
+        return number
+
+    return replace(found, convert=convert)
+
+
+def _connect_field(type_: pa.DataType, source_type: str, decimals: Decimals, bigints: UnsignedBigints) -> Field:
+    """With values as Kafka Connect has them, but a Decimal is its digits."""
     found = _SOURCE_TYPE.fullmatch(source_type)
     word, arguments, rest = (found[1].strip(), found[2] or "", found[3]) if found is not None else ("", "", "")
     name, _, more = word.partition(" ")
     if name == "bit" and not word.endswith("]") and not rest.startswith("["):
         return _bits(type_, 0 if "varying" in more else int(arguments or 1))
     if pa.types.is_integer(type_) or (pa.types.is_decimal(type_) and name in (*_SIGNED, "bigint")):
+        if pa.types.is_decimal(type_) and bigints is UnsignedBigints.PRECISE:
+            return _decimal(Decimals.PRECISE, type_.precision, type_.scale)
         return _integer(name, is_unsigned="unsigned" in more)
     if pa.types.is_decimal(type_):
         return _decimal(decimals, type_.precision, type_.scale)
@@ -184,12 +242,12 @@ def _bits(type_: pa.DataType, bits: int) -> Field:
     if bits == 1:
         return Field("boolean", lambda value: _bit(number(value)))
 
-    def convert(value: Value) -> str:
+    def convert(value: Value) -> bytes:
         found = number(value)
-        return _base64(found.to_bytes((max(bits or len(value), found.bit_length()) + 7) // 8, "little"))
+        return found.to_bytes((max(bits or len(value), found.bit_length()) + 7) // 8, "little")
 
     parameters = {"length": str(bits)} if bits else {}
-    return Field("bytes", convert, "io.debezium.data.Bits", parameters, unavailable=_base64(UNAVAILABLE.encode()))
+    return Field("bytes", convert, "io.debezium.data.Bits", parameters, unavailable=UNAVAILABLE.encode())
 
 
 def _bit(number: int) -> bool:
@@ -207,23 +265,24 @@ def _decimal(decimals: Decimals, precision: int, scale: int) -> Field:
     if decimals is not Decimals.PRECISE:
         return _double_or_text(decimals)
     parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
-    return Field("bytes", lambda value: _unscaled(f"{value:f}")[0], "org.apache.kafka.connect.data.Decimal", parameters)
+    return Field("bytes", lambda value: _unscaled(f"{value:f}")[0], _DECIMAL, parameters)
 
 
 def _double_or_text(decimals: Decimals) -> Field:
     is_double = decimals is Decimals.DOUBLE
-    return Field("double", _real) if is_double else Field("string", lambda value: f"{value}", unavailable=UNAVAILABLE)
+    return Field("double", float) if is_double else Field("string", lambda value: f"{value}", unavailable=UNAVAILABLE)
 
 
 def _text(name: str, arguments: str, decimals: Decimals) -> Field:
     if name in _DECIMALS:
         if decimals is not Decimals.PRECISE:
             return _double_or_text(decimals)
-        if not arguments:
+        digits = _DIGITS.fullmatch(arguments)
+        if digits is None:
             return Field("struct", _of_any_scale, "io.debezium.data.VariableScaleDecimal", {}, _OF_ANY_SCALE)
-        precision, _, scale = arguments.partition(",")
-        parameters = {"scale": scale or "0", "connect.decimal.precision": precision}
-        return Field("bytes", lambda value: _unscaled(value)[0], "org.apache.kafka.connect.data.Decimal", parameters)
+        scale = int(digits[2] or 0)
+        parameters = {"scale": str(scale), "connect.decimal.precision": digits[1]}
+        return Field("bytes", lambda value: _of_scale(value, scale), _DECIMAL, parameters)
     if name not in _TEXTS:
         return _STRING
     labels = [label.replace("''", "'") for label in _LABEL.findall(arguments)]
@@ -256,18 +315,39 @@ def _instant(at_us: int, digits: int | None) -> str:
     return f"{found.isoformat(timespec='seconds')}{'.' if fraction else ''}{fraction}Z"
 
 
-def _unscaled(text: str) -> tuple[str, int]:
-    """A decimal's digits as Java's BigInteger has them, in base64, and how many stand after the point.
+def _unscaled(text: str) -> tuple[bytes, int]:
+    """A decimal's digits as Java's BigInteger has them, and how many stand after the point.
 
     Raises ValueError for what has none (NaN).
 
-    >>> _unscaled("123.45"), _unscaled("-0.1"), _unscaled("0")
-    (('MDk=', 2), ('/w==', 1), ('AA==', 0))
+    >>> [(digits.hex(), scale) for digits, scale in map(_unscaled, ("123.45", "-0.1", "0"))]
+    [('3039', 2), ('ff', 1), ('00', 0)]
     """
     whole, _, fraction = text.partition(".")
-    number = int(whole + fraction)
+    return _signed(int(whole + fraction)), len(fraction)
+
+
+def _of_scale(text: str, scale: int) -> bytes:
+    """The digits of a decimal that has so many after the point; with -3 the thousands.
+
+    Raises ValueError for a value that has more.
+
+    >>> _of_scale("1.50", 2).hex(), _of_scale("-12000", -3).hex()
+    ('0096', 'f4')
+    """
+    whole, _, fraction = text.partition(".")
+    places = scale - len(fraction)
+    if abs(places) > _MOST_PLACES:
+        raise ValueError(f"a scale of {scale}")
+    number, rest = divmod(int(whole + fraction) * 10 ** max(places, 0), 10 ** max(-places, 0))
+    if rest:
+        raise ValueError(f"{len(fraction)} digits after the point")
+    return _signed(number)
+
+
+def _signed(number: int) -> bytes:
     size = (number if number >= 0 else ~number).bit_length() // 8 + 1
-    return _base64(number.to_bytes(size, "big", signed=True)), len(fraction)
+    return number.to_bytes(size, "big", signed=True)
 
 
 def _of_any_scale(text: str) -> dict[str, Any]:
@@ -275,9 +355,8 @@ def _of_any_scale(text: str) -> dict[str, Any]:
     return {"scale": scale, "value": value}
 
 
-def _real(value: Value) -> float | str:
+def _real(number: float) -> float | str:
     """JSON has neither NaN nor infinity."""
-    number = float(value)
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
@@ -285,6 +364,10 @@ def _real(value: Value) -> float | str:
 
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
+
+
+def _in_json(struct: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _base64(value) if isinstance(value, bytes) else value for name, value in struct.items()}
 
 
 def _geometry(ewkb: bytes) -> dict[str, Any]:
@@ -296,23 +379,23 @@ def _geometry(ewkb: bytes) -> dict[str, Any]:
     order: Any = "little" if ewkb[:1] == b"\x01" else "big"
     kind = int.from_bytes(ewkb[1:5], order)
     if not kind & _SRID_FLAG:
-        return {"wkb": _base64(ewkb), "srid": None}
+        return {"wkb": ewkb, "srid": None}
     wkb = ewkb[:1] + (kind & ~_SRID_FLAG).to_bytes(4, order) + ewkb[9:]
-    return {"wkb": _base64(wkb), "srid": int.from_bytes(ewkb[5:9], order)}
+    return {"wkb": wkb, "srid": int.from_bytes(ewkb[5:9], order)}
 
 
-_BYTES = Field("bytes", _base64, unavailable=_base64(UNAVAILABLE.encode()))
+_BYTES = Field("bytes", bytes, unavailable=UNAVAILABLE.encode())
 _STRING = Field("string", str, unavailable=UNAVAILABLE)
-_OF_ANY_SCALE = (("scale", Field("int32", int)), ("value", Field("bytes", str)))
+_OF_ANY_SCALE = (("scale", Field("int32", int)), ("value", Field("bytes", bytes)))
 _GEOMETRY = Field(
     "struct",
     _geometry,
     "io.debezium.data.geometry.Geometry",
-    fields=(("wkb", Field("bytes", str)), ("srid", Field("int32", int))),
+    fields=(("wkb", Field("bytes", bytes)), ("srid", Field("int32", int))),
 )
 _PLAIN = {
     pa.bool_(): Field("boolean", bool),
-    pa.float32(): Field("float", _real),
-    pa.float64(): Field("double", _real),
+    pa.float32(): Field("float", float),
+    pa.float64(): Field("double", float),
     pa.date32(): Field("int32", int, "io.debezium.time.Date"),
 }

@@ -8,8 +8,9 @@ A step that fails aborts its transaction; a kill leaves one that the next start 
 the position says which. Whether a commit whose answer was lost has been done is read there too.
 
 A topic is called SOURCE.DATABASE.TABLE, with `_` for what Kafka has no sign for; the broker makes it, or somebody
-before. A message's key decides its partition, as Java's producers do it. A removal of all rows, and changes of tables
-without a key, have no key: such a table's topic has to have one partition to be in order.
+before. Messages are JSON, or Avro with a schema registry. A message's key decides its partition, as Java's producers do
+it. A removal of all rows, and changes of tables without a key, have no key: such a table's topic has to have one
+partition to be in order.
 """
 
 import json
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Protocol
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -32,10 +34,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 from confluent_kafka.cimpl import NewTopic
 
 from spark_sink.errors import ExportOutputFailed, SinkError, SinkSettingInvalid
-from spark_sink.export.envelope import JsonLines, topic_of
+from spark_sink.export.avro import AvroMessages
+from spark_sink.export.envelope import Envelope, JsonLines, Message, topic_of
 from spark_sink.export.feed import Step
 from spark_sink.export.outputs import Form
 from spark_sink.export.position import Position, TablePosition, read_position
+from spark_sink.export.registry import Registry
 from spark_sink.work import TableId
 
 #: until a broker ends a transaction by itself: the most that it allows by default
@@ -57,10 +61,22 @@ _REFUSALS = {
 }
 
 
+class Encodes(Protocol):
+    """Messages of a table, for Kafka."""
+
+    def key(self, message: Message) -> str | bytes | None: ...
+
+    def value(self, message: Message) -> str | bytes | None: ...
+
+
 class KafkaOutput:
-    def __init__(self, servers: str, name: str, form: Form, options: Mapping[str, str]) -> None:
-        """`options`: librdkafka's, e.g. of TLS and login. Raises `SinkSettingInvalid`."""
+    def __init__(
+        self, servers: str, name: str, form: Form, options: Mapping[str, str], registry: Registry | None = None
+    ) -> None:
+        """`options`: librdkafka's, e.g. of TLS and login; `registry`: of schemas, for messages in Avro, else they are
+        JSON. Raises `SinkSettingInvalid`."""
         self._form = form
+        self._registry = registry
         self._name = name
         self._positions = f"menura-export-{name}"
         self._common: dict[str, str | int | float | bool] = {"bootstrap.servers": servers, **options}
@@ -93,11 +109,12 @@ class KafkaOutput:
 
     def write(self, step: Step) -> None:
         topics = _topics(step)
+        encoders = {each.envelope.table: self._encoder(each.envelope, topics) for of in step.sources for each in of}
         with self._writing():
             self._refused, self._began = None, time.monotonic()
             self._producer.begin_transaction()
             try:
-                self._produce(step, topics)
+                self._produce(step, topics, encoders)
             except BaseException as failure:
                 self._abort(failure)
                 raise
@@ -115,12 +132,19 @@ class KafkaOutput:
         except KafkaException as unable:
             failure.add_note(f"Nor could the transaction be aborted: {unable.args[0].str()}")
 
-    def _produce(self, step: Step, topics: Mapping[TableId, str]) -> None:
-        encoders: dict[TableId, JsonLines] = {}
+    def _encoder(self, envelope: Envelope, topics: Mapping[TableId, str]) -> Encodes:
+        """A schema that is refused is refused before the transaction begins, but one of former columns."""
+        if self._registry is None:
+            return JsonLines(envelope, schema=self._form.schema)
+        found = AvroMessages(envelope, topics[envelope.table], self._registry)
+        found.register()
+        return found
+
+    def _produce(self, step: Step, topics: Mapping[TableId, str], encoders: Mapping[TableId, Encodes]) -> None:
         for of, message in step.messages():
             if self._form.has(message):
                 table = of.envelope.table
-                encoder = encoders.setdefault(table, JsonLines(of.envelope, schema=self._form.schema))
+                encoder = encoders[table]
                 delivered = partial(self._delivered, table, message.gsn)
                 self._send(topics[table], encoder.key(message), encoder.value(message), delivered)
         moved = [each.envelope.table for tables in step.sources for each in tables]
@@ -138,16 +162,15 @@ class KafkaOutput:
     def _send(
         self,
         topic: str,
-        key: str | None,
-        value: str | None,
+        key: str | bytes | None,
+        value: str | bytes | None,
         delivered: Callable[[KafkaError | None, object], None],
         partition: int = -1,
     ) -> None:
         """`partition` -1: that of the key. `delivered` is told what was not."""
-        value_bytes, key_bytes = (word.encode() if word is not None else None for word in (value, key))
         while True:
             try:
-                self._producer.produce(topic, value_bytes, key_bytes, partition, on_delivery=delivered)
+                self._producer.produce(topic, value, key, partition, on_delivery=delivered)
             except BufferError:  # as much waits as may
                 self._producer.poll(1)
             except KafkaException as refused:
@@ -227,9 +250,7 @@ class KafkaOutput:
                 f"{error.name()}: {found}",
                 data="The transaction is not committed, and the position stays where it was",
                 remedy=remedy,
-                source=f"{table.tenant}/{table.source}",
-                database=table.database,
-                table=table.table,
+                **table.names(),
                 position=f"gsn {gsn}",
             )
         seconds = time.monotonic() - self._began if self._began is not None else 0

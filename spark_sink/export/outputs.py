@@ -2,10 +2,11 @@
 
 Comes in: `Step`s. Goes out: lines. Durable:
 
-* Of a folder: FOLDER/TENANT/SOURCE/DATABASE/TABLE/CUT-GSN.jsonl, a file of each table and step with changes, and
-  FOLDER/position.json. The files are written beside their names and synced; then the position, which names them; then
-  they get their names. So a kill leaves a position whose files are there or get their names at the next start, or
-  drafts that no position names, which go. A reader sees whole files only, each once, also if it takes them away.
+* Of a folder: FOLDER/TENANT/SOURCE/DATABASE/TABLE/CUT-GSN.jsonl, a file of each table and step with changes (in Avro
+  one or several, see `avro_files`), and FOLDER/position.json. The files are written beside their names and synced;
+  then the position, which names them; then they get their names. So a kill leaves a position whose files are there or
+  get their names at the next start, or drafts that no position names, which go. A reader sees whole files only, each
+  once, also if it takes them away.
   One output at a time has the folder, by a lock on FOLDER/position.lock; files of others there stay as they are.
 * Of standard output: the position file, if one is named, after the step's last line has been handed over. A kill
   between gives the step's lines again.
@@ -35,7 +36,7 @@ LOCK_FILE = "position.lock"
 #: of a step's files, at once
 OPEN_FILES = 256
 _DRAFT = ".draft"
-_NAME = re.compile(r"([^/]+/){4}\d{20}-\d{20}\.jsonl")
+_NAME = re.compile(r"([^/]+/){4}\d{20}-\d{20}(\.jsonl|-\d{6,}\.avro)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,33 @@ class Form:
         return message.op not in self.skipped if message.op else self.tombstones and "d" not in self.skipped
 
 
+class Sheet(Protocol):
+    """An open file of messages."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def close(self) -> object: ...
+
+
+#: of a message: how its file's name ends, how that is opened (True: to go on with it), what is written there
+Entry = tuple[str, Callable[[Path, bool], Sheet], bytes]
+
+
+class Entries(Protocol):
+    """Of a step's messages in their order."""
+
+    def entry(self, of: TableStep, message: Message) -> Entry | None:
+        """None: it is left out."""
+
+
 @dataclass(slots=True)
-class _Encoders:
+class JsonEntries:
     form: Form
     _lines: dict[int, JsonLines] = field(default_factory=dict)
+
+    def entry(self, of: TableStep, message: Message) -> Entry | None:
+        line = self.line(of, message)
+        return (".jsonl", _lines_file, f"{line}\n".encode()) if line is not None else None
 
     def line(self, of: TableStep, message: Message) -> str | None:
         if not self.form.has(message):
@@ -64,6 +88,10 @@ class _Encoders:
         if encoder is None:
             encoder = self._lines[id(of)] = JsonLines(of.envelope, keys=self.form.keys, schema=self.form.schema)
         return encoder.line(message)
+
+
+def _lines_file(path: Path, goes_on: bool) -> Sheet:
+    return path.open("ab" if goes_on else "wb")
 
 
 class Writes(Protocol):
@@ -77,9 +105,10 @@ class Output(Writes, Protocol):
 
 
 class FolderOutput:
-    def __init__(self, folder: Path, form: Form) -> None:
+    def __init__(self, folder: Path, form: Form, entries: Callable[[Form], Entries] = JsonEntries) -> None:
         self._folder = folder
         self._form = form
+        self._entries = entries
         #: lets go of the folder; None: it is not taken yet
         self._lets_go: Callable[[], object] | None = None
 
@@ -132,14 +161,14 @@ class FolderOutput:
         self._lets_go = lets_go
 
     def _write_drafts(self, step: Step, drafts: "_Drafts") -> None:
-        encoders = _Encoders(self._form)
+        entries = self._entries(self._form)
         for of, message in step.messages():
-            line = encoders.line(of, message)
-            if line is not None:
+            entry = entries.entry(of, message)
+            if entry is not None:
                 table = of.envelope.table
                 cut = step.position.cuts[table.tenant, table.source]
                 with _writing(self._folder):
-                    drafts.write(f"{folder_path(table)}/{cut:020}-{of.after.gsn:020}.jsonl", line)
+                    drafts.write(f"{folder_path(table)}/{cut:020}-{of.after.gsn:020}", entry)
 
     def _give_names(self, names: list[str]) -> None:
         for name in names:
@@ -163,22 +192,23 @@ class _Drafts:
         self._folder = folder
         self.names: set[str] = set()
         #: the one that was written last is the last
-        self._open: dict[str, TextIO] = {}
+        self._open: dict[str, Sheet] = {}
 
-    def write(self, name: str, line: str) -> None:
-        file = self._open.pop(name, None) or self._opened(name)
+    def write(self, stem: str, entry: Entry) -> None:
+        suffix, opens, data = entry
+        name = stem + suffix
+        file = self._open.pop(name, None) or self._opened(name, opens)
         self._open[name] = file
-        file.write(line + "\n")
+        file.write(data)
 
-    def _opened(self, name: str) -> TextIO:
+    def _opened(self, name: str, opens: Callable[[Path, bool], Sheet]) -> Sheet:
         if len(self._open) >= OPEN_FILES:
             self._open.pop(next(iter(self._open))).close()
         path = self._folder / (name + _DRAFT)
-        if name in self.names:
-            return path.open("a", encoding="utf-8")
+        goes_on = name in self.names
         path.parent.mkdir(parents=True, exist_ok=True)
         self.names.add(name)
-        return path.open("w", encoding="utf-8")
+        return opens(path, goes_on)
 
     def sync(self) -> None:
         self.close()
@@ -205,7 +235,7 @@ class StreamOutput:
         return held[0] if held is not None else None
 
     def write(self, step: Step) -> None:
-        encoders, where = _Encoders(self._form), self._position_file or Path("standard output")
+        encoders, where = JsonEntries(self._form), self._position_file or Path("standard output")
         for of, message in step.messages():
             line = encoders.line(of, message)
             if line is not None:

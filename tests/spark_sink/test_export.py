@@ -26,6 +26,7 @@ from spark_sink.errors import (
 )
 from spark_sink.export import outputs
 from spark_sink.export.feed import Feed, Step
+from spark_sink.export.fields import FieldOf, field_of
 from spark_sink.export.outputs import FolderOutput, Form, StreamOutput
 from spark_sink.export.position import Position, read_position
 from spark_sink.export.rows import Row
@@ -139,10 +140,10 @@ def _pairs(found: Iterable[str]) -> Iterator[tuple[Any, Any]]:
         yield json.loads(key), json.loads(value)
 
 
-def export(held: Lake, output: FolderOutput, *tables: TableId) -> Position | None:
+def export(held: Lake, output: FolderOutput, *tables: TableId, fields: FieldOf = field_of) -> Position | None:
     """All that is new, as one run of the command. Raises why a table is left out."""
     before = output.position()
-    feed = Feed(str(held.folder), tables or [ID], position=before or Position())
+    feed = Feed(str(held.folder), tables or [ID], position=before or Position(), fields=fields)
     while (step := feed.next()) is not None:
         output.write(step)
         feed.position = step.position

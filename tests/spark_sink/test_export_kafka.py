@@ -86,7 +86,9 @@ def export(held: Lake, to: KafkaOutput, *tables: TableId) -> None:
         feed.position = step.position
 
 
-def committed(broker: KafkaBroker, topic: str = "shop.shop.orders") -> list[tuple[Any, Any]]:
+def committed(
+    broker: KafkaBroker, topic: str = "shop.shop.orders", read: Callable[[bytes], Any] = json.loads
+) -> list[tuple[Any, Any]]:
     """Each message's key and value; a transaction's are there a moment after its commit."""
     settings = {"bootstrap.servers": broker.servers, "group.id": "test", "enable.partition.eof": True}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.auto.commit": False})
@@ -104,7 +106,7 @@ def committed(broker: KafkaBroker, topic: str = "shop.shop.orders") -> list[tupl
                 continue
             break
         key, value = message.key(), message.value()
-        found.append((key and json.loads(key), value and json.loads(value)))
+        found.append((key and read(key), value and read(value)))
     consumer.close()
     whole.close()
     return found
