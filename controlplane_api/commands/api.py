@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 from menura.addresses import is_loopback
+from menura.http_server import server_of
 from menura.metric_families import VolumesCollector
+from menura.server_certificate import TlsFiles, follow, server_context
 
 from controlplane_api.api.app import Access, check_listen, create_app, parse_listen
 from controlplane_api.api.proxies import trusted_networks
-from controlplane_api.api.server import server_of
-from controlplane_api.api.tls import TlsFiles, follow, server_context
 from controlplane_api.certificate_metrics import CertificatesCollector
 from controlplane_api.commands.options import DATABASE_HELP, LogFormatOption, forced_group, use_log_format
 from controlplane_api.database import open_database
@@ -52,7 +52,7 @@ def run(
     check_listen(listen, has_tls=tls is not None, anonymous=anonymous)
     host, port = parse_listen(listen)
     proxies = trusted_networks(trusted_proxies)
-    context = None if tls is None else server_context(tls)
+    context = None if tls is None else server_context(tls, ListenRefused)
     provider = None if oidc is None else Provider(read_oidc_settings(oidc))
     with ExitStack() as ends:
         opened = ends.enter_context(closing(open_database(database)))

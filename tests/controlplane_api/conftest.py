@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from menura.http_server import server_of
 
 from controlplane_api.api.app import Access, create_app
-from controlplane_api.api.server import server_of
 from controlplane_api.database import Database, open_database
 from controlplane_api.registry.sql_registry import SqlRegistry
 from tests.postgres import PostgreSQL, postgresql

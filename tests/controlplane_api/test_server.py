@@ -5,8 +5,8 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
+from menura import http_server
 
-from controlplane_api.api import server
 from controlplane_api.database import Database
 from tests.controlplane_api.conftest import serving
 from tests.stack import http_client
@@ -26,7 +26,7 @@ def test_request_when_it_does_not_come_to_its_end_then_its_connection_is_closed(
     database: Database, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """Also while bytes of its headers go on to come, one after the other."""
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(http_server, "REQUEST_SECONDS", 0.5)
     with serving(database) as url, socket.create_connection(_address(url), timeout=300) as slow:
         with suppress(ConnectionError):
             slow.sendall(sent)
@@ -34,7 +34,7 @@ def test_request_when_it_does_not_come_to_its_end_then_its_connection_is_closed(
             while not _is_closed(slow):
                 if sent == HEAD:
                     slow.sendall(b"x")
-        monkeypatch.setattr(server, "REQUEST_SECONDS", 300)
+        monkeypatch.setattr(http_server, "REQUEST_SECONDS", 300)
         with http_client(url) as client:
             assert client.get("/healthz").is_success
 

@@ -1,4 +1,7 @@
-"""The server under the API: uvicorn, and a time within which a request must have come.
+"""The server under what answers HTTP: uvicorn, and a time within which a request must have come.
+
+Comes in: an ASGI application, a socket, a certificate. Goes out: its answers. Nothing is durable. Only who serves HTTP
+imports this module: it needs the package uvicorn.
 
 uvicorn closes a connection that says nothing, but lets one go on that sends a byte now and then. Here a request has
 `REQUEST_SECONDS` to come whole, from its connection's beginning or the end of the answer before; then the connection is

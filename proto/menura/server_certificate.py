@@ -1,4 +1,4 @@
-"""The API's certificate, taken anew while it runs.
+"""A server's certificate, taken anew while it runs.
 
 Comes in: two files in PEM, which an operator or his tool replaces. Goes out: a context whose next handshakes use what
 is there. Each `LOOK_SECONDS` their times and sizes are compared; new files are tried in a context of their own first,
@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane_api.errors import ListenRefused
+from menura.errors import MenuraError
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +32,16 @@ class TlsFiles:
         return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
 
 
-def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Raises `ListenRefused` where the files are no certificate with its key."""
+def server_context(files: TlsFiles, refused: type[MenuraError]) -> ssl.SSLContext:
+    """Raises `refused` where the files are no certificate with its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
     try:
         context.load_cert_chain(files.certificate, files.key, password=_no_password)
     except (OSError, ValueError) as unusable:
-        raise ListenRefused(
-            "reading the API's certificate",
+        raise refused(
+            "reading the server's certificate",
             f"{files.certificate} and {files.key} are no certificate with its key ({type(unusable).__name__})",
             remedy="Give both in PEM, the key without a password: --tls-certificate and --tls-key.",
         ) from unusable
@@ -65,12 +65,12 @@ def _follow(files: TlsFiles, context: ssl.SSLContext, used: object, stop: thread
             continue
         used = seen
         try:
-            server_context(files)
+            server_context(files, MenuraError)
             context.load_cert_chain(files.certificate, files.key, password=_no_password)
-        except (ListenRefused, OSError) as unusable:
-            logger.error("the API's new certificate is not used, the former one is: error=%s", unusable)  # noqa: TRY400
+        except (MenuraError, OSError) as unusable:
+            logger.error("the new certificate is not used, the former one is: error=%s", unusable)  # noqa: TRY400
         else:
-            logger.info("the API has a new certificate: file=%s", files.certificate)
+            logger.info("there is a new certificate: file=%s", files.certificate)
 
 
 def _no_password() -> str:
