@@ -12,6 +12,8 @@ from menura.errors import MenuraError
 
 class ControlPlaneError(MenuraError):
     status: ClassVar[int] = 500
+    #: 0: nobody knows when it would be answered
+    retry_after_seconds: ClassVar[int] = 0
     fix: ClassVar[str] = ""
     exit_code: ClassVar[int] = 1
 
@@ -308,6 +310,45 @@ class ViewRefused(RequestError):
         return [{"detail": self.found, "pointer": "#/sql", "line": self.line, "column": self.column}]
 
 
+class SearchMissing(RequestError):
+    """The API was started without a search service."""
+
+    status = 409
+    fix = "Run `menura search serve`, and start the API with --search."
+
+
+class SearchIndexUnknown(RequestError):
+    """The table or view has no search index, or none that was completed."""
+
+    status = 404
+    fix = "Index it by `menura search index`; the list of search indexes has all that there are."
+
+
+class SearchRefused(RequestError):
+    """The text, a filter or a facet of a search can't be answered as it is written, or not within its time."""
+
+    status = 422
+    fix = "Change what the problem names, or ask for less."
+
+
+class SearchBusy(RequestError):
+    """As many searches run as may at once: of the tenant, of this API, or at the search service."""
+
+    status = 503
+    terminal = False
+    retry_after_seconds = 1
+    fix = "Repeat it after the time that Retry-After says."
+
+
+class SearchAway(RequestError):
+    """The search service can't be reached, refuses the API's token, or says what can't be understood."""
+
+    status = 503
+    terminal = False
+    retry_after_seconds = 5
+    fix = "Repeat the request later; the operator finds the reason in the API's log."
+
+
 class AgentUnknown(RequestError):
     """The tenant has no agent of this name."""
 
@@ -490,6 +531,12 @@ class ListenRefused(ControlPlaneError):
     """An address that is taken, or that others could reach without TLS."""
 
     exit_code = 23
+
+
+class SearchUnusable(ControlPlaneError):
+    """The address of the search service, or the files with which the API comes to it."""
+
+    exit_code = 45
 
 
 class LoginUnusable(ControlPlaneError):

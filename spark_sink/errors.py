@@ -1,5 +1,7 @@
 """What can go wrong in the lake, as an operator sees it."""
 
+from threading import Thread
+
 from menura.errors import MenuraError
 
 
@@ -211,6 +213,23 @@ class SearchRefused(SinkError):
     """A search that can't be answered as it is written, or not within its time."""
 
     exit_code = 2
+
+
+class SearchTooLong(SearchRefused):
+    """A search that took longer than it may."""
+
+    #: what of it goes on nevertheless, since nothing can stop it
+    running: Thread | None = None
+
+
+class SearchBusy(SinkError):
+    """As many searches run as may at once, those included which took too long and go on."""
+
+    terminal = False
+
+
+class SearchCallerRefused(SinkError):
+    """A question to the search service without its token, or from a name that is none of its own."""
 
 
 class SearchTableRefused(SinkError):

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.csv
@@ -26,7 +25,7 @@ from spark_sink.lake.table_folders import table_folder
 from spark_sink.landed.storage import use_options
 from spark_sink.reading_at import LakeCut, SourceName, folder_path, lake_at
 from spark_sink.shards import Shards, groups_of
-from spark_sink.work import CURRENT, TableId
+from spark_sink.work import CURRENT, TableId, name_of_segment
 
 NEWEST = "newest"
 _VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -120,7 +119,7 @@ def read_names(words: Sequence[str]) -> tuple[list[TableId], list[tuple[str, ...
                 f"{word!r} names no tables",
                 remedy="Give TENANT/SOURCE, TENANT/SOURCE/DATABASE or TENANT/SOURCE/DATABASE/TABLE, as in the lake",
             )
-        plain = [*parts[:2], *(unquote(part.replace("~", "%")) for part in parts[2:])]
+        plain = [*parts[:2], *(name_of_segment(part) for part in parts[2:])]
         if len(plain) == 4:
             tables.append(TableId(*plain))
         else:

@@ -12,7 +12,6 @@ nothing by this machine's clock.
 """
 
 import logging
-import re
 import secrets
 import ssl
 import threading
@@ -46,6 +45,7 @@ from menura.lake_report import (
 )
 from menura.landed_digest import LandedFocus
 from menura.landing import landing_name
+from menura.token_file import read_token
 from menura.views.definition import MOST_VIEWS, ViewState
 
 from spark_sink.desired_views import DesiredViews, Want
@@ -61,7 +61,6 @@ MAX_BACKOFF_SECONDS = 15.0
 REQUEST_SECONDS = 10.0
 #: for the last report of a sink that ends
 FAREWELL_SECONDS = 5.0
-MAX_TOKEN_FILE_BYTES = 4_096
 #: stopped tables of a page: their messages are long
 PAGE_STOPS = 200
 #: verdicts of a page, in characters of their texts
@@ -384,8 +383,7 @@ def _authorization(access: Access) -> dict[str, str]:
     """Raises OSError, and `NotDelivered` for a file without a token, which is not shown."""
     if access.token is None:
         return {}
-    with access.token.open("rb") as opened:
-        token = opened.read(MAX_TOKEN_FILE_BYTES).strip()
-    if re.fullmatch(rb"[!-~]+", token) is None:
-        raise NotDelivered(f"{access.token} has no token")
-    return {"Authorization": f"Bearer {token.decode()}"}
+    try:
+        return {"Authorization": f"Bearer {read_token(access.token)}"}
+    except ValueError as missing:
+        raise NotDelivered(f"{access.token} {missing}") from missing

@@ -1,7 +1,8 @@
-"""`menura search index | query | check`: indexes of the lake's tables, without Spark.
+"""`menura search index | query | check | serve`: indexes of the lake's tables, without Spark.
 
 Comes in: the lake's address, tables, and the folder of indexes; of a search its words. Goes out: indexes that follow
-the tables; rows that a search finds; whether an index has its table's rows. Nothing of the lake is changed.
+the tables; rows that a search finds; whether an index has its table's rows; answers over HTTP (`search_server`).
+Nothing of the lake is changed.
 """
 
 import argparse
@@ -12,21 +13,21 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from deltalake.exceptions import DeltaError
+from menura import log_format
 from menura.errors import printable
 from menura.signals import set_at_signal
 from menura.stores.address import absolute
-from menura.stores.reasons import reason_of
 
 from spark_sink.errors import LakeStorageFailed, SinkError, SinkSettingInvalid
 from spark_sink.export_arguments import add_arguments
 from spark_sink.export_command import check_tables, waiting
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
+from spark_sink.search.lag import STORE_FAILURES, lag_of, store_reason
 from spark_sink.work import TableId
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _CELL_CHARS = 40
 def main() -> int:
     arguments = parser().parse_args()
     try:
-        _check_package()
+        _check_packages()
         use_options(arguments.storage_option)
         with _store_failures():
             done: int = arguments.do(arguments)
@@ -50,13 +51,12 @@ def main() -> int:
     return done
 
 
-def _check_package() -> None:
-    try:
-        import tantivy  # noqa: F401, PLC0415  (only who has the package)
-    except ModuleNotFoundError as missing:
-        raise SinkSettingInvalid(
-            "reading the arguments", f"the package {missing.name} is not installed", remedy="Install menura[search]"
-        ) from missing
+def _check_packages() -> None:
+    for package in ("tantivy", "starlette", "uvicorn"):
+        if find_spec(package) is None:
+            raise SinkSettingInvalid(
+                "reading the arguments", f"the package {package} is not installed", remedy="Install menura[search]"
+            )
 
 
 def _index(arguments: argparse.Namespace) -> int:
@@ -90,7 +90,6 @@ def _index(arguments: argparse.Namespace) -> int:
 
 def _query(arguments: argparse.Namespace) -> int:
     from spark_sink.search.asking import Search  # noqa: PLC0415  (only who has the package)
-    from spark_sink.search.checking import lag_of  # noqa: PLC0415
     from spark_sink.search.searching import open_search  # noqa: PLC0415
 
     table = _one_table(arguments.table)
@@ -105,8 +104,8 @@ def _query(arguments: argparse.Namespace) -> int:
         behind = asdict(lag_of(absolute(arguments.lake) if arguments.lake else reached.lake, table, reached))
     except SinkError as failure:
         behind["unknown"] = failure.found
-    except (OSError, DeltaError, pa.ArrowException) as failure:
-        behind["unknown"] = _reason(failure)
+    except STORE_FAILURES as failure:
+        behind["unknown"] = store_reason(failure)
     _PUT[arguments.output](found, behind)
     return 0
 
@@ -176,6 +175,12 @@ def _verdict(found: "Comparison") -> str:
     )
 
 
+def _serve(arguments: argparse.Namespace) -> int:
+    from spark_sink.search_server import serve  # noqa: PLC0415  (only who has the package)
+
+    return serve(arguments)
+
+
 def _one_table(word: str) -> TableId:
     tables, _ = read_names([word])
     if not tables:
@@ -190,17 +195,13 @@ def _store_failures() -> Iterator[None]:
     """Of the lake's store, which is all that is not caught before."""
     try:
         yield
-    except (OSError, DeltaError, pa.ArrowException) as failure:
+    except STORE_FAILURES as failure:
         raise LakeStorageFailed(
             "reading a lake for search",
-            _reason(failure),
+            store_reason(failure),
             data="Each index stays at its last commit",
             remedy="Check the lake's storage, and whether the version is kept still (--keep-hours), then try again",
         ) from failure
-
-
-def _reason(failure: Exception) -> str:
-    return f"a store failed: {reason_of(failure) if isinstance(failure, OSError) else type(failure).__name__}"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -234,9 +235,12 @@ def parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="whether indexes have their tables' rows; ends with 1 where one has not")
     check.add_argument("tables", metavar="TABLE", nargs="+", help=table)
     check.set_defaults(do=_check)
-    for command in (index, query, check):
+    serve = commands.add_parser("serve", help="answer searches over HTTP: for the control plane's API")
+    _add_serve_arguments(serve)
+    serve.set_defaults(do=_serve)
+    for command in (index, query, check, serve):
         command.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="of indexes")
-    for command in (query, check):
+    for command in (query, check, serve):
         command.add_argument("--lake", metavar="URL", help="where the index's lake is now")
         command.add_argument(
             "--storage-option",
@@ -246,3 +250,24 @@ def parser() -> argparse.ArgumentParser:
             help="how to reach a lake that is a URL; repeatable",
         )
     return parser
+
+
+def _add_serve_arguments(serving: argparse.ArgumentParser) -> None:
+    serving.add_argument(
+        "--listen", default="127.0.0.1:7090", metavar="HOST:PORT", help="port 0 for any free one (default: %(default)s)"
+    )
+    serving.add_argument("--token-file", type=Path, metavar="FILE", help="whose token a question needs")
+    serving.add_argument("--tls-certificate", type=Path, metavar="FILE", help="PEM; beyond loopback with --tls-key")
+    serving.add_argument("--tls-key", type=Path, metavar="FILE", help="PEM; both files may change while it runs")
+    serving.add_argument(
+        "--most-at-once",
+        type=int,
+        default=8,
+        metavar="N",
+        help="searches that run at once, those included that took too long; others are refused (default: %(default)s)",
+    )
+    serving.add_argument(
+        "--timeout-seconds", type=float, default=10.0, metavar="N", help="of one search (default: %(default)s)"
+    )
+    serving.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics, /livez and /readyz there")
+    serving.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from menura.landing import LandedChunk, LandedEvent, LandedForeignKey, decode_chunk, decode_event, decode_foreign_key
 from menura.naming import TableName, path_segment, sync_resync, sync_retry
@@ -23,6 +24,15 @@ def lake_segment(name: str) -> str:
     ('order~20lines', 'a~7E20')
     """
     return path_segment(name).replace("~", "~7E").replace("%", "~")
+
+
+def name_of_segment(segment: str) -> str:
+    """The name whose lake segment it is; a long name's segment ends with a digest, and is the name's beginning alone.
+
+    >>> name_of_segment("order~20lines"), name_of_segment(lake_segment("a~20"))
+    ('order lines', 'a~20')
+    """
+    return unquote(segment.replace("~", "%"))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,6 +8,7 @@ from controlplane_api import certificate_metrics
 from controlplane_api.api import metrics as api_metrics
 from gateway import metrics as gateway_metrics
 from spark_sink import metrics as sink_metrics
+from spark_sink import search_server
 from tests.servers import ROOT
 
 PAGE = ROOT / "METRICS.md"
@@ -16,6 +17,7 @@ PORTS: dict[str, Iterable[Figure]] = {
     "The API's `/metrics`: the fleet, with a token of the role `fleet-viewer`": api_metrics.FIGURES,
     "`menura gateway run --metrics HOST:PORT`": gateway_metrics.FIGURES,
     "`menura sink run --metrics HOST:PORT`": sink_metrics.FIGURES,
+    "`menura search serve --metrics HOST:PORT`": search_server.FIGURES,
     "Each of these, where it is known": (*VOLUMES, *certificate_metrics.FIGURES),
 }
 UNITS = {"seconds": "seconds", "bytes": "bytes", "us": "microseconds", "rows": "rows"}

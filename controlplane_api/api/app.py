@@ -33,11 +33,13 @@ from controlplane_api.api.routers import (
     login,
     offsets,
     rules,
+    searches,
     service,
     tables,
     verification_schedules,
     verifications,
 )
+from controlplane_api.api.search_service import SearchService
 from controlplane_api.database import Database
 from controlplane_api.errors import ListenRefused
 from controlplane_api.identity.callers import Need
@@ -48,7 +50,7 @@ ROUTERS = tuple(
     module.router
     for module in (
         fleet, configurations, identities, api_tokens, tables, offsets, events, rules, dumps, verifications,
-        verification_schedules, joined_views, lakes, login, service,
+        verification_schedules, joined_views, searches, lakes, login, service,
     )
 )  # fmt: skip
 
@@ -64,6 +66,8 @@ class Access:
     #: other machines reach it, by HTTPS
     beyond_loopback: bool = False
     provider: Provider | None = None
+    #: of rows
+    search: SearchService | None = None
     #: what the process knows of its host, for /metrics
     host_figures: Sequence[Collector] = ()
 
@@ -79,6 +83,7 @@ def create_app(database: Database, access: Access) -> ASGIApp:
     state = {
         "login": login.Login(authentication, access.provider, f"{access.public_url}{login.CALLBACK}"),
         "streams": EventStreams(),
+        "searching": searches.Searching(access.search),
         "host_figures": access.host_figures,
         "histories": (histories := Histories(now_us())),
     }

@@ -7,11 +7,10 @@ inside a database's or a table's name (%2F) does not end a path segment, and tak
 the server sends no body with it.
 """
 
-import re
 from urllib.parse import urlsplit
 
 from fastapi import Request
-from menura.addresses import is_loopback
+from menura.addresses import names_loopback
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,7 +18,6 @@ from controlplane_api.api.problems import problem_response
 from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, RequestInvalid
 
 MAX_BODY_BYTES = 16 << 20
-HOST = re.compile(r"(?P<name>[a-z0-9.]+|\[[0-9a-f:.]+\])(:\d{1,5})?", re.IGNORECASE)
 READS = ("GET", "HEAD")
 #: of a request's scope: whether only the headers of the answer are wanted
 HEAD = "menura.head"
@@ -70,10 +68,7 @@ class Guard:
 
     def _foreign_host(self, headers: Headers) -> ControlPlaneError | None:
         host = headers.get("host", "")
-        if self._public_host is None or host == self._public_host:
-            return None
-        named = HOST.fullmatch(host)
-        if named is not None and is_loopback(named["name"].lower()):
+        if self._public_host is None or host == self._public_host or names_loopback(host):
             return None
         return CrossSiteRefused(
             "answering a request",

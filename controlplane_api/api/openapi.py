@@ -36,6 +36,7 @@ TAGS = {
     "fleet": "Tenants, agents and sources: who is there, and how far each source is.",
     "tables": "What tables there are, how far each is, and the commands about them.",
     "views": "Joined views: tables of any sources, joined into one that lakes keep.",
+    "search": "Rows of tables and views, found by their words and values.",
     "dumps": "First copies of tables, and new ones.",
     "identities": "Who agents and callers are, what enrols and admits them, and what was done and refused.",
     "lakes": "Lakes, and what their sinks report.",

@@ -48,7 +48,9 @@ def problem_response(
     }
     # RFC 9110 wants a 401 to say how to come with what is missing.
     challenge = {"www-authenticate": "Bearer"} if status == 401 else {}
-    return JSONResponse(body, status, {**challenge, **(headers or {})}, media_type=MEDIA_TYPE)
+    seconds = error.retry_after_seconds if isinstance(error, ControlPlaneError) else 0
+    again = {"retry-after": str(seconds)} if seconds else {}
+    return JSONResponse(body, status, {**challenge, **again, **(headers or {})}, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

@@ -20,6 +20,8 @@ LEAST_EVERY_SECONDS, WEEK_SECONDS, MOST_EVERY_SECONDS = 3_600, 7 * 86_400, 366 *
 MAX_WINDOW_CHARS = 80
 #: of a dump, above and below 0
 MAX_PRIORITY = 1_000
+#: see spark_sink/search/asking.py; of rows an answer has fewer than a command
+MAX_SEARCH_CHARS, MAX_SEARCH_FILTERS, MAX_SEARCH_FACETS, MAX_SEARCH_ROWS = 1_000, 32, 8, 100
 #: see `menura.naming.is_identity`
 IDENTITY_PATTERN = r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$"
 #: see `menura.views.definition.is_view_name`
@@ -57,7 +59,7 @@ class FleetApiTokenCreate(Request):
 
 
 class ApiTokenCreate(FleetApiTokenCreate):
-    role: Literal[Role.VIEWER, Role.OPERATOR, Role.ADMIN]
+    role: Literal[Role.VIEWER, Role.READER, Role.OPERATOR, Role.ADMIN]
 
 
 class ApiTokenCommand(Request):
@@ -273,3 +275,19 @@ class DumpCommand(Request):
 
 class DumpPriority(DumpCommand):
     priority: int = Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)
+
+
+class SearchRequest(Request):
+    """All of it must be so of each row that is found."""
+
+    #: words, begin*, "a phrase", -without, COLUMN:word; empty: all rows
+    text: str = Field(default="", max_length=MAX_SEARCH_CHARS, repr=False)
+    #: COLUMN=VALUE, or != < <= > >=, or COLUMN IS [NOT] NULL
+    filters: list[Annotated[str, Field(max_length=MAX_SEARCH_CHARS)]] = Field(
+        default_factory=list, max_length=MAX_SEARCH_FILTERS, repr=False
+    )
+    #: columns of which it is counted how many rows have each value
+    facets: list[Annotated[str, Field(max_length=MAX_NAME_CHARS)]] = Field(
+        default_factory=list, max_length=MAX_SEARCH_FACETS
+    )
+    limit: int = Field(default=10, ge=1, le=MAX_SEARCH_ROWS)

@@ -15,6 +15,7 @@ from controlplane_api.api.routers import (
     login,
     offsets,
     rules,
+    searches,
     service,
     tables,
     verification_schedules,
@@ -104,6 +105,10 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     joined_views.drop_view: Need.OPERATE,
     joined_views.explain_view: Need.VIEW,
     joined_views.plan_view: Need.VIEW,
+    searches.get_search_indexes: Need.VIEW,
+    # say themselves who searched what
+    searches.search_table: Need.READ_ROWS,
+    searches.search_view: Need.READ_ROWS,
     identities.create_token: Need.ADMINISTER,
     identities.get_tokens: Need.ADMINISTER,
     identities.revoke_token: Need.ADMINISTER,

@@ -1,16 +1,14 @@
 """How commands come to the API: with the token and the CA that their options name."""
 
-import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from menura import token_file
 from menura.addresses import is_loopback
 
 from controlplane_api.api.client import ApiClient
 from controlplane_api.commands.options import access
 from controlplane_api.errors import ApiUnreachable, TokenFileUnusable
-
-MAX_TOKEN_FILE_BYTES = 4_096
 
 
 def connect(api: str, tenant: str) -> ApiClient:
@@ -36,12 +34,8 @@ def read_token(file: Path) -> str:
     doing = "reading the token of the API"
     remedy = "Name a file with a token alone: --token-file or MENURA_API_TOKEN_FILE."
     try:
-        with file.open("rb") as opened:
-            token = opened.read(MAX_TOKEN_FILE_BYTES).decode("ascii").strip()
+        return token_file.read_token(file)
     except OSError as unreadable:
         raise TokenFileUnusable(doing, f"{file}: {unreadable.strerror}", remedy=remedy) from unreadable
-    except UnicodeDecodeError:
-        token = ""
-    if re.fullmatch(r"[!-~]+", token) is None:
-        raise TokenFileUnusable(doing, f"{file} has no token", remedy=remedy)
-    return token
+    except ValueError as missing:
+        raise TokenFileUnusable(doing, f"{file} {missing}", remedy=remedy) from missing

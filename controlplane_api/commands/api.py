@@ -18,6 +18,7 @@ from menura.server_certificate import TlsFiles, follow, server_context
 
 from controlplane_api.api.app import Access, check_listen, create_app, parse_listen
 from controlplane_api.api.proxies import trusted_networks
+from controlplane_api.api.search_service import SearchService
 from controlplane_api.certificate_metrics import CertificatesCollector
 from controlplane_api.commands.options import DATABASE_HELP, LogFormatOption, forced_group, use_log_format
 from controlplane_api.database import open_database
@@ -40,6 +41,9 @@ def run(
         Path | None, typer.Option(help="Write a token of an admin of the whole fleet there, mode 0600, if it has none.")
     ] = None,
     oidc: Annotated[Path | None, typer.Option(help="YAML with the identity provider that people log in with.")] = None,
+    search: Annotated[str, typer.Option(metavar="URL", help="Of `menura search serve`; without it, no search.")] = "",
+    search_token_file: Annotated[Path | None, typer.Option(help="With the token of the search service.")] = None,
+    search_ca: Annotated[Path | None, typer.Option(help="PEM; whose certificates the search service may have.")] = None,
     trusted_proxies: Annotated[
         str, typer.Option(metavar="CIDR,...", help="Proxies whose X-Forwarded-For says from where a request comes.")
     ] = "",
@@ -53,6 +57,7 @@ def run(
     host, port = parse_listen(listen)
     proxies = trusted_networks(trusted_proxies)
     context = None if tls is None else server_context(tls, ListenRefused)
+    rows = SearchService(search, search_token_file, search_ca) if search else None
     provider = None if oidc is None else Provider(read_oidc_settings(oidc))
     with ExitStack() as ends:
         opened = ends.enter_context(closing(open_database(database)))
@@ -66,6 +71,7 @@ def run(
             anonymous=anonymous,
             beyond_loopback=not is_loopback(host),
             provider=provider,
+            search=rows,
             host_figures=[
                 CertificatesCollector({} if tls_certificate is None else {"api": tls_certificate}),
                 VolumesCollector({} if (file := opened.file) is None else {"database": file.parent}),

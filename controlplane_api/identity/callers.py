@@ -11,9 +11,11 @@ from menura.naming import is_identity
 
 
 class Role(StrEnum):
-    #: sees a tenant
+    #: sees a tenant, and of its rows keys alone
     VIEWER = "viewer"
-    #: starts, stops and dumps too
+    #: sees a tenant, and finds rows of its tables
+    READER = "reader"
+    #: starts, stops and dumps too, and sees no more of rows
     OPERATOR = "operator"
     #: enrols and revokes agents, makes tokens too
     ADMIN = "admin"
@@ -29,6 +31,7 @@ class Need(StrEnum):
     NOBODY = "nobody"
     ANYBODY_KNOWN = "anybody known"
     VIEW = "view"
+    READ_ROWS = "read rows"
     OPERATE = "operate"
     ADMINISTER = "administer"
     VIEW_FLEET = "view the fleet"
@@ -36,14 +39,16 @@ class Need(StrEnum):
     REPORT_LAKE = "report a lake"
 
 
-_OF_TENANT = frozenset({Need.VIEW, Need.OPERATE, Need.ADMINISTER})
+_OF_TENANT = frozenset({Need.VIEW, Need.READ_ROWS, Need.OPERATE, Need.ADMINISTER})
 _IN_TENANT = {
     Role.VIEWER: frozenset({Need.VIEW}),
+    Role.READER: frozenset({Need.VIEW, Need.READ_ROWS}),
     Role.OPERATOR: frozenset({Need.VIEW, Need.OPERATE}),
     Role.ADMIN: _OF_TENANT,
 }
 _IN_FLEET = {
     Role.VIEWER: _IN_TENANT[Role.VIEWER] | {Need.VIEW_FLEET},
+    Role.READER: _IN_TENANT[Role.READER] | {Need.VIEW_FLEET},
     Role.OPERATOR: _IN_TENANT[Role.OPERATOR] | {Need.VIEW_FLEET},
     Role.ADMIN: frozenset(Need),
     Role.FLEET_VIEWER: frozenset({Need.VIEW_FLEET}),

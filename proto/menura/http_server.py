@@ -60,11 +60,16 @@ class PromptProtocol(H11Protocol):
 
 
 def server_of(
-    app: ASGIApp, port: int = 0, tls: ssl.SSLContext | None = None, trusted_proxies: Sequence[str] = ()
+    app: ASGIApp,
+    port: int = 0,
+    tls: ssl.SSLContext | None = None,
+    trusted_proxies: Sequence[str] = (),
+    most_connections: int | None = None,
 ) -> uvicorn.Server:
     """A server for `app`, which is run on sockets that are there, or listens on loopback; by HTTPS with `tls`.
 
     `trusted_proxies`: networks whose X-Forwarded-For says from where a request comes; nobody else's does.
+    `most_connections`: those beyond are answered with 503.
     """
     config = uvicorn.Config(
         app,
@@ -75,6 +80,7 @@ def server_of(
         server_header=False,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
+        limit_concurrency=most_connections,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     config.load()

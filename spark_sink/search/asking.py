@@ -12,8 +12,9 @@ in time. Pure.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Thread
 
-from spark_sink.errors import SearchRefused
+from spark_sink.errors import SearchRefused, SearchTooLong
 from spark_sink.export.fields import Value
 from spark_sink.export.rows import Struct
 from spark_sink.search.columns import NUMBERS, Column, Definition, Kind
@@ -145,8 +146,11 @@ def first_bytes(rows: Iterable[tuple[int, Struct]]) -> list[Struct]:
     return kept
 
 
-def took_too_long(seconds: float) -> SearchRefused:
-    return SearchRefused("searching", f"it took more than {seconds:g} s", remedy="Ask for less, or give it more time")
+def took_too_long(seconds: float, running: Thread | None = None) -> SearchTooLong:
+    """`running`: what of it goes on."""
+    late = SearchTooLong("searching", f"it took more than {seconds:g} s", remedy="Ask for less, or give it more time")
+    late.running = running
+    return late
 
 
 def _check(is_well: bool, found: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether an index has its table's rows, and how far it is behind them.
+"""Whether an index has its table's rows.
 
 Comes in: an index, and the lake's rows at the index's cut. Goes out: numbers of rows, and of rows that differ. Rows are
 compared by their keys' places: each range of places has a count and sums of keys' and rows' digests on both sides, and
@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
-from menura.instants import now_us
 
-from spark_sink.errors import SearchIndexFailed, TableNotInLake
+from spark_sink.errors import SearchIndexFailed
 from spark_sink.export.rows import Shape
-from spark_sink.lake.boundaries import read_boundaries, states_at
-from spark_sink.lake.delta_table import open_table, read_layout
-from spark_sink.lake.records import Records
+from spark_sink.lake.delta_table import read_layout
 from spark_sink.reading import open_rows, own_columns
 from spark_sink.search.columns import Definition, field_of
 from spark_sink.search.digests import MODULUS, NO_ROWS, DigestedIndex, place_of, plus, range_of
@@ -49,33 +46,6 @@ class Comparison:
     @property
     def is_equal(self) -> bool:
         return not (self.ranges or self.columns_differ) and self.index_rows == self.lake_rows
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """`seconds`: since the lake had what the index has not; 0: the index has all."""
-
-    index_cut: int
-    lake_cut: int
-    seconds: float
-
-
-def lag_of(lake: str, table: TableId, reached: Reached) -> Lag:
-    """Raises `TableNotInLake`; OSError and DeltaError of the store."""
-    cuts = open_table(Records(lake).cuts_folder)
-    found = read_boundaries(cuts, table.tenant, table.source).found
-    state = (
-        states_at(cuts, table.tenant, table.source, found[-1].cut).get(table) if cuts is not None and found else None
-    )
-    if state is None:
-        raise TableNotInLake(
-            "comparing an index's cut", f"{lake} has no cut with {table}", remedy="Check the lake's address: --lake"
-        )
-    newest = found[-1].cut
-    if state.changelog_version == reached.position.version:
-        return Lag(newest, newest, 0.0)
-    later = next((each for each in found if each.cut > reached.cut), found[-1])
-    return Lag(reached.cut, newest, max(0.0, (now_us() - later.applied_at_us) / 1e6))
 
 
 def compare(lake: str | None, index: DigestedIndex, table: TableId) -> Comparison:

@@ -5,6 +5,10 @@ position is a document of the index, so a commit has both or neither: tantivy re
 segments, once they are synced. Durable: a commit. A kill leaves the last commit, and files that no meta.json names,
 which the next writer removes.
 
+Beside the numbers stands `TABLE_FILE`, which names the table, since the folder of a long name does not::
+
+    {"format": 1, "tenant": "acme", "source": "shop", "database": "shop", "table": "orders"}
+
 An index for another definition, or one that is built anew, is made beside the former, which answers until the new one
 has its first commit; readers take the highest NUMBER with a position. One process writes in FOLDER, by a lock on
 FOLDER/search.lock. A writer has `HEAP_BYTES` and one thread beside those that merge segments.
@@ -16,7 +20,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ SEARCHED_CHARS = 1 << 20
 #: rows share cost most of an index
 VALUE_CHARS = 64
 LOCK_FILE = "search.lock"
+TABLE_FILE, TABLE_FORMAT = "table.json", 1
 #: the key's digest, and its first 63 bits
 KEY, PLACE = "key", "place"
 #: of the row's JSON: itself, and its digest
@@ -200,6 +205,7 @@ class IndexWriter:
         self._definition = definition
         with failures(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
+            _put_name(self._home, table)
             index = tantivy.Index(_schema(definition), path=str(self._folder))
             index.register_tokenizer(_ANALYZER, analyzer())
             self._writer = index.writer(HEAP_BYTES, 1)
@@ -277,6 +283,13 @@ class FolderEngine:
     def output(self, table: TableId, definition: Definition, held: Reached | None) -> IndexWriter:
         number = open_index(self.folder, table)[0].number if held is not None else None
         return IndexWriter(self.folder, table, definition, number)
+
+
+def _put_name(home: Path, table: TableId) -> None:
+    if not (home / TABLE_FILE).exists():
+        draft = home / f"{TABLE_FILE}.draft"
+        draft.write_text(json.dumps({"format": TABLE_FORMAT, **asdict(table)}))
+        draft.rename(home / TABLE_FILE)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class FolderIndex:
         thread.start()
         thread.join(asked.timeout_seconds)
         if not done:
-            raise took_too_long(asked.timeout_seconds)
+            raise took_too_long(asked.timeout_seconds, thread)
         if isinstance(done[0], Found):
             return done[0]
         if isinstance(done[0], ValueError):  # of tantivy, e.g. a facet of very many values

@@ -19,7 +19,7 @@ from tests.controlplane_api.callers import made
 from tests.controlplane_api.conftest import serving
 from tests.stack import http_client
 
-#: the least that a caller must be; each of a tenant's roles may what those before it may
+#: the least that a caller must be: an operator reads no rows, an admin does what both may
 LEAST = {
     "GET /api/v1/fleet": "anybody",
     "GET /api/v1/tenants/{tenant}/fleet": "viewer",
@@ -94,6 +94,9 @@ LEAST = {
     "DELETE /api/v1/tenants/{tenant}/views/{view}": "operator",
     "GET /api/v1/tenants/{tenant}/views/{view}/plan": "viewer",
     "POST /api/v1/tenants/{tenant}/view-plans": "viewer",
+    "GET /api/v1/tenants/{tenant}/search-indexes": "viewer",
+    "POST /api/v1/tenants/{tenant}/sources/{source}/tables/{database}/{table}/search": "reader",
+    "POST /api/v1/tenants/{tenant}/views/{view}/search": "reader",
     "GET /api/v1/login": "nobody",
     "POST /api/v1/session": "nobody",
     "GET /api/v1/session": "anybody",
@@ -156,10 +159,12 @@ LEAST = {
 OPEN = {
     "nobody": {"nobody"},
     "viewer of acme": {"nobody", "anybody", "viewer"},
+    "reader of acme": {"nobody", "anybody", "viewer", "reader"},
     "operator of acme": {"nobody", "anybody", "viewer", "operator"},
-    "admin of acme": {"nobody", "anybody", "viewer", "operator", "admin"},
+    "admin of acme": {"nobody", "anybody", "viewer", "reader", "operator", "admin"},
     "admin of globex": {"nobody", "anybody"},
     "viewer of all": {"nobody", "anybody", "viewer", "fleet-viewer"},
+    "reader of all": {"nobody", "anybody", "viewer", "reader", "fleet-viewer"},
     "operator of all": {"nobody", "anybody", "viewer", "operator", "fleet-viewer"},
     "admin of all": set(LEAST.values()),
     "fleet-viewer of all": {"nobody", "anybody", "fleet-viewer"},

@@ -20,6 +20,7 @@ MAY = {
     Need.NOBODY: "everybody",
     Need.ANYBODY_KNOWN: "every caller",
     Need.VIEW: "viewer",
+    Need.READ_ROWS: "reader",
     Need.OPERATE: "operator",
     Need.ADMINISTER: "admin",
     Need.VIEW_FLEET: "fleet-viewer",

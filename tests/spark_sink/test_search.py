@@ -19,11 +19,12 @@ from spark_sink.lake.delta_table import read_layout
 from spark_sink.reading import current_state, open_rows
 from spark_sink.search import following, index
 from spark_sink.search.asking import Search
-from spark_sink.search.checking import Comparison, compare, lag_of
+from spark_sink.search.checking import Comparison, compare
 from spark_sink.search.columns import field_of
 from spark_sink.search.entries import Entry, Gone, SearchOutput
 from spark_sink.search.following import Follower
 from spark_sink.search.index import FolderEngine, IndexWriter, open_index, taking
+from spark_sink.search.lag import lag_of
 from spark_sink.search.searching import open_digests, open_search
 from spark_sink.views.maintain import view_table_id
 from spark_sink.work import TableId

@@ -82,6 +82,13 @@ from controlplane_api.api.views.proofs import (
     VerdictView,
     VerificationScheduleView,
 )
+from controlplane_api.api.views.search import (
+    SearchAnswer,
+    SearchIndexes,
+    SearchIndexFacts,
+    SearchIndexPage,
+    SearchIndexView,
+)
 from controlplane_api.api.views.sources import (
     Accepted,
     Fleet,
@@ -188,6 +195,11 @@ __all__ = [
     "RuleView",
     "Rules",
     "ScheduledVerifications",
+    "SearchAnswer",
+    "SearchIndexFacts",
+    "SearchIndexPage",
+    "SearchIndexView",
+    "SearchIndexes",
     "SessionView",
     "SinkView",
     "SourceAssigned",

@@ -1,0 +1,293 @@
+"""The search service over HTTP: what it answers, to whom, how much at once, and how far behind the lake that is."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from spark_sink.errors import TableNotInLake
+from spark_sink.search import lag
+from spark_sink.search.index import TABLE_FILE
+from spark_sink.search.index_query import FolderIndex
+from spark_sink.search.lag import Lags, SourceSeen
+from spark_sink.search.questions import MAX_BODY_BYTES, MOST_VALUE_CHARS
+from spark_sink.search.searching import open_search
+from spark_sink.search.service import SearchService
+from spark_sink.work import TableId
+from tests.spark_sink.landing import Table, delete, insert, table_id
+from tests.spark_sink.search_shop import LAST_ID, ORDERS, ORDERS_ID, VIEW_ID, Shop, answering, order
+from tests.stack import http_client, wait_for
+
+OF_ORDERS = {"tenant": "acme", "source": "shop", "database": "shop", "table": "orders"}
+OF_VIEW = {"tenant": "acme", "source": "~views", "database": "views", "table": "orders_of_customers"}
+#: its segment in a folder ends with a digest
+LONG = Table("\N{CJK UNIFIED IDEOGRAPH-4E2D}" * 60, {"id": pa.int64()}, database="a/b")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is."""
+    monkeypatch.setattr(lag, "WAIT_SECONDS", 300)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    shop = Shop(tmp_path)
+    shop.fill()
+    shop.index()
+    return shop
+
+
+@pytest.fixture
+def client(shop: Shop) -> Iterator[httpx.Client]:
+    with (
+        answering(SearchService(shop.indexes, timeout_seconds=300)) as url,
+        http_client(url) as client,
+    ):
+        yield client
+
+
+def found(client: httpx.Client, **asked: object) -> dict[str, Any]:
+    answer = client.post("/v1/search", json={**OF_ORDERS, **asked})
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def refused(answer: httpx.Response) -> tuple[int, str]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    facts = answer.json()
+    assert facts["status"] == answer.status_code
+    assert facts["title"] and facts["detail"] and facts["found"] and facts["remedy"]
+    return answer.status_code, facts["code"]
+
+
+def listed(client: httpx.Client, **asked: object) -> list[str]:
+    answer = client.post("/v1/indexes", json={"tenant": "acme", **asked})
+    assert answer.status_code == 200, answer.text
+    return [each["table"] for each in answer.json()["indexes"]]
+
+
+def test_a_search_when_it_is_asked_then_rows_come_whole_with_counts_and_how_far_the_index_is(
+    shop: Shop, client: httpx.Client
+) -> None:
+    answer = found(client, text="red bicy*", filters=["total>=20"], facets=["status"], limit=2)
+    assert (answer["total"], len(answer["rows"]), answer["key"]) == (6, 2, ["id"])
+    assert list(answer["rows"][0]) == list(ORDERS.columns) == [each["name"] for each in answer["columns"]]
+    (facet,) = answer["facets"]
+    assert (facet["column"], sum(each["rows"] for each in facet["counts"]), facet["other_rows"]) == ("status", 6, 0)
+    assert (answer["cut"], answer["lake_cut"], answer["behind_us"], answer["unknown"]) == (1, 1, 0, "")
+    (last,) = found(client, filters=[f"id={LAST_ID}"])["rows"]
+    assert last["id"] == str(LAST_ID), "no reader of JSON keeps its digits as a number"
+    joined = found(client, **OF_VIEW, text="city:krakow")
+    assert joined["total"] == 8
+    assert {each["customer"] for each in joined["rows"]} == {"Zofia Żółkiewska"}
+
+
+def test_an_index_when_the_lake_has_gone_on_then_it_is_said_how_far_until_it_follows(
+    shop: Shop, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lag, "FRESH_SECONDS", 0)
+    shop.cut((ORDERS, [delete(**order(1))]))
+    behind = wait_for("the lag", lambda: (each := found(client))["lake_cut"] == 2 and each)
+    assert (behind["cut"], behind["total"]) == (1, 40)
+    assert behind["behind_us"] > 0
+    shop.index()
+    caught_up = wait_for("no lag", lambda: (each := found(client))["behind_us"] == 0 and each)
+    assert (caught_up["cut"], caught_up["total"]) == (2, 39)
+
+
+def test_a_tenant_when_it_asks_then_reaches_no_index_of_another(shop: Shop, client: httpx.Client) -> None:
+    other = {**OF_ORDERS, "tenant": "globex"}
+    assert refused(client.post("/v1/search", json=other)) == (404, "SEARCH_INDEX_MISSING")
+    assert client.post("/v1/indexes", json={"tenant": "globex"}).json() == {"indexes": [], "next": None}
+    ways = (
+        {"tenant": "globex/../acme"}, {"tenant": "../indexes/acme"}, {"tenant": ".."}, {"tenant": ""},
+        {"tenant": "globex", "source": "../acme/shop"}, {"source": ".."}, {"source": "~views/../shop"},
+    )  # fmt: skip
+    for way in ways:
+        assert refused(client.post("/v1/search", json={**OF_ORDERS, **way})) == (422, "SEARCH_REFUSED"), way
+    for way in ({"database": "..", "table": "shop/orders"}, {"database": "../../../acme/shop/shop"}):
+        asked = {"tenant": "globex", "source": "shop", "database": "shop", "table": "orders", **way}
+        assert refused(client.post("/v1/search", json=asked)) == (404, "SEARCH_INDEX_MISSING"), way
+    assert refused(client.post("/v1/indexes", json={"tenant": "../indexes/acme"})) == (422, "SEARCH_REFUSED")
+
+
+def test_a_question_when_it_can_not_be_answered_then_it_is_refused_with_what_to_change(client: httpx.Client) -> None:
+    json_ = {"content-type": "application/json"}
+    bodies = [b"", b"[]", b"[" * 100_000, b"\xff", b'{"tenant": 1}', b"x" * (MAX_BODY_BYTES + 1)]
+    listings = [{"limit": True}, {"limit": 100_000}, {"after": ["shop"]}, {"after": [1, 2, 3]}]
+    searches = [
+        {"text": "half \ud800"}, {"text": '"'}, {"text": 1}, {"filters": ["id=x"]}, {"filters": "id=1"},
+        {"facets": ["none"]}, {"limit": 0}, {"table": ""}, {"table": "\ud800"},
+    ]  # fmt: skip
+    asked = [(path, body) for path in ("/v1/search", "/v1/indexes") for body in bodies]
+    asked += [("/v1/indexes", json.dumps({"tenant": "acme", **each}).encode()) for each in listings]
+    asked += [("/v1/search", json.dumps({**OF_ORDERS, **each}).encode()) for each in searches]
+    for path, body in asked:
+        answer = client.post(path, content=body, headers=json_)
+        assert refused(answer) == (422, "SEARCH_REFUSED"), (path, body[:200])
+
+
+def test_a_caller_when_he_has_not_the_token_then_he_is_told_nothing(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    with answering(SearchService(shop.indexes, token=file)) as url, http_client(url) as client:
+        for shown in ({}, {"authorization": "secret"}, {"authorization": "Bearer Secret"}):
+            answer = client.post("/v1/search", json=OF_ORDERS, headers=shown)
+            assert refused(answer) == (401, "SEARCH_CALLER_REFUSED")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        good = {"authorization": "Bearer secret"}
+        assert client.post("/v1/search", json=OF_ORDERS, headers=good).status_code == 200
+        file.write_text("another")
+        assert client.post("/v1/search", json=OF_ORDERS, headers=good).status_code == 401
+        file.unlink()
+        assert client.post("/v1/search", json=OF_ORDERS, headers=good).status_code == 500
+
+
+def test_a_page_of_a_browser_when_it_asks_on_loopback_then_it_is_refused(client: httpx.Client) -> None:
+    for headers in ({"host": "rebound.example"}, {"content-type": "text/plain"}, {"host": "[::"}):
+        answer = client.post("/v1/search", json=OF_ORDERS, headers=headers)
+        assert refused(answer) == (401, "SEARCH_CALLER_REFUSED"), headers
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Searches go on until it is set."""
+    let_go, real = threading.Event(), FolderIndex._found
+
+    def found(*arguments: Any) -> Any:
+        let_go.wait()
+        return real(*arguments)
+
+    monkeypatch.setattr(FolderIndex, "_found", found)
+    yield let_go
+    let_go.set()
+
+
+def test_searches_when_they_take_too_long_then_they_keep_their_turns_and_others_are_refused_until_they_end(
+    shop: Shop, held: threading.Event
+) -> None:
+    service = SearchService(shop.indexes, most_at_once=2, timeout_seconds=0.05)
+    with answering(service) as url, http_client(url) as client:
+        for late in (1, 2):
+            assert refused(client.post("/v1/search", json=OF_ORDERS)) == (422, "SEARCH_TOO_LONG")
+            assert (service.running, service.late) == (late, late)
+        threads = threading.active_count()
+        for _ in range(5):
+            answer = client.post("/v1/search", json=OF_ORDERS)
+            assert refused(answer) == (503, "SEARCH_BUSY")
+            assert answer.headers["retry-after"] == "1"
+            assert refused(client.post("/v1/indexes", json={"tenant": "acme"})) == (503, "SEARCH_BUSY")
+        assert threading.active_count() <= threads
+        held.set()
+        wait_for("the turns", lambda: service.running == 0, every=0.01)
+        service._timeout_seconds = 300
+        assert client.post("/v1/search", json=OF_ORDERS).status_code == 200
+        assert service.ended == {"late": 2, "busy": 10, "answered": 1}
+
+
+def test_rows_when_they_are_very_large_then_values_are_cut_off_and_rows_left_out_and_both_are_said(
+    tmp_path: Path,
+) -> None:
+    shop = Shop(tmp_path)
+    shop.cut((ORDERS, [insert(**order(number, note="x " * MOST_VALUE_CHARS)) for number in range(1, 5)]))
+    shop.index(ORDERS_ID)
+    with (
+        answering(SearchService(shop.indexes, timeout_seconds=300)) as url,
+        http_client(url) as client,
+    ):
+        answer = found(client)
+        assert (len(answer["rows"]), answer["shortened"], answer["left_out"]) == (4, 4, 0)
+        assert {len(each["note"]) for each in answer["rows"]} == {MOST_VALUE_CHARS}
+
+
+def test_rows_when_they_are_too_many_bytes_together_then_the_first_ones_come(
+    shop: Shop, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_sink.search.questions.MOST_ROW_BYTES", 500)
+    answer = found(client, limit=10)
+    assert 0 < len(answer["rows"]) < 10
+    assert len(answer["rows"]) + answer["left_out"] == 10
+
+
+def test_indexes_when_they_are_listed_then_each_is_named_as_its_table_in_pages_and_a_damaged_one_says_so(
+    shop: Shop, client: httpx.Client
+) -> None:
+    shop.cut((LONG, [insert(id=1)]))
+    shop.index(table_id(LONG), ORDERS_ID, VIEW_ID)
+    names = [LONG.name, "orders", "orders_of_customers"]
+    assert listed(client) == names
+    first = client.post("/v1/indexes", json={"tenant": "acme", "limit": 2}).json()
+    assert first["next"] == ["shop", "shop", "orders"]
+    assert listed(client, after=first["next"], limit=2) == names[2:]
+    home = shop.indexes / ORDERS_ID.default_folder
+    (home / TABLE_FILE).unlink()  # as of an index of before
+    assert listed(client) == names
+    (home / "1/meta.json").write_text("{}")
+    _, damaged, _ = client.post("/v1/indexes", json={"tenant": "acme"}).json()["indexes"]
+    assert (damaged["table"], damaged["rows"], damaged["cut"]) == ("orders", None, None)
+    assert damaged["unknown"]
+    (home / "1/meta.json").unlink()  # begun, and not completed
+    assert listed(client) == [names[0], names[2]]
+    (home / TABLE_FILE).write_text(json.dumps({"format": 1, **OF_VIEW}))
+    assert refused(client.post("/v1/indexes", json={"tenant": "acme"})) == (500, "SEARCH_INDEX_FAILED")
+
+
+@pytest.fixture
+def reached(shop: Shop) -> Any:
+    return open_search(shop.indexes, ORDERS_ID).reached
+
+
+def test_a_lag_when_the_lake_does_not_answer_then_the_reason_stands_in_its_place_and_no_search_waits_for_it(
+    shop: Shop, reached: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(failure: Exception) -> Callable[..., Any]:
+        def look(*_: str) -> Any:
+            raise failure
+
+        return look
+
+    looks = {
+        "a store failed: ENOENT": fails(OSError(2, "gone")),
+        "no such table": fails(TableNotInLake("x", "no such table")),
+        "has no cut with": lambda *source: SourceSeen(source[0], (), {}),
+    }
+    for words, look in looks.items():
+        lags = Lags(look)
+        assert all(words in lags.of(str(shop.lake.folder), ORDERS_ID, reached) for _ in range(3)), words
+    monkeypatch.setattr(lag, "WAIT_SECONDS", 0.01)
+    lags = Lags(lambda *_: threading.Event().wait())
+    assert all("has not answered within" in lags.of(str(shop.lake.folder), ORDERS_ID, reached) for _ in range(3))
+
+
+def test_a_lag_when_many_ask_for_it_then_the_lake_is_read_once_and_its_last_answer_is_good_for_a_while(
+    shop: Shop, reached: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, let_go = [], threading.Event()
+
+    def look(*source: str) -> SourceSeen:
+        looks.append(source)
+        if len(looks) > 1:
+            let_go.wait()
+        return SourceSeen.look(*source)
+
+    lags, lake = Lags(look), str(shop.lake.folder)
+    monkeypatch.setattr(lag, "WAIT_SECONDS", 300)
+    monkeypatch.setattr(lag, "FRESH_SECONDS", 300)
+    assert [lags.of(lake, ORDERS_ID, reached).seconds for _ in range(3)] == [0, 0, 0]
+    assert len(looks) == 1
+    monkeypatch.setattr(lag, "FRESH_SECONDS", 0)
+    monkeypatch.setattr(lag, "KNOWN_SECONDS", 300)
+    assert [lags.of(lake, ORDERS_ID, reached).seconds for _ in range(3)] == [0, 0, 0]
+    wait_for("the second look", lambda: len(looks) == 2, every=0.01)
+    let_go.set()
+    monkeypatch.setattr(lag, "MOST_SOURCES", 2)
+    for number in range(5):
+        assert "has no cut with" in lags.of(lake, TableId("acme", f"s{number}", "shop", "x"), reached)
+    assert len(lags._known) == 2
