@@ -28,8 +28,10 @@ from tests.spark_sink.landing import Table, Writer, altered, delete, insert, tru
 from tests.spark_sink.test_export import ID, ORDERS, Lake, row
 from tests.spark_sink.test_export_avro import NOT_OF_CONNECT, as_read, of_each_type
 from tests.spark_sink.test_export_kafka import QUIET, Kills, committed, make_topic
+from tests.spark_sink.test_export_registry import patient  # noqa: F401  (a fixture)
 
 TOPIC = "shop.shop.orders"
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +70,7 @@ class Reader:
 
 @pytest.fixture
 def reader(registry: SchemaRegistry) -> Iterator[Reader]:
-    with SchemaRegistryClient({"url": registry.url}) as client:
+    with SchemaRegistryClient({"url": registry.url, "timeout": 120}) as client:
         yield Reader(client)
 
 
