@@ -4,7 +4,10 @@ import re
 
 from tests.metrics_page import PAGE, PORTS, page
 
-STAGES = "controlplane|agent|session|lease|landing|log|dump|lake|verification|retention|registry|sink|search|disk|certificate"
+STAGES = (
+    "controlplane|agent|session|lease|landing|log|dump|lake|verification|retention|registry|sink|search|disk|"
+    "certificate"
+)
 LABELS = {"tenant", "agent", "source", "lake", "state", "stage", "what", "code", "volume", "certificate"}
 
 
