@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         "--unsigned-bigints",
         choices=[each.value for each in UnsignedBigints],
         default=UnsignedBigints.LONG.value,
-        help="what these are: whole numbers, or decimals, which in Avro alone hold all (default: %(default)s)",
+        help="whole numbers, in Avro up to 9223372036854775807, or decimals (default: %(default)s)",
     )
     _add_avro_arguments(parser)
     return parser
