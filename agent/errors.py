@@ -278,7 +278,16 @@ class GatewayUnreachable(GatewayError):
 
 
 class GatewayRefused(GatewayError):
+    """It ends the stream, and will again until somebody does something about it."""
+
     exit_code = 51
+
+
+class GatewayRefusedForNow(GatewayRefused):
+    """It ends the stream, and may take the next one."""
+
+    exit_code = 57
+    terminal = False
 
 
 class StreamOutOfSequence(GatewayError):

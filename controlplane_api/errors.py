@@ -234,6 +234,13 @@ class TableDenied(RequestError):
     fix = "Change the filter in the agent's configuration."
 
 
+class TablesTooMany(RequestError):
+    """The source has as many synced tables as an agent takes of one."""
+
+    status = 409
+    fix = "Stop some, or give the server's other databases to a source of their own."
+
+
 class SourceNotQuarantined(RequestError):
     """Every committed cut of the source is applied."""
 

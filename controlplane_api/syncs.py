@@ -4,20 +4,21 @@ Comes in: tables of one source and what is wanted. Goes out: one transaction tha
 lets the source's generation grow once, which the gateway notices. A kill leaves all of it or nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from menura.bounds import MAX_SYNCED_TABLES
 from menura.errors import MenuraError
 from menura.instants import now_us
 from menura.naming import TableName, dump_anew, sync_stop
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, insert, select, tuple_, update
 
 from controlplane_api import positions
 from controlplane_api.database import LOOKUP_ROWS
 from controlplane_api.documents import problem_document
 from controlplane_api.dump_lives import DEFAULT_OPTIONS, DumpOptions, create_dumps, end_dumps
-from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, TableUnknown
+from controlplane_api.errors import RequestInvalid, SyncRunning, TableDenied, TablesTooMany, TableUnknown
 from controlplane_api.lost_state import is_lost
 from controlplane_api.models import AnyRow, CommittedPosition, Dump, Source, SourceTable, Sync
 from controlplane_api.states import Desired, DumpEnd, StartKind, State
@@ -76,6 +77,7 @@ def start_tables(
         tables = [name for name, row in rows.items() if not (row.denied or row.gone)]
     source = source_name(connection, source_id)
     outcomes = [_start_outcome(source, name, rows.get(name), start) for name in tables]
+    outcomes = list(_within_room(outcomes, MAX_SYNCED_TABLES - _syncing(connection, source_id)))
     changed = [rows[outcome.database, outcome.table] for outcome in outcomes if outcome.changed]
     by_dump = start.kind is StartKind.DUMP
     dumps = create_dumps(connection, source_id, [row.id for row in changed], options) if by_dump else {}
@@ -300,6 +302,29 @@ def _start_outcome(source: str, name: TableName, row: AnyRow | None, start: Star
     if row is None or refused or runs:
         return Outcome(*name, changed=False, refused=refused)
     return Outcome(*name, changed=True, notice=_notice(row, start))
+
+
+def _syncing(connection: Connection, source_id: int) -> int:
+    running = (Sync.source_id == source_id, Sync.desired == Desired.SYNCING, Sync.failed.is_(False))
+    return connection.execute(select(func.count()).select_from(Sync).where(*running)).scalar_one()
+
+
+def _within_room(outcomes: Iterable[Outcome], room: int) -> Iterator[Outcome]:
+    """`room`: how many more may be synced."""
+    for outcome in outcomes:
+        room -= outcome.changed
+        if not outcome.changed or room >= 0:
+            yield outcome
+            continue
+        refused = TablesTooMany(
+            "starting a sync",
+            f"{MAX_SYNCED_TABLES} tables of the source are synced, and an agent takes no more of one",
+            data="They go on, and this one stays as it was.",
+            remedy="Stop some, or give databases of the server to a source of their own.",
+            database=outcome.database,
+            table=outcome.table,
+        )
+        yield Outcome(outcome.database, outcome.table, changed=False, refused=refused)
 
 
 def _refusal(source: str, name: TableName, row: AnyRow | None, start: Start) -> MenuraError | None:

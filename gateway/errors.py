@@ -172,6 +172,10 @@ class TooManyStreams(StreamError):
     terminal = False
 
 
+class TablesTooMany(StreamError):
+    """An agent takes no such desired state; a former version's API has let somebody ask for it."""
+
+
 class CutTooLarge(StreamError):
     pass
 

@@ -2,7 +2,8 @@
 
 Comes in: Replicate, Credit and CutCommitted. Goes out, by the source's `Changes`: the start cut, batches under credit,
 cuts. After any failure everything read is dropped and the stream opens anew: the next Replicate names the last
-committed cut, and the log is read again from there. Nothing here is durable.
+committed cut, and the log is read again from there. What the gateway refuses comes again each time: the source's state
+says why nothing lands until something of it is committed. Nothing here is durable.
 """
 
 import logging
@@ -12,11 +13,11 @@ from random import Random
 from menura.error_message import as_message
 from menura.errors import MenuraError
 from menura.protocol import PROTOCOL_VERSION
-from menura.v1 import config_pb2, stream_pb2
+from menura.v1 import changes_pb2, config_pb2, stream_pb2
 
 from agent.capture.source import Changes, ReadAgain
-from agent.capture.task import Task, TaskCancelled
-from agent.errors import defect
+from agent.capture.task import Awaited, Task, TaskCancelled
+from agent.errors import GatewayError, defect
 from agent.runtime.backoff import Backoff
 from agent.runtime.commands import Bucket
 from agent.runtime.credit import Credit, CreditCancelled
@@ -67,6 +68,8 @@ class ChangesPlugin:
         self._restarts = Bucket(RESTARTS_PER_SECOND, BURST_RESTARTS)
         #: Replicates that a newer one replaced before they were worked on
         self._superseded = 0
+        #: what the gateway's last refusal waits for; None: for a stream that it takes
+        self._awaited: Awaited | None = None
         self._stopping = False
         self._transient = Backoff(RETRY_FIRST_SECONDS, RETRY_MOST_SECONDS, Random())  # noqa: S311
         self._terminal = Backoff(TERMINAL_FIRST_SECONDS, TERMINAL_MOST_SECONDS, Random())  # noqa: S311
@@ -91,6 +94,7 @@ class ChangesPlugin:
         match request.WhichOneof("payload"):
             case "replicate":
                 assert self._writer is not None
+                self._begins(request.replicate)
                 self._assign(Task(request.replicate, self._writer))
             case "credit":
                 self._credit.grant(request.credit.bytes)
@@ -104,7 +108,25 @@ class ChangesPlugin:
                         self._changes.progressed()
                         self._transient.succeeded()
                         self._terminal.succeeded()
+                    if self._awaited is not None and committed.cut >= task.replicate.next_cut + self._awaited.cuts:
+                        self._accepted()
                 log.debug("cut committed", extra={"fields": {"source": self.source, "cut": committed.cut}})
+
+    def refused(self, error: GatewayError) -> None:
+        if self._task is not None:
+            self._awaited = self._task.awaited()
+        self._state.refused(error)
+
+    def _begins(self, replicate: changes_pb2.Replicate) -> None:
+        """What was refused is read again, unless something else is desired now."""
+        if self._awaited is None or not replicate.tables:
+            self._accepted()
+        elif self._awaited.generation != replicate.generation:
+            self._awaited = Awaited(replicate.generation, 0)
+
+    def _accepted(self) -> None:
+        self._awaited = None
+        self._state.refused(None)
 
     def closed(self) -> None:
         self._assign(None)

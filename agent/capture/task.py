@@ -28,6 +28,14 @@ class TaskCancelled(Exception):
     """A newer Replicate has come, or the stream has closed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What has to be committed before a refusal is over: so many cuts behind the first one of a Replicate."""
+
+    generation: int
+    cuts: int
+
+
 @dataclass(slots=True)
 class Task:
     """Work on one Replicate."""
@@ -38,6 +46,15 @@ class Task:
     stream: Stream | None = None
     #: the newest that the gateway has told of
     committed_cut: int = 0
+    #: the newest of which something was sent
+    sent_cut: int = 0
+
+    def awaited(self) -> Awaited | None:
+        """When what was sent is refused; None: all of it is committed. The first cut is made anew each time."""
+        first = self.replicate.next_cut
+        if self.sent_cut <= max(self.committed_cut, first - 1):
+            return None
+        return Awaited(self.replicate.generation, 0 if self.sent_cut == first else 1)
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -87,6 +104,7 @@ class TaskSink:
         message.transactions_bytes = encoded.transactions_bytes
         size = sum(map(len, encoded.rows)) + len(encoded.transactions)
         self._credit.spend(encoded.rows_bytes + encoded.transactions_bytes)
+        self._task.sent_cut = cut
         self._task.writer.send(response, encoded.rows)
         self._state.counters.sent_bytes += size
         if batch.is_partial:
@@ -99,6 +117,7 @@ class TaskSink:
     def send_cut(self, end: changes_pb2.CutEnd) -> None:
         end.generation = self._task.replicate.generation
         end.lease_epoch = self._task.replicate.lease_epoch
+        self._task.sent_cut = end.cut
         self._task.writer.send(stream_pb2.StreamResponse(cut_end=end))
 
     def received(self, size: int) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, stream_pb2
 
+from agent.errors import GatewayError
 from agent.runtime.renewal import Renewal
 from agent.runtime.requests import interval_seconds
 from agent.runtime.session import StreamClosed, StreamWriter
@@ -95,6 +96,9 @@ class ConfigPlugin:
         notice = state.desire(desired)
         if notice:
             log.warning("desired state", extra={"fields": {"source": desired.source, "found": notice}})
+
+    def refused(self, error: GatewayError) -> None:
+        """It is in the log; a source that is refused has streams of its own."""
 
     def closed(self) -> None:
         self._renewal.closed()
@@ -178,6 +182,9 @@ class HeartbeatPlugin:
     def received(self, request: stream_pb2.StreamRequest) -> None:
         if request.WhichOneof("payload") == "heartbeat_ack":
             self.acknowledged.set()
+
+    def refused(self, error: GatewayError) -> None:
+        """It is in the log, and nothing else could be told of it: the gateway sees the agent go."""
 
     def closed(self) -> None:
         with self._changed:

@@ -9,22 +9,20 @@ from collections.abc import Iterator
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from menura.bounds import MAX_NAME_CHARS
+from menura.bounds import MAX_NAME_CHARS, MAX_SYNCED_TABLES
 from menura.v1 import config_pb2, stream_pb2
 from menura.weight import TooManyFields, check_weight
 
 from agent.errors import GatewayRefused
 
-#: of one source, in a desired state, a Replicate, or with dumps
-MAX_TABLES: Final = 50_000
 #: a table's two names at the servers' 64 characters of four bytes, and what Replicate has beside them but for positions
 _TABLE_BYTES: Final = 2 * 64 * 4 + 128
 #: of a message without positions, which are those of control streams
-MAX_CONTROL_BYTES: Final = MAX_TABLES * _TABLE_BYTES
+MAX_CONTROL_BYTES: Final = MAX_SYNCED_TABLES * _TABLE_BYTES
 #: with positions, and with what dumps have left: gRPC drops a longer one before it is here
 MAX_REQUEST_BYTES: Final = 2 * MAX_CONTROL_BYTES
 #: a table of Replicate with its position has twelve
-MAX_FIELDS: Final = 16 * MAX_TABLES
+MAX_FIELDS: Final = 16 * MAX_SYNCED_TABLES
 #: below, a message can't become much
 _WEIGHED_FROM_BYTES: Final = 256 << 10
 _CONTROL = (stream_pb2.Control_Config, stream_pb2.Control_Heartbeat)
@@ -62,8 +60,8 @@ def interval_seconds(milliseconds: int, least_seconds: float, most_seconds: floa
 def _check_tables(request: stream_pb2.StreamRequest) -> None:
     named = _tables(request)
     for count, table in enumerate(named, start=1):
-        if count > MAX_TABLES:
-            raise TooManyFields(f"more than {MAX_TABLES} tables")
+        if count > MAX_SYNCED_TABLES:
+            raise TooManyFields(f"more than {MAX_SYNCED_TABLES} tables")
         if max(len(table.database), len(table.table)) > MAX_NAME_CHARS:
             raise TooManyFields(f"a name of more than {MAX_NAME_CHARS} characters")
 
@@ -83,5 +81,6 @@ def _refused(address: str, found: str) -> GatewayRefused:
         f"reading a request of the gateway {address}",
         found,
         data="Nothing of it was done, and nothing is lost: the stream opens anew",
-        remedy="Give a source at most 50000 tables; if it has less, upgrade the gateway and the agent to one version",
+        remedy=f"Give a source at most {MAX_SYNCED_TABLES} tables; if it has less, upgrade the gateway and the agent to"
+        " one version",
     )

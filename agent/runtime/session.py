@@ -22,7 +22,14 @@ from menura.message_parts import in_parts
 from menura.v1 import changes_pb2, config_pb2, snapshot_pb2, stream_pb2
 from menura.wire_format import length_delimited
 
-from agent.errors import GatewayError, GatewayRefused, GatewayUnreachable, IdentityRefused, StreamOutOfSequence
+from agent.errors import (
+    GatewayError,
+    GatewayRefused,
+    GatewayRefusedForNow,
+    GatewayUnreachable,
+    IdentityRefused,
+    StreamOutOfSequence,
+)
 from agent.identity import IdentityFile, Stamp
 from agent.runtime.backoff import Backoff
 from agent.runtime.commands import CommandLog
@@ -94,7 +101,7 @@ class StreamClosed(Exception):
 
 
 class Plugin(Protocol):
-    """What works on one stream. `received`, `opened` and `closed` come from the stream's thread and MUST NOT block."""
+    """What works on one stream. All but `hello` come from the stream's thread and MUST NOT block."""
 
     source: str
     request_type: stream_pb2.RequestType
@@ -102,6 +109,9 @@ class Plugin(Protocol):
     def hello(self) -> config_pb2.Hello: ...
     def opened(self, writer: "StreamWriter", ack: config_pb2.HelloAck) -> None: ...
     def received(self, request: stream_pb2.StreamRequest) -> None: ...
+    def refused(self, error: GatewayError) -> None:
+        """One end refuses what the other has said; the stream ends, before this or after it."""
+
     def closed(self) -> None: ...
 
 
@@ -336,6 +346,7 @@ class Stream:
             level = logging.WARNING if self._channel.is_news(error) else logging.DEBUG
             log.log(level, "gateway not reached, trying again", extra={"fields": {"error": str(error)}})
             return
+        self._plugin.refused(error)
         level = logging.DEBUG if str(error) == self._last_error else logging.WARNING
         self._last_error = str(error)
         log.log(level, "stream failed", extra={"fields": {"stream": self._thread.name, "error": str(error)}})
@@ -370,7 +381,7 @@ class Stream:
             if refused is not None or writer.is_closed:  # said above, or our own wish
                 self._stands_back = isinstance(refused, IdentityRefused) and not writer.is_closed
                 return
-            raise _unreachable(broken, self._channel.address) from broken
+            raise _broken(broken, self._channel.address) from broken
         finally:
             writer.abort()
             self._channel.left(writer)
@@ -440,8 +451,8 @@ def _refused(request: stream_pb2.StreamRequest, address: str) -> GatewayRefused 
             data=READ_AGAIN,
             remedy="It is tried again by itself; start the gateway",
         )
-    kind = IdentityRefused if error.code in IDENTITY_CODES else GatewayRefused
-    return kind(
+    kind = GatewayRefused if error.terminal else GatewayRefusedForNow
+    return (IdentityRefused if error.code in IDENTITY_CODES else kind)(
         f"talking to the gateway {address}",
         f"it ended the stream with {error.code}: {error.doing}: {error.found}",
         data=error.data or "Nothing is lost: the stream opens anew",
@@ -456,11 +467,12 @@ def _plain(details: str) -> str:
     return line if len(line) <= MAX_DETAILS else "... " + line[-MAX_DETAILS:]
 
 
-def _unreachable(broken: grpc.RpcError, address: str) -> GatewayUnreachable:
+def _broken(broken: grpc.RpcError, address: str) -> GatewayRefused | GatewayUnreachable:
     status, details = (broken.code().name, broken.details()) if isinstance(broken, grpc.Call) else ("UNKNOWN", "")
-    return GatewayUnreachable(
-        f"talking to the gateway {address}",
-        f"the stream ended with gRPC status {status} ({_plain(details or 'no details')})",
-        data=READ_AGAIN,
-        remedy="Start the gateway, or correct gateway.address and gateway.tls",
-    )
+    found = f"the stream ended with gRPC status {status} ({_plain(details or 'no details')})"
+    doing = f"talking to the gateway {address}"
+    if status == grpc.StatusCode.RESOURCE_EXHAUSTED.name:
+        many = "Let the gateway have fewer streams, or this source fewer tables"
+        return GatewayRefusedForNow(doing, found, data=READ_AGAIN, remedy=many)
+    fix = "Start the gateway, or correct gateway.address and gateway.tls"
+    return GatewayUnreachable(doing, found, data=READ_AGAIN, remedy=fix)

@@ -97,6 +97,8 @@ class SourceState:
         #: rules of the filter that don't fit
         self._findings: tuple[MenuraError, ...] = ()
         self._errors: dict[str, MenuraError] = {}
+        #: why the gateway takes nothing more of the log: heartbeats tell it, since it may come and go with a gateway
+        self._refusal: MenuraError | None = None
         #: what is there in place of the server that was read
         self._other_server: config_pb2.OtherServer | None = None
         self._read: Position | None = None
@@ -222,6 +224,11 @@ class SourceState:
         if any(known):
             self.on_change(self.name)
 
+    def refused(self, error: MenuraError | None) -> None:
+        """The gateway takes nothing more of the log; None: it does again."""
+        with self._lock:
+            self._refusal = error
+
     def error(self) -> MenuraError | None:
         with self._lock:
             return next(iter(self._errors.values()), None)
@@ -310,7 +317,7 @@ class SourceState:
                 log_room_bytes=_told(self.log_room_bytes),
             )
             lag_us = self._lag_us()
-            error = self._reading_error()
+            error = self._reading_error() or self._refusal
         if lag_us is not None:
             status.lag_us = lag_us
         if error is not None:
@@ -320,9 +327,12 @@ class SourceState:
     def _lag_us(self) -> int | None:
         """0 at the log's end; else since it was last caught up or the last commit read, whichever is later.
 
-        None: not known, so also while the log can't be read, or its end has not been heard of lately.
+        None: not known, so also while the log can't be read or nothing of it lands, or its end has not been heard of
+        lately.
         """
-        if self._reading_error() is not None or time.time_ns() // 1000 - self._end_seen_us > END_SECONDS * 1_000_000:
+        if (self._reading_error() or self._refusal) is not None:
+            return None
+        if time.time_ns() // 1000 - self._end_seen_us > END_SECONDS * 1_000_000:
             return None
         if self._read is None or self._end is None or not self._read.is_comparable(self._end):
             return None

@@ -7,6 +7,7 @@ name them; what dumps read (`worker`). Nothing is durable: the gateway asks agai
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from random import Random
@@ -16,7 +17,7 @@ from menura.errors import MenuraError
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import catalog_pb2, config_pb2, stream_pb2
 
-from agent.errors import defect
+from agent.errors import GatewayError, defect
 from agent.runtime.backoff import Backoff
 from agent.runtime.commands import Bucket
 from agent.runtime.credit import Credit
@@ -40,8 +41,8 @@ LOOK_SECONDS = 15.0
 _RESTS_PER_LOOK = 100
 #: how often the gateway gets all tables anew when it asks
 ANSWERS_PER_SECOND, BURST_ANSWERS = 1 / LOOK_SECONDS, 10
-#: of a source, as its state names it
-PART = "client"
+#: of a source, as its state names them: what asks its server for tables, and what the gateway says of the stream
+PART, REFUSED = "client", "client stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,9 @@ class CatalogPlugin:
         #: of the check at the start; later ones are logged
         self.findings: tuple[MenuraError, ...] = ()
         self._told: set[str] = set()
+        self._opened_at = time.monotonic()
+        #: how long the stream had been open that the gateway refused last; None: it has taken one since
+        self._refused_after_seconds: float | None = None
         self._thread = threading.Thread(target=self._run, name=f"{self.source}/catalog", daemon=True)
 
     def preflight(self) -> str:
@@ -124,6 +128,7 @@ class CatalogPlugin:
 
     def opened(self, writer: StreamWriter, ack: config_pb2.HelloAck) -> None:
         self._credit.reset()
+        self._opened_at = time.monotonic()
         self._writer = writer
         self._scheduler.opened(writer)
         self._workers.start()
@@ -144,6 +149,21 @@ class CatalogPlugin:
                 self._coordinator.landed(request.chunk_landed.dump, request.chunk_landed.chunk)
             case "chunks_committed":
                 self._scheduler.committed(request.chunks_committed)
+
+    def refused(self, error: GatewayError) -> None:
+        """The stream of changes goes on, so it is a warning of the source's."""
+        if error.terminal:
+            self._refused_after_seconds = time.monotonic() - self._opened_at
+            self._state.failed(REFUSED, error)
+
+    def _forget_refusal(self) -> None:
+        """Once the stream has been open for longer than the one that was refused."""
+        after_seconds = self._refused_after_seconds
+        if after_seconds is None or self._writer is None:
+            return
+        if time.monotonic() - self._opened_at > after_seconds + LOOK_SECONDS:
+            self._refused_after_seconds = None
+            self._state.recovered(REFUSED)
 
     def closed(self) -> None:
         self._writer = None
@@ -177,6 +197,7 @@ class CatalogPlugin:
                 writer, self._wanted = self._wanted if is_asked else self._writer, None
             if writer is None:
                 continue
+            self._forget_refusal()
             try:
                 self._send_cartography(writer, is_asked=is_asked)
             except StreamClosed:

@@ -22,6 +22,8 @@ from gateway.registry import Problem
 
 #: a lake that is further behind what has landed is catching up
 BEHIND_SECONDS = 60
+#: problems of a source that is read and does not land; the agent's words for what a gateway says
+_OF_GATEWAY = (LandingFailed.code, "GATEWAY_REFUSED", "GATEWAY_REFUSED_FOR_NOW")
 #: of tables whose syncs run
 MOVING = (State.PENDING, State.WAITING, State.CATCHING_UP, State.STREAMING, State.DUMPING)
 
@@ -81,7 +83,7 @@ def standing(source: SourceSeen, lakes: Sequence[LakeView]) -> Standing:
 
 
 def _stage_of(problem: Document) -> Stage:
-    return Stage.GATEWAY if problem["code"] == LandingFailed.code else Stage.SOURCE
+    return Stage.GATEWAY if problem["code"] in _OF_GATEWAY else Stage.SOURCE
 
 
 def agent_away(source: SourceSeen) -> Document:

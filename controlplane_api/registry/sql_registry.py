@@ -7,6 +7,7 @@ The gateway must stop taking cuts of the older generation and follow its log to 
 `desired` for a new one: only then is a resumed table's position the place where its rows in the lake end.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
@@ -79,6 +80,8 @@ from gateway.registry import (
     WaitForChange,
 )
 
+logger = logging.getLogger(__name__)
+
 
 class SqlRegistry:
     """`gateway.registry.Registry` over a `Database`; thread-safe, and several processes may have one each."""
@@ -150,7 +153,10 @@ class SqlRegistry:
         with self._write() as connection:
             cartography.end(connection, source_id, told, at_us)
             wanted_tables.begin_known(connection, source_id)
-            rules.apply(connection, source_id)
+            outcomes = rules.apply(connection, source_id)
+        refused = [outcome.refused for outcome in outcomes if outcome.refused is not None]
+        if refused:
+            logger.warning("tables of a rule not started: source=%s tables=%d: %s", key, len(refused), refused[0])
 
     def record_effective(
         self,

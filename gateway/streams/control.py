@@ -17,16 +17,14 @@ from menura.source_configuration import digest_of, sha256_of
 from menura.v1.config_pb2 import (
     Certificate,
     DesiredSources,
-    DesiredState,
     EffectiveSources,
     EffectiveState,
     Hello,
     SourceConfiguration,
-    TableName,
 )
 from menura.v1.stream_pb2 import StreamRequest
 
-from gateway.errors import PayloadInvalid, RenewalUnavailable, SourceHeld, SourceNotAssigned
+from gateway.errors import PayloadInvalid, RenewalUnavailable, SourceHeld, SourceNotAssigned, TablesTooMany
 from gateway.identity import Identity, not_assigned
 from gateway.landing_parts import LandingParts
 from gateway.presence import ERROR_ROWS, MAX_HELLO_SOURCES, AgentSession, Presence
@@ -35,6 +33,7 @@ from gateway.stream import AgentStream
 from gateway.tasks import ask_registry, run_until_first
 from gateway.wire.translation import (
     configurations_seen,
+    desired_state,
     optional_problem,
     other_server,
     problem_from,
@@ -186,17 +185,16 @@ class Control:
 
     async def _send_desired(self, name: str) -> None:
         desired = await ask_registry(self._parts.registry.desired, self._key(name))
-        tables = [TableName(database=table.database, table=table.table) for table in desired.tables]
-        await self._stream.send(
-            StreamRequest(
-                desired_state=DesiredState(
-                    source=name, generation=desired.generation, tables=tables, notice=desired.notice
-                )
-            )
-        )
         self._sent[name] = desired.generation
+        try:
+            state = desired_state(desired)
+        except TablesTooMany as refused:
+            self._log("desired state not sent: %s: %s", self._stream.key, refused)
+            await self._stream.send(StreamRequest(error=as_message(refused)))
+            return
+        await self._stream.send(StreamRequest(desired_state=state))
         said = "command sent: %s: desired_state of %s: generation %s, %s tables"
-        self._log(said, self._stream.key, name, desired.generation, len(tables), level=logging.INFO)
+        self._log(said, self._stream.key, name, desired.generation, len(state.tables), level=logging.INFO)
 
     async def _receive(self) -> None:
         while (message := await self._stream.read()) is not None:

@@ -5,16 +5,24 @@ Pure: messages in, values out.
 
 from collections.abc import Iterable
 
-from menura.bounds import MAX_KEY_COLUMNS, MAX_NAME_CHARS, clean_int64, clean_text
+from menura.bounds import MAX_KEY_COLUMNS, MAX_NAME_CHARS, MAX_SYNCED_TABLES, clean_int64, clean_text
 from menura.errors import one_line
 from menura.landing import LandedAhead, LandedPosition, LandedStart, LandedStop
 from menura.naming import is_identity
 from menura.v1.catalog_pb2 import Cartography, TableCard
 from menura.v1.changes_pb2 import Ahead, CutEnd, Position, Replicate, TableStarted, TableSync
-from menura.v1.config_pb2 import EffectiveSources, EffectiveState, Heartbeat, SourceHello, TableName, TableState
+from menura.v1.config_pb2 import (
+    DesiredState,
+    EffectiveSources,
+    EffectiveState,
+    Heartbeat,
+    SourceHello,
+    TableName,
+    TableState,
+)
 from menura.v1.error_pb2 import Error
 
-from gateway.errors import OutOfSequence, PayloadInvalid
+from gateway.errors import OutOfSequence, PayloadInvalid, TablesTooMany
 from gateway.registry import (
     ColumnSeen,
     ConfigurationSeen,
@@ -238,10 +246,29 @@ def wire_position(position: LandedPosition) -> Position:
     return Position(kind=position.kind, text=position.text, token=position.token)
 
 
+def desired_state(desired: SourceDesired) -> DesiredState:
+    """Raises `TablesTooMany`."""
+    _check_count(desired)
+    tables = [TableName(database=table.database, table=table.table) for table in desired.tables]
+    return DesiredState(source=desired.source, generation=desired.generation, tables=tables, notice=desired.notice)
+
+
+def _check_count(desired: SourceDesired) -> None:
+    if len(desired.tables) > MAX_SYNCED_TABLES:
+        raise TablesTooMany(
+            "asking an agent for tables",
+            f"{len(desired.tables)} of the source are to be synced, and an agent takes {MAX_SYNCED_TABLES}",
+            data="What is committed stays, and nothing more of the source lands",
+            remedy="Stop some, or give databases of the server to a source of their own",
+            source=desired.source,
+        )
+
+
 def replicate(
     desired: SourceDesired, committed: SourceCommitted, epoch: int, cut_interval_ms: int, cut_bytes: int
 ) -> Replicate:
-    """Where and what to read, from what is committed and desired."""
+    """Where and what to read, from what is committed and desired. Raises `TablesTooMany`."""
+    _check_count(desired)
     return Replicate(
         generation=desired.generation,
         lease_epoch=epoch,

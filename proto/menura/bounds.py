@@ -17,6 +17,8 @@ MAX_INSTANT_US: Final = 253_402_300_799_999_999
 MAX_NAME_CHARS: Final = 256
 #: an error's field, a position, a column's type with its labels
 MAX_TEXT_CHARS: Final = 64 << 10
+#: of a source's tables that are synced: agents take no more
+MAX_SYNCED_TABLES: Final = 50_000
 #: more columns than a key of any server has
 MAX_KEY_COLUMNS: Final = 64
 

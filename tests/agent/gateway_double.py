@@ -15,7 +15,7 @@ import grpc
 import pyarrow as pa
 from menura.message_parts import MAX_GRPC_BYTES, Assembly
 from menura.roles import ROLES, Role
-from menura.v1 import catalog_pb2, changes_pb2, config_pb2, snapshot_pb2, stream_pb2, stream_pb2_grpc
+from menura.v1 import catalog_pb2, changes_pb2, config_pb2, error_pb2, snapshot_pb2, stream_pb2, stream_pb2_grpc
 
 from tests.agent.dump_ledger import Dump, DumpLedger
 from tests.agent.running import check_agents
@@ -106,6 +106,8 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
         self.grants_credit = True
         #: whether chunks are told to have landed
         self.lands_chunks = True
+        #: why a message of an agent ends its stream; None: it is taken
+        self.refuses: Callable[[stream_pb2.StreamResponse], error_pb2.Error | None] = lambda response: None
         self.sources: dict[str, SourceRecord] = {}
         self.desired_sources: config_pb2.DesiredSources | None = None
         self.heartbeats: list[config_pb2.Heartbeat] = []
@@ -202,6 +204,15 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
     def drop(self, source: str, role: Role) -> None:
         """End a stream as a broken network would."""
         self._open_stream(source, role).out.put(None)
+
+    def refuse(self, source: str, role: Role, error: error_pb2.Error) -> None:
+        """End a stream and say why."""
+        self._refuse(self._open_stream(source, role), error)
+
+    def _refuse(self, stream: _Stream, error: error_pb2.Error) -> None:
+        stream.is_over = True
+        stream.out.put(stream_pb2.StreamRequest(error=error))
+        stream.out.put(None)
 
     def grant(self, source: str, size: int, role: Role = Role.CHANGES) -> None:
         request = stream_pb2.StreamRequest(credit=changes_pb2.Credit(bytes=size))
@@ -369,6 +380,10 @@ class GatewayDouble(stream_pb2_grpc.GatewayServicer):
             if stream.is_over:
                 return
             self.messages.append(response.SerializeToString())
+            refusal = self.refuses(response)
+            if refusal is not None:
+                self._refuse(stream, refusal)
+                return
             kind = response.WhichOneof("payload")
             if kind == "heartbeat":
                 self.heartbeats.append(response.heartbeat)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from menura.bounds import MAX_SYNCED_TABLES
 from menura.v1 import config_pb2, stream_pb2
 from menura.wire_format import length_delimited
 
@@ -19,7 +20,7 @@ from agent.errors import GatewayRefused
 from agent.filter import Filter
 from agent.runtime.commands import Bucket, CommandLog
 from agent.runtime.credit import Credit
-from agent.runtime.requests import MAX_CONTROL_BYTES, MAX_TABLES, read_request
+from agent.runtime.requests import MAX_CONTROL_BYTES, read_request
 from agent.runtime.session import StreamWriter
 from agent.runtime.state import SourceState
 from agent.settings import SourceConfig
@@ -52,7 +53,7 @@ EMPTY_TABLE = b"\x1a\x00"
 ATTACKS = {
     "100_mib_of_names": lambda: desired(1, tables(1_000) * (100 * MIB // 85_000)),
     "30_mib_of_empty_tables": lambda: desired(1, EMPTY_TABLE * (15 * MIB)),
-    "largest_that_is_taken": lambda: desired(1, tables(MAX_TABLES, 64)),
+    "largest_that_is_taken": lambda: desired(1, tables(MAX_SYNCED_TABLES, 64)),
 }
 
 
@@ -116,10 +117,13 @@ def test_memory_of_an_agent_when_a_desired_state_is_huge_then_it_is_bounded(name
 
 
 def test_request_when_it_has_too_many_tables_or_too_long_names_then_it_is_refused_by_name() -> None:
-    for bad in (tables(MAX_TABLES + 1, 8), tables(1, 300), bytes(MAX_CONTROL_BYTES)):
+    for bad in (tables(MAX_SYNCED_TABLES + 1, 8), tables(1, 300), bytes(MAX_CONTROL_BYTES)):
         with pytest.raises(GatewayRefused, match=r"more than|no message"):
             read_request(desired(1, bad), CONFIG, "gw:7070")
-    assert len(read_request(desired(1, tables(MAX_TABLES, 64)), CONFIG, "gw:7070").desired_state.tables) == MAX_TABLES
+    assert (
+        len(read_request(desired(1, tables(MAX_SYNCED_TABLES, 64)), CONFIG, "gw:7070").desired_state.tables)
+        == MAX_SYNCED_TABLES
+    )
 
 
 def test_commands_when_they_come_without_end_then_the_lines_are_bounded_and_say_how_many_were_left_out(

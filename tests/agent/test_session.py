@@ -9,6 +9,7 @@ import pytest
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import config_pb2, error_pb2, stream_pb2, stream_pb2_grpc
 
+from agent.errors import GatewayError
 from agent.runtime.credit import Credit, CreditCancelled
 from agent.runtime.session import QUEUE_MESSAGES, GatewayChannel, Stream, StreamClosed, StreamWriter
 from agent.settings import AgentConfig, GatewayConfig
@@ -46,6 +47,7 @@ class Recorder:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.events: list[str] = []
+        self.refusals: list[GatewayError] = []
         self.writer: StreamWriter | None = None
 
     def hello(self) -> config_pb2.Hello:
@@ -57,6 +59,9 @@ class Recorder:
 
     def received(self, request: stream_pb2.StreamRequest) -> None:
         self._note(str(request.WhichOneof("payload")))
+
+    def refused(self, error: GatewayError) -> None:
+        self.refusals.append(error)
 
     def closed(self) -> None:
         self._note("closed")

@@ -203,6 +203,7 @@ def test_tables_when_their_sink_has_ended_then_they_have_failed_until_it_is_back
         ("SOURCE_REBUILT", True, "source"),
         ("SOURCE_CONNECTION_LOST", False, "source"),
         ("LANDING_FAILED", False, "gateway"),
+        ("GATEWAY_REFUSED", True, "gateway"),
     ],
 )
 def test_tables_when_their_source_or_the_landing_is_in_error_then_each_says_so(

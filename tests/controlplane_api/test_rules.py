@@ -50,6 +50,25 @@ def test_start_when_by_a_pattern_then_the_tables_that_match_are_started_and_stop
     assert "#/tables/future" in [each["pointer"] for each in problem(wrong, 422, "REQUEST_INVALID")["errors"]]
 
 
+def test_start_when_an_agent_takes_no_more_tables_of_the_source_then_the_rest_is_refused_by_name(
+    client: httpx.Client, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("controlplane_api.syncs.MAX_SYNCED_TABLES", 2)
+    registry.record_agent(facts.agent_seen())
+    see(registry, "shop.a", "shop.b", "shop.c")
+    outcomes = post(client, f"{SHOP}/start", {"tables": "all", "start": "now"})["tables"]
+    codes = [(each["table"], each["changed"], each["refused"] and each["refused"]["code"]) for each in outcomes]
+    assert codes == [("a", True, None), ("b", True, None), ("c", False, "TABLES_TOO_MANY")]
+    problem(client.post(path_of("shop", "c", "/start"), json={}), 409, "TABLES_TOO_MANY")
+    assert [each["changed"] for each in post(client, f"{SHOP}/start", {"tables": "all"})["tables"]] == [False] * 3
+    post(client, path_of("shop", "a", "/stop"))
+    assert post(client, path_of("shop", "c", "/start"))["changed"]
+    post(client, f"{SHOP}/start", {"tables": {"database": "shop", "future": True}, "start": "now"})
+    see(registry, "shop.a", "shop.b", "shop.c", "shop.d")
+    assert desired(registry) == ["shop.b", "shop.c"]
+    assert "tables of a rule not started: source=acme/shop tables=1: TABLES_TOO_MANY" in caplog.text
+
+
 def test_rule_when_tables_come_later_then_they_are_started_unless_stopped_or_denied(
     client: httpx.Client, registry: SqlRegistry
 ) -> None:

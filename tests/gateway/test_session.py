@@ -123,6 +123,30 @@ def test_the_desired_state_when_it_moves_is_sent_whole(tmp_path: Path) -> None:
     assert sorted(source.source for source in agent.sources) == ["crm", "shop"]
 
 
+def test_tables_when_they_are_more_than_an_agent_takes_then_their_source_is_refused_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.wire.translation.MAX_SYNCED_TABLES", 1)
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders", "items")
+    registry.want("acme", "crm", "people")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop", "crm") as agent:
+            control = await agent.open("Control_Config")
+            error = await control.expect("error")
+            assert (error.code, error.source, error.terminal) == ("TABLES_TOO_MANY", "shop", True)
+            assert (await control.expect("desired_state")).source == "crm"
+            refused = await agent.open("MySQLBinlog", "shop")
+            assert (await refused.expect_error()).code == "TABLES_TOO_MANY"
+            await agent.open_binlog("crm")
+            registry.want("acme", "shop", "orders")
+            assert [table.table for table in (await control.expect("desired_state")).tables] == ["orders"]
+            await agent.open_binlog("shop")
+
+    asyncio.run(scenario())
+
+
 def test_heartbeats_when_they_come_are_answered_and_recorded_now_and_then(tmp_path: Path) -> None:
     registry = MemoryRegistry()
 

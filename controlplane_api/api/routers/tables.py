@@ -53,6 +53,7 @@ from controlplane_api.errors import (
     SyncNotRunning,
     SyncRunning,
     TableDenied,
+    TablesTooMany,
     TableUnknown,
 )
 from controlplane_api.states import StartKind, State
@@ -62,7 +63,7 @@ router = APIRouter(
 )
 
 OF_TABLE = refusals(SourceUnknown, TableUnknown)
-WRITES_TABLE = OF_TABLE | TAGGED | refusals(*GUARDED, SyncRunning, SyncNotRunning, TableDenied)
+WRITES_TABLE = OF_TABLE | TAGGED | refusals(*GUARDED, SyncRunning, SyncNotRunning, TableDenied, TablesTooMany)
 WRITES_TABLES = ACCEPTED | refusals(*GUARDED)
 
 Command = Callable[[Connection, int], list[syncs.Outcome]]
