@@ -9,7 +9,7 @@ from menura.v1 import changes_pb2
 
 from tests.agent.gateway_double import GatewayDouble, Table
 from tests.agent.running import running_agent
-from tests.agent.test_replication import ORDERS, config, stops, wait_equal
+from tests.agent.test_replication import ORDERS, config, prepare, stops, wait_equal
 from tests.servers import Server, server
 from tests.stack import wait_for
 
@@ -105,6 +105,54 @@ def test_child_when_a_key_can_not_be_followed_then_its_rows_are_told_unlogged_wi
         assert "in a ring" in found["ring2"]
         assert "has no primary key" in found["parts"]
         assert all(not any(told) for table in tables for told in keys_told(gateway, table))
+
+
+#: computed from the key, over two steps
+COMPUTED = "label VARCHAR(9) AS (CONCAT('p', parent)) VIRTUAL, shown VARCHAR(9) AS (UPPER(label)) VIRTUAL"
+
+
+@pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "unannounced"])
+def test_child_when_a_column_is_computed_from_its_key_then_it_is_told_unlogged_where_the_key_changes_values(
+    gateway: GatewayDouble, tmp_path: Path, *, is_announced: bool
+) -> None:
+    """What the key takes away is followed. A computed column that does not leave the host is no reason.
+
+    `middle` gets NULL where rows of its parent go, and passes that on to `moved`, which the same rows open.
+    """
+    settings = {} if is_announced else {"innodb_native_foreign_keys": "ON"}
+    with server("mariadb" if is_announced else "mysql", tmp_path / "server", **settings) as origin:
+        prepare(origin)
+        both, parts = f"{CHILD} ON DELETE CASCADE ON UPDATE CASCADE", f"{CHILD} ON DELETE SET NULL"
+        below = CHILD.replace("orders", "`lines`")
+        origin.run(
+            f"CREATE TABLE `lines` ({both}, {COMPUTED})",
+            f"CREATE TABLE below ({below} ON DELETE CASCADE)",
+            f"CREATE TABLE parts ({parts}, {COMPUTED})",
+            f"CREATE TABLE plain ({parts}, {COMPUTED})",
+            f"CREATE TABLE middle ({parts}, UNIQUE (parent))",
+            f"CREATE TABLE moved ({CHILD.replace('parent INT', 'parent INT, up INT, twice INT AS (2 * up) VIRTUAL')}"
+            " ON DELETE CASCADE, FOREIGN KEY (up) REFERENCES middle (parent) ON UPDATE CASCADE)",
+            "INSERT INTO orders (id) VALUES (1), (2), (3)",
+            database="shop",
+        )
+        moved = ("shop", "moved")
+        tables = (ORDERS, LINES, ("shop", "below"), PARTS, PLAIN, ("shop", "middle"), moved)
+        gateway.sync("shop", *tables, oldest=True)
+        path = config(tmp_path, gateway, origin, filter={"plain": {"ignored_columns": ["label", "shown"]}})
+        with running_agent(path, tmp_path / "log"):
+            wait_equal(gateway, origin, ORDERS, LINES, PARTS)
+            origin.run("DELETE FROM orders WHERE id = 1", database="shop")
+            gateway.wait(lambda: unlogged(gateway, PARTS) and unlogged(gateway, moved))
+            wait_equal(gateway, origin, ORDERS)
+            assert [table for table in tables if unlogged(gateway, table)] == [PARTS, moved]
+            origin.run("UPDATE orders SET id = 9 WHERE id = 2", database="shop")
+            gateway.wait(lambda: unlogged(gateway, LINES))
+            assert "a column is computed from it" in unlogged(gateway, LINES)[0]
+            assert [table for table in tables if unlogged(gateway, table)] == [LINES, PARTS, moved]
+        told = [event.foreign_keys for event in gateway.events("shop", LINES) if event.foreign_keys]
+        followed = (changes_pb2.ForeignKey.CASCADE, changes_pb2.ForeignKey.NONE)
+        assert [(key.on_delete, key.on_update) for (key,) in told] == [followed]
+        assert [keys_told(gateway, table)[-1:] for table in (PARTS, PLAIN)] == [[[]], [[("parent", "orders")]]]
 
 
 def test_parents_rows_when_foreign_key_checks_are_off_then_the_cut_says_which(

@@ -116,6 +116,21 @@ KEY_CASES = (
         ("INSERT INTO p VALUES ('1')", "INSERT INTO c VALUES (1, '1')"),
         (_GO,),
     ),
+    *(
+        KeyCase(
+            f"column computed from the key, {name}",
+            (
+                _P,
+                _C.format("ON DELETE CASCADE ON UPDATE CASCADE").replace("p INT,", "p INT, n INT AS (p + 1) VIRTUAL,"),
+            ),
+            (_ROWS[0], "INSERT INTO c (id, p) VALUES (1, 1), (2, 2), (3, 3)"),
+            (statement,),
+        )
+        for name, statement in (
+            ("ON DELETE CASCADE, a row of the parent is deleted", _GO),
+            ("ON UPDATE CASCADE, the parent's key is updated", "UPDATE p SET id = 9 WHERE id = 1"),
+        )
+    ),
 )
 
 

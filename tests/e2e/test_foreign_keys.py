@@ -156,9 +156,11 @@ def test_rows_when_foreign_keys_act_unlogged_then_the_lake_equals_the_source_at_
         wait_for(f"cuts of {table}", lambda where=where: check_versions(*where))
 
 
-def begin_empty(origin: Server, running: Stack, source: str, database: str, tables: Sequence[str]) -> None:
+def begin_empty(
+    origin: Server, running: Stack, source: str, database: str, tables: Sequence[str], start: str = "now"
+) -> None:
     for table in tables:
-        running.start_sync(source, database, table, "now")
+        running.start_sync(source, database, table, start)
     wait_for("the tables to stream", lambda: running.source(source)["tables"].get("streaming") == len(tables))
 
 
@@ -228,6 +230,40 @@ def test_a_child_when_its_parent_is_not_synced_then_it_is_read_again(origin: Ser
         for number in (1, 2):
             origin.run(f"DELETE FROM p WHERE id = {number}", database=database)
         wait_until_healed(running, source, origin, database, ["c"])
+
+
+def test_children_when_a_column_is_computed_from_the_keys_then_it_is_read_again_where_its_values_change(
+    origin: Server, running: Stack
+) -> None:
+    """`c` and `n` compute, over two steps too, from what their keys' actions change; below `c` rows go with it."""
+    source, database = f"computed-{origin.flavor}-{origin.version.replace('.', '-') or 'x'}", "keys_computed"
+    columns = (
+        "id INT PRIMARY KEY, p INT, label VARCHAR(9) AS (CONCAT('p', p)) VIRTUAL, shown VARCHAR(9) AS (UPPER(label))"
+    )
+    key = "FOREIGN KEY ({0}) REFERENCES {0} (id) ON DELETE"
+    origin.run(
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.p (id INT PRIMARY KEY)",
+        f"CREATE TABLE {database}.c ({columns}, {key.format('p')} CASCADE ON UPDATE CASCADE)",
+        f"CREATE TABLE {database}.n ({columns}, {key.format('p')} SET NULL ON UPDATE CASCADE)",
+        f"CREATE TABLE {database}.below (id INT PRIMARY KEY, c INT, {key.format('c')} CASCADE)",
+    )
+    tables = ("p", "c", "n", "below")
+    with running.agent(source, {source: origin}):
+        begin_empty(origin, running, source, database, tables, "oldest")
+        origin.run(
+            "INSERT INTO p VALUES (1), (2), (3)",
+            *(f"INSERT INTO {table} (id, p) VALUES (11, 1), (12, 2), (13, 3)" for table in "cn"),
+            "INSERT INTO below VALUES (21, 11), (22, 12), (23, 13)",
+            "DELETE FROM n WHERE p = 1",
+            "DELETE FROM p WHERE id = 1",
+            database=database,
+        )
+        wait_until_equal(running.lake, running.tenant, source, origin, database, ("p", "c", "below"))
+        events = running.get(f"{running.table_path(source, database, 'c')}/events")["events"]
+        assert not [event for event in events if event["kind"] == "ROWS_UNLOGGED"], events
+        origin.run("UPDATE p SET id = 7 WHERE id = 3", "DELETE FROM p WHERE id = 2", database=database)
+        wait_until_healed(running, source, origin, database, tables)
 
 
 #: tables that were there before their syncs began, by family: the parents first; how each begins; "." is the table

@@ -29,10 +29,20 @@ def with_derived(verdict: Verdict, definition: TableDefinition | None) -> Verdic
     kept_back = set(verdict.ignored_columns)
     kept_back.update(column.name.lower() for column in definition.columns if verdict.ignores(column.name))
     kept_back.update(column.name.lower() for column in definition.columns if column.reads_unknown)
-    computed = {column.name.lower(): column.reads for column in definition.columns if column.reads}
-    while found := {name for name, reads in computed.items() if not kept_back.isdisjoint(reads)} - kept_back:
-        kept_back |= found
+    kept_back |= computed_from(kept_back, {column.name.lower(): column.reads or () for column in definition.columns})
     return replace(verdict, ignored_columns=frozenset(kept_back))
+
+
+def computed_from(columns: Collection[str], reads: Mapping[str, Collection[str]]) -> set[str]:
+    """The columns that are computed from these, over any number of steps; `reads`: what each one reads, in lower case.
+
+    >>> sorted(computed_from({"a"}, {"a": (), "b": ("a", "x"), "c": ("b",), "d": ("x",)}))
+    ['b', 'c']
+    """
+    found = set(columns)
+    while more := {name for name, read in reads.items() if not found.isdisjoint(read)} - found:
+        found |= more
+    return found.difference(columns)
 
 
 def unsent(filter_: Filter, table: Table, definition: TableDefinition | None) -> Verdict:

@@ -148,11 +148,13 @@ cdef class RowsReader(RowCollector):
         """Announced without rows, or beside rows whose change may have changed it too."""
         cdef const Plan* plan = table.plan
         cdef bint others = self.deleted_from != 0 and self.deleted_from != table.key
-        if table.rows_statement != self.statement or plan == NULL:
+        if plan == NULL:
             return True
+        if table.rows_statement != self.statement:
+            return plan.follows_deletes or self.deleted_from == 0 or self.updated_in != 0
         if plan.follows_deletes and (others or (plan.follows_itself and self.deleted_from != 0)):
             return True
-        return plan.follows_updates and (others or (self.updated_in != 0 and self.updated_in != table.key))
+        return plan.follows_updates and self.updated_in != 0 and self.updated_in != table.key
 
     cdef void begin_statement(self) noexcept nogil:
         self.cascading_count = 0

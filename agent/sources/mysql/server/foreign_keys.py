@@ -23,6 +23,7 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from agent.sources.mysql.config import ServerConfig
+from agent.sources.mysql.ddl.derived import names_in
 from agent.sources.mysql.server.connection import Facts, connect, rows, server_errors
 from agent.table_positions import Table
 
@@ -35,7 +36,7 @@ _KEY = re.compile(
 )
 _ACTION = re.compile(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
 _COLUMNS = """
-    SELECT column_name, column_type, collation_name, column_key FROM information_schema.columns
+    SELECT column_name, column_type, collation_name, column_key, generation_expression FROM information_schema.columns
     WHERE table_schema = %s AND table_name = %s
 """
 #: MySQL shows them to who may read the child
@@ -80,6 +81,11 @@ class ForeignKey:
     def acts(self) -> bool:
         return bool(self.on_delete or self.on_update)
 
+    @property
+    def changes_values(self) -> bool:
+        """Of rows that stay."""
+        return bool(self.on_update) or self.on_delete not in (Action.NONE, Action.CASCADE)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
@@ -90,6 +96,8 @@ class KeyColumn:
     #: "": it holds no text
     collation: str
     is_primary: bool
+    #: the columns that it is computed from, in lower case
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +151,12 @@ class Cascades:
         if table not in self._columns:
             with self._connection() as connection:
                 found = rows(connection, _COLUMNS, table)
+            names = [str(row[0]) for row in found]
             self._columns[table] = {
-                str(name).lower(): KeyColumn(str(type_), str(collation or ""), str(key) == "PRI")
-                for name, type_, collation, key in found
+                str(name).lower(): KeyColumn(
+                    str(type_), str(collation or ""), str(key) == "PRI", names_in(str(expression or ""), names)
+                )
+                for name, type_, collation, key, expression in found
             }
         return self._columns[table]
 

@@ -7,32 +7,33 @@ missing. A statement with foreign_key_checks=0 changes rows of a parent and no r
 those are. Nothing is durable here; a new stream tells the keys anew at the first table map.
 
 A key is followed where its parent gets the rows of the same transaction, nothing of it is held back by the filter, both
-sides compare as the lake can, and the child has a primary key. In a ring of several tables no key is. What a followed
+sides compare as the lake can, and the child has a primary key. In a ring of several tables no key is. Where a generated
+column reads the key's columns, what the key changes in rows that stay is not followed: only the server can compute it.
+What the key takes away is followed all the same, as a key of its own. What a followed
 key does through a table whose rows a dump is still to bring is told as not followed too, so that the child is read
 again after it. So it is where the lake lacks rows that such a table had before its sync began; then that table is read
 again too, and lacks nothing from there on.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Protocol
 
 from menura.v1 import changes_pb2
 
 from agent.capture.cuts import Cuts
 from agent.filter import Filter
-from agent.sources.mysql.ddl.derived import unsent
+from agent.sources.mysql.ddl.derived import computed_from, unsent
 from agent.sources.mysql.ddl.statements import StatementSummary
 from agent.sources.mysql.native.decoder import FollowedTable, TablePlan
-from agent.sources.mysql.server.collations import comparison
-from agent.sources.mysql.server.foreign_keys import Action, Cascades, Follows, ForeignKey, KeyColumn, Keys
+from agent.sources.mysql.server.foreign_keys import Action, Cascades, Follows, ForeignKey, Keys
 from agent.sources.mysql.stream.context import StreamContext
+from agent.sources.mysql.stream.key_columns import are_alike, comparison_message
 from agent.table_positions import Table, name_message
 from agent.unlogged import UnloggedChanges
 
 _Key = changes_pb2.ForeignKey
 _ACTIONS = {Action.NONE: _Key.NONE, Action.CASCADE: _Key.CASCADE, Action.SET_NULL: _Key.SET_NULL}
-#: of types that compare by what the lake holds
-_LISTS = ("enum(", "set(")
 _AHEAD = "the table has these rows"
 _KEY_WORDS = frozenset({"FOREIGN", "REFERENCES", "CONSTRAINT"})
 
@@ -101,11 +102,8 @@ class FollowedKeys:
     def _stopping(self, parent: Table, gets_rows: Callable[[Table], bool]) -> list[Follows]:
         return [
             each
-            for each in self._cascades.unannounced_below(parent)
-            if not self._tells(each.table)
-            and gets_rows(each.table)
-            and not self._stale.waits(each.table)
-            and self._is_left(each.table, parent)
+            for each in self._not_followed_below(parent)
+            if not self._tells(each.table) and gets_rows(each.table) and not self._stale.waits(each.table)
         ]
 
     def _note_stopping(self, parent: Table, followed: FollowedTable, gets_rows: Callable[[Table], bool]) -> None:
@@ -115,7 +113,7 @@ class FollowedKeys:
     def _judge(self, table: Table, gets_rows: Callable[[Table], bool], position: str) -> list[ForeignKey]:
         """Tell the keys that are followed, where they are others than before; the others."""
         found = self._cascades.of(table)
-        acting = [] if found.are_logged or not found.keys else [key for key in found.keys if key.acts]
+        acting = [] if found.are_logged else [part for key in found.keys for part in self._parts(table, key)]
         reasons = {key: self._why_not(table, key, gets_rows) if gets_rows(table) else _AHEAD for key in acting}
         followed = tuple(key for key in acting if not reasons[key])
         if not self._stale.waits(table):  # else a dump is to bring what the keys do until it begins
@@ -184,16 +182,25 @@ class FollowedKeys:
         for parent, followed in self._followed.items():
             deleted, updated = followed.take_changes()
             if deleted or updated:
-                for table, on_delete, on_update in self._cascades.unannounced_below(parent):
-                    if ((deleted and on_delete) or (updated and on_update)) and self._is_left(table, parent):
+                for table, on_delete, on_update in self._not_followed_below(parent):
+                    if (deleted and on_delete) or (updated and on_update):
                         self._may_have_changed(table, unlogged, position)
 
-    def _is_left(self, table: Table, parent: Table) -> bool:
-        """Whether a key that is not followed may change the table with this parent."""
-        if not self._left.get(table) or not self._table_positions.is_synced(table):
-            return False
-        near = {_lowered(name) for name in (parent, *(each.table for each in self._cascades.unannounced_below(parent)))}
-        return any(_lowered(key.parent) in near and why != _AHEAD for key, why in self._left[table].items())
+    def _not_followed_below(self, parent: Table) -> list[Follows]:
+        """The tables that keys which are not followed may change with this parent, and by which of its changes."""
+        below = self._cascades.unannounced_below(parent)
+        deeper = {_lowered(each.table) for each in below}
+        found = []
+        for each in below:
+            left = self._left.get(each.table, {}) if self._table_positions.is_synced(each.table) else {}
+            keys = [key for key, why in left.items() if why != _AHEAD]
+            own = [key for key in keys if _lowered(key.parent) == _lowered(parent)]
+            is_deeper = any(_lowered(key.parent) in deeper for key in keys)
+            on_delete = each.on_delete and (is_deeper or any(key.on_delete for key in own))
+            on_update = each.on_update and (is_deeper or any(key.on_update for key in own))
+            if on_delete or on_update:
+                found.append(Follows(each.table, on_delete, on_update))
+        return found
 
     def _may_have_changed(self, table: Table, unlogged: UnloggedRows, position: str) -> None:
         """By a key that is not followed. Where a dump is to come anyway one cause is as good as many."""
@@ -243,7 +250,7 @@ class FollowedKeys:
                     parent_columns=key.parent_columns,
                     on_delete=_ACTIONS[key.on_delete],
                     on_update=_ACTIONS[key.on_update],
-                    comparisons=[_comparison(columns[name.lower()]) for name in key.columns],
+                    comparisons=[comparison_message(columns[name.lower()]) for name in key.columns],
                 )
                 for key in keys
             ],
@@ -257,7 +264,7 @@ class FollowedKeys:
     def _expect(self, table: Table, plan: TablePlan, found: Keys, left: Collection[ForeignKey]) -> None:
         """What the decoder takes for rows that are missing, of keys that are not followed."""
         plan.follow(
-            found.is_uncertain or any(key.on_delete for key in left),
+            found.is_uncertain or any(key.on_delete or (key.on_update and self._moves(key.parent)) for key in left),
             found.is_uncertain or any(key.on_update for key in left),
             found.is_uncertain or any(key.on_delete and self._comes_back(table, key.parent) for key in left),
             not found.is_uncertain and self._tells(table),
@@ -282,6 +289,20 @@ class FollowedKeys:
                 left += [key.parent for key in found.keys if key.on_delete]
         return False
 
+    def _moves(self, table: Table) -> bool:
+        """Whether rows of the table may get other values, and stay, where rows of tables above it are deleted."""
+        seen: set[Table] = set()
+        left = [table]
+        while left:
+            near = left.pop()
+            if near not in seen:
+                seen.add(near)
+                found = self._cascades.of(near)
+                if found.is_uncertain or any(key.on_delete not in (Action.NONE, Action.CASCADE) for key in found.keys):
+                    return True
+                left += [key.parent for key in found.keys if key.on_update]
+        return False
+
     def _why_not(self, table: Table, key: ForeignKey, gets_rows: Callable[[Table], bool]) -> str:
         """Why the lake can't do what the key does; empty where it can."""
         if Action.SET_DEFAULT in (key.on_delete, key.on_update):
@@ -303,16 +324,30 @@ class FollowedKeys:
         if not primary or any(verdict.ignores(name) for name in primary):
             return "the table has no primary key here"
         if not all(
-            _are_alike(child.get(one.lower()), parent.get(other.lower()))
+            are_alike(child.get(one.lower()), parent.get(other.lower()))
             for one, other in zip(key.columns, key.parent_columns, strict=True)
         ):
             return "its columns are of two types, or of a collation whose order is not known"
+        if key.changes_values and self._is_computed_from(table, key):
+            return "a column is computed from it"
         for upper in above.keys:
-            if upper.acts and key.parent not in (table, upper.parent):
-                why = self._why_not(key.parent, upper, gets_rows)
+            for part in self._parts(key.parent, upper) if key.parent not in (table, upper.parent) else ():
+                why = self._why_not(key.parent, part, gets_rows) if _reaches(part, key) else ""
                 if why:
                     return f"{key_words(upper, key.parent, self._filter)} of {'.'.join(key.parent)}: {why}"
         return ""
+
+    def _parts(self, table: Table, key: ForeignKey) -> list[ForeignKey]:
+        """What the key does: what it takes away apart, where that alone may be followed; none where it does nothing."""
+        if key.on_delete is Action.CASCADE and key.on_update and self._is_computed_from(table, key):
+            return [replace(key, on_update=Action.NONE), replace(key, on_delete=Action.NONE)]
+        return [key] if key.acts else []
+
+    def _is_computed_from(self, table: Table, key: ForeignKey) -> bool:
+        """Whether a column that is sent follows from the key's columns."""
+        reads = {name: column.reads for name, column in self._cascades.columns(table).items()}
+        verdict = unsent(self._filter, table, None)
+        return not all(map(verdict.ignores, computed_from([name.lower() for name in key.columns], reads)))
 
     def _why_uncertain(self, key: ForeignKey) -> str:
         """Why what a followed key does can't be told now; empty where it can.
@@ -364,6 +399,17 @@ class FollowedKeys:
         return False
 
 
+def _reaches(upper: ForeignKey, key: ForeignKey) -> bool:
+    """Whether what the key of a parent does can concern a key to it: not by values of other columns alone.
+
+    >>> rows = ForeignKey("c", ("up",), ("shop", "a"), ("id",), on_update=Action.CASCADE)
+    >>> [_reaches(rows, ForeignKey("d", ("x",), ("shop", "b"), (parent,))) for parent in ("id", "Up")]
+    [False, True]
+    """
+    columns = {name.lower() for name in upper.columns}
+    return upper.on_delete is Action.CASCADE or not columns.isdisjoint(name.lower() for name in key.parent_columns)
+
+
 def _lowered(table: Table) -> Table:
     return table[0].lower(), table[1].lower()
 
@@ -375,40 +421,3 @@ def key_words(key: ForeignKey, table: Table, filter_: Filter) -> str:
     if any(veto is None or any(map(veto.ignores, columns)) for veto, columns in kept_back):
         return "a foreign key"
     return f"{key.name} ({', '.join(key.columns)}) REFERENCES {'.'.join(key.parent)}"
-
-
-def _comparison(column: KeyColumn) -> changes_pb2.TextComparison:
-    how = comparison(column.collation) if column.collation else None
-    if how is None:
-        return changes_pb2.TextComparison()
-    return changes_pb2.TextComparison(
-        is_text=True, ignores_case=how.ignores_case, pads=how.pads, is_binary=how.is_binary
-    )
-
-
-def _are_alike(one: KeyColumn | None, other: KeyColumn | None) -> bool:
-    """Whether the lake compares these columns' values as the server does.
-
-    >>> _are_alike(KeyColumn("int(11)", "", True), KeyColumn("int(10)", "", True))
-    True
-    >>> _are_alike(KeyColumn("varchar(9)", "utf8mb4_bin", True), KeyColumn("char(9)", "utf8mb4_bin", True))
-    False
-    """
-    if one is None or other is None or one.collation != other.collation:
-        return False
-    if one.type.startswith(_LISTS) or (not one.collation and not _is_sized_freely(one.type)):
-        return one.type == other.type
-    if one.collation and comparison(one.collation) is None:
-        return False
-    return _word(one.type) == _word(other.type)
-
-
-def _is_sized_freely(type_: str) -> bool:
-    """An integer's width is only for show."""
-    return "int" in type_
-
-
-def _word(type_: str) -> str:
-    """The type without its length: int(11) unsigned is int unsigned."""
-    head, _, rest = type_.partition("(")
-    return head + rest.partition(")")[2]
