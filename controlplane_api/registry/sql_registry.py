@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, upda
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from controlplane_api import lost_state, rules, verification_schedules, wanted_tables
-from controlplane_api.database import Database
+from controlplane_api.database import LOOKUP_ROWS, Database
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.dump_lives import OF_PARTS
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
@@ -366,15 +366,16 @@ class SqlRegistry:
         return ordered
 
     def _generations(self, keys: Sequence[SourceKey], column: InstrumentedAttribute[int]) -> dict[SourceKey, int]:
-        if not keys:
-            return {}
+        found: dict[SourceKey, int] = {}
+        asked = select(Tenant.name.label("tenant"), Source.name, column.label("generation")).join_from(Source, Tenant)
+        names = [(key.tenant, key.source) for key in keys]
         with self._read() as connection:
-            rows = connection.execute(
-                select(Tenant.name.label("tenant"), Source.name, column.label("generation"))
-                .join_from(Source, Tenant)
-                .where(tuple_(Tenant.name, Source.name).in_([(key.tenant, key.source) for key in keys]))
-            )
-            return {SourceKey(row.tenant, row.name): row.generation for row in rows}
+            for begin in range(0, len(names), LOOKUP_ROWS):
+                some = tuple_(Tenant.name, Source.name).in_(names[begin : begin + LOOKUP_ROWS])
+                found |= {
+                    SourceKey(row.tenant, row.name): row.generation for row in connection.execute(asked.where(some))
+                }
+        return found
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:

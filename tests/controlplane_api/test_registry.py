@@ -161,6 +161,16 @@ def test_registry_when_two_tenants_have_a_source_of_one_name_then_they_stay_apar
     assert registry.generations([KEY, other]) == {KEY: 1, other: 0}
 
 
+def test_generations_when_more_sources_are_followed_than_a_statement_has_parameters_for_then_all_are_told(
+    registry: SqlRegistry, database: Database
+):
+    facts.record_shop(registry, "orders")
+    start(database, "orders")
+    others = [SourceKey("acme", f"source-{number}") for number in range(33_000)]
+    assert registry.generations([*others, KEY]) == {KEY: 1}
+    assert registry.dump_generations([*others, KEY]) == {KEY: 0}
+
+
 def test_source_when_gateways_race_then_one_owns_it_and_epochs_never_fall(database_url: str, database: Database):
     registries = [SqlRegistry(open_database(database_url)) for _ in range(4)]
     barrier = threading.Barrier(len(registries))
