@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +17,6 @@ from menura.signals import set_at_signals
 
 from agent import grants_command, policy_command
 from agent.config import load, named, to_enrol
-from agent.enrolment import enrol
 from agent.errors import ConfigError, EnrolmentFailed, GatewayError, TableError
 from agent.identity import FILE_NAME, IdentityFile
 from agent.pipeline import Agent
@@ -27,7 +27,14 @@ from agent.veto.policy_file import DEFAULT_FILE
 
 TOKEN_VARIABLE = "MENURA_ENROLMENT_TOKEN"  # noqa: S105  (a name)
 POLICY_HELP = f"what may leave this host; default: policy in the agent's file, else {DEFAULT_FILE} where it is there"
+#: imported where they are used, and not missing then
+LATER = ("cryptography", "nanoarrow")
 ENROL_HELP = "get this host's agent a certificate with an enrolment token"
+
+
+for _name in LATER:
+    if find_spec(_name) is None:
+        raise ModuleNotFoundError(f"No module named {_name!r}", name=_name)
 
 
 def main() -> int:
@@ -101,6 +108,8 @@ def _add_enrol(command: argparse.ArgumentParser) -> None:
 
 
 def _enrol(arguments: argparse.Namespace) -> int:
+    from agent.enrolment import enrol  # noqa: PLC0415  (with what an agent that runs does not keep)
+
     names = named(arguments.agent or "") if arguments.config is None else to_enrol(arguments.config)
     address = arguments.gateway or names.address
     host, _, port = address.rpartition(":")

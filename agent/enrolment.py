@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from menura.errors import printable
 from menura.identity import (
@@ -31,7 +30,8 @@ from menura.identity import (
 )
 
 from agent.errors import EnrolmentFailed
-from agent.identity import IdentityFile, certificate_for, request_for
+from agent.identity import IdentityFile, certificate_for
+from agent.private_key import key_pem, new_key, public_key_der, request_for
 
 SECONDS = 30.0
 MAX_ANSWER_BYTES = 1 << 20
@@ -51,13 +51,14 @@ def enrol(
     """Spend the token and write the file; raises `EnrolmentFailed` or `IdentityUnusable`."""
     doing = f"enrolling at {host}:{port}"
     ca = _known_ca(doing, host, port, token)
-    key = ec.generate_private_key(ec.SECP256R1())
-    file.prepare(key)
+    key = new_key()
+    pem, request = key_pem(key), request_for(key)
+    file.prepare(pem)
     asked = {
         "token": token.id,
         "secret": base64.b64encode(token.secret).decode(),
         "agent": agent,
-        "request": base64.b64encode(request_for(key)).decode(),
+        "request": base64.b64encode(request).decode(),
         "sources": list(sources),
     }
     status, body = _ask(doing, host, port, _verifying(ca), "POST", ENROL_PATH, json.dumps(asked).encode())
@@ -66,15 +67,16 @@ def enrol(
     try:
         answer = json.loads(body)
         enrolled = Enrolled(str(answer["tenant"]), str(answer["agent"]), tuple(map(str, answer["unassigned"])))
-        certificate = certificate_for(str(answer["certificate"]).encode(), enrolled.tenant, agent, key)
-    except (ValueError, TypeError, KeyError, x509.ExtensionNotFound) as strange:
+        own = public_key_der(key)
+        certificate = certificate_for(str(answer["certificate"]).encode(), enrolled.tenant, agent, own)
+        file.write(pem, request, certificate, ca.public_bytes(Encoding.PEM))
+    except (ValueError, TypeError, KeyError) as strange:
         raise EnrolmentFailed(
             doing,
             f"its answer is not of the form of this version ({type(strange).__name__})",
             data="The token is spent",
             remedy="Use the same version on both sides, and another token",
         ) from strange
-    file.write(key, certificate, ca)
     return enrolled
 
 

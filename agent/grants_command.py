@@ -2,7 +2,6 @@
 
 import argparse
 
-from agent.doctor.source_doctor import doctors
 from agent.errors import ConfigError
 
 HELP = "print the least grants that the agent needs at a server"
@@ -25,6 +24,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print them. Raises `ConfigError`."""
+    from agent.doctor.source_doctor import doctors  # noqa: PLC0415  (an agent that runs keeps none of it)
+
     known = {flavor: doctor for doctor in doctors().values() for flavor in doctor.flavors}
     if arguments.flavor not in known:
         raise ConfigError(

@@ -3,30 +3,29 @@
 Comes in: paths. Goes out: what a connection to the gateway needs, read when one is made: files may change while the
 agent runs.
 
-An enrolment is one file that its owner alone may read: the private key, the agent's certificate, the CA's. It is
-written beside its place, made durable, then renamed: a kill leaves the former one or the new one.
+An enrolment is one file that its owner alone may read: the private key, the agent's certificate, the CA's, and the
+request for certificates of that key. It is written beside its place, made durable, then renamed: a kill leaves the
+former one or the new one.
 """
 
+import base64
 import os
+import re
+import ssl
+import textwrap
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 from menura.identity import GATEWAY_HOST, agent_of
 
+from agent.certificate import Certificate, read_certificate
 from agent.errors import IdentityUnusable
 
 FILE_NAME = "identity.pem"
+_CERTIFICATE, _REQUEST = "CERTIFICATE", "CERTIFICATE REQUEST"
+_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----[^-]*-----END (?:[A-Z]+ )*PRIVATE KEY-----\n?")
 Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -67,25 +66,32 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an enrolment's file says."""
+    """What an enrolment's file says; what it has in PEM is in PEM."""
 
     tenant: str
     agent: str
-    ca: x509.Certificate
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey = field(repr=False)
+    ca: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+    facts: Certificate
+    #: DER; empty: an agent of before has written the file
+    kept_request: bytes
 
     @property
     def not_before(self) -> datetime:
-        return self.certificate.not_valid_before_utc
+        return self.facts.not_before
 
     @property
     def not_after(self) -> datetime:
-        return self.certificate.not_valid_after_utc
+        return self.facts.not_after
 
     def request(self) -> bytes:
-        """A certificate request for the key, DER: who asks is known by the connection."""
-        return request_for(self.key)
+        """A certificate request for the key, DER."""
+        if self.kept_request:
+            return self.kept_request
+        from agent.private_key import request_of  # noqa: PLC0415  (its library takes ten MiB)
+
+        return request_of(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +104,13 @@ class IdentityFile:
         if self.path.stat().st_mode & 0o077:
             raise _unusable(self.path, "others than its owner may read it", f"chmod 600 {self.path}")
         try:
-            key = load_pem_private_key(raw, None)
-            certificate, ca = x509.load_pem_x509_certificates(raw)[:2]
-            named = _agent_of(certificate)
-        except (ValueError, TypeError, x509.ExtensionNotFound):  # their texts may show what was read
-            named = None
-        if named is None or not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise _unusable(self.path, "it is no identity of an agent", "Enrol the agent again")
-        if certificate.public_key() != key.public_key():
-            raise _unusable(self.path, "its certificate is for another key", "Enrol the agent again")
-        return Identity(*named, ca, certificate, key)
+            found = _identity(raw)
+            _check_key(self.path)
+        except (ValueError, ssl.SSLError) as strange:  # their texts may show what was read
+            is_other = isinstance(strange, ssl.SSLError) and "_MISMATCH" in (strange.reason or "")
+            what = "its certificate is for another key" if is_other else "it is no identity of an agent"
+            raise _unusable(self.path, what, "Enrol the agent again") from None
+        return found
 
     def check_expiry(self) -> None:
         """Raises `IdentityUnusable` once the certificate is over."""
@@ -122,29 +125,32 @@ class IdentityFile:
 
     def read(self) -> Credentials:
         found = self.load()
-        return Credentials(
-            found.ca.public_bytes(Encoding.PEM),
-            found.certificate.public_bytes(Encoding.PEM),
-            key_pem(found.key),
-            GATEWAY_HOST,
-        )
+        return Credentials(found.ca, found.certificate, found.key, GATEWAY_HOST)
 
     def stamp(self) -> Stamp:
         return (_stamp(self.path),)
 
-    def prepare(self, key: ec.EllipticCurvePrivateKey) -> None:
+    def prepare(self, key: bytes) -> None:
         """Keep the key beside the file, so that what can't be written is known before a token is spent."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write_durably(self._beside, key_pem(key))
+            _write_durably(self._beside, key)
         except OSError as refused:
             raise _unwritable(self.path, refused) from refused
 
-    def write(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate, ca: x509.Certificate) -> None:
-        """The certificate's and the CA's replace the former ones; raises `IdentityUnusable`."""
-        parts = key_pem(key), certificate.public_bytes(Encoding.PEM), ca.public_bytes(Encoding.PEM)
+    def write(self, key: bytes, request: bytes, certificate: bytes, ca: bytes) -> Identity:
+        """They replace the former ones: PEM, but for the request. What was written.
+
+        Raises `IdentityUnusable`, or ValueError where it would not be one that can be used.
+        """
+        parts = key, certificate, ca, _pem(_REQUEST, request)
         try:
             _write_durably(self._beside, b"".join(parts))
+            try:
+                _check_key(self._beside)
+            except ssl.SSLError:
+                raise ValueError("it can't be used with the key") from None
+            written = _identity(b"".join(parts))
             self._beside.rename(self.path)
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
@@ -153,33 +159,53 @@ class IdentityFile:
                 os.close(folder)
         except OSError as refused:
             raise _unwritable(self.path, refused) from refused
+        return written
 
     @property
     def _beside(self) -> Path:
         return self.path.with_name(f"{self.path.name}.new")
 
 
-def request_for(key: ec.EllipticCurvePrivateKey) -> bytes:
-    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, SHA256())
-    return request.public_bytes(Encoding.DER)
-
-
-def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def certificate_for(pem: bytes, tenant: str, agent: str, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """A certificate that was asked for; raises ValueError where it is another one."""
-    certificate = x509.load_pem_x509_certificate(pem)
-    if certificate.public_key() != key.public_key() or _agent_of(certificate) != (tenant, agent):
+def certificate_for(pem: bytes, tenant: str, agent: str, public_key: bytes) -> bytes:
+    """A certificate that was asked for, in PEM; raises ValueError where it is another one."""
+    der, *_ = _blocks(pem, _CERTIFICATE)
+    certificate = read_certificate(der)
+    if certificate.public_key != public_key or _agent_of(certificate) != (tenant, agent):
         raise ValueError("it is a certificate of somebody else")
-    return certificate
+    return _pem(_CERTIFICATE, der)
 
 
-def _agent_of(certificate: x509.Certificate) -> tuple[str, str] | None:
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    return agent_of(uris[0]) if len(uris) == 1 else None
+def _identity(raw: bytes) -> Identity:
+    """Raises ValueError."""
+    key = _KEY.search(raw)
+    own, ca, *_ = _blocks(raw, _CERTIFICATE)
+    facts = read_certificate(own)
+    read_certificate(ca)
+    named = _agent_of(facts)
+    if key is None or named is None or not facts.is_of_ec_key:
+        raise ValueError("it is no identity of an agent")
+    request = next(iter(_blocks(raw, _REQUEST)), b"")
+    return Identity(*named, _pem(_CERTIFICATE, ca), _pem(_CERTIFICATE, own), key[0], facts, request)
+
+
+def _check_key(path: Path) -> None:
+    """That the file's first certificate is for its key; raises ssl.SSLError."""
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path, password=lambda: b"")  # nobody is asked for one
+
+
+def _agent_of(certificate: Certificate) -> tuple[str, str] | None:
+    return agent_of(certificate.uris[0]) if len(certificate.uris) == 1 else None
+
+
+def _blocks(pem: bytes, label: str) -> list[bytes]:
+    """What its parts of that name hold; raises ValueError."""
+    pattern = rf"-----BEGIN {label}-----([A-Za-z0-9+/=\s]*)-----END {label}-----"
+    return [base64.b64decode(found) for found in re.findall(pattern.encode(), pem)]
+
+
+def _pem(label: str, der: bytes) -> bytes:
+    lines = textwrap.wrap(base64.b64encode(der).decode(), 64)
+    return "".join(f"{line}\n" for line in (f"-----BEGIN {label}-----", *lines, f"-----END {label}-----")).encode()
 
 
 def _read(path: Path) -> bytes:

@@ -9,10 +9,10 @@ works while its stream is open, and stops within seconds when told.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol
 
+from menura.distributions import entry_points
 from menura.errors import MenuraError
 
 from agent.config_entries import Entry
@@ -74,18 +74,18 @@ class KindUnknown(LookupError):
 
 def kind_names() -> list[str]:
     """Of all that are installed."""
-    return sorted(set(entry_points(group=GROUP).names))
+    return sorted({point.name for point in entry_points(GROUP)})
 
 
 def default_kind() -> str | None:
     """None: the configuration has to name one."""
-    return next(iter(entry_points(group=DEFAULT_GROUP).names), None)
+    return next((point.name for point in entry_points(DEFAULT_GROUP)), None)
 
 
 @cache
 def find_kind(name: str) -> SourceKind:
     """Raises `KindUnknown`."""
-    found = tuple(entry_points(group=GROUP, name=name))
+    found = entry_points(GROUP, name)
     if not found:
         raise KindUnknown("no installed package brings it")
     if len(found) > 1:

@@ -9,9 +9,6 @@ import io
 from dataclasses import dataclass
 from typing import Protocol
 
-import nanoarrow as na
-from nanoarrow.ipc import StreamWriter
-
 from agent.columnar import ipc
 from agent.columnar.arrow import ArrowColumns
 from agent.columnar.compression import LEVEL, zstd
@@ -111,6 +108,9 @@ def _stream_of(columns: Columns) -> bytes:
         stream = ipc.encode(columns)
         columns.release()
         return stream
+    import nanoarrow as na  # noqa: PLC0415  (columns of other libraries alone need it)
+    from nanoarrow.ipc import StreamWriter  # noqa: PLC0415
+
     written = io.BytesIO()
     with StreamWriter.from_writable(written) as writer:
         writer.write_stream(na.c_array_stream(columns))

@@ -16,10 +16,6 @@ import io
 from functools import lru_cache
 from struct import Struct
 
-from nanoarrow import c_schema
-from nanoarrow.c_array_stream import CArrayStream
-from nanoarrow.ipc import StreamWriter
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
@@ -98,6 +94,10 @@ def encode(ArrowColumns columns not None):
 @lru_cache(maxsize=MOST_SCHEMAS)
 def schema_message(tuple fields, str split_texts):
     """The message of columns that are described so (agent.columnar.arrow.field)."""
+    from nanoarrow import c_schema
+    from nanoarrow.c_array_stream import CArrayStream
+    from nanoarrow.ipc import StreamWriter
+
     cdef ArrowColumns described = ArrowColumns.__new__(ArrowColumns)
     described.fields = list(fields)
     metadata = {METADATA_LAYOUT: LAYOUT_SPLIT}

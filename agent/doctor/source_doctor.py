@@ -4,9 +4,9 @@ A module that is an entry point of the group `menura.source_doctors`, under the 
 """
 
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
 from typing import Protocol, TypeVar
 
+from menura.distributions import entry_points
 from menura.doctor import Check, Finding, Result
 
 from agent.errors import SourceError
@@ -36,7 +36,7 @@ class SourceDoctor(Protocol):
 
 def doctors() -> dict[str, SourceDoctor]:
     """By kind."""
-    return {point.name: point.load() for point in entry_points(group=GROUP)}
+    return {point.name: point.load() for point in entry_points(GROUP)}
 
 
 def reachable(part: str, address: str) -> Finding:

@@ -12,7 +12,6 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 
-from cryptography import x509
 from menura.identity import SKEW_SECONDS
 from menura.v1 import config_pb2, stream_pb2
 
@@ -117,16 +116,16 @@ class Renewal:
     def _take(self, file: IdentityFile, answer: bytes) -> None:
         identity = self._identity(file)
         try:
-            certificate = certificate_for(answer, identity.tenant, identity.agent, identity.key)
-        except (ValueError, x509.ExtensionNotFound) as strange:
+            certificate = certificate_for(answer, identity.tenant, identity.agent, identity.facts.public_key)
+            renewed = file.write(identity.key, identity.request(), certificate, identity.ca)
+        except ValueError as strange:
             raise IdentityUnusable(
                 "renewing the certificate",
                 f"the gateway's answer is none for this agent ({type(strange).__name__})",
                 data="The former certificate is kept",
                 remedy="It is asked for again by itself; if it repeats, use the same version on both sides",
             ) from strange
-        file.write(identity.key, certificate, identity.ca)
-        log.info("certificate renewed", extra={"fields": {"expires": certificate.not_valid_after_utc.isoformat()}})
+        log.info("certificate renewed", extra={"fields": {"expires": renewed.not_after.isoformat()}})
 
 
 def _made_at(identity: Identity) -> datetime:

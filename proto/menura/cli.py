@@ -6,7 +6,8 @@ A component whose packages are not installed says which extra has them.
 import os
 import sys
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+
+from menura.distributions import entry_points
 
 GROUP = "menura.components"
 
@@ -68,13 +69,13 @@ OTHER_WORDS = {"source": "sources", "tenant": "tenants"}
 
 def installed_words() -> dict[str, Word]:
     """Whose components are there."""
-    components = {point.name for point in entry_points(group=GROUP)}
+    components = {point.name for point in entry_points(GROUP)}
     return {name: word for name, word in WORDS.items() if word.component in components}
 
 
 def main() -> int:
     """Run the command named by the first argument; returns its exit code."""
-    components = {point.name: point for point in entry_points(group=GROUP)}
+    components = {point.name: point for point in entry_points(GROUP)}
     words = installed_words()
     arguments = sys.argv[1:]
     arguments[:1] = [OTHER_WORDS.get(word, word) for word in arguments[:1]]

@@ -9,7 +9,8 @@ import importlib
 import shlex
 import sys
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+
+from menura.distributions import entry_points
 
 #: after which words which ones may follow: commands and options. ("sync", "start") is `menura sync start`
 Words = Mapping[tuple[str, ...], list[str]]
@@ -39,7 +40,7 @@ def main() -> int:
     from menura.cli import GROUP, installed_words  # noqa: PLC0415  (which hands over to this module)
 
     words: dict[tuple[str, ...], list[str]] = {(): sorted(installed_words())}
-    for point in entry_points(group=GROUP):
+    for point in entry_points(GROUP):
         try:
             of_component = getattr(importlib.import_module(point.module), "completions", None)
             words |= of_component() if of_component is not None else {}

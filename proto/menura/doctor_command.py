@@ -10,9 +10,9 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import entry_points
 
 from menura.completion import of_parser
+from menura.distributions import entry_points
 from menura.doctor import GROUP, Asked, Finding, Part, Result, exit_code
 from menura.errors import MenuraError, printable
 
@@ -61,7 +61,7 @@ def parts(asked: Asked) -> Iterator[Part]:
         "controlplane_api": asked.database or asked.landing or asked.listen,
         "spark_sink": asked.lake,
     }
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    for point in sorted(entry_points(GROUP), key=lambda point: point.name):
         if wanted.get(point.name):
             yield point.load()
 

@@ -8,7 +8,10 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _MINUTES_PER_DAY = 24 * 60
 _TEXT = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-4]):([0-5][0-9])(?: +(\S+))?")
@@ -23,7 +26,7 @@ class Window:
     #: minutes of the day; the end is not in it and may be before the begin
     begin_minute: int
     end_minute: int
-    zone: ZoneInfo
+    zone: "ZoneInfo"
 
     @classmethod
     def parse(cls, text: str) -> "Window":
@@ -39,6 +42,8 @@ class Window:
         end = int(found[3]) * 60 + int(found[4])
         if end > _MINUTES_PER_DAY or begin == end % _MINUTES_PER_DAY:
             raise WindowInvalid("is no part of a day")
+        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415  (an agent without windows needs no zone)
+
         try:
             zone = ZoneInfo(found[5] or "UTC")
         except (ZoneInfoNotFoundError, ValueError, OSError) as unknown:

@@ -58,6 +58,14 @@ def test_check_when_all_is_well_then_says_what_it_found(healthy: Server, tmp_pat
     assert healthy.flavor in line
 
 
+def test_check_when_there_is_no_tls_then_the_password_goes_under_the_servers_key(
+    healthy: Server, tmp_path: Path
+) -> None:
+    healthy.run("FLUSH PRIVILEGES")  # else MySQL knows the password's digest, and asks for no more
+    code, line = check(tmp_path, {"client": client(healthy, tls={"mode": "disabled"})})
+    assert code == 0, line
+
+
 @pytest.mark.parametrize(
     ("changes", "exit_code", "said"),
     [

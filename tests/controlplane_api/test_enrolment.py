@@ -19,7 +19,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from menura.identity import ENROL_PATH, EnrolmentToken
 from menura.instants import now_us
@@ -27,7 +27,8 @@ from sqlalchemy import text, update
 
 from agent.enrolment import _ask, _verifying, enrol
 from agent.errors import EnrolmentFailed, IdentityUnusable
-from agent.identity import IdentityFile, key_pem, request_for
+from agent.identity import IdentityFile
+from agent.private_key import key_pem, request_for
 from controlplane_api.database import Database, open_database
 from controlplane_api.errors import CaMissing, CaUnusable
 from controlplane_api.identity import agents, audit, tokens
@@ -69,13 +70,13 @@ def test_agent_when_it_enrols_then_has_a_key_of_its_own_and_a_certificate_that_n
         assert (identity.tenant, identity.agent) == ("acme", "db-1")
         assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
         assert [path.name for path in file.path.parent.iterdir()] == ["identity.pem"]
-        certificate = identity.certificate
+        certificate = x509.load_pem_x509_certificate(identity.certificate)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert list(names) == [x509.UniformResourceIdentifier("menura://acme/db-1")]
         assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         assert list(usage) == [ExtendedKeyUsageOID.CLIENT_AUTH]
-        certificate.verify_directly_issued_by(identity.ca)
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(identity.ca))
         assert certificate.not_valid_after_utc - datetime.now(UTC) <= timedelta(days=1)
         assert sources_of(database, "db-1") == ["crm", "shop"]
 
@@ -137,7 +138,7 @@ def test_token_when_it_names_no_agent_then_takes_nobody_elses_name_nor_sources(
         with pytest.raises(EnrolmentFailed, match="it is for agent db-1 alone, and db-3 came with it"):
             await here.enrol_with(here.token(agent="db-1"), "db-3")
         again = await here.enrol("db-1", "shop", anew=True)
-        assert again.load().key.public_key() != first.load().key.public_key()
+        assert again.load().key != first.load().key
 
     run(tmp_path, database, scenario)
 
@@ -338,7 +339,9 @@ def test_secrets_when_everything_is_said_and_logged_then_they_are_nowhere(tmp_pa
                 said += [repr(tuple(row)) for row in connection.execute(text(f"SELECT * FROM {table}"))]
             said += [repr(tuple(row)) for row in tokens.listed(connection, "acme", 100)]
         secret = token.secret
-        private = identity.key.private_numbers().private_value.to_bytes(32, "big")
+        key = load_pem_private_key(identity.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        private = key.private_numbers().private_value.to_bytes(32, "big")
         pems = [file.path.read_text(), (here.folder / "ca" / "ca.key").read_text()]
         canaries = [form(raw) for raw in (secret, private) for form in (bytes.hex, repr, in_base64, in_url_base64)]
         canaries += [line for pem in pems for line in pem.partition("-----END PRIVATE KEY")[0].splitlines()[1:]]
@@ -426,7 +429,7 @@ def test_ca_when_another_one_has_certified_it_then_agents_enrol_with_it(tmp_path
 
     async def scenario(here: Installation) -> None:
         file = await here.enrol("db-1", "shop")
-        assert file.load().ca == own
+        assert x509.load_pem_x509_certificate(file.load().ca) == own
         async with here.dialled(file, "acme", "db-1", "shop") as agent:
             stream = await agent.open("Control_Config")
             await stream.expect("hello_ack")

@@ -16,7 +16,8 @@ from menura.instants import now_us
 from menura.v1.config_pb2 import CertificateRequest
 
 from agent.errors import IdentityUnusable
-from agent.identity import IdentityFile, request_for
+from agent.identity import IdentityFile
+from agent.private_key import request_for
 from controlplane_api.database import Database, open_database
 from controlplane_api.identity import agents, tokens
 from controlplane_api.identity.ca_files import load_or_make

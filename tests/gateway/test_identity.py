@@ -15,7 +15,8 @@ from menura.identity import GATEWAY_HOST
 from menura.instants import now_us
 from sqlalchemy import select
 
-from agent.identity import Credentials, key_pem
+from agent.identity import Credentials
+from agent.private_key import key_pem
 from controlplane_api.database import open_database
 from controlplane_api.identity import agents, audit
 from controlplane_api.identity.ca_files import load_or_make

@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from menura.errors import MenuraError
 
@@ -11,11 +12,11 @@ from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.cartography import SendTables
 from agent.snapshot.plugin import Look
+from agent.snapshot.reader import TableReader
 from agent.sources.mysql.config import MysqlConfig
 from agent.sources.mysql.server.cartography import cards, head, names_digest
 from agent.sources.mysql.server.checks import check_client
 from agent.sources.mysql.server.connection import connect, server_errors
-from agent.sources.mysql.snapshot.reading import MysqlTableReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +47,7 @@ class MysqlCatalog:
             send(head(self.config, facts), cards(connection, self.config, facts))
         return Look(digest, seconds, findings)
 
-    def open_reader(self, position_kind: PositionKind) -> MysqlTableReader:
+    def open_reader(self, position_kind: PositionKind) -> TableReader[Any]:
+        from agent.sources.mysql.snapshot.reading import MysqlTableReader  # noqa: PLC0415  (what reads dumps is large, and an idle agent reads none)
+
         return MysqlTableReader.open(self.config, self.state, position_kind)

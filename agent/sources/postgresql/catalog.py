@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 from menura.errors import MenuraError
 
@@ -11,6 +12,7 @@ from agent.positions import PositionKind
 from agent.runtime.state import SourceState
 from agent.snapshot.cartography import SendTables
 from agent.snapshot.plugin import Look
+from agent.snapshot.reader import TableReader
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.seen_transactions import SeenTransactions
@@ -18,7 +20,6 @@ from agent.sources.postgresql.server.cartography import cards, head, names_diges
 from agent.sources.postgresql.server.checks import advice, check_client, check_filter
 from agent.sources.postgresql.server.connection import connect, facts_of, server_errors
 from agent.sources.postgresql.server.partitions import tell_partitions
-from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader
 
 FLAVOR = "postgresql"
 
@@ -57,5 +58,7 @@ class PostgresqlCatalog:
             send(head(self.config, facts), cards(connection, self.config))
         return Look(digest, seconds, findings)
 
-    def open_reader(self, position_kind: PositionKind) -> PostgresqlTableReader:
+    def open_reader(self, position_kind: PositionKind) -> TableReader[Any]:
+        from agent.sources.postgresql.snapshot.reading import PostgresqlTableReader  # noqa: PLC0415  (what reads dumps is large, and an idle agent reads none)
+
         return PostgresqlTableReader.open(self.config, self.slot, self.seen, self.known, self.state, position_kind)

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from menura.identity import GATEWAY_HOST
 from menura.instants import now_us
 
-from agent.identity import Credentials, request_for
+from agent.identity import Credentials
+from agent.private_key import request_for
 from controlplane_api.database import Database, open_database
 from controlplane_api.identity import agents
 from controlplane_api.identity.ca_files import load_or_make

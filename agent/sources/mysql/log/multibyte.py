@@ -40,11 +40,6 @@ _TRANSLATIONS = {
     "sjis": str.maketrans("\uff3c", "\\"),
     "ujis": str.maketrans("\uff3c", "\\"),
 }
-#: what Python makes of bytes that are no character for the server, and of no others
-_REFUSED = {
-    "cp932": frozenset("\x80\uf8f0\uf8f1\uf8f2\uf8f3"),
-    "ucs2": frozenset(map(chr, range(0xD800, 0xE000))),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +111,19 @@ def _oddities_of(charset: str) -> _Oddities | None:
     return _Oddities(characters, re.compile(suspect), re.compile(character))
 
 
+def _refused_of(charset: str) -> frozenset[str]:
+    """What Python makes of bytes that are no character for the server, and of no others."""
+    if charset == "ucs2":
+        return frozenset(map(chr, range(0xD800, 0xE000)))
+    return frozenset("\x80\uf8f0\uf8f1\uf8f2\uf8f3" if charset == "cp932" else "")
+
+
 def decoder_of(charset: str) -> Callable[[bytes], str] | None:
     """The charset's decoder; None: it is none of these."""
     name = _PYTHON_NAMES.get(charset)
     if name is None:
         return None
-    translation, refused = _TRANSLATIONS.get(charset, {}), _REFUSED.get(charset, frozenset())
+    translation, refused = _TRANSLATIONS.get(charset, {}), _refused_of(charset)
     oddities = _oddities_of(charset)
 
     def decode_usual(text: bytes) -> str:
