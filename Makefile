@@ -33,7 +33,7 @@ quick: ## the tests of check alone
 
 .PHONY: test
 test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run)
-	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy kafka registry chromium prometheus oidc-provider axe uplot systemd nfpm agent-host
+	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy kafka registry opensearch chromium prometheus oidc-provider axe uplot systemd nfpm agent-host
 	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --durations=40 $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
 
 .PHONY: mutants

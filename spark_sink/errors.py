@@ -241,10 +241,20 @@ class SearchIndexMissing(SinkError):
 
 
 class SearchIndexFailed(SinkError):
-    """An index's folder could not be read or written, or another process writes there."""
+    """An index's folder or cluster could not be read or written, or another process writes in the folder."""
 
     exit_code = 4
     terminal = False
+
+
+class SearchIndexTaken(SearchIndexFailed):
+    """Another process writes the index now; this one ends."""
+
+    terminal = True
+
+
+class SearchDocumentRefused(SinkError):
+    """A row that the search engine does not take; its table is left out."""
 
 
 class CascadeUncertain(TableStopped):

@@ -1,8 +1,8 @@
 """`menura search index | query | check | serve`: indexes of the lake's tables, without Spark.
 
-Comes in: the lake's address, tables, and the folder of indexes; of a search its words. Goes out: indexes that follow
-the tables; rows that a search finds; whether an index has its table's rows; answers over HTTP (`search_server`).
-Nothing of the lake is changed.
+Comes in: the lake's address, tables, and the folder of indexes, or the OpenSearch that has them; of a search its words.
+Goes out: indexes that follow the tables; rows that a search finds; whether an index has its table's rows; answers over
+HTTP (`search_server`). Nothing of the lake is changed.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +33,7 @@ from spark_sink.work import TableId
 if TYPE_CHECKING:
     from spark_sink.search.asking import Found
     from spark_sink.search.checking import Comparison
+    from spark_sink.search.opensearch.cluster import Cluster
 
 #: of a table on a terminal
 _CELL_CHARS = 40
@@ -61,15 +62,14 @@ def _check_packages() -> None:
 
 def _index(arguments: argparse.Namespace) -> int:
     from spark_sink.search.following import Follower  # noqa: PLC0415  (only who has the package)
-    from spark_sink.search.index import FolderEngine  # noqa: PLC0415
+    from spark_sink.search.searching import engine_of  # noqa: PLC0415
 
     stop = threading.Event()
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
     lake = absolute(arguments.lake)
     tables, groups = read_names(arguments.tables)
     check_tables(lake, tables)
-    engine = FolderEngine(arguments.folder)
-    with engine.taking():
+    with _where(arguments) as where, (engine := engine_of(where)).taking():
         follower = Follower(lake, engine, tables, groups)
         told: dict[TableId, str] = {}
         while not stop.is_set():
@@ -93,11 +93,12 @@ def _query(arguments: argparse.Namespace) -> int:
     from spark_sink.search.searching import open_search  # noqa: PLC0415
 
     table = _one_table(arguments.table)
-    index = open_search(arguments.folder, table)
     search = Search(
         arguments.text, arguments.filter, arguments.facet, arguments.limit, timeout_seconds=arguments.timeout_seconds
     )
-    found = index.ask(search)
+    with _where(arguments) as where:
+        index = open_search(where, table)
+        found = index.ask(search)
     reached = index.reached
     behind: dict[str, object] = {"index_cut": reached.cut}
     try:
@@ -106,6 +107,8 @@ def _query(arguments: argparse.Namespace) -> int:
         behind["unknown"] = failure.found
     except STORE_FAILURES as failure:
         behind["unknown"] = store_reason(failure)
+    if reached.is_between:
+        behind["unknown"] = "a process was ended in the midst of what came later, and some of that is there"
     _PUT[arguments.output](found, behind)
     return 0
 
@@ -154,12 +157,13 @@ def _check(arguments: argparse.Namespace) -> int:
     from spark_sink.search.searching import open_digests  # noqa: PLC0415
 
     lake, code = absolute(arguments.lake) if arguments.lake else None, 0
-    for word in arguments.tables:
-        table = _one_table(word)
-        with open_digests(arguments.folder, table) as index:
-            found = compare(lake, index, table)
-        print(f"{word}: {_verdict(found)}")
-        code = code if found.is_equal else 1
+    with _where(arguments) as where:
+        for word in arguments.tables:
+            table = _one_table(word)
+            with open_digests(where, table) as index:
+                found = compare(lake, index, table)
+            print(f"{word}: {_verdict(found)}")
+            code = code if found.is_equal else 1
     return code
 
 
@@ -188,6 +192,19 @@ def _one_table(word: str) -> TableId:
             "reading the arguments", f"{word!r} names no single table", remedy="Give TENANT/SOURCE/DATABASE/TABLE"
         )
     return tables[0]
+
+
+@contextmanager
+def _where(arguments: argparse.Namespace) -> "Iterator[Path | Cluster]":
+    """Raises `SinkSettingInvalid`."""
+    from spark_sink.search.opensearch.cluster import Cluster  # noqa: PLC0415  (only who has the package)
+
+    if arguments.opensearch is None:
+        yield arguments.folder
+        return
+    of = arguments
+    with closing(Cluster(of.opensearch, of.opensearch_login, of.opensearch_ca, of.opensearch_prefix)) as cluster:
+        yield cluster
 
 
 @contextmanager
@@ -238,8 +255,26 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="answer searches over HTTP: for the control plane's API")
     _add_serve_arguments(serve)
     serve.set_defaults(do=_serve)
-    for command in (index, query, check, serve):
-        command.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="of indexes")
+    serve.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="of indexes")
+    for command in (index, query, check):
+        where = command.add_mutually_exclusive_group(required=True)
+        where.add_argument("--folder", type=Path, metavar="FOLDER", help="of indexes")
+        where.add_argument("--opensearch", metavar="URL", help="which has the indexes instead: https://HOST:PORT")
+        command.add_argument(
+            "--opensearch-login", type=Path, metavar="FILE", help="with USER:PASSWORD, or Bearer TOKEN; needs https"
+        )
+        command.add_argument(
+            "--opensearch-ca",
+            type=Path,
+            metavar="FILE",
+            help="whose certificates are good (default: those that the system trusts)",
+        )
+        command.add_argument(
+            "--opensearch-prefix",
+            default="menura",
+            metavar="NAME",
+            help="of the names of indexes; each lake has another one (default: %(default)s)",
+        )
     for command in (query, check, serve):
         command.add_argument("--lake", metavar="URL", help="where the index's lake is now")
         command.add_argument(

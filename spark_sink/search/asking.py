@@ -75,6 +75,8 @@ class Words:
     """One word, its beginning, or several in a row, in any of these texts."""
 
     texts: tuple[Place, ...]
+    #: as it was written, without `*`
+    text: str
     #: as `words_of` has them
     words: tuple[str, ...]
     is_prefix: bool
@@ -190,7 +192,7 @@ class _Reading:
         words = words_of(said)
         _check(bool(words), f"{said[:40]!r} has no letters and digits", "Leave it out, or use a filter")
         _check(not is_prefix or len(words) == 1, f"{said[:40]!r} is several words", "Put * behind one word alone")
-        return Words(tuple(texts), tuple(words), is_prefix, is_without)
+        return Words(tuple(texts), said.removesuffix("*") if is_prefix else said, tuple(words), is_prefix, is_without)
 
     def filter(self, said: str) -> Condition:
         _check(len(said) <= MOST_CHARS, f"a filter of {len(said)} characters", f"Use up to {MOST_CHARS}")

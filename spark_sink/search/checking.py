@@ -23,8 +23,8 @@ from spark_sink.work import TableId
 RANGE_ROWS = 10_000
 #: ranges whose rows are compared one by one; of others it is only said that they differ
 MOST_RANGES = 64
-#: of the number of ranges
-MOST_BITS = 16
+#: of the number of ranges: OpenSearch gives 65,535 of them at most
+MOST_BITS = 15
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import InvalidOperation
 from enum import StrEnum
 from typing import Any
 
@@ -88,8 +88,14 @@ class Column:
         return float(value) + 0.0 if self.kind is Kind.FLOAT else value  # one zero
 
     def of_number(self, number: int) -> str:
-        """Of what the index has of a decimal, its text."""
-        return f"{Decimal(number).scaleb(-self.scale):f}"
+        """Of what the index has of a decimal, its text.
+
+        >>> Column("price", Kind.DECIMAL, 2).of_number(-5)
+        '-0.05'
+        """
+        digits = str(abs(number)).rjust(self.scale + 1, "0")
+        point = len(digits) - self.scale
+        return "-" * (number < 0) + digits[:point] + "." * (self.scale > 0) + digits[point:]
 
     def parse(self, text: str) -> Value:
         """Of a filter's text, what the index has. Raises `SearchRefused`."""
@@ -138,13 +144,14 @@ class Definition:
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "Definition":
-        columns = tuple(Column(each["name"], Kind(each["kind"]), each["scale"]) for each in document["columns"])
-        return cls(columns, tuple(document["key"]))
+        columns = [Column(str(each["name"]), Kind(each["kind"]), int(each["scale"])) for each in document["columns"]]
+        return cls(tuple(columns), tuple(map(str, document["key"])))
 
 
 def field_of(type_: pa.DataType, source_type: str) -> Field:
     """The kind, and a value as JSON has it; see `spark_sink.export.fields.FieldOf`.
 
+    >>> from decimal import Decimal
     >>> str(field_of(pa.decimal128(20, 0), "").type), field_of(pa.decimal128(9, 2), "").convert(Decimal("-1.5"))
     ('wide decimal', '-1.5')
     """

@@ -106,7 +106,8 @@ class Reached:
         position = {"gsn": at.gsn, "chunk_cut": at.chunk_cut, "version": at.version, "id": at.id}
         definition = self.definition.document()
         held = {"lake": self.lake, "cut": self.cut, "at_us": self.at_us, "position": position}
-        return {"format": FORMAT, **held, "definition": definition}
+        between = {"is_between": True} if self.is_between else {}
+        return {"format": FORMAT, **held, "definition": definition, **between}
 
     @classmethod
     def read(cls, text: str, where: str) -> "Reached":
@@ -114,15 +115,17 @@ class Reached:
         try:
             held: Mapping[str, Any] = json.loads(text)
             if held["format"] == FORMAT:
-                position = TablePosition(**held["position"])
-                return cls(held["lake"], held["cut"], held["at_us"], position, Definition.read(held["definition"]))
+                at, definition = held["position"], Definition.read(held["definition"])
+                position = TablePosition(int(at["gsn"]), int(at["chunk_cut"]), int(at["version"]), str(at["id"]))
+                is_between = bool(held.get("is_between"))
+                return cls(str(held["lake"]), int(held["cut"]), int(held["at_us"]), position, definition, is_between)
             found = f"its format is {held['format']}"
         except (KeyError, TypeError, ValueError) as wrong:
             found = type(wrong).__name__
         raise SearchIndexFailed(
             "reading a search index",
             f"{where}: the position in it can't be read ({found})",
-            remedy="Remove that folder; the next `menura search index` builds it anew",
+            remedy="Remove it; the next `menura search index` builds it anew",
         )
 
 

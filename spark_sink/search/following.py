@@ -81,7 +81,7 @@ class Follower:
         step = self.feed.next()
         is_built = self._build_lost()
         if step is None:
-            return is_built
+            return self._build_between() or is_built
         for part in itertools.chain.from_iterable(step.sources):
             table = part.envelope.table
             before = self.feed.position.of(table)
@@ -103,6 +103,13 @@ class Follower:
                     is_built = True
                     del self.feed.failed[table]
         return is_built
+
+    def _build_between(self) -> bool:
+        """Whether an index was built that is between two cuts, though the lake has nothing later, as an older copy."""
+        between = [table for table, held in self._held.items() if held.is_between and table not in self.failed]
+        for table in between:
+            self._tried(table, partial(self._build, table))
+        return any(table not in self.refused for table in between)
 
     @property
     def failed(self) -> dict[TableId, SinkError]:

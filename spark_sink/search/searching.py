@@ -5,16 +5,20 @@ lake), or one to be compared with the lake. Nothing is changed.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from spark_sink.search.asking import Found, Search
 from spark_sink.search.digests import DigestedIndex
-from spark_sink.search.entries import Reached
-from spark_sink.search.index import open_index
+from spark_sink.search.entries import Reached, SearchEngine
+from spark_sink.search.index import FolderEngine, open_index
 from spark_sink.search.index_digests import FolderDigests
 from spark_sink.search.index_query import FolderIndex
+from spark_sink.search.opensearch.cluster import Cluster
+from spark_sink.search.opensearch.digests import ClusterDigests
+from spark_sink.search.opensearch.output import ClusterEngine
+from spark_sink.search.opensearch.query import ClusterIndex
 from spark_sink.work import TableId
 
 
@@ -29,12 +33,21 @@ class SearchIndex(Protocol):
         """Raises `SearchRefused`, also where it takes longer than it may; `SearchIndexFailed`."""
 
 
-def open_search(where: Path, table: TableId) -> SearchIndex:
+def open_search(where: Path | Cluster, table: TableId) -> SearchIndex:
     """Raises `SearchIndexMissing` and `SearchIndexFailed`."""
-    return FolderIndex(*open_index(where, table))
+    return ClusterIndex(where, table) if isinstance(where, Cluster) else FolderIndex(*open_index(where, table))
 
 
 @contextmanager
-def open_digests(where: Path, table: TableId) -> Iterator[DigestedIndex]:
+def open_digests(where: Path | Cluster, table: TableId) -> Iterator[DigestedIndex]:
     """Raises `SearchIndexMissing` and `SearchIndexFailed`."""
-    yield FolderDigests(*open_index(where, table))
+    if isinstance(where, Cluster):
+        with closing(ClusterDigests(where, table)) as found:
+            yield found
+    else:
+        yield FolderDigests(*open_index(where, table))
+
+
+def engine_of(where: Path | Cluster) -> SearchEngine:
+    """To write there."""
+    return ClusterEngine(where) if isinstance(where, Cluster) else FolderEngine(where)

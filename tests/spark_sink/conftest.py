@@ -1,4 +1,4 @@
-"""One Spark session for all of the sink's tests, and of each test a landing and a lake."""
+"""One Spark session and one OpenSearch for all of the sink's tests, and of each test a landing and a lake."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_sink.spark import start_session
 from tests.needs import needs_setup
+from tests.opensearch_node import OpenSearchNode
 from tests.spark_sink.landing import Writer
 
 
@@ -17,6 +18,14 @@ def session() -> Iterator[SparkSession]:
     running = start_session("local[2]")
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="package")
+def opensearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenSearchNode]:
+    """One for all tests of a worker; each has a prefix of its own."""
+    running = OpenSearchNode(tmp_path_factory.mktemp("opensearch"))
+    yield running
+    running.kill()
 
 
 @pytest.fixture

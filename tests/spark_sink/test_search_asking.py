@@ -19,9 +19,10 @@ from spark_sink.search import asking, index_query
 from spark_sink.search.asking import Found, Search
 from spark_sink.search.columns import field_of
 from spark_sink.search.entries import Definition, Entry, Reached
-from spark_sink.search.index import SEARCHED_CHARS, VALUE_CHARS, IndexWriter
-from spark_sink.search.searching import open_search
+from spark_sink.search.index import SEARCHED_CHARS, VALUE_CHARS
+from spark_sink.search.searching import engine_of, open_search
 from spark_sink.work import TableId
+from tests.spark_sink.test_search import Where
 
 TABLE = TableId("acme", "shop", "shop", "things")
 SCHEMA = pa.schema(
@@ -49,40 +50,43 @@ SHAPE = Shape.of(
 DEFINITION = Definition.of(SHAPE)
 
 
-def written(folder: Path, rows: Sequence[dict[str, object]]) -> Path:
-    writer = IndexWriter(folder, TABLE, DEFINITION)
+def written(where: Where, rows: Sequence[dict[str, object]]) -> Where:
+    output = engine_of(where).output(TABLE, DEFINITION, None)
     found: list[Row] = list(SHAPE.rows(pa.Table.from_pylist(list(rows), SCHEMA)))
-    writer.upsert([Entry.of(each, DEFINITION) for each in found], are_new=True)
-    writer.commit(Reached("/lake", 1, now_us(), NOTHING, DEFINITION))
-    writer.close()
-    return folder
+    output.upsert([Entry.of(each, DEFINITION) for each in found], are_new=True)
+    output.commit(Reached("/lake", 1, now_us(), NOTHING, DEFINITION))
+    output.close()
+    return where
 
 
-def search(folder: Path, text: str = "", *filters: str, facets: Sequence[str] = (), limit: int = 100) -> Found:
-    return open_search(folder, TABLE).ask(Search(text, filters, facets, limit))
+def search(where: Where, text: str = "", *filters: str, facets: Sequence[str] = (), limit: int = 100) -> Found:
+    return open_search(where, TABLE).ask(Search(text, filters, facets, limit, timeout_seconds=60))
 
 
-def ids(folder: Path, text: str = "", *filters: str) -> list[int]:
-    found = search(folder, text, *filters)
+def ids(where: Where, text: str = "", *filters: str) -> list[int]:
+    found = search(where, text, *filters)
     assert found.total == len(found.rows)
     return sorted(int(row["id"]) for row in found.rows)
 
 
+TITLES = [
+    "Red bicycle",
+    "red Wine, dry",
+    "Fahrräder: see http://a.example/b",
+    "e-mail 42",
+    None,
+    "日本語 žluť",
+    "",
+]
+TEXTS: list[dict[str, object]] = [
+    {"id": number, "title": title, "a = b": "red" if number == 3 else None} for number, title in enumerate(TITLES)
+]
+
+
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    titles = [
-        "Red bicycle",
-        "red Wine, dry",
-        "Fahrräder: see http://a.example/b",
-        "e-mail 42",
-        None,
-        "日本語 žluť",
-        "",
-    ]
-    rows = [
-        {"id": number, "title": title, "a = b": "red" if number == 3 else None} for number, title in enumerate(titles)
-    ]
-    return written(tmp_path_factory.mktemp("texts"), rows)
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Where:
+    """An index of these; tests/spark_sink/test_search_opensearch_asking.py has others, and the same tests."""
+    return written(tmp_path_factory.mktemp("texts"), TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("title:absent", []),
     ],
 )
-def test_a_text_when_it_is_searched_then_rows_have_all_of_its_words(texts: Path, text: str, found: list[int]) -> None:
+def test_a_text_when_it_is_searched_then_rows_have_all_of_its_words(texts: Where, text: str, found: list[int]) -> None:
     assert ids(texts, text) == found
 
 
@@ -149,13 +153,13 @@ def test_a_text_when_it_is_searched_then_rows_have_all_of_its_words(texts: Path,
     ],
 )
 def test_a_search_when_it_can_not_be_answered_then_the_error_says_what_to_change(
-    texts: Path, text: str, filters: tuple[str, ...], facets: tuple[str, ...], limit: int, says: str
+    texts: Where, text: str, filters: tuple[str, ...], facets: tuple[str, ...], limit: int, says: str
 ) -> None:
     with pytest.raises(SearchRefused, match=says):
         search(texts, text, *filters, facets=facets, limit=limit)
 
 
-def test_a_search_when_its_text_is_of_any_characters_then_it_is_answered_or_refused(texts: Path) -> None:
+def test_a_search_when_its_text_is_of_any_characters_then_it_is_answered_or_refused(texts: Where) -> None:
     choose = random.Random(1)
     signs = ['"', "'", "*", "-", ":", "(", ")", "[", "]", "{", "}", "^", "~", "\\", "/", "?", "+", "<", "=", " ", "\t",
              "\n", "\0", "\x1b", "\u202e", "\U0001f600", "é", "a", "red", "title:", "id", " IS NULL", "0"]  # fmt: skip
@@ -170,13 +174,18 @@ def test_a_search_when_its_text_is_of_any_characters_then_it_is_answered_or_refu
     assert 0 < answered < 300
 
 
-def test_a_search_when_it_takes_too_long_then_it_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_when_it_takes_too_long_then_it_is_refused(texts: Where, monkeypatch: pytest.MonkeyPatch) -> None:
     index = open_search(texts, TABLE)
     ends = threading.Event()
     with monkeypatch.context() as patched, pytest.raises(SearchRefused, match="took more than"):
         patched.setattr(index_query.FolderIndex, "_found", lambda *_: ends.wait())
         index.ask(Search("red", timeout_seconds=0.01))
     ends.set()
+
+
+def test_a_search_when_its_rows_are_too_many_bytes_then_the_first_ones_are_given(
+    texts: Where, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(asking, "MOST_BYTES", 100)
     found = search(texts)
     assert (found.total, len(found.rows) + found.left_out) == (7, 7)
@@ -184,7 +193,7 @@ def test_a_search_when_it_takes_too_long_then_it_is_refused(texts: Path, monkeyp
 
 
 @pytest.fixture(scope="module")
-def values(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def values(tmp_path_factory: pytest.TempPathFactory) -> Where:
     return written(tmp_path_factory.mktemp("values"), list(map(value_row, range(len(AMOUNTS)))))
 
 
@@ -253,11 +262,11 @@ def value_row(number: int) -> dict[str, object]:
         ("a = b=x", []),
     ],
 )
-def test_a_filter_when_it_compares_then_no_digit_is_lost(values: Path, said: str, found: list[int]) -> None:
+def test_a_filter_when_it_compares_then_no_digit_is_lost(values: Where, said: str, found: list[int]) -> None:
     assert [each - 2**53 for each in ids(values, "", said)] == found
 
 
-def test_a_row_when_it_is_found_then_it_has_all_columns_as_they_are(values: Path) -> None:
+def test_a_row_when_it_is_found_then_it_has_all_columns_as_they_are(values: Where) -> None:
     (row,) = search(values, "", "amount=18446744073709551615").rows
     assert list(row) == SCHEMA.names
     shown = {name: row[name] for name in SCHEMA.names if name not in ("id", "title", "a = b", "ratio")}
@@ -274,7 +283,9 @@ def test_a_row_when_it_is_found_then_it_has_all_columns_as_they_are(values: Path
     }
 
 
-def test_facets_when_values_are_counted_then_each_has_its_rows_and_the_rest_is_said(values: Path, texts: Path) -> None:
+def test_facets_when_values_are_counted_then_each_has_its_rows_and_the_rest_is_said(
+    values: Where, texts: Where
+) -> None:
     asked = ["is_new", "amount", "price", "day", "title", "spent"]
     found = search(values, "", "id>9007199254740993", facets=asked).facets
     counts = {name: {each.value: each.rows for each in facet.counts} for name, facet in found.items()}

@@ -24,11 +24,13 @@ def held(writer: Writer, lake: Path) -> Lake:
 
 
 class Command:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-        self._monkeypatch, self._capsys, self.folder = monkeypatch, capsys, folder
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *where: str) -> None:
+        """`where`: the option that says where indexes are."""
+        self._monkeypatch, self._capsys, self.where = monkeypatch, capsys, where
+        self.folder = Path(where[1])
 
     def run(self, *words: str) -> tuple[int, str, str]:
-        self._monkeypatch.setattr("sys.argv", ["menura search", *words, "--folder", str(self.folder)])
+        self._monkeypatch.setattr("sys.argv", ["menura search", *words, *self.where])
         code = search_command.main()
         said = self._capsys.readouterr()
         return code, said.out, said.err
@@ -42,7 +44,7 @@ class Command:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    return Command(monkeypatch, capsys, tmp_path / "indexes")
+    return Command(monkeypatch, capsys, "--folder", str(tmp_path / "indexes"))
 
 
 def test_a_table_when_it_is_indexed_then_it_is_found_with_facets_and_how_far_that_is(

@@ -1,0 +1,93 @@
+"""Indexes of a table in a cluster: their names, who writes them, which of them answers.
+
+Readers use the alias PREFIX-NAME-DIGEST; the index behind it is called ALIAS.TOKEN, each new one by another token. Who
+writes an index does so by the alias INDEX.writer.TOKEN of its own, since requests by an alias that is no more fail:
+whoever begins takes the former's away in the same request in which it adds its own, so one process writes, the one
+that came last. An index takes another's place by one request too, which fails unless the former is this process's
+still. An index without the readers' alias was not completed; who comes next removes it.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+from spark_sink.search.opensearch.cluster import Answer, Cluster, part
+from spark_sink.work import TableId
+
+_DOING = "using an index in OpenSearch"
+_SLUG_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    cluster: Cluster
+    table: TableId
+
+    @property
+    def alias(self) -> str:
+        """Of readers."""
+        of = self.table
+        names = (of.tenant, of.source, of.database, of.table)
+        words = re.sub(r"[^a-z0-9_.-]", "_", ".".join(names).lower())[:_SLUG_CHARS]
+        digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=8).hexdigest()
+        return f"{self.cluster.prefix}-{words}-{digest}"
+
+    def writer(self, index: str, token: str) -> str:
+        """Its alias."""
+        return f"{index}.writer.{token}"
+
+    def live(self) -> str | None:
+        """The index that answers; None: none was completed. Raises `SearchIndexFailed`."""
+        found = self._found()
+        answering = [index for index, aliases in found.items() if self.alias in aliases]
+        if len(answering) > 1:
+            raise self.cluster.failed(_DOING, f"{self.alias} is an alias of {len(answering)} indexes")
+        return answering[0] if answering else None
+
+    def remove_unfinished(self) -> None:
+        """What a killed process has left, or another one is making."""
+        for index, aliases in self._found().items():
+            if self.alias not in aliases:
+                self.remove(index)
+
+    def remove(self, index: str) -> None:
+        self._check(self.cluster.tried("DELETE", f"/{index}"), 404)
+
+    def take(self, index: str, token: str) -> None:
+        """Be the one who writes it."""
+        former = {"remove": {"index": index, "alias": f"{index}.writer.*"}}
+        own = {"add": {"index": index, "alias": self.writer(index, token)}}
+        self._check(self.cluster.tried("POST", "/_aliases", {"actions": [former, own]}))
+
+    def put_in_place(self, index: str, former: str | None, token: str) -> bool:
+        """Readers have this index from now on. False: another process has the place, or the former one."""
+        actions = [{"add": {"index": index, "alias": self.alias, "is_write_index": True}}]  # of one index alone
+        if former is not None:
+            for alias in (self.alias, self.writer(former, token)):
+                actions.append({"remove": {"index": former, "alias": alias, "must_exist": True}})
+        answer = self.cluster.tried("POST", "/_aliases", {"actions": actions})
+        if self.live() == index:
+            return True
+        if answer.status not in (400, 404):
+            self._check(answer)
+        return False
+
+    def refresh(self, index: str) -> None:
+        """Searches have all that was written."""
+        answer = self.cluster.tried("POST", f"/{index}/_refresh")
+        self._check(answer)
+        if part(answer.document, int, "_shards", "failed"):
+            raise self.cluster.failed(_DOING, f"a copy of {index} can't be refreshed")
+
+    def _found(self) -> dict[str, set[str]]:
+        """Aliases of each of the table's indexes."""
+        answer = self.cluster.tried("GET", f"/{self.alias}.*/_alias")
+        self._check(answer)
+        own = re.compile(rf"{re.escape(self.alias)}\.[0-9a-f]{{8}}")  # a table may be called as another's index
+        found = {index: aliases for index, aliases in part(answer.document, dict).items() if own.fullmatch(index)}
+        return {index: set(part(aliases, dict, "aliases")) for index, aliases in found.items()}
+
+    def _check(self, answer: Answer, *statuses: int) -> None:
+        if answer.status not in (200, *statuses):
+            raise self.cluster.failed(_DOING, f"{self.table}: it answered {answer.reason}")
