@@ -8,7 +8,8 @@ sources. The order within a commit is: log entry, registry, acknowledgement. The
 answers, so the log is never more than one entry ahead of it, and a stream that opens reads the newest position
 there; while it is away, commits wait, credits run out and agents stop reading: nothing is lost, nothing is
 acknowledged that a restart could not find. A kill between log entry and registry is healed by `CutLog.recover`, or by
-another gateway that catches up. What the registry refuses for good is not tried again: the cut is in the log, its
+another gateway that catches up. A gateway that stops between them leaves the files of its cuts, since the entry names
+them. What the registry refuses for good is not tried again: the cut is in the log, its
 source is quarantined, and its stream ends with SOURCE_QUARANTINED, while the other cuts of the entry are acknowledged.
 
 The committer is also the fence between gateways. A cut passes only if it is the next of its source and the log shows no
@@ -68,6 +69,8 @@ class CompleteCut:
     #: what its table events and chunks take of the entry
     events_bytes: int
     outcome: asyncio.Future[int]
+    #: a put was begun of an entry with it: the log may have it, whatever the gateway still hears of that
+    may_be_logged: bool = False
 
     def is_committed(self) -> bool:
         return self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None
@@ -77,7 +80,7 @@ class CompleteCut:
         if not self.outcome.done():
             return False
         if self.outcome.cancelled():
-            return True
+            return not self.may_be_logged
         failure = self.outcome.exception()
         return isinstance(failure, MenuraError) and not isinstance(failure, LogUnsettled | SourceQuarantined)
 
@@ -241,6 +244,8 @@ class Committer:
             if not cuts and not fences:
                 return
             landed, fenced = [cut.landed for cut in cuts], [fence.landed for fence in fences]
+            for cut in cuts:
+                cut.may_be_logged = True
             try:
                 entry = await self._in_thread(partial(self.log.append, landed, now_us(), fenced))
                 break

@@ -324,3 +324,22 @@ def test_a_landing_of_an_unknown_scheme_when_it_is_opened_is_refused() -> None:
 
     with pytest.raises(LandingUnusable, match="scheme nosuch"):
         asyncio.run(scenario())
+
+
+def test_the_registry_when_it_is_away_as_the_gateway_stops_leaves_the_files_of_what_the_log_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STOP_SECONDS", 0.5)
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, run = await agent.open_binlog("shop")
+            registry.away = True
+            await stream.send_batch(change_batch(run, 1, "orders", rows_batch(range(1, 11))))
+            await stream.send(cut_end=cut_end(run, 1, 10))
+            await eventually("the log entry", lambda: read_log(tmp_path))
+
+    asyncio.run(scenario())
+    assert landed_gsns(tmp_path) == list(range(1, 11))
