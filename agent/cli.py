@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from menura import log_format
+from menura import log_format, output
 from menura.completion import of_parser
 from menura.identity import ENROLMENT_PORT_OFFSET, EnrolmentToken
 from menura.signals import set_at_signals
 
-from agent import grants_command, policy_command
+from agent import check_command, grants_command, policy_command
 from agent.config import load, named, to_enrol
-from agent.errors import ConfigError, EnrolmentFailed, GatewayError, TableError
+from agent.errors import ConfigError, EnrolmentFailed, GatewayError
 from agent.identity import FILE_NAME, IdentityFile
 from agent.pipeline import Agent
 from agent.runtime import logs, memory
@@ -45,7 +45,7 @@ def main() -> int:
         if arguments.command == "enrol":
             return _enrol(arguments)
         if arguments.command == "policy":
-            return policy_command.run(arguments.config, arguments.policy, arguments.table)
+            return policy_command.run(arguments.config, arguments.policy, arguments.table, arguments.output)
         if arguments.command == "grants":
             return grants_command.run(arguments)
         config = load(arguments.config)
@@ -55,7 +55,7 @@ def main() -> int:
     except (ConfigError, GatewayError) as error:
         print(f"menura agent: {error}", file=sys.stderr)
         return error.exit_code
-    return _check(made) if arguments.command == "check" else _run(made)
+    return check_command.run(made, arguments.output) if arguments.command == "check" else _run(made)
 
 
 def completions() -> dict[tuple[str, ...], list[str]]:
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="{enrol,run,check,grants,policy}")
     for name, what in (
         ("run", "stream changes to the gateway"),
-        ("check", "check every source and print one line each"),
+        ("check", check_command.HELP),
     ):
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="the agent's YAML file")
@@ -76,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         levels = ("debug", "info", "warning", "error")
         command.add_argument("--log-level", choices=levels, default="info" if name == "run" else "error")
         command.add_argument("--log-format", choices=log_format.FORMATS, help=log_format.HELP)
+        if name == "check":
+            output.add_option(command)
     _add_policy(commands.add_parser("policy", help=policy_command.HELP, description=policy_command.HELP))
     _add_enrol(commands.add_parser("enrol", help=ENROL_HELP, description=ENROL_HELP))
     grants_command.add_options(commands.add_parser("grants", help=grants_command.HELP, description=grants_command.HELP))
@@ -89,6 +91,7 @@ def _add_policy(command: argparse.ArgumentParser) -> None:
     test.add_argument("--config", type=Path, metavar="FILE", help="the agent's YAML file; its servers are asked")
     test.add_argument("--policy", type=Path, metavar="FILE", help=POLICY_HELP)
     names = "no server is asked, and the exit code is 39 where one of them stays"
+    output.add_option(test)
     test.add_argument("--table", action="append", default=[], metavar="DATABASE.TABLE", help=names)
 
 
@@ -130,18 +133,6 @@ def _enrol(arguments: argparse.Namespace) -> int:
     for source in enrolled.unassigned:
         print(f"warning: source {source} is not this agent's: menura sources assign {source} --agent {enrolled.agent}")
     return 0
-
-
-def _check(agent: Agent) -> int:
-    """One line per source, and one per finding; the exit code is that of what stands still first: a source, a table."""
-    checked = agent.check()
-    for result in checked:
-        print(f"{result.source}: {result.error or 'ok, ' + '; '.join(result.found)}")
-        for finding in result.findings:
-            print(f"{result.source}: warning: {finding}")
-    stopped = [result.error for result in checked if result.error is not None]
-    stopped += [finding for result in checked for finding in result.findings if isinstance(finding, TableError)]
-    return stopped[0].exit_code if stopped else 0
 
 
 def _run(agent: Agent) -> NoReturn:

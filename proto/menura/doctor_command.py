@@ -4,13 +4,13 @@ A part registers itself as an entry point of `menura.doctor.GROUP`; one whose pa
 """
 
 import argparse
-import json
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
+from menura import output
 from menura.completion import of_parser
 from menura.distributions import entry_points
 from menura.doctor import GROUP, Asked, Finding, Part, Result, exit_code
@@ -42,7 +42,7 @@ def main() -> int:
     except MenuraError as error:
         print(f"menura doctor: {error}", file=sys.stderr)
         return 2
-    if arguments.output == "table":
+    if arguments.output == output.TABLE:
         print("\n".join(lines(findings, every=arguments.all)))
     else:
         print(document(findings, arguments.output))
@@ -69,11 +69,7 @@ def parts(asked: Asked) -> Iterator[Part]:
 def document(findings: Sequence[Finding], form: str) -> str:
     """JSON or YAML."""
     found = {"exit_code": exit_code(findings), "findings": [asdict(finding) for finding in findings]}
-    if form == "json":
-        return json.dumps(found, indent=2)
-    import yaml  # noqa: PLC0415  (the sink's packages lack it)
-
-    return str(yaml.safe_dump(json.loads(json.dumps(found)), sort_keys=False, allow_unicode=True)).rstrip()
+    return output.document(found, form)
 
 
 def lines(findings: Sequence[Finding], *, every: bool = False, width: int = 0) -> Iterator[str]:
@@ -123,6 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     listen = "where something of the receiving side shall listen that does not run yet; repeatable"
     parser.add_argument("--listen", metavar="HOST:PORT", action="append", default=[], help=listen)
     parser.add_argument("--api", metavar="URL", default="", help="the control plane's API, to compare clocks with")
-    parser.add_argument("--output", choices=("table", "json", "yaml"), default="table", help="(default: %(default)s)")
+    output.add_option(parser)
     parser.add_argument("--all", action="store_true", help="show also what is well")
     return parser

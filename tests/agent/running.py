@@ -37,10 +37,10 @@ def write_config(folder: Path, gateway: str, sources: dict[str, object]) -> Path
     return path
 
 
-def agent(command: str, config: Path) -> subprocess.CompletedProcess[str]:
+def agent(command: str, config: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run `menura agent COMMAND` to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "agent.cli", command, "--config", str(config)],
+        [sys.executable, "-m", "agent.cli", command, "--config", str(config), *options],
         capture_output=True,
         text=True,
         check=False,

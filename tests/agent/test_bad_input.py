@@ -1,5 +1,6 @@
 """What goes wrong at a database: one line that names the setting and the fix, and an exit code of its own."""
 
+import json
 import signal
 import socket
 import threading
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -56,6 +58,31 @@ def test_check_when_all_is_well_then_says_what_it_found(healthy: Server, tmp_pat
     assert code == 0
     assert line.startswith("shop: ok, client ")
     assert healthy.flavor in line
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_check_when_a_script_asks_then_all_of_it_is_one_document(healthy: Server, tmp_path: Path, form: str) -> None:
+    good = {"client": client(healthy), "filter": {"ordres": None, "shop.orders": {"ignored_columns": ["nota"]}}}
+    config = write_config(tmp_path, NO_GATEWAY, {"shop": good, "away": {"client": client(healthy, port=1)}})
+    ended = agent("check", config, "--output", form)
+    found = json.loads(ended.stdout) if form == "json" else yaml.safe_load(ended.stdout)
+    assert ended.returncode == found["exit_code"] == 20
+    shop, away = found["sources"]
+    assert (shop["source"], shop["error"], away["source"], away["found"]) == ("shop", None, "away", [])
+    assert healthy.flavor in shop["found"][0]
+    assert {each["code"] for each in shop["warnings"]} == {"FILTER_TABLE_UNKNOWN", "FILTER_COLUMN_UNKNOWN"}
+    assert (away["error"]["code"], away["error"]["exit_code"]) == ("SOURCE_UNREACHABLE", 20)
+    assert "sources.away.client.host" in away["error"]["remedy"]
+    assert "secret" not in ended.stdout
+
+
+def test_check_when_its_form_is_none_then_the_command_line_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MENURA_OUTPUT", "xml")
+    ended = agent("check", tmp_path / "agent.yaml")
+    assert ended.returncode == 2
+    assert "'xml' is none of table, json, yaml" in ended.stderr
 
 
 def test_check_when_there_is_no_tls_then_the_password_goes_under_the_servers_key(

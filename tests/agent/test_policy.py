@@ -1,9 +1,11 @@
 """The policy of the database's host: its file, and what it says of names. Without a server or a gateway."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agent.errors import PolicyUnusable
 from agent.policy_command import run
@@ -203,7 +205,7 @@ def test_policy_test_when_names_are_given_then_it_shows_the_line_that_decides_an
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(CLOSED)
-    assert run(None, file, ["shop.customers", "shop.log_1"]) == 0
+    assert run(None, file, ["shop.customers", "shop.log_1"], "table") == 0
     assert capsys.readouterr().out.splitlines() == [
         f"request cartography: leaves ({file} line 3)",
         f"request changes: leaves ({file} line 3)",
@@ -214,7 +216,30 @@ def test_policy_test_when_names_are_given_then_it_shows_the_line_that_decides_an
         f"any source: shop.log_1: leaves ({file} line 9)",
         f"any source: shop.log_1, its columns: all, without address ({file} line 9)",
     ]
-    assert run(None, file, ["shop.cards", "shop.orders"]) == 39
+    assert run(None, file, ["shop.cards", "shop.orders"], "table") == 39
     assert f"any source: shop.cards: stays ({file} line 8)\n" in capsys.readouterr().out
-    assert run(None, file, ["new.new"]) == 39
+    assert run(None, file, ["new.new"], "table") == 39
     assert f"any source: new.new: stays ({file} default: closed)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_policy_test_when_a_script_asks_then_all_of_it_is_one_document(
+    form: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(CLOSED)
+    assert run(None, file, ["shop.customers", "shop.log_1", "shop.cards"], form) == 39
+    out = capsys.readouterr().out
+    found = json.loads(out) if form == "json" else yaml.safe_load(out)
+    assert (found["exit_code"], found["errors"]) == (39, [])
+    requests = {each["request"]: each["leaves"] for each in found["rulings"] if "request" in each}
+    assert requests == {"cartography": True, "changes": True, "dumps": False, "configuration": False}
+    shop = {"source": "any source", "database": "shop"}
+    of_customers = shop | {"table": "customers", "leaves": True, "why": f"{file} line 7"}
+    of_logs = shop | {"table": "log_1", "leaves": True, "why": f"{file} line 9"}
+    assert found["rulings"][4:] == [
+        of_customers,
+        of_customers | {"only_columns": ["city", "id"], "ignored_columns": []},
+        of_logs,
+        of_logs | {"only_columns": None, "ignored_columns": ["address"]},
+        shop | {"table": "cards", "leaves": False, "why": f"{file} line 8"},
+    ]
