@@ -78,11 +78,18 @@ class Server:
 
     def prepare_xa(self, xid: str, *statements: str, database: str | None = None) -> None:
         """An XA transaction, prepared by a session that then ends; another one may commit it afterwards."""
-        with closing(self.connect(database=database)) as connection, connection.cursor() as cursor:
-            for statement in (f"XA START {xid}", *statements, f"XA END {xid}", f"XA PREPARE {xid}"):
-                cursor.execute(statement)
-            session = connection.thread_id()
-        # MariaDB knows it as nobody's only when it has seen that the session is over
+        connection = self.connect(database=database)
+        try:
+            with connection.cursor() as cursor:
+                for statement in (f"XA START {xid}", *statements, f"XA END {xid}", f"XA PREPARE {xid}"):
+                    cursor.execute(statement)
+        finally:
+            self.leave(connection)
+
+    def leave(self, connection: pymysql.connections.Connection) -> None:
+        """End it, until the server has seen that: what it has prepared is nobody's only then."""
+        session = connection.thread_id()
+        connection.close()
         deadline = time.monotonic() + START_SECONDS
         while self.run(f"SELECT 1 FROM information_schema.processlist WHERE id = {session}"):
             assert time.monotonic() < deadline, f"session {session} does not end"

@@ -52,6 +52,9 @@ class MysqlSubject:
     def connect(self, database: str) -> Any:
         return self._running.connect(database=database)
 
+    def leave(self, connection: Any) -> None:
+        self._running.leave(connection)
+
     def restart(self) -> None:
         self._running.stop()
         self._running.start()

@@ -178,7 +178,7 @@ def _execute(subject: Subject, reader: _Reader, *statements: str, database: str)
     try:
         for statement in statements:
             if statement in (RECONNECT, RESTART):
-                connection.close()
+                subject.leave(connection)
                 if statement == RESTART:
                     subject.restart()
                 connection = subject.connect(database)

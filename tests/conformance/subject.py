@@ -42,6 +42,9 @@ class Subject(Protocol):
     def connect(self, database: str) -> Any:
         """An autocommitting connection of the driver."""
 
+    def leave(self, connection: Any) -> None:
+        """End it, and wait until the server has let go of what it held."""
+
     def restart(self) -> None: ...
 
     def begin(self, case: Case) -> None:

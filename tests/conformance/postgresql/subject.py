@@ -64,6 +64,9 @@ class PostgresqlSubject:
     def connect(self, database: str) -> Any:
         return self._source.connect(prepare_threshold=None)
 
+    def leave(self, connection: Any) -> None:
+        connection.close()  # a prepared transaction belongs to nobody
+
     def restart(self) -> None:
         self._server.stop()
         self._server.start()
