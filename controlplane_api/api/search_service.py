@@ -47,6 +47,7 @@ _DOING = "asking the search service"
 _REFUSALS: Mapping[object, type[ControlPlaneError]] = {
     "SEARCH_INDEX_MISSING": SearchIndexUnknown,
     "SEARCH_REFUSED": SearchRefused,
+    "SEARCH_TOO_LONG": SearchRefused,
     "SEARCH_BUSY": SearchBusy,
 }
 

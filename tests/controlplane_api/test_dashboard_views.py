@@ -55,6 +55,7 @@ def test_views_page_when_a_view_is_followed_then_it_stands_beside_its_tables_and
     sink.put(views=(told(state="stopped", code="VIEW_REFUSED", message=f"no such type {HOSTILE}"),))
     page.wait_for_text("#reason", "no such type <img")
     page.wait_for_text("#view-state", "failed")
+    assert "view=paid" in page.run("return document.querySelector('#search-view').href")
     assert page.run("return window.hacked") is None
 
 

@@ -252,6 +252,15 @@ def test_a_service_when_it_says_what_is_not_understood_then_the_search_is_to_be_
     assert searched(database) == []
 
 
+def test_a_search_when_it_took_the_service_too_long_then_it_is_the_searchs_fault(database: Database) -> None:
+    shown = made(database, Role.READER).headers
+    late = {"code": "SEARCH_TOO_LONG", "found": "it took more than 10 s", "remedy": "Ask for less"}
+    with odd_service(422, json.dumps(late).encode()) as url, searching(database, url) as client:
+        answer = client.post(OF_TABLE.format("acme"), json={}, headers=shown)
+        assert problem(answer) == (422, "SEARCH_REFUSED")
+        assert "more than 10 s" in answer.json()["found"]
+
+
 def test_a_service_when_nobody_listens_or_it_is_silent_then_no_request_waits_for_ever(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,11 +71,18 @@ def order(number: int, **values: object) -> Values:
         "customer_id": number % len(NAMES),
         "status": STATES[number % len(STATES)],
         "total": Decimal(number * 137 % 9_000) / 100 + 5,
-        "note": NOTES[number % len(NOTES)],
+        "note": NOTES[number // 2 % len(NOTES)],
         "gift": number % 4 == 0,
         "placed_at": PLACED_AT + timedelta(hours=7 * number, microseconds=number),
         **values,
     }
+
+
+def joined(last: int = 40) -> list[Values]:
+    """Rows of the view, of orders up to this one."""
+    orders = (order(number) for number in range(1, last + 1))
+    people = [dict(zip(("customer", "city", "country"), each, strict=True)) for each in NAMES]
+    return [{**each, **people[int(str(each["customer_id"]))]} for each in orders]
 
 
 class Shop:

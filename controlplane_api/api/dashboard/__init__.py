@@ -35,6 +35,7 @@ PAGES = (
     Page("tables", "Tables", "/tables", of_source=True),
     Page("table", "Table", "/table", of_source=True, within="tables"),
     Page("views", "Views", "/views"),
+    Page("search", "Search", "/search"),
     Page("dumps", "Dumps", "/dumps"),
     Page("proof", "Proof", "/proof", of_source=True),
     Page("fleet", "Fleet", "/fleet"),

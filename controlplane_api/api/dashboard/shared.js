@@ -48,15 +48,19 @@ export function button(word, label, act, className = "small") {
   return made;
 }
 
+const sentences = (parts) => parts.filter(Boolean).map((part) => (part.endsWith(".") ? part : `${part}.`)).join(" ");
+
 export class Refused extends Error {
   constructor(facts) {
     const parts = [[facts.code, facts.doing, facts.found].filter(Boolean).join(": "), facts.data, facts.remedy];
-    super(parts.filter(Boolean).map((part) => (part.endsWith(".") ? part : `${part}.`)).join(" "));
+    super(sentences(parts));
+    this.code = facts.code;
+    this.plain = sentences([facts.found, facts.remedy]);
   }
 }
 
 /** Nothing answers: it may again. */
-class Unreachable extends Error {}
+export class Unreachable extends Error {}
 
 const READ_MS = 30_000; // until an answer is given up
 const COMMAND_MS = 300_000;

@@ -38,6 +38,7 @@ function showTable(table, source) {
   document.title = `Menura: ${name()}`;
   $("table-state").replaceChildren(pill(table.state), table.stage ? element("span", "muted", ` in stage ${table.stage}`) : "");
   $("all-tables").href = addressOf("/tables", { database: "", table: "" });
+  $("search-table").href = addressOf("/search", { database: place.database, table: place.table });
   const rows = table.estimated_rows === null ? "" : `about ${count(table.estimated_rows)} rows`;
   $("about").textContent = [table.engine, rows, `${bytes(table.size_bytes)} at the source`, table.position && `read up to ${table.position}`]
     .filter(Boolean).join(" · ");

@@ -67,6 +67,7 @@ function showView(view) {
   $("view-title").textContent = view.view;
   $("view-state").replaceChildren(pill(view.state));
   $("all-views").href = address();
+  $("search-view").href = addressOf("/search", { view: view.view });
   $("sentence").textContent = sentence(view);
   const reason = view.problem ?? view.plan_problem;
   $("reason").hidden = reason === null;
