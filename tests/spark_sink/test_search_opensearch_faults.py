@@ -1,5 +1,6 @@
 """Indexes in OpenSearch when it is busy, refuses rows, forgets versions or starts anew, and when two write."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -80,13 +81,15 @@ def test_rows_when_the_cluster_stays_busy_then_the_run_ends_and_the_next_one_goe
 
     def busy(self: Cluster, method: str, path: str, *arguments: Any, **named: Any) -> cluster.Answer:
         """It takes the first row of each request; a proxy before it takes none."""
-        answer = real(self, method, path, *arguments, **named)
         if "_bulk" not in path:
-            return answer
+            return real(self, method, path, *arguments, **named)
         if which_ones == "all":
             return cluster.Answer(503, None)
-        for item in answer.document["items"][1:]:  # type: ignore[index]
-            item["index"] |= {"status": 429, "error": {"type": "rejected_execution_exception"}}
+        lines = arguments[0].splitlines(keepends=True)
+        answer = real(self, method, path, b"".join(lines[:2]))
+        rejected = {"status": 429, "error": {"type": "rejected_execution_exception"}}
+        for action in map(json.loads, lines[2::2]):
+            answer.document["items"].append({"index": {"_id": action["index"]["_id"], **rejected}})  # type: ignore[index]
         return answer
 
     with monkeypatch.context() as patched:
@@ -98,7 +101,7 @@ def test_rows_when_the_cluster_stays_busy_then_the_run_ends_and_the_next_one_goe
                 follow(held, where)
             assert shown(where) == before
         else:
-            follow(held, where)
+            assert not follow(held, where).failed
     follow(held, where)
     check_equal(held, where)
 
@@ -184,6 +187,35 @@ def test_an_index_when_a_second_process_takes_it_then_the_first_one_can_write_no
     assert "another process" in str(failure)
     refresh(where)
     check_equal(held, where)
+    indexes = where.ask("GET", f"/{where.prefix}-*/_alias").document
+    assert list(indexes) == [Indexes(where, ID).live()]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_index_built_anew_when_another_process_has_its_place_then_it_does_not_answer(
+    held: Lake, where: Cluster, is_first: bool
+) -> None:
+    reached, former = None, None
+    follow(held, where)
+    known = reached_in(where)
+    if is_first:
+        where.ask("DELETE", f"/{Indexes(where, ID).live()}")
+    else:
+        reached, former = known, Indexes(where, ID).live()
+    late = engine_of(where).output(ID, known.definition, reached)
+    newer = engine_of(where).output(ID, known.definition, reached)
+    late.clear()
+    late.upsert([Entry("a" * 32, {"id": 70}, {}, gsn=1)])
+    if is_first:
+        newer.commit(known)
+    live = Indexes(where, ID).live()
+    with pytest.raises(SearchIndexTaken):
+        late.commit(known)
+    newer.commit(known)
+    assert Indexes(where, ID).live() == live
+    assert former in (None, live)
+    late.close()
+    newer.close()
 
 
 def test_versions_when_they_are_forgotten_before_changes_are_handed_over_again_then_no_row_comes_back(

@@ -17,6 +17,8 @@ from spark_sink.work import TableId
 
 _DOING = "using an index in OpenSearch"
 _SLUG_CHARS = 100
+#: what it answers where an alias is another index's already, or none any more
+_LOST = ("illegal_state_exception", "aliases_not_found_exception", "index_not_found_exception")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Indexes:
         answer = self.cluster.tried("POST", "/_aliases", {"actions": actions})
         if self.live() == index:
             return True
-        if answer.status not in (400, 404):
+        if answer.error not in _LOST:
             self._check(answer)
         return False
 
