@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,13 +27,13 @@ from spark_sink.export_arguments import add_arguments
 from spark_sink.export_command import check_tables, waiting
 from spark_sink.lake_command import read_names
 from spark_sink.landed.storage import use_options
-from spark_sink.search.lag import STORE_FAILURES, lag_of, store_reason
+from spark_sink.search.lag import BETWEEN, STORE_FAILURES, lag_of, store_reason
+from spark_sink.search_arguments import add_where, where_of
 from spark_sink.work import TableId
 
 if TYPE_CHECKING:
     from spark_sink.search.asking import Found
     from spark_sink.search.checking import Comparison
-    from spark_sink.search.opensearch.cluster import Cluster
 
 #: of a table on a terminal
 _CELL_CHARS = 40
@@ -69,7 +69,7 @@ def _index(arguments: argparse.Namespace) -> int:
     lake = absolute(arguments.lake)
     tables, groups = read_names(arguments.tables)
     check_tables(lake, tables)
-    with _where(arguments) as where, (engine := engine_of(where)).taking():
+    with where_of(arguments) as where, (engine := engine_of(where)).taking():
         follower = Follower(lake, engine, tables, groups)
         told: dict[TableId, str] = {}
         while not stop.is_set():
@@ -96,7 +96,7 @@ def _query(arguments: argparse.Namespace) -> int:
     search = Search(
         arguments.text, arguments.filter, arguments.facet, arguments.limit, timeout_seconds=arguments.timeout_seconds
     )
-    with _where(arguments) as where:
+    with where_of(arguments) as where:
         index = open_search(where, table)
         found = index.ask(search)
     reached = index.reached
@@ -108,7 +108,7 @@ def _query(arguments: argparse.Namespace) -> int:
     except STORE_FAILURES as failure:
         behind["unknown"] = store_reason(failure)
     if reached.is_between:
-        behind["unknown"] = "a process was ended in the midst of what came later, and some of that is there"
+        behind["unknown"] = BETWEEN
     _PUT[arguments.output](found, behind)
     return 0
 
@@ -157,7 +157,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from spark_sink.search.searching import open_digests  # noqa: PLC0415
 
     lake, code = absolute(arguments.lake) if arguments.lake else None, 0
-    with _where(arguments) as where:
+    with where_of(arguments) as where:
         for word in arguments.tables:
             table = _one_table(word)
             with open_digests(where, table) as index:
@@ -192,19 +192,6 @@ def _one_table(word: str) -> TableId:
             "reading the arguments", f"{word!r} names no single table", remedy="Give TENANT/SOURCE/DATABASE/TABLE"
         )
     return tables[0]
-
-
-@contextmanager
-def _where(arguments: argparse.Namespace) -> "Iterator[Path | Cluster]":
-    """Raises `SinkSettingInvalid`."""
-    from spark_sink.search.opensearch.cluster import Cluster  # noqa: PLC0415  (only who has the package)
-
-    if arguments.opensearch is None:
-        yield arguments.folder
-        return
-    of = arguments
-    with closing(Cluster(of.opensearch, of.opensearch_login, of.opensearch_ca, of.opensearch_prefix)) as cluster:
-        yield cluster
 
 
 @contextmanager
@@ -255,26 +242,8 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="answer searches over HTTP: for the control plane's API")
     _add_serve_arguments(serve)
     serve.set_defaults(do=_serve)
-    serve.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="of indexes")
-    for command in (index, query, check):
-        where = command.add_mutually_exclusive_group(required=True)
-        where.add_argument("--folder", type=Path, metavar="FOLDER", help="of indexes")
-        where.add_argument("--opensearch", metavar="URL", help="which has the indexes instead: https://HOST:PORT")
-        command.add_argument(
-            "--opensearch-login", type=Path, metavar="FILE", help="with USER:PASSWORD, or Bearer TOKEN; needs https"
-        )
-        command.add_argument(
-            "--opensearch-ca",
-            type=Path,
-            metavar="FILE",
-            help="whose certificates are good (default: those that the system trusts)",
-        )
-        command.add_argument(
-            "--opensearch-prefix",
-            default="menura",
-            metavar="NAME",
-            help="of the names of indexes; each lake has another one (default: %(default)s)",
-        )
+    for command in (index, query, check, serve):
+        add_where(command)
     for command in (query, check, serve):
         command.add_argument("--lake", metavar="URL", help="where the index's lake is now")
         command.add_argument(

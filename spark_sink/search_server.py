@@ -1,6 +1,6 @@
 """`menura search serve`, from its arguments to a port that answers: TLS, token, metrics and health.
 
-Comes in: the folder of indexes, and files of this host. Goes out: `spark_sink.search.service` on a port. Nothing is
+Comes in: where the indexes are, and files of this host. Goes out: `spark_sink.search.service` on a port. Nothing is
 durable.
 """
 
@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from spark_sink.errors import SinkSettingInvalid
 from spark_sink.search.service import SearchService
+from spark_sink.search_arguments import where_of
 
 #: beyond what the API asks for at once
 MOST_CONNECTIONS = 256
@@ -73,14 +74,14 @@ def serve(arguments: argparse.Namespace) -> int:
             remedy="Give --token-file, --tls-certificate and --tls-key, or listen on 127.0.0.1",
         )
     _check_token(arguments.token_file)
-    service = SearchService(
-        arguments.folder,
-        absolute(arguments.lake) if arguments.lake else None,
-        arguments.token_file,
-        arguments.most_at_once,
-        arguments.timeout_seconds,
-    )
     with ExitStack() as ends:
+        service = SearchService(
+            ends.enter_context(where_of(arguments)),
+            absolute(arguments.lake) if arguments.lake else None,
+            arguments.token_file,
+            arguments.most_at_once,
+            arguments.timeout_seconds,
+        )
         context = None if tls is None else server_context(tls, SinkSettingInvalid)
         if tls is not None and context is not None:
             stop = threading.Event()

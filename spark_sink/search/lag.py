@@ -33,6 +33,8 @@ FRESH_SECONDS, KNOWN_SECONDS = 1.0, 10.0
 WAIT_SECONDS = 2.0
 MOST_SOURCES = 64
 READERS = 2
+#: of an index of which `Reached.is_between`
+BETWEEN = "a process was ended in the midst of what came later, and some of that is there"
 #: of the lake's store
 STORE_FAILURES = (OSError, DeltaError, pa.ArrowException)
 

@@ -43,8 +43,9 @@ from spark_sink.errors import (
 from spark_sink.search import questions
 from spark_sink.search.asking import Search
 from spark_sink.search.entries import Reached
-from spark_sink.search.indexed import indexed_tables
-from spark_sink.search.lag import Lag, Lags
+from spark_sink.search.indexed import indexed_tables, unready
+from spark_sink.search.lag import BETWEEN, Lag, Lags
+from spark_sink.search.opensearch.cluster import Cluster
 from spark_sink.search.questions import MAX_BODY_BYTES, Listing, Question
 from spark_sink.search.searching import open_search
 from spark_sink.work import TableId
@@ -66,7 +67,7 @@ T = TypeVar("T")
 class SearchService:
     def __init__(
         self,
-        where: Path,
+        where: Path | Cluster,
         lake: str | None = None,
         token: Path | None = None,
         most_at_once: int = 8,
@@ -128,7 +129,7 @@ class SearchService:
         return questions.index(table, rows, index.reached, self._lag(table, index.reached))
 
     def _lag(self, table: TableId, reached: Reached) -> Lag | str:
-        return self._lags.of(self._lake or reached.lake, table, reached)
+        return BETWEEN if reached.is_between else self._lags.of(self._lake or reached.lake, table, reached)
 
     def _found(self, question: Question) -> bytes:
         index = open_search(self._where, question.table)
@@ -193,11 +194,7 @@ class SearchService:
             raise SearchCallerRefused(doing, "it has not the service's token", remedy="Send the one of --token-file")
 
     def _unready(self) -> list[str]:
-        try:
-            next(self._where.iterdir(), None)
-        except OSError as failure:
-            return [f"the folder of indexes can't be read: {failure.strerror}"]
-        return []
+        return unready(self._where)
 
     @asynccontextmanager
     async def _beating(self, _app: Starlette) -> AsyncIterator[None]:

@@ -20,7 +20,8 @@ from spark_sink.lake.records import Records
 from spark_sink.lake.retention import KEEP_HOURS
 from spark_sink.lake.tail import AT_ONCE
 from spark_sink.search.following import Follower
-from spark_sink.search.index import FolderEngine
+from spark_sink.search.opensearch.cluster import Cluster
+from spark_sink.search.searching import engine_of
 from spark_sink.search.service import SearchService
 from spark_sink.views.maintain import view_table_id
 from spark_sink.work import TableId
@@ -88,9 +89,9 @@ def joined(last: int = 40) -> list[Values]:
 class Shop:
     """Of tenant acme; `index` brings its indexes to the newest cut."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, indexes: Path | Cluster | None = None) -> None:
         self.lake = Lake(Writer(folder / "landing"), folder / "lake")
-        self.indexes = folder / "indexes"
+        self.indexes = indexes or folder / "indexes"
         self._views = Views(
             str(self.lake.folder),
             Records(str(self.lake.folder)),
@@ -112,7 +113,7 @@ class Shop:
         self._views.turn()
 
     def index(self, *tables: TableId) -> None:
-        engine = FolderEngine(self.indexes)
+        engine = engine_of(self.indexes)
         with engine.taking():
             follower = Follower(str(self.lake.folder), engine, tables or (ORDERS_ID, VIEW_ID))
             while follower.turn():

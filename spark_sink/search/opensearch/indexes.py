@@ -12,11 +12,15 @@ import json
 import re
 from dataclasses import dataclass
 
-from spark_sink.search.opensearch.cluster import Answer, Cluster, part
+from spark_sink.errors import SinkError
+from spark_sink.search.opensearch.cluster import Answer, Cluster, TooLarge, Unanswered, part
+from spark_sink.search.opensearch.mapping import META
 from spark_sink.work import TableId
 
 _DOING = "using an index in OpenSearch"
 _SLUG_CHARS = 100
+#: for an answer to whether it can be asked
+READY_SECONDS = 5.0
 #: what it answers where an alias is another index's already, or none any more
 _LOST = ("illegal_state_exception", "aliases_not_found_exception", "index_not_found_exception")
 
@@ -31,8 +35,8 @@ class Indexes:
         """Of readers."""
         of = self.table
         names = (of.tenant, of.source, of.database, of.table)
-        words = re.sub(r"[^a-z0-9_.-]", "_", ".".join(names).lower())[:_SLUG_CHARS]
-        digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=8).hexdigest()
+        words = _words(".".join(names))[:_SLUG_CHARS]
+        digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=16).hexdigest()
         return f"{self.cluster.prefix}-{words}-{digest}"
 
     def writer(self, index: str, token: str) -> str:
@@ -93,3 +97,28 @@ class Indexes:
     def _check(self, answer: Answer, *statuses: int) -> None:
         if answer.status not in (200, *statuses):
             raise self.cluster.failed(_DOING, f"{self.table}: it answered {answer.reason}")
+
+
+def tables_of(cluster: Cluster, tenant: str) -> list[TableId]:
+    """Of which there are indexes, also some that were not completed. Raises `SearchIndexFailed`."""
+    path = f"/{cluster.prefix}-{_words(tenant)}.*/_mapping?filter_path=*.mappings._meta"
+    answer = cluster.tried("GET", path)
+    if answer.status != 200:
+        raise cluster.failed("listing search indexes", f"it answered {answer.reason}")
+    named = [part(each, dict, "mappings", "_meta", META) for each in part(answer.document, dict).values()]
+    names = ("tenant", "source", "database", "table")
+    tables = {TableId(*(part(each, str, name) for name in names)) for each in named}
+    return sorted(table for table in tables if table.tenant == tenant)
+
+
+def unanswering(cluster: Cluster) -> list[str]:
+    """Why it can't be asked now."""
+    try:
+        answer = cluster.ask("GET", f"/{cluster.prefix}-*/_alias", seconds=READY_SECONDS)
+    except (Unanswered, TooLarge, SinkError) as failure:
+        return [f"{cluster} can't be asked: {failure or type(failure).__name__}"]
+    return [] if answer.status == 200 else [f"{cluster} answers {answer.reason}"]
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[^a-z0-9_.-]", "_", name.lower())

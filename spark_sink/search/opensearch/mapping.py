@@ -29,6 +29,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from spark_sink.export.fields import Value
@@ -38,12 +39,15 @@ from spark_sink.search.columns import NUMBERS, Column, Definition, Kind
 from spark_sink.search.digests import place_of
 from spark_sink.search.entries import Entry, sum_of
 from spark_sink.search.index import VALUE_CHARS
+from spark_sink.work import TableId
 
 #: the upper 31 and the lower 32 bits of a key's place; the halves of a row's digest
 KEY_HIGH, KEY_LOW, SUM_HIGH, SUM_LOW = "key_high", "key_low", "sum_high", "sum_low"
 ROW, EXACT, LONG, MORE = "row", "exact", "long", "more"
 #: of the document that says how far the index is, which is no row
 STATE, POSITION, REACHED = "state", "position", "reached"
+#: in the mapping's `_meta`: of which table it is
+META = "menura"
 #: whose `exact` is a text
 KEYWORDS = frozenset({Kind.TEXT, Kind.WIDE})
 _LOW = (1 << 32) - 1
@@ -76,8 +80,8 @@ def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-def index_of(definition: Definition) -> dict[str, Any]:
-    """Settings and mapping."""
+def index_of(definition: Definition, table: TableId) -> dict[str, Any]:
+    """Settings and mapping, which has the table's name: those of indexes are shortened."""
     columns = [(_escaped(each.name), each.kind) for each in definition.columns if each.kind is not Kind.BINARY]
     texts = [name for name, kind in columns if kind is Kind.TEXT]
     exact = {name: {"type": "keyword" if kind in KEYWORDS else "long"} for name, kind in columns}
@@ -104,7 +108,8 @@ def index_of(definition: Definition) -> dict[str, Any]:
         "mapping.total_fields.limit": 50 + 4 * len(definition.columns),
         "analysis": _ANALYSIS,
     }
-    return {"settings": {"index": settings}, "mappings": {"dynamic": "strict", "properties": fields}}
+    mappings = {"_meta": {META: asdict(table)}, "dynamic": "strict", "properties": fields}
+    return {"settings": {"index": settings}, "mappings": mappings}
 
 
 def document_of(entry: Entry, definition: Definition) -> dict[str, Any]:

@@ -116,8 +116,9 @@ class IndexOutput:
     def _begin(self) -> None:
         """An empty index, which nobody reads yet."""
         index = f"{self._indexes.alias}.{secrets.token_hex(4)}"
+        made = index_of(self._definition, self._indexes.table)
         aliases: dict[str, Any] = {self._indexes.writer(index, self._token): {}}
-        answer = self._cluster.tried("PUT", f"/{index}", {**index_of(self._definition), "aliases": aliases})
+        answer = self._cluster.tried("PUT", f"/{index}", {**made, "aliases": aliases})
         # The second one of two requests finds what the first one has made: nobody else knows the name.
         if answer.status != 200 and answer.error != "resource_already_exists_exception":
             raise self._cluster.failed(_DOING, f"it does not make an index of {self._indexes.table}: {answer.reason}")
