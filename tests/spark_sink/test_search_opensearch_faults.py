@@ -1,9 +1,10 @@
 """Indexes in OpenSearch when it is busy, refuses rows, forgets versions or starts anew, and when two write."""
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from spark_sink.errors import SearchDocumentRefused, SearchIndexFailed, SearchIn
 from spark_sink.search import following
 from spark_sink.search.asking import Search
 from spark_sink.search.entries import Entry, Gone
+from spark_sink.search.following import Follower
 from spark_sink.search.opensearch import cluster, output
 from spark_sink.search.opensearch.cluster import Cluster
 from spark_sink.search.opensearch.indexes import Indexes
@@ -218,6 +220,37 @@ def test_an_index_built_anew_when_another_process_has_its_place_then_it_does_not
     newer.close()
 
 
+def test_an_index_built_anew_when_another_process_comes_at_any_request_then_the_alias_never_goes(
+    held: Lake, where: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process gives its index the alias at each moment of the second one's beginning."""
+    real = Cluster.ask
+    for moment in itertools.count(1):
+        follow(held, where)
+        known = reached_in(where)
+        first = engine_of(where).output(ID, known.definition, None)
+        requests = itertools.count(1)
+
+        def ask(self: Cluster, *arguments: Any, **named: Any) -> cluster.Answer:
+            if next(requests) == moment:  # noqa: B023
+                monkeypatch.setattr(Cluster, "ask", real)
+                with suppress(SearchIndexTaken):
+                    first.commit(known)  # noqa: B023
+            return real(self, *arguments, **named)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Cluster, "ask", ask)
+            second = engine_of(where).output(ID, known.definition, None)
+        assert open_search(where, ID).reached == known
+        first.close()
+        second.commit(known)
+        second.close()
+        where.ask("DELETE", f"/{Indexes(where, ID).live()}")
+        if next(requests) <= moment:
+            break
+    assert moment > 5
+
+
 def test_versions_when_they_are_forgotten_before_changes_are_handed_over_again_then_no_row_comes_back(
     held: Lake, where: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +342,25 @@ def test_an_index_between_two_cuts_when_the_lake_has_nothing_later_then_it_is_bu
     follow(held, where)
     assert which(where) != former
     check_equal(held, where)
+
+
+def test_an_index_when_somebody_removes_it_beside_its_process_then_the_run_ends_and_the_next_one_builds_it(
+    held: Lake, where: Cluster
+) -> None:
+    engine = engine_of(where)
+    for is_open in (False, True):
+        follow(held, where)
+        follower = Follower(str(held.folder), engine, [ID])
+        if is_open:
+            held.cut((ORDERS, [insert(**row(60))]))
+            assert follower.turn()
+        where.ask("DELETE", f"/{Indexes(where, ID).live()}")
+        held.cut((ORDERS, [insert(**row(61 + is_open))]))
+        with pytest.raises(SearchIndexFailed, match="removed"):
+            follower.turn()
+        follower.close()
+        follow(held, where)
+        check_equal(held, where)
 
 
 def test_a_reader_when_indexes_are_built_anew_beside_it_then_it_always_has_the_rows_of_one_cut(

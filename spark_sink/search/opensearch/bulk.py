@@ -176,7 +176,7 @@ class Bulk:
 def taken(table: TableId, by: str = "") -> SearchIndexTaken:
     return SearchIndexTaken(
         _DOING,
-        f"another process{by and f' ({by})'} writes the index of {table} now",
+        f"another process{by and f' ({by})'} writes the index of {table} now, or has removed it",
         data="This one writes nothing more there; the other one goes on from the index's position",
         remedy="Let one process follow a table; end this one or the other",
         **table.where(0),

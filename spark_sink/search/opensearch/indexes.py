@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from spark_sink.errors import SinkError
 from spark_sink.search.opensearch.cluster import Answer, Cluster, TooLarge, Unanswered, part
@@ -45,33 +46,39 @@ class Indexes:
 
     def live(self) -> str | None:
         """The index that answers; None: none was completed. Raises `SearchIndexFailed`."""
-        found = self._found()
-        answering = [index for index, aliases in found.items() if self.alias in aliases]
+        answering = [index for index, aliases in self._found().items() if self.alias in aliases]
         if len(answering) > 1:
             raise self.cluster.failed(_DOING, f"{self.alias} is an alias of {len(answering)} indexes")
         return answering[0] if answering else None
 
-    def remove_unfinished(self) -> None:
-        """What a killed process has left, or another one is making."""
-        for index, aliases in self._found().items():
-            if self.alias not in aliases:
+    def take(self, token: str) -> str | None:
+        """Be the one who writes the table's indexes, of which those go that were not completed; the one that answers.
+
+        None of them can get the place of another one between the first request and the last.
+        """
+        for index in self._found():
+            self._take(index, token)
+        live = self.live()
+        for index in self._found():
+            if index != live:
                 self.remove(index)
+        return live
 
     def remove(self, index: str) -> None:
         self._check(self.cluster.tried("DELETE", f"/{index}"), 404)
 
-    def take(self, index: str, token: str) -> None:
-        """Be the one who writes it."""
+    def _take(self, index: str, token: str) -> None:
         former = {"remove": {"index": index, "alias": f"{index}.writer.*"}}
         own = {"add": {"index": index, "alias": self.writer(index, token)}}
-        self._check(self.cluster.tried("POST", "/_aliases", {"actions": [former, own]}))
+        self._check(self.cluster.tried("POST", "/_aliases", {"actions": [former, own]}), 404)
 
     def put_in_place(self, index: str, former: str | None, token: str) -> bool:
         """Readers have this index from now on. False: another process has the place, or the former one."""
-        actions = [{"add": {"index": index, "alias": self.alias, "is_write_index": True}}]  # of one index alone
-        if former is not None:
-            for alias in (self.alias, self.writer(former, token)):
-                actions.append({"remove": {"index": former, "alias": alias, "must_exist": True}})
+        writer = self.writer(index, token)
+        gone = [(index, writer), *([(former, self.alias), (former, self.writer(former, token))] if former else ())]
+        actions: list[Any] = [{"remove": {"index": of, "alias": each, "must_exist": True}} for of, each in gone]
+        actions.append({"add": {"index": index, "alias": writer}})
+        actions.append({"add": {"index": index, "alias": self.alias, "is_write_index": True}})  # of one index alone
         answer = self.cluster.tried("POST", "/_aliases", {"actions": actions})
         if self.live() == index:
             return True

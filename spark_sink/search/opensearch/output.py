@@ -67,13 +67,12 @@ class IndexOutput:
         self._cluster = indexes.cluster
         self._me = f"{socket.gethostname()}:{os.getpid()}:{token}"
         #: the index that answers
-        self._live = indexes.live()
-        indexes.remove_unfinished()
-        if self._live is not None:
-            indexes.take(self._live, token)
-        if held is None or self._live is None:
+        self._live = indexes.take(token)
+        if held is None:
             self._begin()
             return
+        if self._live is None:
+            raise self._cluster.failed(_DOING, f"the index of {indexes.table} was removed; the next run builds it anew")
         found = written(self._cluster, self._live)
         if found is None or found.reached.position != held.position:
             raise taken(indexes.table, found.writer if found is not None else "")
