@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +21,14 @@ import pyarrow.csv
 from menura.instants import instant_text
 from menura.stores.address import absolute
 
-from spark_sink.errors import SinkError, SinkSettingInvalid
+from spark_sink.errors import (
+    CutBeforeHorizon,
+    CutNotComplete,
+    SinkError,
+    SinkSettingInvalid,
+    TableNotAtCut,
+    TableNotInLake,
+)
 from spark_sink.lake.table_folders import table_folder
 from spark_sink.landed.storage import use_options
 from spark_sink.reading_at import LakeCut, SourceName, folder_path, lake_at
@@ -28,6 +36,9 @@ from spark_sink.shards import Shards, groups_of
 from spark_sink.work import CURRENT, TableId, name_of_segment
 
 NEWEST = "newest"
+ASK_AGAIN_SECONDS = 0.5
+#: what the sink's next batches may mend for somebody who asks for the newest cut
+_NOT_YET = (CutBeforeHorizon, CutNotComplete, TableNotAtCut, TableNotInLake)
 _VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _CUTS = re.compile(r"(?:[^=,]+=[0-9]{1,18})(?:,[^=,]+=[0-9]{1,18})*")
 
@@ -47,13 +58,17 @@ def main() -> int:
         when, lake = read_when(arguments.when), absolute(arguments.lake)
         patterns = [word for word in arguments.tables if set(word) & set("*?")]
         tables, groups = read_names([word for word in arguments.tables if word not in patterns])
-        found = lake_at(
-            lake,
-            tables,
-            [*groups, *groups_of(lake, patterns)],
-            cuts=when.cuts,
-            at_us=when.at_us,
-            allow_incomplete=arguments.allow_incomplete,
+        found = _when_readable(
+            lambda: lake_at(
+                lake,
+                tables,
+                [*groups, *groups_of(lake, patterns)],
+                cuts=when.cuts,
+                at_us=when.at_us,
+                allow_incomplete=arguments.allow_incomplete,
+            ),
+            _NOT_YET if when == When() else (CutNotComplete,),
+            arguments.wait,
         )
         if arguments.union is None:
             _put(found, arguments.format, arguments.output)
@@ -63,6 +78,18 @@ def main() -> int:
         print(f"menura lake: {failure}", file=sys.stderr)
         return failure.exit_code
     return 0
+
+
+def _when_readable(read: Callable[[], LakeCut], not_yet: tuple[type[SinkError], ...], wait_s: float) -> LakeCut:
+    """Asks again until it is answered; raises what it was refused with last, once `wait_s` seconds have passed."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            return read()
+        except not_yet:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(ASK_AGAIN_SECONDS)
 
 
 def read_when(word: str) -> When:
@@ -274,6 +301,13 @@ def parser() -> argparse.ArgumentParser:
         "--allow-incomplete",
         action="store_true",
         help="also where a table is being dumped or read again, or something of the time may still come",
+    )
+    at.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="ask again for so long where the lake does not have it yet, e.g. because a dump goes on",
     )
     at.add_argument(
         "--storage-option",

@@ -101,9 +101,11 @@ def _start_to_end(run: Callable[[str], str], page: tuple[str, ...]) -> None:
             view = api.get(cats).json()
             return (view["state"], view["dump"], view["problem"]) == ("streaming", None, None)
 
-        wait_for("the table to stream", streams)
-        assert "Minka" in run(change)
         table = TableId(environment["MENURA_TENANT"], "pets", "pets", "cats")
+        wait_for("the table to stream", streams)
+        # without rows the lake has a cut too: that at which the table was started
+        wait_for("its rows in the lake", lambda: bool(rows_in_lake(environment["DEMO_LAKE"], table)))
+        assert "Minka" in run(change)
 
         def weights() -> list[str]:
             rows = rows_in_lake(environment["DEMO_LAKE"], table)

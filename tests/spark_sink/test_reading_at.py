@@ -12,7 +12,7 @@ import pyarrow.csv
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_sink import reading_at
+from spark_sink import lake_command, reading_at
 from spark_sink.errors import CutBeforeHorizon, CutNotComplete, SinkError, SinkSettingInvalid, TableNotAtCut
 from spark_sink.ingest.cut_log_source import entry_rows
 from spark_sink.lake import records
@@ -314,6 +314,31 @@ def test_command_when_asked_for_a_time_then_shows_cuts_and_rows_and_writes_files
     capsys.readouterr()
     assert command(monkeypatch, lake, "newest", "acme/shop", "--format", "sql") == 0
     assert "VERSION AS OF" in capsys.readouterr().out
+
+
+def test_command_when_it_may_wait_then_asks_again_until_the_dump_is_in_the_lake(
+    bank: Writer, lake: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bank.cut(Event(ACCOUNTS, "DUMP_STARTED", dump="dump-1"))
+    floor = bank.last_gsns[SOURCE]
+    bank.cut(Chunk(ACCOUNTS, [{"id": 1, "v": 7}], floor))
+    bank.cut(Event(ACCOUNTS, "DUMPED", dump="dump-1", removes_rows_before_gsn=floor))
+    batch(bank, lake, 7, 7)
+    entries = iter((8, 9))
+    newest = ("newest", folder_path(TABLES[0]), "--format", "csv")
+    assert command(monkeypatch, lake, *newest) != 0
+    assert "dump dump-1 of it had begun and not ended" in capsys.readouterr().err
+
+    def sleep(_: float) -> None:
+        entry = next(entries)
+        batch(bank, lake, entry, entry)
+
+    monkeypatch.setattr(lake_command.time, "sleep", sleep)
+    assert command(monkeypatch, lake, "acme/shop=7", *newest[1:], "--wait", "600") != 0  # that cut stays as it is
+    assert next(entries) == 8
+    batch(bank, lake, 8, 8)
+    assert command(monkeypatch, lake, *newest, "--wait", "600") == 0
+    assert pa.csv.read_csv(pa.py_buffer(capsys.readouterr().out.encode()))["v"].to_pylist() == [7]
 
 
 @pytest.mark.parametrize(
