@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ from menura.errors import printable
 from menura.signals import set_at_signal
 from menura.stores.address import absolute
 
-from spark_sink.errors import LakeStorageFailed, SinkError, SinkSettingInvalid
+from spark_sink.errors import LakeStorageFailed, SinkError, SinkSettingInvalid, TableNotInLake
 from spark_sink.export_arguments import add_arguments
 from spark_sink.export_command import check_tables, waiting
 from spark_sink.lake_command import read_names
@@ -34,6 +34,7 @@ from spark_sink.work import TableId
 if TYPE_CHECKING:
     from spark_sink.search.asking import Found
     from spark_sink.search.checking import Comparison
+    from spark_sink.search.following import Follower
 
 #: of a table on a terminal
 _CELL_CHARS = 40
@@ -68,17 +69,17 @@ def _index(arguments: argparse.Namespace) -> int:
     set_at_signal(stop, signal.SIGTERM, signal.SIGINT)
     lake = absolute(arguments.lake)
     tables, groups = read_names(arguments.tables)
-    check_tables(lake, tables)
+    if not arguments.follow:
+        check_tables(lake, tables)
     with where_of(arguments) as where, (engine := engine_of(where)).taking():
         follower = Follower(lake, engine, tables, groups)
-        told: dict[TableId, str] = {}
+        told: frozenset[str] = frozenset()
         while not stop.is_set():
-            is_done = not follower.turn()
-            said = waiting(follower.feed) if is_done else told
-            said = said | {table: f"{table} is left out, others go on: {why}" for table, why in follower.failed.items()}
-            for table, words in said.items():
-                if told.get(table) != words:
-                    print(words, file=sys.stderr)
+            is_done, absent = _turn(follower, tables, may_come=arguments.follow)
+            said = told if not is_done else frozenset((*waiting(follower.feed).values(), *absent))
+            said |= {f"{table} is left out, others go on: {why}" for table, why in follower.failed.items()}
+            for words in sorted(said - told):
+                print(words, file=sys.stderr)
             told = said
             if is_done and not arguments.follow:
                 break
@@ -86,6 +87,24 @@ def _index(arguments: argparse.Namespace) -> int:
                 stop.wait(arguments.poll_seconds)
         follower.close()
         return max((failure.exit_code for failure in follower.failed.values()), default=0)
+
+
+def _turn(follower: "Follower", tables: Sequence[TableId], *, may_come: bool) -> tuple[bool, list[str]]:
+    """Whether all that the lake has is indexed, and what to say of what it does not have yet.
+
+    Raises `TableNotInLake` where nothing `may_come`.
+    """
+    try:
+        if follower.turn():
+            return False, []
+    except TableNotInLake as missing:  # a source without a cut
+        if not may_come:
+            raise
+        return True, [f"Waits for a source: {missing}"]
+    known = {*follower.feed.position.tables, *follower.failed}
+    return True, [
+        f"{table} is not in the lake yet, and is indexed when it comes" for table in tables if table not in known
+    ]
 
 
 def _query(arguments: argparse.Namespace) -> int:

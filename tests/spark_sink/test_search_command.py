@@ -2,7 +2,10 @@
 
 import json
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from spark_sink import search_command
 from spark_sink.errors import LakeStorageFailed, SearchIndexFailed
 from spark_sink.search.index import IndexWriter, open_index, taking
 from tests.spark_sink.landing import Workload, Writer, delete, insert
-from tests.spark_sink.test_export import ID, ORDERS, Lake, row
+from tests.spark_sink.test_export import DOTTED, ID, ORDERS, Lake, row
 
 NAME = ID.default_folder
 
@@ -68,6 +71,42 @@ def test_a_table_when_it_is_indexed_then_it_is_found_with_facets_and_how_far_tha
     assert command.run(*index) == (0, "", "")
     _, out, _ = command.run("query", "", "--table", NAME)
     assert "8 of 8 rows, as of the lake's newest cut, 2" in out
+
+
+class Steps(threading.Event):
+    """What happens, one after the other, while the command waits for changes; then it is told to end."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        super().__init__()
+        self._steps = iter(steps)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        step = next(self._steps, None)
+        if step is None:
+            self.set()
+        else:
+            step()
+        return self.is_set()
+
+
+def test_a_table_when_its_lake_or_it_comes_later_then_an_index_that_follows_waits_and_says_so_once(
+    writer: Writer, lake: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = Lake(writer, lake)
+    steps = Steps(
+        lambda: None,
+        lambda: later.cut((DOTTED, [insert(id=1)])),
+        lambda: None,
+        lambda: later.cut((ORDERS, [insert(**row(1))])),
+    )
+    monkeypatch.setattr(search_command, "threading", SimpleNamespace(Event=lambda: steps))
+    code, out, err = command.run("index", NAME, "--lake", str(lake), "--follow")
+    assert (code, out) == (0, "")
+    of_source, of_table = err.splitlines()
+    assert of_source.startswith("Waits for a source: TABLE_NOT_IN_LAKE") and "has no cut of acme/shop" in of_source
+    assert of_table == f"{ID} is not in the lake yet, and is indexed when it comes"
+    assert command.json("")["total"] == 1
+    assert command.run("index", NAME.replace("orders", "nothing"), "--lake", str(lake))[0] != 0
 
 
 def test_a_check_when_the_index_has_other_rows_then_it_ends_with_1(held: Lake, command: Command) -> None:
