@@ -14,7 +14,7 @@ RUN uv venv /opt/menura
 FROM build AS gateway-packages
 RUN uv pip install --no-cache --constraint requirements.lock "$(ls /wheels/*.whl)[api,postgresql]"
 FROM build AS sink-packages
-RUN uv pip install --no-cache --constraint requirements.lock "$(ls /wheels/*.whl)[spark]"
+RUN uv pip install --no-cache --constraint requirements.lock "$(ls /wheels/*.whl)[spark,search]"
 FROM build AS agent-packages
 RUN uv pip install --no-cache --constraint requirements.lock "$(ls /wheels/*.whl)[agent]"
 
@@ -31,6 +31,7 @@ FROM part AS gateway
 COPY --from=gateway-packages /opt/menura /opt/menura
 COPY deployment/with-database /opt/menura/bin/with-database
 
+# The sink and search, which share Arrow's and Delta's packages.
 FROM part AS sink
 USER root
 RUN apt-get update && apt-get install --yes --no-install-recommends openjdk-17-jre-headless && rm -rf /var/lib/apt/lists/*

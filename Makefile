@@ -149,7 +149,7 @@ packages: ## the agent as deb, rpm and archive, with SHA256SUMS, into dist/ (PYT
 
 .PHONY: lock
 lock: ## resolve requirements.lock anew
-	@uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras --group dev \
+	@PATH="$(CURDIR)/.venv/uv/bin:$$PATH" uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --all-extras --group dev \
 		--python-version 3.11 pyproject.toml --output-file requirements.lock
 
 .PHONY: clean

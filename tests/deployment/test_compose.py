@@ -1,9 +1,13 @@
 """docker-compose.yml: its rules, and each of its commands run on this machine in the order of docs/containers.md."""
 
 import shutil
+import ssl
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -14,12 +18,7 @@ from tests.servers import ROOT, ServerMissing
 from tests.stack import wait_for
 
 SERVICES = compose_file()["services"]
-#: what compose-spec.json of the compose specification has for a service, of which this file uses these alone
-KEYS = {
-    "image", "build", "user", "read_only", "tmpfs", "cap_drop", "security_opt", "restart", "entrypoint", "command",
-    "expose", "ports", "environment", "secrets", "volumes", "networks", "depends_on", "healthcheck",
-}  # fmt: skip
-OWN = {"gateway-1", "gateway-2", "api", "sink", "agent", "object-store"}
+OWN = {"gateway-1", "gateway-2", "api", "sink", "search", "search-index", "agent", "object-store"}
 
 
 def make_secrets(script: Path) -> "subprocess.CompletedProcess[str]":
@@ -32,11 +31,25 @@ def networks(service: str) -> set[str]:
     return set(SERVICES[service]["networks"])
 
 
+def check_specification(file: Path) -> "subprocess.CompletedProcess[str]":
+    """By the schema of the compose specification that the tool brings with it."""
+    tool = Path(sys.executable).with_name("check-jsonschema")
+    words = [tool, "--builtin-schema", "vendor.compose-spec", file]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_file_when_checked_against_the_compose_specification_then_follows_it(tmp_path: Path) -> None:
+    assert check_specification(ROOT / "docker-compose.yml").returncode == 0
+    other = tmp_path / "docker-compose.yml"
+    other.write_text((ROOT / "docker-compose.yml").read_text().replace("cap_drop:", "capdrop:", 1))
+    refused = check_specification(other)
+    assert refused.returncode == 1 and "'capdrop' was unexpected" in refused.stdout
+
+
 def test_file_when_read_then_names_only_what_it_has() -> None:
     file = compose_file()
     assert set(file) == {"x-part", "x-database", "x-gateway", "services", "networks", "volumes", "secrets"}
     for name, service in SERVICES.items():
-        assert set(service) <= KEYS, name
         assert set(service.get("depends_on", {})) <= set(SERVICES), name
         for needed, how in service.get("depends_on", {}).items():
             assert how == {"condition": "service_healthy"} and "healthcheck" in SERVICES[needed], (name, needed)
@@ -64,7 +77,9 @@ def test_services_when_read_then_have_no_more_rights_than_they_need() -> None:
     assert networks("control-plane") == {"control"} and networks("source") == {"source"}
     assert {name for name in SERVICES if "source" in networks(name)} == {"source", "agent"}
     assert not networks("agent") & networks("api") and not networks("agent") & networks("object-store")
-    assert all(compose_file()["networks"][name] == {"internal": True} for name in ("control", "source", "storage"))
+    assert {name for name in SERVICES if "search" in networks(name)} == {"api", "search"}
+    internal = ("control", "source", "storage", "search")
+    assert all(compose_file()["networks"][name] == {"internal": True} for name in internal)
 
 
 def test_dockerfile_when_read_then_each_image_has_an_unprivileged_user_and_its_files() -> None:
@@ -143,4 +158,26 @@ def test_commands_when_run_as_readme_says_then_a_row_and_a_later_change_come_to_
         for words in commands[first:]:
             project.run(words)
         wait_for("the change", lambda: amounts() == {1: "10.50", 2: "20.00", 3: "30.00"}, 900)
+        wait_for(
+            "the row to be found",
+            lambda: found(project, "edsger") == [{"id": 3, "customer": "Edsger", "amount": "30.00"}],
+        )
         project.check()
+
+
+def found(project: Project, text: str) -> list[dict[str, Any]]:
+    """Rows of the shop's orders with these words, as the API gives them; none while there is no index."""
+    token = (project.folder / "volumes/api-state/api.token").read_text().strip()
+    trust = ssl.create_default_context(cafile=project.folder / "deployment/secrets/ca.pem")
+    api = f"https://localhost:{project.ports['api', '7080']}/api/v1"
+    answer = httpx.post(
+        f"{api}/tenants/default/sources/shop/tables/shop/orders/search",
+        json={"text": text},
+        headers={"Authorization": f"Bearer {token}"},
+        verify=trust,
+    )
+    if answer.status_code == httpx.codes.NOT_FOUND:
+        return []
+    assert answer.is_success, answer.text
+    rows: list[dict[str, Any]] = answer.json()["rows"]
+    return rows
