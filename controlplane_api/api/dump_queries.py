@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, select
 
 from controlplane_api.api.dump_progress import Progress, RangePart, covered, expected_rows, percent, seconds_left
 from controlplane_api.api.pages import page_of, read_cursor
-from controlplane_api.api.presence import is_present
+from controlplane_api.api.presence import is_of_connection, is_present
 from controlplane_api.api.views import DumpDetail, DumpLimits, DumpRangeView, Dumps, DumpView
 from controlplane_api.errors import DumpUnknown
 from controlplane_api.models import Agent, AnyRow, Dump, DumpRange, DumpStatus, Source, SourceTable, Tenant
@@ -116,7 +116,8 @@ def _part(dump: AnyRow, of: AnyRow) -> RangePart:
 def _view(row: AnyRow, ranges: Sequence[AnyRow], now: int) -> DumpView:
     runs = row.state == DumpEnd.RUNNING
     connected = is_present(bool(row.connected), row.seen_at_us or 0, now)
-    told = runs and connected and row.status_at_us is not None and row.status_at_us >= row.connected_at_us
+    is_of_now = row.status_at_us is not None and is_of_connection(row.status_at_us, row.connected_at_us, now)
+    told = runs and connected and is_of_now
     progress = Progress(row.rows, row.estimated_rows, [_part(row, each) for each in ranges])
     state, reason = _state(row, connected=connected, told=told)
     moves = state in (DumpState.READING, DumpState.WAITING, DumpState.ENDING)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, or_, select, tuple_
 from controlplane_api import continuity_ledger, positions
 from controlplane_api.api import configuration_queries, dump_queries, lake_queries
 from controlplane_api.api.pages import ALL, page_of, read_cursor
-from controlplane_api.api.presence import is_present
+from controlplane_api.api.presence import is_present, is_recent
 from controlplane_api.api.source_queries import SHOWN, STATE, Situation, age, situation_of
 from controlplane_api.api.stages import MOVING, Standing
 from controlplane_api.api.verdict_queries import NOTHING, Known, of_tables, proof_view
@@ -115,7 +115,7 @@ def agents(connection: Connection, tenant: str, *, cursor: str = "", limit: int 
 
 def _lately(problem: dict[str, Any] | None, now: int) -> ProblemView | None:
     """One that still comes up: whoever is refused tries again within half a minute."""
-    if problem is None or now - problem["at_us"] > REFUSED_SECONDS * 1_000_000:
+    if problem is None or not is_recent(problem["at_us"], now, REFUSED_SECONDS):
         return None
     return ProblemView(**problem)
 

@@ -8,14 +8,14 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 
 from menura.instants import now_us
-from sqlalchemy import ColumnElement, Connection, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, func, literal, or_, select
 
 from controlplane_api import lost_state
 from controlplane_api.api import lake_queries
 from controlplane_api.api.configuration_queries import CONFIGURATION, unmet
 from controlplane_api.api.lake_queries import Landed
 from controlplane_api.api.pages import ALL, Key, page_of, read_cursor
-from controlplane_api.api.presence import is_present
+from controlplane_api.api.presence import is_of_connection, is_present, is_recent
 from controlplane_api.api.stages import MOVING, UNHINDERED, SourceSeen, Standing, standing
 from controlplane_api.api.views import LakeView, ProblemView, Sources, SourceView
 from controlplane_api.documents import Document, position_text
@@ -34,6 +34,7 @@ from controlplane_api.models import (
     SourceTable,
     Sync,
     Tenant,
+    gateway_lives,
 )
 from controlplane_api.states import DumpEnd, State
 
@@ -97,7 +98,7 @@ def _situations(
     statement = (
         select(
             Source, Tenant.name.label("tenant"), Agent.name.label("agent"), Agent.connected, Agent.connected_at_us,
-            Agent.seen_at_us, Lease.gateway, Gateway.expires_at_us,
+            Agent.seen_at_us, Lease.gateway, gateway_lives(literal(now)).label("gateway_lives"),
             SourceHealth.at_us.label("health_at_us"), SourceHealth.lag_us, SourceHealth.read_position,
             SourceHealth.source_position, SourceHealth.rows_per_second, SourceHealth.read_bytes_per_second,
             SourceHealth.credit_wait_us, SourceHealth.log_retention_seconds, SourceHealth.log_room_bytes,
@@ -156,7 +157,7 @@ def _source_view(held: Situation, tables_by_state: Counter[State], now: int) -> 
         source=row.name,
         agent=row.agent,
         connected=held.connected,
-        gateway=row.gateway if (row.expires_at_us or 0) > now else None,
+        gateway=row.gateway if row.gateway_lives else None,
         flavor=row.flavor,
         server_version=row.server_version,
         address=row.address,
@@ -208,7 +209,8 @@ def is_current(row: AnyRow, now: int) -> bool:
     if not is_present(bool(row.connected), row.seen_at_us or 0, now):
         return False
     health_at_us: int = row.health_at_us or 0
-    return bool(health_at_us >= row.connected_at_us and now - health_at_us < HEALTH_SECONDS * 1_000_000)
+    of_connection = is_of_connection(health_at_us, row.connected_at_us, now)
+    return of_connection and is_recent(health_at_us, now, HEALTH_SECONDS)
 
 
 def age(timestamp_us: int | None, now: int) -> int | None:

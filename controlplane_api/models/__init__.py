@@ -20,6 +20,7 @@ from controlplane_api.models.gateways import (
     Lease,
     Quarantine,
     SourceHealth,
+    gateway_lives,
 )
 from controlplane_api.models.identities import (
     Agent,
@@ -100,4 +101,5 @@ __all__ = [
     "VerificationSchedule",
     "WantedTable",
     "WebSession",
+    "gateway_lives",
 ]

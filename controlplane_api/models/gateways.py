@@ -2,10 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, false
+from sqlalchemy import ColumnElement, ForeignKey, and_, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from controlplane_api.models.base import Base, Id
+
+#: others set clocks back by less than that every day
+CLOCK_STEP_US = 1_000_000
 
 
 class CommittedPosition(Base):
@@ -87,6 +90,18 @@ class Gateway(Base):
     #: the process that has the name
     run: Mapped[str]
     expires_at_us: Mapped[int]
+    #: from its last renewal until then; the default is that of gateways of earlier versions
+    lease_us: Mapped[int] = mapped_column(default=15_000_000, server_default="15000000")
+
+
+def gateway_lives(now: ColumnElement[int]) -> ColumnElement[bool]:
+    """Whether a row of `Gateway` is of one that lives.
+
+    After the clock went back, a lease that seems to have been renewed later than now is void: a dead gateway would keep
+    its sources for as long as the clock went back. One that lives renews its own within a third of it.
+    """
+    renewed = Gateway.expires_at_us - Gateway.lease_us
+    return and_(Gateway.expires_at_us > now, renewed < now + CLOCK_STEP_US)
 
 
 class AgentPresence(Base):

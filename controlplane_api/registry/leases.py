@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from controlplane_api.documents import insert_into
-from controlplane_api.models import Gateway, Lease
+from controlplane_api.models import Gateway, Lease, gateway_lives
 from gateway.registry import Assignment, GatewayReplaced, GatewayRun, SourceKey, SourceOwned
 
 #: a gateway's row goes so long after its lease
@@ -36,7 +36,7 @@ KEPT_US = 24 * 3_600 * 1_000_000
 def begin(connection: Connection, gateway: GatewayRun, ttl_seconds: float) -> None:
     """A process has started: whatever had its name has to end."""
     now = _now_us(connection)
-    values = {"run": gateway.run, "expires_at_us": now + _us(ttl_seconds)}
+    values = {"run": gateway.run, "expires_at_us": now + _us(ttl_seconds), "lease_us": _us(ttl_seconds)}
     connection.execute(
         insert_into(connection, Gateway)
         .values(name=gateway.name, **values)
@@ -47,9 +47,8 @@ def begin(connection: Connection, gateway: GatewayRun, ttl_seconds: float) -> No
 
 def renew(connection: Connection, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
     """What it owns, with epochs. Raises `GatewayReplaced`."""
-    renewed = connection.execute(
-        update(Gateway).where(_is(gateway)).values(expires_at_us=_now_us(connection) + _us(ttl_seconds))
-    )
+    values = {"expires_at_us": _now_us(connection) + _us(ttl_seconds), "lease_us": _us(ttl_seconds)}
+    renewed = connection.execute(update(Gateway).where(_is(gateway)).values(values))
     if renewed.rowcount == 0:
         raise GatewayReplaced(gateway.name)
     owned = select(Lease.tenant, Lease.source, Lease.epoch).where(is_owned_by(gateway))
@@ -135,7 +134,7 @@ def living(connection: Connection) -> Select[str, str]:
 
     In ON CONFLICT it is compared with IN: where it named the row that is there, SQLAlchemy would read all rows instead.
     """
-    return select(Gateway.name, Gateway.run).where(Gateway.expires_at_us > _now_us(connection))
+    return select(Gateway.name, Gateway.run).where(gateway_lives(_now_us(connection)))
 
 
 def _is(gateway: GatewayRun) -> ColumnElement[bool]:

@@ -18,6 +18,13 @@ from tests.postgres import PostgreSQL, postgresql
 from tests.stack import wait_for
 
 
+@pytest.fixture(autouse=True)
+def fresh_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What agents have said at `facts.fresh_us` is of now, however long a test takes."""
+    for constant in ("presence.PRESENCE_SECONDS", "source_queries.HEALTH_SECONDS", "queries.REFUSED_SECONDS"):
+        monkeypatch.setattr(f"controlplane_api.api.{constant}", 2 * 3_600)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgreSQL]:
     with postgresql() as running:

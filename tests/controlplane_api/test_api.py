@@ -1,6 +1,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import quote
@@ -87,7 +88,6 @@ def test_status_when_table_streams_then_has_lag_positions_rows_and_freshness(
 def test_lag_when_agent_is_gone_then_unknown(
     client: httpx.Client, registry: SqlRegistry, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("controlplane_api.api.presence.PRESENCE_SECONDS", 3600)  # however long the test takes
     facts.record_shop(registry)
     facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], facts.fresh_us())
     assert client.get(SHOP).json()["lag_us"] == 0
@@ -98,10 +98,25 @@ def test_lag_when_agent_is_gone_then_unknown(
         registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], T0
     )  # long ago: its gateway died
     assert client.get(SHOP).json()["lag_us"] is None
+    monkeypatch.setattr("controlplane_api.api.source_queries.HEALTH_SECONDS", 3)
     seconds_ago = now_us() - 4_000_000  # the agent counts as connected, its figures are old
     facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], seconds_ago)
     source = client.get(SHOP).json()
     assert (source["connected"], source["lag_us"], source["rows_per_second"]) == (True, None, None)
+
+
+def test_agent_when_the_clock_has_gone_back_behind_its_last_word_then_it_counts_as_gone_until_it_says_more(
+    client: httpx.Client, registry: SqlRegistry
+):
+    hours_later = now_us() + 4 * 3_600_000_000
+    facts.record_shop(registry)
+    registry.record_agent(replace(facts.agent_seen("acme", [KEY.source]), at_us=hours_later))
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], hours_later)
+    source = client.get(SHOP).json()
+    assert (source["connected"], source["lag_us"]) == (False, None)
+    facts.record_heartbeat(registry, "acme", "agent-1", 1, 1, [facts.health(lag_us=0)], now_us())
+    source = client.get(SHOP).json()
+    assert (source["connected"], source["lag_us"]) == (True, 0)
 
 
 def test_start_and_stop_when_posted_then_desired_state_follows(client: httpx.Client, registry: SqlRegistry):

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event as sql_event
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from controlplane_api.database import LOOKUP_ROWS, Database, open_database
 from controlplane_api.models import (
     Agent,
+    Gateway,
     Source,
     SourceHealth,
     SourceTable,
@@ -234,6 +235,23 @@ def test_source_when_its_owners_lease_is_over_then_it_is_free_whoever_else_lives
     registry.assign_source(KEY, dead, "agent")
     registry.assign_source(other, living, "another agent")
     registry.renew_gateway(dead, 0)  # over at once
+    assert registry.assign_source(KEY, third, "anew") == Assignment(2, needs_fence=True)
+    with pytest.raises(SourceOwned, match="gateway gw-2 owns source acme/another"):
+        registry.assign_source(other, third, "anew")
+
+
+def test_source_when_the_clock_goes_back_then_its_dead_owner_keeps_it_no_longer_for_that(
+    registry: SqlRegistry, database: Database
+):
+    dead, living, third = (GatewayRun(f"gw-{number}", "run") for number in (1, 2, 3))
+    for gateway in (dead, living, third):
+        registry.begin_gateway(gateway, 15)
+    other = SourceKey("acme", "another")
+    registry.assign_source(KEY, dead, "agent")
+    registry.assign_source(other, living, "another agent")
+    with database.write() as connection:  # as if all had been written before the clock went back an hour
+        connection.execute(update(Gateway).values(expires_at_us=Gateway.expires_at_us + 3_600_000_000))
+    assert registry.renew_gateway(living, 3600) == {other: 1}
     assert registry.assign_source(KEY, third, "anew") == Assignment(2, needs_fence=True)
     with pytest.raises(SourceOwned, match="gateway gw-2 owns source acme/another"):
         registry.assign_source(other, third, "anew")
