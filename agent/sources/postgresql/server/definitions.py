@@ -57,7 +57,7 @@ _PARTITIONS = """
 _ATTRIBUTES = """
     SELECT attrelid, attnum::int, attname, atttypid, atttypmod, format_type(atttypid, atttypmod), attnotnull,
            attgenerated <> '', CASE WHEN atthasmissing THEN attmissingval::text END,
-           CASE WHEN attcollation <> 0 THEN attcollation::regcollation::text ELSE '' END
+           CASE WHEN attcollation <> 0 THEN attcollation::regcollation::text ELSE '' END, xmin::text::bigint
     FROM pg_attribute WHERE attrelid = ANY (CAST(:oids AS oid[])) AND attnum > 0 AND NOT attisdropped
     ORDER BY attrelid, attnum
 """
@@ -137,6 +137,8 @@ class TableDefinition:
     is_partition: bool = False
     #: the greatest number that a column of it ever had
     last_number: int = 0
+    #: of each column in `sent` its number, and the transaction that wrote it into the catalog last; empty: not known
+    written_by: tuple[tuple[int, int], ...] = ()
 
     @property
     def table(self) -> Table:
@@ -308,16 +310,17 @@ def _attributes(
     for owner, name, value in rows(connection, _MISSING_IN_PARTITIONS, oids=list(parts)) if parts else ():
         missing[parts[owner], name].add(value)
     attributes: dict[int, list[Row]] = defaultdict(list)
-    for owner, number, name, *more, not_null, generated, value, collation in rows(connection, _ATTRIBUTES, oids=oids):
+    for row in rows(connection, _ATTRIBUTES, oids=oids):
+        owner, number, name, *more, not_null, generated, value, collation, written_by = row
         never_null = not_null and (owner, number) not in nulls_left
-        value_before = missing.get((owner, name), value)
-        attributes[owner].append((owner, number, name, *more, never_null, generated, value_before, collation))
+        before = missing.get((owner, name), value)
+        attributes[owner].append((owner, number, name, *more, never_null, generated, before, collation, written_by))
     return attributes
 
 
 def _definition(
     found: _Class,
-    attributes: Iterable[Row],
+    attributes: Sequence[Row],
     partitions: Sequence[_Class],
     indexes: dict[int, list[_Index]],
     shared: _Shared,
@@ -329,6 +332,7 @@ def _definition(
     in_all = tuple(name for name in identity if all(name in one for one in logged))
     holders = [found] if found.kind == "r" else partitions
     types = frozenset(column.type_oid for column in columns)
+    writers = [row[-1] for row in attributes]
     return TableDefinition(
         oid=found.oid,
         schema=found.schema,
@@ -348,6 +352,7 @@ def _definition(
         unlogged=tuple(part.table for part in holders if not part.is_logged),
         is_partition=found.is_partition,
         last_number=found.last_number,
+        written_by=tuple((one.number, by) for one, by in zip(columns, writers, strict=True) if not one.generated),
     )
 
 
@@ -360,7 +365,7 @@ def _identity(replica_identity: str, indexes: Iterable[_Index], names: tuple[str
 
 
 def _attribute(row: Row, types: TypeNames) -> Attribute:
-    _, number, name, type_oid, modifier, type_name, not_null, generated, missing, collation = row
+    _, number, name, type_oid, modifier, type_name, not_null, generated, missing, collation, _ = row
     column_type = types.column_type(type_oid, modifier, type_name)
     value = _missing(missing, column_type)
     return Attribute(number, name, column_type, type_oid, modifier, not_null, generated, value, collation)

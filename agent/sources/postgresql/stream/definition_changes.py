@@ -16,6 +16,7 @@ the one that the catalog has by now (`now`), which may be later than the message
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from menura.v1 import changes_pb2
 
@@ -52,9 +53,15 @@ def told_by(relation: Relation, before: TableDefinition | None, now: TableDefini
     if now is not None and is_told(relation, now, verdict) and (before is None or not replaced_columns(before, now)):
         if before is None:
             return Told(now, is_now=True)
-        kept = replace(now, storage=before.storage, labels=before.labels, composites=before.composites)
+        kept = replace(now, **_looked_at(before))
         return Told(kept, is_now=True)
     return _between(_without_generated(relation, now or before), before, now, verdict)
+
+
+def _looked_at(definition: TableDefinition) -> dict[str, Any]:
+    """What looks alone compare: it stays that of the last one."""
+    names = ("storage", "labels", "composites", "written_by")
+    return {name: getattr(definition, name) for name in names}
 
 
 def is_told(relation: Relation, definition: TableDefinition, verdict: Verdict) -> bool:
@@ -122,7 +129,7 @@ def _between(relation: Relation, before: TableDefinition | None, now: TableDefin
         last_number=max([*numbers, before.last_number if before is not None else 0]),
     )
     if base is not None:
-        made = replace(made, storage=base.storage, labels=base.labels, composites=base.composites)
+        made = replace(made, **_looked_at(base))
     hidden = {one.type_oid for one in _all(before) if verdict.ignores(one.name) and one.name not in told}
     unknown = [column for column, number in zip(relation.columns, numbers, strict=True) if number == UNNUMBERED]
     revealed = tuple(one.name for one in unknown if any(are_alike(one.type_oid, oid) for oid in hidden))
@@ -313,7 +320,9 @@ def rewritten(
     """Why rows that both have may be others, though no message says so; '' where they are not.
 
     `is_retyped`: columns have changed since the files of `before` were looked at. Else new files of a table are those
-    of VACUUM FULL, CLUSTER or another tablespace. `born`: partitions that were made as such, without rows.
+    of VACUUM FULL, CLUSTER or another tablespace, unless a column was written into the catalog anew as well: that is
+    what ALTER COLUMN ... TYPE with USING leaves where the type stays the same. `born`: partitions that were made as
+    such, without rows.
     """
     found = restated(before, now)
     if found:
@@ -326,9 +335,21 @@ def rewritten(
             return "a partition was attached"
         if any(files[oid] not in (EMPTIED, files_now[oid]) for oid in files):
             return "a partition was emptied or written anew"
-    if is_retyped and not keeps_files(before, now):
+    if keeps_files(before, now):
+        return ""
+    if is_retyped:
         return "the table was written anew with another column's type or values"
+    if before.kind != _PARTITIONED and _are_rewritten(before, now):
+        return "the table was written anew, and a column altered: USING may have given it other values"
     return ""
+
+
+def _are_rewritten(before: TableDefinition, now: TableDefinition) -> bool:
+    """Whether columns that both have were altered. Of a definition that was stored without this it is not known."""
+    if not before.written_by:
+        return bool(before.sent)
+    writers = dict(before.written_by)
+    return any(writers.get(number, by) != by for number, by in now.written_by)
 
 
 def emptied(definition: TableDefinition) -> TableDefinition:

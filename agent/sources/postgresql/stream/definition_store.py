@@ -243,6 +243,7 @@ def _definition(record: Mapping[str, Any], table: Table) -> TableDefinition:
         unlogged=tuple((str(schema), str(name)) for schema, name in record["unlogged"]),
         is_partition=bool(record["is_partition"]),
         last_number=int(record["last_number"]),
+        written_by=tuple((int(number), int(by)) for number, by in record.get("written_by", ())),
     )
 
 
