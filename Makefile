@@ -142,10 +142,10 @@ dist: ## sdist and wheel, into dist/
 	@rm -rf dist && $(PYTHON) -m build --no-isolation > build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
 
 .PHONY: packages
-packages: ## the agent as deb, rpm and archive, with SHA256SUMS, into dist/ (PYTHONS="python3.11 python3.12": those that are installed)
+packages: ## the agent as deb, rpm and archive, with SHA256SUMS, into dist/ (PYTHONS="python3.11 python3.12": those that are installed; SIGNING_KEY=FILE: sign them)
 	@.ci/setup environment nfpm
 	@$(PYTHON) -m deployment.agent_package $(foreach python,$(PYTHONS),--python $(python)) --nfpm .servers/nfpm/nfpm \
-		--uv "$$(PATH="$(CURDIR)/.venv/uv/bin:$$PATH" command -v uv)"
+		--uv "$$(PATH="$(CURDIR)/.venv/uv/bin:$$PATH" command -v uv)" $(if $(SIGNING_KEY),--signing-key "$(SIGNING_KEY)")
 
 .PHONY: lock
 lock: ## resolve requirements.lock anew

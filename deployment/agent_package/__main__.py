@@ -2,7 +2,7 @@
 
 Comes in: what git has of this checkout, all of it committed, and for each Python that is named the interpreter itself.
 Goes out: files which are the same bytes for the same wheels; whether two machines build the same wheel is not known. A
-kill leaves files of this and a former build; the checksums are written last.
+kill leaves files of this and a former build; the checksums are written last, and after them their signature.
 """
 
 import argparse
@@ -17,6 +17,8 @@ import tomllib
 from pathlib import Path
 
 from deployment.agent_package.archives import write_archive, write_package
+from deployment.agent_package.signature import NAME as SIGNATURE
+from deployment.agent_package.signature import KeyRefused, signed, write_signature
 from deployment.agent_package.tree import SOURCE, make_tree, tracked
 
 
@@ -27,8 +29,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=SOURCE / "dist", metavar="FOLDER")
     parser.add_argument("--uv", default="uv", metavar="FILE")
     parser.add_argument("--nfpm", metavar="FILE", help="without it there is no deb and no rpm")
+    parser.add_argument("--signing-key", type=Path, metavar="FILE", help="private key that signs SHA256SUMS")
     arguments = parser.parse_args()
-    refusal = _refusal(arguments.nfpm)
+    key: Path | None = arguments.signing_key
+    refusal = _refusal(arguments.nfpm, key)
     if refusal:
         print(f"packages: {refusal}; nothing was built", file=sys.stderr)
         return 1
@@ -39,16 +43,23 @@ def main() -> int:
         work = Path(folder)
         uv = str(Path(shutil.which(arguments.uv) or arguments.uv).absolute())
         wheels = {python: arguments.wheel or _wheel(python, uv, work) for python in pythons}
-        for made in build(wheels, out, work, uv, arguments.nfpm, _version()):
+        for made in build(wheels, out, work, uv, arguments.nfpm, _version(), key):
             print(made)
+    if key is None:
+        print("packages: SHA256SUMS is not signed, so no host can tell who built them: make packages SIGNING_KEY=FILE")
     return 0
 
 
-def _refusal(nfpm: str | None) -> str:
+def _refusal(nfpm: str | None, key: Path | None) -> str:
     if platform.machine() != "x86_64":
         return f"this machine is {platform.machine()}, and packages are labelled and tested for x86_64 alone"
     if nfpm is not None and shutil.which(nfpm) is None:
         return f"there is no {nfpm}, which makes deb and rpm: .ci/setup nfpm builds it with a Go of 1.23 or later"
+    try:
+        if key is not None:
+            signed(b"", key)
+    except KeyRefused as refused:
+        return str(refused)
     status = ["git", "-C", str(SOURCE), "status", "--porcelain"]
     changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout.splitlines()
     if changed:
@@ -56,8 +67,14 @@ def _refusal(nfpm: str | None) -> str:
     return ""
 
 
-def build(wheels: dict[str, Path], out: Path, work: Path, uv: str, nfpm: str | None, version: str) -> list[Path]:
-    """What was written into `out`, SHA256SUMS last; the tree stays in `work` as `root`."""
+def build(
+    wheels: dict[str, Path], out: Path, work: Path, uv: str, nfpm: str | None, version: str, key: Path | None = None
+) -> list[Path]:
+    """What was written into `out`, SHA256SUMS and its signature last; the tree stays in `work` as `root`.
+
+    A former build's signature goes first. Raises `KeyRefused`.
+    """
+    (out / SIGNATURE).unlink(missing_ok=True)
     epoch, root = _epoch(), work / "root"
     make_tree(root, wheels, uv, epoch)
     made = [write_archive(root, version, epoch, out)]
@@ -65,7 +82,8 @@ def build(wheels: dict[str, Path], out: Path, work: Path, uv: str, nfpm: str | N
         made += [write_package(packager, root, version, epoch, nfpm, out, work) for packager in ("deb", "rpm")]
     sums = out / "SHA256SUMS"
     sums.write_text("".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made))
-    return [*made, sums]
+    signatures = [write_signature(sums, key)] if key is not None else []
+    return [*made, sums, *signatures]
 
 
 def _version() -> str:

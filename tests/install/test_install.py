@@ -140,19 +140,31 @@ class Packages:
     digests: dict[str, str]
 
 
-def _packages(folder: Path, wheel: Path, nfpm: Path) -> Packages:
+def _packages(folder: Path, wheel: Path, nfpm: Path, key: Path) -> Packages:
     out, work = folder / "out", folder / "work"
     out.mkdir(parents=True)
     work.mkdir()
     uv = ROOT / ".venv/uv/bin/uv"
     python = f"python3.{sys.version_info.minor}"
-    made = build({python: wheel}, out, work, str(uv if uv.exists() else shutil.which("uv")), str(nfpm), "0.1.0")
+    made = build({python: wheel}, out, work, str(uv if uv.exists() else shutil.which("uv")), str(nfpm), "0.1.0", key)
     return Packages(out, work / "root", {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made})
 
 
 @pytest.fixture(scope="module")
-def packages(distributions: dict[str, Path], nfpm: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    return _packages(tmp_path_factory.mktemp("packages"), distributions["wheel"], nfpm)
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A private key, with its public half beside it, made as the document says."""
+    folder = tmp_path_factory.mktemp("key")
+    made = documented("openssl genpkey").splitlines()
+    run("sh", "-ec", "\n".join(made[:2]), cwd=folder)
+    assert made[2:] == ["make packages SIGNING_KEY=packages.key"]
+    return folder / "packages.key"
+
+
+@pytest.fixture(scope="module")
+def packages(
+    distributions: dict[str, Path], nfpm: Path, key: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Packages:
+    return _packages(tmp_path_factory.mktemp("packages"), distributions["wheel"], nfpm, key)
 
 
 def documented(words: str) -> str:
@@ -178,17 +190,17 @@ def test_packages_when_built_then_are_small_and_bring_the_agent_alone(packages: 
 
 
 def test_packages_when_built_twice_then_are_the_same_bytes(
-    packages: Packages, distributions: dict[str, Path], nfpm: Path, tmp_path: Path
+    packages: Packages, distributions: dict[str, Path], nfpm: Path, key: Path, tmp_path: Path
 ) -> None:
-    assert _packages(tmp_path / "again", distributions["wheel"], nfpm).digests == packages.digests
+    assert _packages(tmp_path / "again", distributions["wheel"], nfpm, key).digests == packages.digests
     sums = (packages.folder / "SHA256SUMS").read_text().splitlines()
     assert dict(reversed(line.split("  ")) for line in sums) == {
-        name: digest for name, digest in packages.digests.items() if name != "SHA256SUMS"
+        name: digest for name, digest in packages.digests.items() if not name.startswith("SHA256SUMS")
     }
 
 
 def test_agent_when_installed_as_documented_then_its_rows_land_and_upgrades_and_removal_keep_what_they_should(
-    packages: Packages, nfpm: Path, tmp_path: Path
+    packages: Packages, nfpm: Path, key: Path, tmp_path: Path
 ) -> None:
     with server("mariadb", tmp_path / "server") as database, identified(tmp_path / "stack") as stack:
         database.create_replication_user()
@@ -201,7 +213,9 @@ def test_agent_when_installed_as_documented_then_its_rows_land_and_upgrades_and_
                 hosts.write("127.0.0.1 localhost gateway.example\n")
             for file in packages.folder.iterdir():
                 shutil.copy(file, host.root / "root")
+            shutil.copy(key.with_name("menura-packages.pem"), host.root / "root")
             write_package("deb", packages.root, "0.1.1", 0, str(nfpm), host.root / "root", tmp_path)
+            _check_signature(host, tmp_path)
             host.run(documented("dpkg --install"))
             host.run(documented("install -m 0600"), "menura-secret\n")
             (host.root / "etc/menura/agent.yaml").write_text(documented("sources:"))
@@ -224,6 +238,37 @@ def test_agent_when_installed_as_documented_then_its_rows_land_and_upgrades_and_
                 )
                 assert int(outside) == 101  # ENETUNREACH
             _replace_and_remove(host)
+
+
+def _check_signature(host: Host, folder: Path) -> None:
+    """With the right key and files it holds; with another key, another signed file or another package it does not."""
+    told = host.run(documented("-verify")).splitlines()
+    names = [path.name for path in (host.root / "root").glob("menura-agent-0.1.0*")]
+    assert told[0] == "Verified OK"
+    assert sorted(told[1:]) == sorted(f"{name}: OK" for name in names)
+    other = folder / "other"
+    other.mkdir()
+    run("sh", "-ec", "\n".join(documented("openssl genpkey").splitlines()[:2]), cwd=other)
+    assert _is_refused(host, "menura-packages.pem", (other / "menura-packages.pem").read_bytes())
+    sums = (host.root / "root/SHA256SUMS").read_bytes()
+    assert _is_refused(host, "SHA256SUMS", sums + sums.splitlines(keepends=True)[-1].replace(b"0.1.0", b"0.1.1"))
+    for name in names:
+        assert _is_refused(host, name, (host.root / "root" / name).read_bytes() + b"\0")
+    assert _is_refused(host, "SHA256SUMS.sig", None)
+    host.run(documented("-verify"))
+
+
+def _is_refused(host: Host, name: str, content: bytes | None) -> bool:
+    """With a file that has this content in place of its own, or with None is not there."""
+    path = host.root / "root" / name
+    whole = path.read_bytes()
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    told = host.run(f"{{ {documented('-verify')} }} 2>&1 || echo ended with $?")
+    path.write_bytes(whole)
+    return "ended with 1" in told
 
 
 def _check_as_the_service(host: Host) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployment.agent_package.__main__ import main
+from deployment.agent_package.__main__ import build, main
 from deployment.agent_package.archives import SCRIPTS, write_package
 from tests.servers import ROOT
 
@@ -74,8 +74,23 @@ def test_packages_when_they_would_not_be_what_they_say_then_nothing_is_built(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert "in no commit, agent.yaml for one" in refused()
     assert "there is no /no/nfpm" in refused("--nfpm", "/no/nfpm")
+    assert "can't sign with /no/key" in refused("--signing-key", "/no/key")
+    key = tmp_path.with_name("ed25519.key")
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ED25519", "-out", str(key)], check=True, capture_output=True)
+    assert "a key that it can: openssl genpkey -algorithm RSA" in refused("--signing-key", str(key))
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert "this machine is aarch64" in refused()
+
+
+def test_packages_when_they_are_built_without_a_key_then_a_former_signature_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = tmp_path / "SHA256SUMS.sig"
+    former.write_bytes(b"of a former build")
+    monkeypatch.setattr("deployment.agent_package.__main__.make_tree", lambda root, *_: root.mkdir())
+    made = build({}, tmp_path, tmp_path, "uv", None, "0.1.0")
+    assert [path.name for path in made] == ["menura-agent-0.1.0-linux-x86_64.tar.gz", "SHA256SUMS"]
+    assert not former.exists()
 
 
 def rpm_header(package: bytes) -> dict[int, list[str]]:
