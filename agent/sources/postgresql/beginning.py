@@ -21,6 +21,7 @@ from agent.errors import PositionPurged, SourceError, SourceRebuilt
 from agent.runtime.state import SourceState
 from agent.snapshot.coordinator import SnapshotCoordinator, TableStart
 from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.first_names import FirstNames
 from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.positions import WalPosition, WalPositionKind, lsn_text
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, SeenTransactions, Snapshot
@@ -73,6 +74,7 @@ class Beginnings:
         seen: SeenTransactions,
         shared: KnownDefinitions,
         looks: Looks,
+        names: FirstNames,
     ) -> None:
         self._config = config
         self._slot = slot
@@ -81,6 +83,7 @@ class Beginnings:
         self._seen = seen
         self._shared = shared
         self._looks = looks
+        self._names = names
         #: the server can't give what is behind the slot's position, though it has the slot
         self.unreadable: PositionPurged | None = None
 
@@ -109,7 +112,9 @@ class Beginnings:
                 except SourceRebuilt as rebuilt:
                     if not accepts(position, rebuilt):
                         raise
+            self._names.begin(connection, facts.system, facts.database_oid)
             look, is_exact = self._make_ready(task, connection, facts, start_log)
+            self._names.passed(look.names, ())
             starts, unsettled = self._resolve(replicate, start_log, look, accepts)
             table_positions = TablePositions(starts.positions, start_log.end())
             snapshot, idle = self._visible(connection)

@@ -26,6 +26,7 @@ from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.source_kind import Context
 from agent.sources.postgresql.beginning import Beginning, Beginnings
 from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.first_names import FirstNames
 from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.native.decoder import PgoutputDecoder
 from agent.sources.postgresql.positions import WalPosition, WalPositionKind, from_proto
@@ -88,8 +89,11 @@ class WalChanges:
         self._seen = seen
         self._shared = shared
         self._made_lists = MadeLists(context.state_folder, config.name)
-        self._looks = Looks(config, self._made_lists)
-        self._beginnings = Beginnings(config, self._slot, coordinator, self._state, seen, shared, self._looks)
+        self._names = FirstNames(context.state_folder, config.name, config.filter)
+        self._looks = Looks(config, self._made_lists, self._names)
+        self._beginnings = Beginnings(
+            config, self._slot, coordinator, self._state, seen, shared, self._looks, self._names
+        )
         sights = Sights(
             end=self._state.end_is,
             snapshot=lambda text: seen.prune(Snapshot.parse(text)),
@@ -274,6 +278,7 @@ class WalChanges:
                 time.monotonic,
                 self._seen,
                 self._shared,
+                self._names,
                 store,
                 begun.known,
                 begun.lost,

@@ -3,6 +3,7 @@
 from contextlib import closing
 from pathlib import Path
 
+from agent.sources.postgresql.first_names import FirstNames
 from agent.sources.postgresql.server.connection import connect, facts_of
 from agent.sources.postgresql.server.made_lists import MadeLists
 from agent.sources.postgresql.stream.looks import Looks
@@ -23,7 +24,7 @@ def test_look_when_a_commit_is_logged_and_not_visible_then_it_is_not_whole(
         database="shop",
     )
     config = config_of(postgres)
-    looks = Looks(config, MadeLists(tmp_path, config.name))
+    looks = Looks(config, MadeLists(tmp_path, config.name), FirstNames(tmp_path, config.name, config.filter))
     with closing(connect(config.replication, config.name)) as connection:
         facts = facts_of(connection, config.name)
         assert looks.look(connection, facts, [TABLE]).is_whole

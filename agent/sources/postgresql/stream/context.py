@@ -11,6 +11,7 @@ from agent.capture.sink import Sink
 from agent.capture.stale_tables import StaleTables
 from agent.snapshot.coordinator import SnapshotCoordinator
 from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.first_names import FirstNames
 from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.native.decoder import PgoutputDecoder
 from agent.sources.postgresql.positions import WalPosition
@@ -35,6 +36,7 @@ class StreamContext:
     seen: SeenTransactions
     #: what dumps compare with
     shared: KnownDefinitions
+    names: FirstNames
     store: DefinitionStore
     #: of each table where it begins
     known: Mapping[Table, Known]

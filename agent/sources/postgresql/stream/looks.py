@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from agent.errors import TableError
 from agent.sources.postgresql.config import PostgresqlConfig
+from agent.sources.postgresql.first_names import FirstNames
 from agent.sources.postgresql.positions import parse_lsn
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, Snapshot
 from agent.sources.postgresql.server.connection import Connection, Facts, rows
@@ -99,6 +100,10 @@ class Look:
     refused: Mapping[Table, Lack] = field(default_factory=dict)
     #: tables that were asked for, and that the filter denied then: nothing of them is shown
     denied: frozenset[Table] = frozenset()
+    #: of all tables by number, where the filter keeps something back
+    names: Mapping[int, Table] = field(default_factory=dict)
+    #: numbers of tables that were seen before, and are there no more
+    gone: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -115,9 +120,10 @@ class _Waiting:
 class Looks:
     """Of one source; looks one at a time, from any thread."""
 
-    def __init__(self, config: PostgresqlConfig, made: MadeLists) -> None:
+    def __init__(self, config: PostgresqlConfig, made: MadeLists, names: FirstNames) -> None:
         self._config = config
         self._made = made
+        self._names = names
         self._lock = threading.Lock()
         #: by table: its oid and what publishes it
         self._settled: dict[Table, tuple[int, str]] = {}
@@ -129,6 +135,7 @@ class Looks:
             began = time.monotonic()
             before = read_ends(connection)
             is_whole = not _snapshot(connection).pending
+            names, gone = self._names.seen(connection)
             tell_partitions(connection, self._config.filter)
             allowed = [table for table in tables if self._config.filter.verdict(*table).allowed]
             ensured = ensure_published(connection, self._config, self._made, allowed)
@@ -156,6 +163,8 @@ class Looks:
             born,
             ensured.refused,
             frozenset(tables).difference(allowed),
+            names,
+            gone,
         )
 
     def _settle(self, connection: Connection, published: Mapping[Table, tuple[int, str]]) -> list[Table]:

@@ -68,6 +68,7 @@ class WalReader:
         self._coordinator = context.coordinator
         self._seen = context.seen
         self._store = context.store
+        self._names = context.names
         self._take_look = context.take_look
         self._lost = context.lost
         self._unsettled = context.unsettled
@@ -209,6 +210,7 @@ class WalReader:
         """The stream has all that the look shows."""
         self._read.publish()
         self._router.note_passed()
+        self._names.passed(look.names, look.gone)
         ahead = self._table_positions.ahead()
         tables = [table for table in self._table_positions.synced() if table not in ahead]
         self._definitions.look(look, tables)

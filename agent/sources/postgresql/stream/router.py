@@ -32,6 +32,7 @@ class TableRouter:
     ) -> None:
         self._source = context.config.name
         self._filter = context.config.filter
+        self._names = context.names
         self._decoder = context.decoder
         self._table_positions = context.table_positions
         self._sink = context.sink
@@ -60,6 +61,7 @@ class TableRouter:
         """How rows look from here on."""
         relation = parse_relation(body)
         table = relation.table
+        self._names.came(relation.oid, table)
         before, self._before = self._before, table
         if not self._table_positions.is_synced(table) and self._filter.veto.denies_by_name(table):
             self._definitions.denied_part_came(relation, before)
@@ -72,7 +74,7 @@ class TableRouter:
             self._definitions.renamed_away(relation, owner)
         plan: TablePlan | None = None
         if self._gets_rows(table):
-            definition = self._definitions.relation(relation)
+            definition = self._definitions.relation(relation) if self._may_come(table) else None
             plan = self._plan(relation, definition) if definition is not None else None
         elif self._table_positions.is_synced(table):
             self._deferred[relation.oid] = relation
@@ -83,6 +85,13 @@ class TableRouter:
             relation = self._relations.get(oid)
             if relation is not None and self._gets_rows(relation.table):
                 self._definitions.truncated(relation.table)
+
+    def _may_come(self, table: Table) -> bool:
+        """False: its rows are those of a table that the filter denies under a former name, and it has stopped."""
+        if not self._names.is_renamed(table) or self._filter.verdict(*table).allowed:
+            return True
+        self._stops.stop_here(table, self._filter.denial(self._source, *table))
+        return False
 
     def _plan(self, relation: Relation, definition: TableDefinition) -> TablePlan | None:
         """None: the table has stopped."""
@@ -124,10 +133,15 @@ class TableRouter:
         for oid, relation in list(self._deferred.items()):
             if self._gets_rows(relation.table):
                 del self._deferred[oid]
-                self._decoder.define(oid, self._plan(relation, self._definitions.resumed(relation)))
+                self._decoder.define(oid, self._resumed(relation))
             elif not self._table_positions.is_synced(relation.table):
                 del self._deferred[oid]
         self._decoder.stop_at_transaction_begin = self._decides_per_transaction()
+
+    def _resumed(self, relation: Relation) -> TablePlan | None:
+        if not self._may_come(relation.table):
+            return None
+        return self._plan(relation, self._definitions.resumed(relation))
 
     def note_passed(self) -> None:
         """The position was published: is somebody no longer ahead of it?"""
