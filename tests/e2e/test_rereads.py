@@ -1,5 +1,7 @@
 """Tables whose server changes rows without logging them heal by themselves, from real statements to the lake."""
 
+import shutil
+
 import pytest
 
 from tests.e2e.lake import wait_until_equal
@@ -61,6 +63,53 @@ def test_tables_when_their_rows_change_unlogged_are_re_read_beside_their_streams
         assert {dump["table"] for dump in dumps if dump["state"] == "done"} == set(UNLOGGED)
         assert sum(dump["table"] == "left" for dump in dumps) == 1, "nothing happened to it"
         for table in UNLOGGED:
+            running.post(f"{running.table_path(source, database, table)}/stop")
+
+
+@pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
+def test_table_when_it_gets_another_tables_files_is_re_read_beside_its_stream(
+    flavor: Flavor, servers: dict[Flavor, Server], running: Stack
+) -> None:
+    server, database, source = servers[flavor], f"imported_{flavor}", f"imported-{flavor}"
+    if server.folder is None:
+        pytest.skip("needs a server whose folder this machine has: that of `make test`")
+    files = server.folder / "data" / database
+    server.run(f"CREATE DATABASE {database}")
+    server.run(
+        *(f"CREATE TABLE {table} (id INT PRIMARY KEY, w VARCHAR(20))" for table in ("imported", "donor", "beside")),
+        "INSERT INTO imported VALUES (1, 'of before'), (2, 'of before')",
+        "INSERT INTO donor VALUES (2, 'of the donor'), (3, 'of the donor')",
+        database=database,
+    )
+    with running.agent(source, {source: server}):
+        for table in ("imported", "beside"):
+            running.start_sync(source, database, table, "dump")
+        wait_until_equal(running.lake, running.tenant, source, server, database, ["imported"])
+        running.wait_until_streaming(source, database, "imported", "beside")
+        server.run(
+            "ALTER TABLE imported DISCARD TABLESPACE", "INSERT INTO beside VALUES (1, 'between')", database=database
+        )
+        wait_until_equal(running.lake, running.tenant, source, server, database, ["beside"])
+        with server.connect(database=database) as connection, connection.cursor() as cursor:
+            cursor.execute("FLUSH TABLES donor FOR EXPORT")
+            for ending in ("ibd", "cfg"):
+                shutil.copy(files / f"donor.{ending}", files / f"imported.{ending}")
+            cursor.execute("UNLOCK TABLES")
+        server.run(
+            "ALTER TABLE imported IMPORT TABLESPACE", "INSERT INTO imported VALUES (4, 'later')", database=database
+        )
+        assert server.run("SELECT id, w FROM imported WHERE id < 4 ORDER BY id", database=database) == [
+            (2, "of the donor"),
+            (3, "of the donor"),
+        ]
+        wait_until_equal(running.lake, running.tenant, source, server, database, ["imported"])
+        running.wait_until_streaming(source, database, "imported")
+        events = running.get(f"{running.table_path(source, database, 'imported')}/events")["events"]
+        (told,) = [event for event in events if event["kind"] == "ALTERED" and event["unlogged_changes"]]
+        assert "IMPORT" in told["unlogged_changes"] or "brought rows" in told["unlogged_changes"], told
+        dumps = running.get(f"/api/v1/tenants/{running.tenant}/sources/{source}/dumps")["dumps"]
+        assert sum(dump["table"] == "imported" and dump["state"] == "done" for dump in dumps) == 2
+        for table in ("imported", "beside"):
             running.post(f"{running.table_path(source, database, table)}/stop")
 
 
