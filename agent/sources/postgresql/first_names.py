@@ -56,6 +56,8 @@ class FirstNames:
         self._source = source
         self._filter = filter_
         self._lock = threading.Lock()
+        #: the server's identity and the database; None: the filter kept nothing back when the stream began. Another
+        #: policy ends the stream.
         self._server: tuple[str, int] | None = None
         self._first: dict[int, Table] = {}
         #: of names that tables have where the stream is: by the last look that it has passed, and by its messages
@@ -65,6 +67,7 @@ class FirstNames:
     def begin(self, connection: Connection, system: str, database: int) -> None:
         """A stream begins: names count as they are now. Raises `StateFolderUnusable`; inside `server_errors`."""
         if not self._filter.keeps_back:
+            self._server = None
             return
         names = read_names(connection)
         with self._lock:
@@ -78,7 +81,7 @@ class FirstNames:
     def seen(self, connection: Connection) -> tuple[Mapping[int, Table], frozenset[int]]:
         """A look: all tables' names, and the numbers that are there no more. Tables that are new count under their
         names of now. Raises `StateFolderUnusable`; inside `server_errors`."""
-        if not self._filter.keeps_back:
+        if self._server is None:
             return {}, frozenset()
         with self._lock:
             before = frozenset(self._first)
@@ -89,7 +92,7 @@ class FirstNames:
 
     def came(self, oid: int, table: Table) -> None:
         """From here on the log has rows of this number under this name. Raises `StateFolderUnusable`."""
-        if not self._filter.keeps_back:
+        if self._server is None:
             return
         with self._lock:
             self._add({oid: table})
@@ -102,7 +105,7 @@ class FirstNames:
 
     def passed(self, names: Mapping[int, Table], gone: Collection[int]) -> None:
         """The stream has passed a look that showed these names; `gone`: numbers that it lacked."""
-        if not self._filter.keeps_back:
+        if self._server is None:
             return
         with self._lock:
             for oid in gone:

@@ -110,6 +110,7 @@ def test_denied_table_when_it_takes_a_name_among_changes_then_that_stops_before_
     with streaming(tmp_path, gateway, postgres, **HIDDEN):
         begin(gateway, ORDERS, OTHER)
         insert(postgres, "orders", 2, "before")
+        wait_note(gateway, ORDERS, "before")
         run(
             postgres,
             f"BEGIN; INSERT INTO orders VALUES (3, '', 'within'); {SWAP[7:-8]};"
