@@ -202,8 +202,13 @@ def test_column_when_the_filter_ignored_it_then_another_name_reveals_it() -> Non
 
 
 def test_rows_when_their_files_are_others_then_only_a_reason_has_them_read_again() -> None:
-    before, after = table(column(1, "a"), file=1), table(column(1, "a"), file=2)
+    before, after = (table(column(1, "a"), file=file, written_by=((1, 700),)) for file in (1, 2))
     assert not rewritten(before, after, is_retyped=False)
+    altered_too = replace(after, written_by=((1, 701), (2, 701)))
+    assert rewritten(before, altered_too, is_retyped=False)
+    assert not rewritten(before, replace(altered_too, storage=before.storage), is_retyped=False)
+    assert not rewritten(before, replace(after, written_by=((1, 700), (2, 701))), is_retyped=False)
+    assert rewritten(replace(before, written_by=()), after, is_retyped=False)
     assert rewritten(before, after, is_retyped=True)
     assert not rewritten(emptied(before), after, is_retyped=False)
     parts = [replace(before, kind="p", storage=storage) for storage in (((8, 1), (9, 1)), ((8, 1),), ((8, 1), (9, 2)))]
