@@ -277,7 +277,7 @@ def _copy_if_there(source: str, target: str) -> None:
 
 def _running(server: SourceServer) -> Iterator[SourceServer]:
     try:
-        _give_away(server.folder)
+        give_away(server.folder)
         server.start()
         yield server
     finally:
@@ -289,14 +289,14 @@ def _running(server: SourceServer) -> Iterator[SourceServer]:
 def _scratch() -> Iterator[Path]:
     """Not below pytest's folder: another user must be able to enter it."""
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
-    _give_away(folder)
+    give_away(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder)
 
 
-def _give_away(folder: Path) -> None:
+def give_away(folder: Path) -> None:
     """All of it to whom the server runs as."""
     user = _unprivileged_user()
     if user is not None:

@@ -97,7 +97,7 @@ def _postgresql(command: list[str], environment: dict[str, str], ends: ExitStack
     folder = ends.enter_context(postgres._scratch())
     data, password = folder / "data", folder / "password"
     password.write_text(Path(environment["POSTGRES_PASSWORD_FILE"]).read_text())
-    postgres._give_away(folder)
+    postgres.give_away(folder)
     given = (f"--username={environment['POSTGRES_USER']}", f"--pwfile={password}")
     locale = ("--locale=C.UTF-8", "-E", "UTF8", "-N", *shlex.split(environment["POSTGRES_INITDB_ARGS"]))
     postgres._run(user, binaries / "initdb", "-D", data, *given, *locale)

@@ -26,6 +26,7 @@ from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.positions import WalPosition, WalPositionKind, lsn_text
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, SeenTransactions, Snapshot
 from agent.sources.postgresql.server.connection import Connection, Facts, connect, facts_of, rows, server_errors
+from agent.sources.postgresql.server.history import other_commit
 from agent.sources.postgresql.server.slot import create_slot, drop_slot, find_slot
 from agent.sources.postgresql.server.wire import Wire, slot_error, slot_missing
 from agent.sources.postgresql.stream.definition_store import UNCERTAIN, DefinitionStore, Known
@@ -86,6 +87,8 @@ class Beginnings:
         self._names = names
         #: the server can't give what is behind the slot's position, though it has the slot
         self.unreadable: PositionPurged | None = None
+        #: a place to which the log was read, and how the stream has found that it is another log before it
+        self.rewritten: tuple[WalPosition, str] | None = None
 
     def begin(self, task: Task, store: DefinitionStore) -> Beginning:
         """Raises a `SourceError` where the source can't be read; its state has the server that waits for acceptance."""
@@ -99,7 +102,9 @@ class Beginnings:
             self._state.seen("postgresql", facts.version_text)
             end_lsn, slot = read_ends(connection).flushed_lsn, find_slot(connection, self._slot)
             confirmed = slot.confirmed_flush_lsn if slot is not None else None
-            start_log = WalStart(source, facts, end_lsn, confirmed, cache(partial(self._switches, facts)))
+            other_history = cache(partial(self._other_history, connection, confirmed))
+            switches = cache(partial(self._switches, facts))
+            start_log = WalStart(source, facts, end_lsn, confirmed, switches, other_history=other_history)
 
             def accepts(position: WalPosition, why: SourceRebuilt) -> bool:
                 offered = start_log.offer(position, why)
@@ -261,6 +266,18 @@ class Beginnings:
         server, source = self._config.replication, self._config.name
         with closing(Wire.open(server, source, replication=True)) as wire:
             return parse_history("".join(wire.rows(f"TIMELINE_HISTORY {facts.timeline}")[0][1] or ""))
+
+    def _other_history(self, connection: Connection, confirmed_lsn: int | None, position: WalPosition) -> str:
+        """How the server's log before `position` is another one than was read; empty: that is not known of it.
+
+        A slot says itself that its log is the one that was read up to where it is: only a reader moves it.
+        """
+        if self.rewritten is not None and self.rewritten[0] == position:
+            return self.rewritten[1]
+        last = position.last
+        if last is None or (confirmed_lsn is not None and last.end_lsn <= confirmed_lsn):
+            return ""
+        return other_commit(connection, self._config.replication, self._config.name, position.timeline, last)
 
     def _visible(self, connection: Connection) -> tuple[Snapshot, Collection[int]]:
         """What the server of dumps shows, and transactions that have not begun to commit: of a standby all that it has

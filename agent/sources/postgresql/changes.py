@@ -29,7 +29,8 @@ from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.first_names import FirstNames
 from agent.sources.postgresql.known_definitions import KnownDefinitions
 from agent.sources.postgresql.native.decoder import PgoutputDecoder
-from agent.sources.postgresql.positions import WalPosition, WalPositionKind, from_proto
+from agent.sources.postgresql.positions import WalPosition, WalPositionKind, from_proto, lsn_text
+from agent.sources.postgresql.read_position import OtherHistory
 from agent.sources.postgresql.seen_transactions import SeenTransactions, Snapshot
 from agent.sources.postgresql.server.checks import check_replication, identity_lost
 from agent.sources.postgresql.server.connection import Connection, Facts, connect, server_errors
@@ -199,7 +200,8 @@ class WalChanges:
         server, publication = self._config.replication, self._config.publication
         in_progress = self._takes_in_progress(begun)
         try:
-            stream = open_wal_stream(server, self.source, self._slot, publication, start.lsn, in_progress=in_progress)
+            from_lsn = start.lsn if start.last is None else start.last.end_lsn  # nothing is to come before the start
+            stream = open_wal_stream(server, self.source, self._slot, publication, from_lsn, in_progress=in_progress)
             with closing(stream):
                 task.stream = stream
                 task.check()  # a cancellation before the line above has not seen the stream
@@ -216,6 +218,10 @@ class WalChanges:
                 extra={"fields": fields | {"found": str(more), "seconds": int(UNSTREAMED_SECONDS)}},
             )
             raise ReadAgain from more
+        except OtherHistory as other:
+            found = f"the server sends a transaction of {lsn_text(other.commit_lsn)} that it had not when that was read"
+            self._beginnings.rewritten = (start, found)
+            raise ReadAgain from other
         except PositionPurged as purged:
             self._beginnings.unreadable = purged
             log.warning("the slot is of no use any more", extra={"fields": fields | {"error": str(purged)}})

@@ -6,7 +6,7 @@ one is nothing that the two numbers tell: who begins to read asks for the timeli
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field, replace
 
 from menura.v1 import changes_pb2
 
@@ -45,6 +45,18 @@ def parse_lsn(text: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class LastTransaction:
+    """The last one that the server sent before a position: by it a server's log is known again."""
+
+    #: where its commit record begins, and where it ends
+    commit_lsn: int
+    end_lsn: int
+    xid: int
+    #: since 1970; 0: not known
+    commit_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class WalPosition:
     """A place between two transactions, in the order of their commits."""
 
@@ -54,6 +66,8 @@ class WalPosition:
     timeline: int
     #: its oid
     database: int
+    #: none came between its end and `lsn`; None: not known
+    last: LastTransaction | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return lsn_text(self.lsn)
@@ -79,12 +93,17 @@ class WalPosition:
         return kind is WalPositionKind.LSN
 
     def at(self, lsn: int) -> "WalPosition":
-        """Another place in the same log."""
+        """Another place in the same log; of what was sent before it nothing is known."""
         return WalPosition(lsn, self.system, self.timeline, self.database)
+
+    def behind(self, last: LastTransaction | None) -> "WalPosition":
+        return replace(self, last=last)
 
     def to_proto(self) -> changes_pb2.Position:
         """The text is the LSN; the token says of which log."""
-        token = {"system": self.system, "timeline": self.timeline, "database": self.database}
+        token: dict[str, object] = {"system": self.system, "timeline": self.timeline, "database": self.database}
+        if self.last is not None:
+            token["last"] = astuple(self.last)
         return changes_pb2.Position(kind=KIND, text=str(self), token=json.dumps(token))
 
 
@@ -105,8 +124,12 @@ def from_proto(position: changes_pb2.Position) -> WalPosition:
     try:
         facts = json.loads(position.token)
         system, timeline, database = str(facts["system"]), int(facts["timeline"]), int(facts["database"])
+        last = LastTransaction(*map(int, facts["last"])) if "last" in facts else None
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as broken:
         raise PositionSyntaxError(f"its token can't be read ({type(broken).__name__})") from broken
     if _SYSTEM.fullmatch(system) is None or not 0 < timeline < 1 << 32 or not 0 < database < 1 << 32:
         raise PositionSyntaxError("its token names no log")
-    return WalPosition(parse_lsn(position.text), system, timeline, database)
+    lsn = parse_lsn(position.text)
+    if last is not None and not 0 <= last.commit_lsn < last.end_lsn <= lsn:
+        raise PositionSyntaxError("its token names a last transaction that is not before it")
+    return WalPosition(lsn, system, timeline, database, last)

@@ -1,8 +1,11 @@
 """A slot, a publication or a server that is not what it was: a gap that is told, or a refusal; never a silent start."""
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from menura.change_batch import ChangeType
 from menura.v1 import changes_pb2, config_pb2
 
 from agent.sources.postgresql.positions import parse_lsn
@@ -24,7 +27,7 @@ from tests.agent.postgresql.streaming import (
     streaming,
     wait_event,
 )
-from tests.postgres import SourceServer, source_server, standby_of
+from tests.postgres import SourceServer, give_away, source_server, standby_of
 from tests.stack import wait_for
 
 ACTIVE = "SELECT active_pid FROM pg_replication_slots WHERE active"
@@ -222,6 +225,79 @@ def test_database_when_it_was_made_anew_then_nothing_is_read_before_it_is_accept
         assert "another one under its name" in error(gateway).error.found
         gateway.accept(SOURCE, error(gateway).other_server.identity)
         gone_on(gateway, postgres, 9)
+
+
+def snapshot_of(server: SourceServer) -> Path:
+    """A copy of its data, taken while it is stopped for a moment."""
+    server.stop()
+    copy = server.folder / "snapshot"
+    shutil.copytree(server.folder / "data", copy)
+    server.start()
+    return copy
+
+
+def put_back(server: SourceServer, copy: Path, mode: str) -> None:
+    """The server stops, and comes back with the data of the copy."""
+    server.stop(mode)
+    subprocess.run(["cp", "-a", "--remove-destination", f"{copy}/.", server.folder / "fresh"], check=True)
+    (server.folder / "data").rename(server.folder / "gone")
+    (server.folder / "fresh").rename(server.folder / "data")
+    give_away(server.folder)
+    server.start()
+
+
+@pytest.mark.parametrize("release", ["", "14", "17", "18"])
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("follows", ["rows", "others"])
+def test_server_when_it_was_put_back_and_has_passed_the_position_then_nothing_is_read_before_it_is_accepted(
+    gateway: GatewayDouble, tmp_path: Path, release: str, mode: str, follows: str
+) -> None:
+    """Its log was written anew behind the copy, by the same statements; or the agent had read no row behind it."""
+    with source_server(release) as server:
+        server.create_replication_user()
+        run(server, "CREATE TABLE unpublished (id int)")
+        read(gateway, server, tmp_path)
+        copy = snapshot_of(server)
+        with streaming(tmp_path, gateway, server):
+            before = committed_lsn(gateway)
+            if follows == "rows":
+                run(server, "INSERT INTO orders VALUES (2, 'first', '')")
+                gateway.wait(lambda: (2,) in current(gateway, ORDERS))
+            else:
+                run(server, "INSERT INTO unpublished SELECT generate_series(1, 10000)")
+                gateway.wait(lambda: committed_lsn(gateway) > before + 500_000)
+        gateway.wait_gone(SOURCE)
+        wait_for("the slot to be free", lambda: not run(server, ACTIVE))
+        put_back(server, copy, mode)
+        run(server, "INSERT INTO orders VALUES (2, 'other', '')")
+        run(server, "INSERT INTO unpublished SELECT generate_series(1, 20000)")
+        with streaming(tmp_path, gateway, server):
+            gateway.wait(lambda: gateway.source(SOURCE).effective and error(gateway).other_server.identity)
+            assert error(gateway).error.code == "SOURCE_DIVERGED"
+            gateway.accept(SOURCE, error(gateway).other_server.identity)
+            gone_on(gateway, server, 3)
+
+
+@pytest.mark.parametrize("release", ["", "14", "17", "18"])
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_server_when_it_was_started_again_with_its_own_log_then_the_tables_go_on_without_a_gap(
+    gateway: GatewayDouble, tmp_path: Path, release: str, mode: str
+) -> None:
+    """Also where the slot is behind what was committed, as after a crash."""
+    with source_server(release) as server:
+        server.create_replication_user()
+        read(gateway, server, tmp_path)
+        for row in (2, 3):
+            server.stop(mode)
+            server.start()
+            run(server, "CREATE TABLE IF NOT EXISTS unpublished (id int)", "INSERT INTO unpublished VALUES (1)")
+            run(server, f"INSERT INTO orders VALUES ({row}, 'goes on', '')")
+            with streaming(tmp_path, gateway, server):
+                gateway.wait(lambda row=row: (row,) in current(gateway, ORDERS))
+                assert not error(gateway).other_server.identity
+            gateway.wait_gone(SOURCE)
+        assert not events(gateway, ORDERS, Kind.LOG_GAP)
+        assert kinds(gateway, ORDERS) == [ChangeType.insert] * 3
 
 
 @pytest.mark.parametrize("lacks", [False, True], ids=["whole", "lacking"])

@@ -10,6 +10,7 @@ from menura.v1 import changes_pb2
 from agent.positions import PositionKind, PositionsUnordered, PositionSyntaxError, least
 from agent.sources.postgresql.positions import (
     KIND,
+    LastTransaction,
     WalPosition,
     WalPositionKind,
     from_proto,
@@ -107,3 +108,16 @@ def test_position_when_it_is_of_another_kind_of_source_then_says_so() -> None:
     message.kind = "mysql"
     with pytest.raises(PositionSyntaxError, match="of kind mysql"):
         from_proto(message)
+
+
+def test_position_when_its_last_transaction_is_known_then_its_token_has_it() -> None:
+    last = LastTransaction(80, 120, 7, 1_700_000_000_000_001)
+    position = WalPosition(128, "7300000000000000001", 1, 16384).behind(last)
+    assert from_proto(position.to_proto()).last == last
+    assert position.at(200).last is None
+
+
+def test_position_when_its_last_transaction_is_behind_it_then_says_so() -> None:
+    position = WalPosition(100, "7300000000000000001", 1, 16384).behind(LastTransaction(80, 120, 7, 1))
+    with pytest.raises(PositionSyntaxError, match="not before it"):
+        from_proto(position.to_proto())

@@ -67,14 +67,17 @@ class WalStart:
         confirmed_lsn: int | None,
         switches: Callable[[], Switches],
         lost: PositionPurged | None = None,
+        other_history: Callable[[WalPosition], str] = lambda _: "",
     ) -> None:
-        """`confirmed_lsn`: the slot's, None while there is none; `lost`: why it was made anew."""
+        """`confirmed_lsn`: the slot's, None while there is none; `lost`: why it was made anew; `other_history`: how the
+        log before a position of its timeline is known to be another one than was read, or empty."""
         self._source = source
         self._facts = facts
         self._end_lsn = end_lsn
         self.confirmed_lsn = confirmed_lsn
         self._switches = switches
         self._lost = lost
+        self._other_history = other_history
 
     def begins(self, end_lsn: int, confirmed_lsn: int, lost: PositionPurged | None) -> None:
         """The slot is there; tables that begin now begin at `end_lsn`, where what runs before they do is over."""
@@ -177,6 +180,8 @@ class WalStart:
                 source=self._source,
                 position=str(position),
             )
+        elif other := self._other_history(position):
+            raise self._diverged(position, other, None)
 
     def offer(self, position: WalPosition, why: SourceRebuilt) -> config_pb2.OtherServer:
         """The server that is there, as an operator sees it who may accept it."""
