@@ -1,6 +1,8 @@
 """The engine with a source in memory: nothing of it is MySQL's."""
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from menura.change_batch import ChangeType
@@ -294,12 +296,16 @@ def test_credit_when_none_is_granted_then_rows_wait_and_the_state_tells_it(
 
 
 def test_dump_when_it_is_not_its_turn_then_it_waits_says_so_and_begins_by_itself(
-    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
+    database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    later_seconds = 0.0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later_seconds)
+    monkeypatch.setattr("agent.snapshot.tasks.time", clock)
     create(database, rows=5)
     gateway.sync("shop", ORDERS, now=True)
     with agent_inside(config(tmp_path, gateway.address)):
-        dump = gateway.dump("shop", "later", ORDERS, begins_in_seconds=2)
+        dump = gateway.dump("shop", "later", ORDERS, begins_in_seconds=3_600)
         wait_status(gateway, dump, "it is not its turn")
         assert not dump.started_gsn
+        later_seconds = 3_600
         wait_dumped(gateway, dump)

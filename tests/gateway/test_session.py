@@ -233,6 +233,7 @@ def test_a_cartography_of_differences_is_recorded_where_its_base_is_and_asked_fo
             told = Cartography(source="shop", base=b"1", tables=[new], gone=[names[1]], last=True, digest=b"2")
             await stream.send(cartography=told)
             await eventually("the differences", lambda: recorded() == {"orders", "new"})
+            await eventually("their end", lambda: registry.cartography_digest(SHOP) == b"2")
             registry.cartography_digests[SHOP] = b"of a restored database"
             await stream.send(
                 cartography=Cartography(source="shop", base=b"2", gone=[names[0]], last=True, digest=b"3")

@@ -171,6 +171,10 @@ def held_commits(server: SourceServer, *statements: str) -> Iterator[None]:
     threads = []
     try:
         _wait_for_setting(server, "nobody")
+        # commits wait from when the checkpointer has read the setting, which it does before each checkpoint; the first
+        # may have been asked for between the two
+        server.run("CHECKPOINT")
+        server.run("CHECKPOINT")
         for count, statement in enumerate(statements, 1):
             threads.append(threading.Thread(target=server.run, args=(statement,), kwargs={"database": "shop"}))
             threads[-1].start()
