@@ -75,6 +75,15 @@ def wait_for_changelog(
         time.sleep(0.5)
 
 
+def recorded_events(lake: Path) -> list[dict[str, Any]]:
+    """Of all tables; a table's rows are there a moment before its events. None while nothing was recorded."""
+    try:
+        rows: list[dict[str, Any]] = DeltaTable(str(lake / "_menura" / "events")).to_pyarrow_table().to_pylist()
+    except TableNotFoundError:
+        return []
+    return rows
+
+
 def row_count(lake: Path, tenant: str, source: str, database: str, table: str, part: str = "current") -> int:
     """Rows of a lake table; 0 while there is no such table."""
     try:

@@ -5,11 +5,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from tests.e2e import load
-from tests.e2e.lake import wait_until_equal
+from tests.e2e.lake import recorded_events, wait_until_equal
 from tests.servers import Flavor, Server
 from tests.stack import Stack, wait_for
 
@@ -32,12 +30,8 @@ def settings(server: Server, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def events_of(lake: Path, source: str, table: str) -> list[str]:
-    """Kinds of a table's events in the lake, in their order; a table's rows are there a moment before its events."""
-    try:
-        rows = DeltaTable(str(lake / "_menura" / "events")).to_pyarrow_table().to_pylist()
-    except TableNotFoundError:
-        return []
-    mine = [row for row in rows if row["source"] == source and row["table"] == table]
+    """Kinds of a table's events in the lake, in their order."""
+    mine = [row for row in recorded_events(lake) if row["source"] == source and row["table"] == table]
     return [str(row["kind"]) for row in sorted(mine, key=lambda row: row["_gsn"])]
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.e2e import load
-from tests.e2e.lake import wait_until_equal
+from tests.e2e.lake import recorded_events, wait_until_equal
 from tests.servers import FLAVORS, Server, replica_of, server
 from tests.stack import Stack, wait_for
 
@@ -75,7 +74,7 @@ def gap_events(running: Stack, source: str, table: str) -> list[dict[str, Any]]:
     """As the lake has them, which records them a moment after their tables."""
 
     def look() -> list[dict[str, Any]]:
-        events = DeltaTable(str(running.lake / "_menura" / "events")).to_pyarrow_table().to_pylist()
+        events = recorded_events(running.lake)
         return [e for e in events if (e["source"], e["table"], e["kind"]) == (source, table, "LOG_GAP")]
 
     return wait_for(f"the gap of {table}", look)
