@@ -157,6 +157,7 @@ def test_table_when_the_lake_can_not_follow_it_then_everybody_says_so_and_retry_
             f"INSERT INTO {DATABASE}.keyed VALUES (9, 'after')", f"INSERT INTO {DATABASE}.bag VALUES (9, 'after')"
         )
         wait_until_equal(running.lake, running.tenant, "truth", origin, DATABASE, TABLES)
+        running.wait_until_streaming("truth", DATABASE, *TABLES)  # the dumps too have ended
         for view in truth.wait(TABLES, "streaming", None):
             assert (view["problem"], view["earlier_rows_missing"]) == (None, "")
         assert truth.page.complaints() == []
