@@ -243,6 +243,7 @@ def test_dump_when_the_log_is_kept_too_short_then_its_remedy_brings_its_rows(dat
         assert forced == [*again, "--force"]
         running.command(*again)
         equal_again(running, source, database, "heap")
+        running.wait_until_streaming(source, DATABASE, "heap")  # the dump too has ended
         database.run("SET GLOBAL binlog_expire_logs_seconds = 1")
         running.command(*forced)
         equal_again(running, source, database, "heap")
