@@ -76,7 +76,7 @@ def wait_for_changelog(
 
 
 def recorded_events(lake: Path) -> list[dict[str, Any]]:
-    """Of all tables; a table's rows are there a moment before its events. None while nothing was recorded."""
+    """Of all tables; a table's rows are there a moment before its events. Empty while nothing was recorded."""
     try:
         rows: list[dict[str, Any]] = DeltaTable(str(lake / "_menura" / "events")).to_pyarrow_table().to_pylist()
     except TableNotFoundError:
