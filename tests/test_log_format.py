@@ -48,6 +48,16 @@ def test_json_when_an_agent_says_what_breaks_lines_then_its_line_is_one_object(l
     assert (line["tenant"], line["agent"], line["level"], line["code"]) == ("acme", 'a" ', "info", "LEASE_LOST")
 
 
+def test_text_when_message_fields_and_error_hold_what_a_terminal_obeys_then_the_line_has_nothing_of_it() -> None:
+    said = "a\r\n\x1b[2J\x9b1m\u202eb"
+    error = (ValueError, ValueError(said), None)
+    record = logging.LogRecord("menura", logging.WARNING, "", 0, "refused: %s", (said,), error)
+    record.fields = {"found": said}
+    line = logs.LineFormatter().format(record)
+    assert line.isprintable()
+    assert 'refused: a   [2J 1m b found="a\\r\\n\\x1b[2J\\x9b1m\\u202eb"' in line
+
+
 def test_json_when_an_exception_is_logged_then_it_stands_in_the_object(lines: logging.Logger) -> None:
     try:
         raise LOST

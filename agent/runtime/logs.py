@@ -5,18 +5,19 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from menura.errors import printable
 from menura.log_format import JSON, JsonFormatter, chosen
 
 
 class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        """One line, whatever the fields hold."""
+        """One line that says nothing to a terminal, whatever message and fields hold: both may be a server's words."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields: Mapping[str, object] = getattr(record, "fields", {})
         parts = [
             at,
             record.levelname.lower(),
-            record.getMessage(),
+            printable(record.getMessage()),
             *(f"{key}={_plain(value)}" for key, value in fields.items()),
         ]
         line = " ".join(parts)
@@ -26,10 +27,20 @@ class LineFormatter(logging.Formatter):
 
 
 def _plain(value: object) -> str:
+    r"""As it is, or quoted.
+
+    >>> print(_plain("shop"), _plain('a "b"'), _plain("a\r\n\x1b[2J"))
+    shop "a \"b\"" "a\r\n\x1b[2J"
+    """
     text = str(value)
-    if text and not any(sign.isspace() or sign in '"=\\' for sign in text):
+    if text and text.isprintable() and not any(sign in ' "=\\' for sign in text):
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(sign if sign.isprintable() else _escaped(sign) for sign in quoted) + '"'
+
+
+def _escaped(sign: str) -> str:
+    return sign.encode("unicode_escape").decode("ascii")
 
 
 def start(level: str, form: str | None = None) -> None:
