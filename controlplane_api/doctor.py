@@ -211,7 +211,7 @@ def gather(asked: Asked, options: StorageOptions) -> CentreFacts:
 def _of_host(asked: Asked) -> dict[str, object]:
     scratch = tempfile.gettempdir()
     return {
-        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[1],  # which a gateway uses, see `menura.open_files`
         "clock_is_synchronised": clock_is_synchronised(),
         "scratch": scratch,
         "scratch_free_bytes": free_bytes(Path(scratch)),

@@ -12,6 +12,7 @@ from menura.health import Health, Pulse, Readiness
 from menura.identity import ENROLMENT_PORT_OFFSET
 from menura.metric_families import VolumesCollector
 from menura.naming import local_name
+from menura.open_files import use_hard_limit
 from menura.stores.address import absolute, is_local
 from menura.stores.options import parse, use
 from menura.stores.store import StoreUnusable
@@ -90,6 +91,7 @@ def run(
         keep_landing_hours=keep_landing_hours,
     )
     memory.settle()
+    use_hard_limit()
     counted, pulse, readiness = GatewayMetrics(), Pulse("the gateway's event loop"), Readiness(_STARTING)
     with ExitStack() as ends:
         if metrics is not None:
