@@ -1,8 +1,11 @@
 """Whether an agent is connected and a sink is heard of, by what the database knows of them.
 
-Times are of this machine's clock or a gateway's. After a clock went back, what seems to have come later than now counts
-as old: else somebody who has gone would be there for as long as the clock went back.
+Times are of this machine's clock or a gateway's. What seems to have come much later than now, after a clock went back,
+counts as old: else somebody who has gone would be there for as long as the clock went back.
 """
+
+#: by which the clock of a gateway's machine may be ahead of this one's
+AHEAD_SECONDS = 30
 
 #: an agent that says nothing for longer is not connected, whatever its last gateway wrote before it died
 PRESENCE_SECONDS = 30
@@ -13,10 +16,10 @@ SILENT_SECONDS = 20
 def is_recent(at_us: int, now: int, seconds: float) -> bool:
     """Whether it was at most so long ago.
 
-    >>> is_recent(7_000_000, 9_000_000, 3), is_recent(7_000_000, 19_000_000, 3), is_recent(19_000_000, 7_000_000, 3)
-    (True, False, False)
+    >>> [is_recent(at_us, 60_000_000, 3) for at_us in (58_000_000, 56_000_000, 80_000_000, 95_000_000)]
+    [True, False, True, False]
     """
-    return abs(now - at_us) < seconds * 1_000_000
+    return -max(seconds, AHEAD_SECONDS) * 1_000_000 < now - at_us < seconds * 1_000_000
 
 
 def is_present(connected: bool, seen_at_us: int, now: int) -> bool:

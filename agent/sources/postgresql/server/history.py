@@ -46,7 +46,9 @@ def other_commit(
         except DatabaseError as refused:
             fields = {"source": source, "lsn": lsn_text(last.commit_lsn), "sqlstate": sqlstate(refused)}
             log.warning(
-                "the server does not show its log: that it is the one of before is not proven", extra={"fields": fields}
+                "comparing the log with what was read: the server does not show it, so that it was not put back from a"
+                " copy is not proven; streaming goes on. Where it was put back, resync the tables: menura sync resync",
+                extra={"fields": fields},
             )
             return ""
     record = without_page_headers(pages, page_bytes, last.commit_lsn - at)
