@@ -7,7 +7,8 @@
 
 What can't be read, or whose servers refuse it while a former configuration runs, is refused by name, and tried again
 every few seconds: the file that it names may come. A source that is new runs at once, as one of the agent's own file
-does. Sources of that file are never touched. A kill before the file is stored leaves the former configuration, one
+does. Where a gateway changes its mind faster than sources may begin, what it desires last counts. Sources of the
+agent's own file are never touched. A kill before the file is stored leaves the former configuration, one
 after it the new one: the next start begins with what is stored, before a gateway answers.
 """
 
@@ -29,6 +30,7 @@ from agent.host_access import RemoteAccess
 from agent.remote_document import entry_of, whose
 from agent.remote_store import RemoteStore, Stored
 from agent.running_source import Checked, RunningSource
+from agent.runtime.commands import Bucket
 from agent.runtime.session import GatewayChannel
 from agent.runtime.state import SourceStates
 from agent.settings import SourceConfig
@@ -39,6 +41,8 @@ log = logging.getLogger("menura.remote")
 RETRY_SECONDS = 10.0
 #: a check of a server may take longer; it then ends with the process
 END_SECONDS = 3.0
+#: how often a source of this host is made, whatever the gateway says: each time its servers are asked
+STARTS_PER_SECOND, BURST_STARTS = 5.0, 100
 _KEPT = "What ran before goes on, if something did"
 
 
@@ -66,6 +70,7 @@ class RemoteSources:
         self._stored: dict[str, Stored] = {}
         self._running: dict[str, RunningSource] = {}
         self._errors: dict[str, MenuraError] = {}
+        self._starts = Bucket(STARTS_PER_SECOND, BURST_STARTS)
         self._thread: threading.Thread | None = None
 
     # --- at the start, before any gateway answers
@@ -160,14 +165,30 @@ class RemoteSources:
         for name in self._stored.keys() - wanted.keys():
             self._remove(name)
         for name, one in sorted(wanted.items()):
-            if self._stopping or self._is_due:
+            stored = Stored(one.generation, one.sha256, one.document)
+            if not self._is_settled(name, stored) and not self._may_begin():
                 return  # something newer is desired
-            error = self._bring(name, Stored(one.generation, one.sha256, one.document), channel)
+            error = self._bring(name, stored, channel)
             if error is not None:
                 self._note(name, error)
             elif name in self._errors:
                 with self._changed:
                     del self._errors[name]
+
+    def _is_settled(self, name: str, wanted: Stored) -> bool:
+        """Whether nothing begins for it: it runs so, or is refused as it is."""
+        runs_so = name in self._running and self._stored[name] == wanted
+        return runs_so or self._access is None or name in self._local
+
+    def _may_begin(self) -> bool:
+        """Waits for its turn; False where something newer is desired meanwhile, or nothing any more."""
+        with self._changed:
+            while not self._stopping and not self._is_due:
+                wait_seconds = self._starts.take()
+                if not wait_seconds:
+                    return True
+                self._changed.wait(wait_seconds)
+            return False
 
     def _bring(self, name: str, wanted: Stored, channel: GatewayChannel) -> MenuraError | None:
         """Let the source run so; returns why it does not."""

@@ -167,7 +167,7 @@ class Replication:
 
     async def _land_next(self, received: Received | int) -> None:
         if isinstance(received, int):
-            if received > self._current().generation:
+            if received != self._current().generation:  # lower: the database was put back to an older copy
                 await self._begin_run()
             return
         message = received.message

@@ -18,6 +18,7 @@ from agent.remote_document import entry_of
 from agent.remote_sources import RemoteSources
 from agent.remote_store import FILE_NAME, RemoteStore, Stored
 from agent.running_source import RunningSource, stop_all
+from agent.runtime.commands import Bucket
 from agent.runtime.session import GatewayChannel
 from agent.runtime.state import SourceState, SourceStates
 from agent.settings import AgentConfig, GatewayConfig, SourceConfig
@@ -227,5 +228,41 @@ def test_sources_when_the_state_folder_refuses_them_then_they_are_tried_again_an
         wait_for("what is in the way", lambda: told() == (1, "STATE_FOLDER_UNUSABLE"))
         in_the_way.rmdir()
         wait_for("the second one", lambda: told() == (2, ""))
+        stop_all([part for source in configured.stop() for part in source.parts()])
+        channel.close()
+
+
+def test_sources_when_a_gateway_flips_one_back_and_forth_then_few_begin_and_the_newest_wins(
+    access: RemoteAccess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, made, flips = tmp_path / "state", [0], 11
+    channel = GatewayChannel(AgentConfig("acme", "db-1", GatewayConfig("127.0.0.1:1", None), ()))
+
+    def make(source: SourceConfig) -> RunningSource:
+        made[0] += 1
+        return RunningSource(Context("acme", "db-1", source, SourceState(source), folder))
+
+    def desired(generation: int) -> DesiredSources:
+        text = json.dumps({"kind": "memory", "database": "shop" if generation % 2 else "other"})
+        one = SourceConfiguration(source="shop", generation=generation, sha256=sha256_of(text), document=text)
+        return DesiredSources(digest=f"of {generation}", sources=[one])
+
+    def running() -> int:
+        effective = configured.effective()
+        return 0 if effective is None else effective.sources[0].generation
+
+    configured = RemoteSources(access, frozenset(), folder, SourceStates(), make)
+    now = [0.0]
+    configured._starts = Bucket(20.0, 2, clock=lambda: now[0])
+    with installed(tmp_path, monkeypatch):
+        MemoryDatabase("shop"), MemoryDatabase("other")
+        configured.run(channel)
+        for generation in range(1, flips + 1):
+            configured.desire(desired(generation))
+            if generation <= 2:
+                wait_for("one that may begin", lambda: running() == generation)  # noqa: B023
+        now[0] += 0.06
+        wait_for("the newest", lambda: running() == flips)
+        assert made[0] == 3
         stop_all([part for source in configured.stop() for part in source.parts()])
         channel.close()

@@ -16,6 +16,7 @@ from menura.v1.error_pb2 import Error
 from gateway.config import GatewayConfig
 from gateway.landing import committer, parquet
 from gateway.metrics import GatewayMetrics
+from gateway.registry import SourceKey
 from tests.gateway.harness import data_files, landed_gsns, read_log, read_rows, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import (
@@ -305,6 +306,23 @@ def test_the_desired_tables_when_they_change_begin_a_new_run(tmp_path: Path) -> 
     asyncio.run(scenario())
     assert landed_gsns(tmp_path) == list(range(1, 31))
     assert metrics.menura_landing_fenced_batches_total == 1
+
+
+def test_the_desired_tables_when_their_database_is_put_back_to_an_older_copy_begin_a_new_run(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    registry.want("acme", "shop", "orders")
+    older = registry.wanted[SourceKey("acme", "shop")]
+    registry.want("acme", "shop", "orders", "items")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry) as address, scripted_agent(address, "shop") as agent:
+            stream, first = await agent.open_binlog("shop")
+            registry.wanted[SourceKey("acme", "shop")] = older
+            second = await stream.expect("replicate")
+            assert (first.generation, second.generation) == (2, 1)
+            assert [sync.table.table for sync in second.tables] == ["orders"]
+
+    asyncio.run(scenario())
 
 
 def test_a_table_that_the_agent_stopped_when_the_cut_commits_leaves_the_next_run(tmp_path: Path) -> None:
