@@ -74,8 +74,9 @@ REPORT_THREADS = 4
 REGISTRY_RETRY_SECONDS = 1.0
 #: how often it is asked whether somebody wants what is held back to be applied again
 QUARANTINE_SECONDS = 1.0
-#: of heartbeats: an agent that misses so many makes room for another process of its name
-SILENT_INTERVALS, LEAST_INTERVAL_SECONDS = 3, 1.0
+#: of heartbeats: an agent that misses so many makes room for another process of its name. A host that stands still for
+#: some seconds, as virtual ones do while they move, has not vanished.
+SILENT_INTERVALS, LEAST_INTERVAL_SECONDS = 6, 1.0
 HOUR_US = 3_600_000_000
 #: how often the clock is looked at again, which somebody may set
 CLOCK_SECONDS = 60.0

@@ -76,15 +76,16 @@ def test_session_when_the_older_one_ends_meanwhile_then_it_opens() -> None:
 
 
 def test_copy_of_an_agent_when_the_agent_lives_then_each_stream_of_the_copy_is_refused_and_it_is_shown(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """68 replacements in 40 s, and the status said that all was well."""
+    monkeypatch.setattr("gateway.presence.ANNOUNCE_SECONDS", 0.1)  # the agent's own session is there
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")
 
     async def scenario() -> None:
         async with (
-            running_gateway(tmp_path, registry, heartbeat_interval_ms=100) as address,
+            running_gateway(tmp_path, registry, heartbeat_interval_ms=60_000) as address,
             scripted_agent(address, "shop") as agent,
         ):
             control = await agent.open("Control_Config")
@@ -124,9 +125,10 @@ class Elsewhere(MemoryRegistry):
 
 
 def test_session_when_it_is_replaced_while_another_gateway_has_its_agent_then_it_waits_no_longer(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It took the agent from the newer session, which then ended."""
+    monkeypatch.setattr("gateway.server.SILENT_INTERVALS", 1)
     registry = Elsewhere()
 
     async def scenario() -> None:

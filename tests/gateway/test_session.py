@@ -60,7 +60,10 @@ def test_a_source_when_another_agent_holds_it_is_refused_until_that_one_leaves(t
     asyncio.run(scenario())
 
 
-def test_a_newer_process_of_an_agent_when_it_comes_replaces_the_older(tmp_path: Path) -> None:
+def test_a_newer_process_of_an_agent_when_it_comes_replaces_the_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.server.SILENT_INTERVALS", 1)
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")
 
