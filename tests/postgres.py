@@ -241,7 +241,7 @@ def standby_of(primary: SourceServer, *, slot: str = "", **settings: str) -> Ite
             primary.run(f"SELECT pg_create_physical_replication_slot('{slot}')")
         _back_up(primary, folder / "data")
         own = {
-            "primary_conninfo": f"host={primary.host} port={primary.port} user={primary.user}",
+            "primary_conninfo": f"host={primary.host} port={primary.port} user={primary.user} dbname=postgres",
             "primary_slot_name": slot,
             "hot_standby_feedback": "on",
             "wal_receiver_status_interval": "1",

@@ -23,10 +23,10 @@ from agent.snapshot.coordinator import SnapshotCoordinator, TableStart
 from agent.sources.postgresql.config import PostgresqlConfig
 from agent.sources.postgresql.first_names import FirstNames
 from agent.sources.postgresql.known_definitions import KnownDefinitions
-from agent.sources.postgresql.positions import WalPosition, WalPositionKind, lsn_text
+from agent.sources.postgresql.positions import LastTransaction, WalPosition, WalPositionKind, lsn_text
 from agent.sources.postgresql.seen_transactions import SNAPSHOT_STATEMENT, SeenTransactions, Snapshot
 from agent.sources.postgresql.server.connection import Connection, Facts, connect, facts_of, rows, server_errors
-from agent.sources.postgresql.server.history import other_commit
+from agent.sources.postgresql.server.history import has_commit
 from agent.sources.postgresql.server.slot import create_slot, drop_slot, find_slot
 from agent.sources.postgresql.server.wire import Wire, slot_error, slot_missing
 from agent.sources.postgresql.stream.definition_store import UNCERTAIN, DefinitionStore, Known
@@ -87,6 +87,8 @@ class Beginnings:
         self._names = names
         #: the server can't give what is behind the slot's position, though it has the slot
         self.unreadable: PositionPurged | None = None
+        #: the server that was read last
+        self._followed: Facts | None = None
         #: a place to which the log was read, and how the stream has found that it is another log before it
         self.rewritten: tuple[WalPosition, str] | None = None
 
@@ -102,9 +104,7 @@ class Beginnings:
             self._state.seen("postgresql", facts.version_text)
             end_lsn, slot = read_ends(connection).flushed_lsn, find_slot(connection, self._slot)
             confirmed = slot.confirmed_flush_lsn if slot is not None else None
-            other_history = cache(partial(self._other_history, connection, confirmed))
-            switches = cache(partial(self._switches, facts))
-            start_log = WalStart(source, facts, end_lsn, confirmed, switches, other_history=other_history)
+            start_log = self._log(connection, facts, end_lsn, confirmed)
 
             def accepts(position: WalPosition, why: SourceRebuilt) -> bool:
                 offered = start_log.offer(position, why)
@@ -117,6 +117,7 @@ class Beginnings:
                 except SourceRebuilt as rebuilt:
                     if not accepts(position, rebuilt):
                         raise
+            self._followed = facts
             self._names.begin(connection, facts.system, facts.database_oid)
             look, is_exact = self._make_ready(task, connection, facts, start_log)
             self._names.passed(look.names, ())
@@ -267,17 +268,41 @@ class Beginnings:
         with closing(Wire.open(server, source, replication=True)) as wire:
             return parse_history("".join(wire.rows(f"TIMELINE_HISTORY {facts.timeline}")[0][1] or ""))
 
-    def _other_history(self, connection: Connection, confirmed_lsn: int | None, position: WalPosition) -> str:
-        """How the server's log before `position` is another one than was read; empty: that is not known of it.
+    def _log(self, connection: Connection, facts: Facts, end_lsn: int, confirmed_lsn: int | None) -> WalStart:
+        server, source, former = self._config.replication, self._config.name, self._followed
+        is_same_process = former is not None and former.same_log(facts) and former.started == facts.started
 
-        A slot says itself that its log is the one that was read up to where it is: only a reader moves it.
-        """
-        if self.rewritten is not None and self.rewritten[0] == position:
-            return self.rewritten[1]
-        last = position.last
-        if last is None or (confirmed_lsn is not None and last.end_lsn <= confirmed_lsn):
-            return ""
-        return other_commit(connection, self._config.replication, self._config.name, position.timeline, last)
+        @cache
+        def has(last: LastTransaction) -> bool | None:
+            return has_commit(connection, server, source, start_log.timeline_of(last.commit_lsn), last)
+
+        def other_history(position: WalPosition) -> str:
+            """A slot says itself that its log is the one that was read up to where it is: only a reader moves it."""
+            if self.rewritten is not None and self.rewritten[0] == position:
+                return self.rewritten[1]
+            last = position.last
+            if last is None or (confirmed_lsn is not None and last.end_lsn <= confirmed_lsn) or has(last) is not False:
+                return ""
+            place = lsn_text(last.commit_lsn)
+            return f"the server's log has another record at {place} than the commit that was read there"
+
+        def is_read_from(position: WalPosition, ended_lsn: int) -> bool:
+            last = position.last
+            if is_same_process or last is None:
+                return is_same_process
+            return ended_lsn < last.end_lsn <= end_lsn and has(last) is True
+
+        switches = cache(partial(self._switches, facts))
+        start_log = WalStart(
+            source,
+            facts,
+            end_lsn,
+            confirmed_lsn,
+            switches,
+            other_history=other_history,
+            is_read_from=is_read_from,
+        )
+        return start_log
 
     def _visible(self, connection: Connection) -> tuple[Snapshot, Collection[int]]:
         """What the server of dumps shows, and transactions that have not begun to commit: of a standby all that it has

@@ -31,7 +31,7 @@ NOT_SYSTEM = "nspname NOT IN ('pg_catalog', 'information_schema') AND nspname !~
 
 _TABLES = """
     SELECT of_class.oid, nspname, relname, relkind, relfilenode, relreplident, relpersistence, relispartition,
-           relnatts::int
+           relnatts::int, reltoastrelid::bigint
     FROM pg_class AS of_class JOIN pg_namespace AS of_schema ON of_schema.oid = relnamespace
     WHERE relkind IN ('r', 'p') AND relpersistence <> 't' AND {where}
 """
@@ -139,6 +139,8 @@ class TableDefinition:
     last_number: int = 0
     #: of each column in `sent` its number, and the transaction that wrote it into the catalog last; empty: not known
     written_by: tuple[tuple[int, int], ...] = ()
+    #: its TOAST table; 0: it has none. None: not known
+    toast: int | None = None
 
     @property
     def table(self) -> Table:
@@ -254,6 +256,7 @@ class _Class:
     persistence: str
     is_partition: bool
     last_number: int = 0
+    toast: int = 0
 
     @property
     def table(self) -> Table:
@@ -353,6 +356,7 @@ def _definition(
         is_partition=found.is_partition,
         last_number=found.last_number,
         written_by=tuple((one.number, by) for one, by in zip(columns, writers, strict=True) if not one.generated),
+        toast=found.toast,
     )
 
 

@@ -28,12 +28,13 @@ _LONG_PAGE_HEADER = 0x0002
 MOST_RECORD_BYTES = 64 << 20
 
 
-def other_commit(
+def has_commit(
     connection: Connection, server: ServerConfig, source: str, timeline: int, last: LastTransaction
-) -> str:
-    """How the server's log has another record at the commit's place; empty: the same one, or the server shows none.
+) -> bool | None:
+    """Whether the server's log has the commit's record at its place; None: the server does not show it.
 
-    `connection` is one to the server; raises a `SourceError` where that can't be reached.
+    `timeline`: the one of the server's own that has the place. `connection` is one to the server; raises a
+    `SourceError` where that can't be reached.
     """
     page_bytes = int(setting(connection, "wal_block_size") or 8192)
     at = last.commit_lsn - last.commit_lsn % page_bytes
@@ -47,14 +48,11 @@ def other_commit(
             fields = {"source": source, "lsn": lsn_text(last.commit_lsn), "sqlstate": sqlstate(refused)}
             log.warning(
                 "comparing the log with what was read: the server does not show it, so that it was not put back from a"
-                " copy is not proven; streaming goes on. Where it was put back, resync the tables: menura sync resync",
+                " copy is not proven. Where it was put back, resync the tables: menura sync resync",
                 extra={"fields": fields},
             )
-            return ""
-    record = without_page_headers(pages, page_bytes, last.commit_lsn - at)
-    if is_commit(record, last):
-        return ""
-    return f"the server's log has another record at {lsn_text(last.commit_lsn)} than the commit that was read there"
+            return None
+    return is_commit(without_page_headers(pages, page_bytes, last.commit_lsn - at), last)
 
 
 def without_page_headers(pages: bytes, page_bytes: int, begin: int) -> bytes:

@@ -119,13 +119,13 @@ class ServerWatch:
         source, replication, client = self._config.name, self._config.replication, self._config.client
         with ExitStack() as sessions:
             changes = sessions.enter_context(closing(connect(replication, source)))
-            with server_errors(DOING, replication, source):
-                facts = facts_of(changes, source)
             dumps = changes
             if client != replication:
                 dumps = sessions.enter_context(closing(connect(client, source)))
             rounds = 0
             while not self._stopping.is_set():
+                with server_errors(DOING, replication, source):
+                    facts = facts_of(changes, source)  # each time: a standby that is promoted keeps its sessions
                 if self._is_other(facts):
                     return
                 is_look = self._changed.is_set() or rounds % round(LOOK_SECONDS / POLL_SECONDS) == 0

@@ -60,7 +60,7 @@ def told_by(relation: Relation, before: TableDefinition | None, now: TableDefini
 
 def _looked_at(definition: TableDefinition) -> dict[str, Any]:
     """What looks alone compare: it stays that of the last one."""
-    names = ("storage", "labels", "composites", "written_by")
+    names = ("storage", "labels", "composites", "written_by", "toast")
     return {name: getattr(definition, name) for name in names}
 
 
@@ -315,14 +315,19 @@ def keeps_files(before: TableDefinition, now: TableDefinition) -> bool:
 
 
 def rewritten(
-    before: TableDefinition, now: TableDefinition, *, is_retyped: bool, born: Collection[int] = frozenset()
+    before: TableDefinition,
+    now: TableDefinition,
+    *,
+    is_retyped: bool,
+    born: Collection[int] = frozenset(),
+    may_be_unlogged: bool = False,
 ) -> str:
     """Why rows that both have may be others, though no message says so; '' where they are not.
 
     `is_retyped`: columns have changed since the files of `before` were looked at. Else new files of a table are those
     of VACUUM FULL, CLUSTER or another tablespace, unless a column was written into the catalog anew as well: that is
     what ALTER COLUMN ... TYPE with USING leaves where the type stays the same. `born`: partitions that were made as
-    such, without rows.
+    such, without rows. `may_be_unlogged`: the server lets its owner set the table UNLOGGED.
     """
     found = restated(before, now)
     if found:
@@ -341,7 +346,15 @@ def rewritten(
         return "the table was written anew with another column's type or values"
     if before.kind != _PARTITIONED and _are_rewritten(before, now):
         return "the table was written anew, and a column altered: USING may have given it other values"
+    if may_be_unlogged and before.kind != _PARTITIONED and not _keeps_toast(before, now):
+        return "the table was written anew, and may have been UNLOGGED meanwhile"
     return ""
+
+
+def _keeps_toast(before: TableDefinition, now: TableDefinition) -> bool:
+    """Whether it has one and the same TOAST table. VACUUM FULL and CLUSTER keep it, and ALTER TABLE does not where it
+    writes rows anew, so SET LOGGED; a table without one is not known to have been written anew by either."""
+    return bool(before.toast) and before.toast == now.toast
 
 
 def _are_rewritten(before: TableDefinition, now: TableDefinition) -> bool:

@@ -11,8 +11,8 @@ re-read of the tables, by their policy; nothing that it held is needed to be rig
 ::
 
     {"format": 2, "system": "7300...", "database": 16384, "tables": [{"schema": "shop", "name": "orders", "versions":
-     [{"cut": 7, "since": "0/16B3748", "unproven": false, "retyped": false, "published": "16390", "definition":
-      {"oid": 16385, "kind": "r", ..., "attributes": [{"number": 1, "name": "id", ...}]}}]}]}
+     [{"cut": 7, "since": "0/16B3748", "unproven": false, "retyped": false, "published": "16390 16402 by 741",
+      "definition": {"oid": 16385, "kind": "r", ..., "attributes": [{"number": 1, "name": "id", ...}]}}]}]}
 
 `definition` null: there was no such table.
 """
@@ -58,7 +58,7 @@ class Known:
     is_unproven: bool = False
     #: columns have changed since the files were looked at
     is_retyped: bool = False
-    #: what publishes it, as `server.publication` tells them apart; '' not known
+    #: what publishes it, as `stream.looks` tells them apart; '' not known
     published: str = ""
 
 
@@ -244,6 +244,7 @@ def _definition(record: Mapping[str, Any], table: Table) -> TableDefinition:
         is_partition=bool(record["is_partition"]),
         last_number=int(record["last_number"]),
         written_by=tuple((int(number), int(by)) for number, by in record.get("written_by", ())),
+        toast=None if record.get("toast") is None else int(record["toast"]),
     )
 
 

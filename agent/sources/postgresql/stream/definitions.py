@@ -32,7 +32,7 @@ from agent.sources.postgresql.stream.definition_changes import (
     told_by,
 )
 from agent.sources.postgresql.stream.definition_store import UNCERTAIN, Known
-from agent.sources.postgresql.stream.looks import Look
+from agent.sources.postgresql.stream.looks import Look, is_named, published_alike
 from agent.sources.postgresql.stream.relations import Relation
 from agent.sources.postgresql.stream.stops import Stops
 from agent.sources.postgresql.stream.unlogged import UnloggedRows
@@ -41,12 +41,10 @@ from agent.table_positions import Table, name_message
 log = logging.getLogger("menura.wal")
 
 _Kind = changes_pb2.TableEvent
-#: what publishes any table of the database, or of the schema
-_OF_ALL = (" all", " schema ")
 _UNPROVEN = "columns were dropped, added or renamed one after the other, and which ones they are was seen late"
 _OTHER_TABLE = "another table has its name now, with rows of its own"
 _RENAMED_VETOED = "keeps back a column of it, which may have another name now"
-_UNPUBLISHED = "its changes were not published for a while"
+_UNPUBLISHED = "its publication was altered, and may have left out changes of it meanwhile"
 
 
 class StreamDefinitions:
@@ -236,9 +234,9 @@ class StreamDefinitions:
         why = [
             change.why if change is not None else "",
             replaced_columns(before, now),
-            rewritten(before, now, is_retyped=is_retyped, born=look.born),
+            rewritten(before, now, is_retyped=is_retyped, born=look.born, may_be_unlogged=not is_named(published)),
             _UNPROVEN if known.is_unproven else "",
-            _UNPUBLISHED if known.published not in ("", published) else "",
+            "" if not known.published or published_alike(known.published, published) else _UNPUBLISHED,
         ]
         reason = "; ".join(filter(None, why))
         if reason and not self._may_go_on(table, reason):
@@ -262,8 +260,7 @@ class StreamDefinitions:
             return None
         columns = columns_after(definition, verdict)
         self._tell(table, _Kind.CREATED, columns=columns, removes_rows=True, why=_OTHER_TABLE)
-        is_of_all = any(words in known.published for words in _OF_ALL)
-        published = known.published if is_of_all else UNCERTAIN
+        published = UNCERTAIN if is_named(known.published) or not known.published else known.published
         self._is(table, Known(definition, published=published))
         self._look_soon()
         return definition

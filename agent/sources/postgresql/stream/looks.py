@@ -42,12 +42,14 @@ _ENDS = """
 _OF_SCHEMA = """
     (SELECT 'schema ' || oid FROM pg_publication_namespace WHERE pnpubid = publication.oid AND pnnspid = relnamespace),
 """
-#: by what each table is published; another one when it was taken out and put back
+_WRITTEN_BY = " by "
+#: By what each table is published: another one when it was taken out and put back, and by which transaction the
+#: publication's options were written last. A row filter or a column list is never written anew in its place.
 _PUBLISHED = """
     SELECT one.oid, publication.oid || ' ' || coalesce(
         CASE WHEN puballtables THEN 'all' END, {of_schema}
         (SELECT oid::text FROM pg_publication_rel WHERE prpubid = publication.oid AND prrelid = one.oid)
-    )
+    ) || '{written_by}' || publication.xmin
     FROM pg_class AS one JOIN pg_publication AS publication ON pubname = :name
     WHERE one.oid = ANY (CAST(:oids AS oid[]))
 """
@@ -65,6 +67,10 @@ _BORN = """
     )
     SELECT leaf FROM above GROUP BY leaf HAVING bool_and(is_born)
 """
+
+
+#: what publishes any table of the database, or of the schema
+_OF_ALL = (" all", " schema ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +204,30 @@ def _snapshot(connection: Connection) -> Snapshot:
 
 
 def _published(connection: Connection, facts: Facts, publication: str, oids: Collection[int]) -> dict[int, str]:
-    statement = _PUBLISHED.format(of_schema=_OF_SCHEMA if facts.version >= _SCHEMAS_VERSION else "")
+    of_schema = _OF_SCHEMA if facts.version >= _SCHEMAS_VERSION else ""
+    statement = _PUBLISHED.format(of_schema=of_schema, written_by=_WRITTEN_BY)
     found = rows(connection, statement, name=publication, oids=list(oids)) if oids else []
     return {oid: str(by) for oid, by in found if by is not None}
+
+
+def published_alike(before: str, now: str) -> bool:
+    """Whether a table was published all the while; `before` may be of a former version, which asked for no writer.
+
+    >>> published_alike("16390 16400", "16390 16400 by 735")
+    True
+    >>> published_alike("16390 16400 by 735", "16390 16400 by 740")
+    False
+    """
+    return before in (now, now.rpartition(_WRITTEN_BY)[0])
+
+
+def is_named(published: str) -> bool:
+    """Whether the publication names the table itself.
+
+    >>> is_named("16390 16400 by 735"), is_named("16390 all by 735"), is_named("")
+    (True, False, False)
+    """
+    return bool(published) and not any(words in published for words in _OF_ALL)
 
 
 def _born(connection: Connection, definitions: Iterable[TableDefinition]) -> frozenset[int]:

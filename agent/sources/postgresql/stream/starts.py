@@ -15,6 +15,7 @@ that is asked to begin before its own position begins later without a word, so n
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from menura.v1 import changes_pb2, config_pb2
 
@@ -68,9 +69,12 @@ class WalStart:
         switches: Callable[[], Switches],
         lost: PositionPurged | None = None,
         other_history: Callable[[WalPosition], str] = lambda _: "",
+        is_read_from: Callable[[WalPosition, int], bool] = lambda *_: False,
     ) -> None:
         """`confirmed_lsn`: the slot's, None while there is none; `lost`: why it was made anew; `other_history`: how the
-        log before a position of its timeline is known to be another one than was read, or empty."""
+        log before a position of its timeline is known to be another one than was read, or empty. `is_read_from`:
+        whether it is known that a position of a former timeline was read from this server's log, behind where that
+        timeline ended."""
         self._source = source
         self._facts = facts
         self._end_lsn = end_lsn
@@ -78,6 +82,7 @@ class WalStart:
         self._switches = switches
         self._lost = lost
         self._other_history = other_history
+        self._is_read_from = is_read_from
 
     def begins(self, end_lsn: int, confirmed_lsn: int, lost: PositionPurged | None) -> None:
         """The slot is there; tables that begin now begin at `end_lsn`, where what runs before they do is over."""
@@ -131,8 +136,9 @@ class WalStart:
         return self.end()
 
     def stored(self, position: changes_pb2.Position) -> WalPosition:
+        """On the server's own timeline, where that is known to go on from there."""
         try:
-            return from_proto(position)
+            return self._here(from_proto(position))
         except PositionSyntaxError as wrong:
             raise PositionInvalid(
                 "reading a committed position",
@@ -147,6 +153,28 @@ class WalStart:
             return from_proto(position)
         except PositionSyntaxError:  # none was named
             return self.end()
+
+    def _here(self, position: WalPosition) -> WalPosition:
+        """A server that is promoted sends on, and what it sends is read as of its former timeline until that is seen.
+
+        Where nothing was read behind the end of that timeline, its end is as good a place.
+        """
+        facts = self._facts
+        if (position.system, position.database) != (facts.system, facts.database_oid):
+            return position
+        ended = self._switches().get(position.timeline) if position.timeline < facts.timeline else None
+        if ended is None:
+            return position
+        if position.lsn <= ended or self._is_read_from(position, ended):
+            return replace(position, timeline=facts.timeline)
+        if position.last is not None and position.last.end_lsn <= ended:
+            return replace(position, timeline=facts.timeline, lsn=ended)
+        return position
+
+    def timeline_of(self, lsn: int) -> int:
+        """That of the server's own that has the place."""
+        switches = self._switches() if self._facts.timeline > 1 else {}
+        return min((timeline for timeline, ended in switches.items() if lsn < ended), default=self._facts.timeline)
 
     # --- the server
 
