@@ -1,8 +1,9 @@
 """The control plane's database: SQLite embedded, PostgreSQL in production, brought to the newest revision when opened.
 
-Comes in: a URL. Goes out: short transactions, `read` or `write`. A write on SQLite takes the write lock at
-its beginning, so that two writers wait for each other (`BUSY_SECONDS`) and none fails halfway. A kill between
-two statements leaves the database as it was before the transaction, migrations included.
+Comes in: a URL. Goes out: short transactions, `read` or `write`. A write on SQLite takes the write lock at its
+beginning, so that two writers wait for each other (`BUSY_SECONDS`) and none fails halfway. On PostgreSQL no statement
+waits longer than that for a lock. A kill between two statements leaves the database as it was before the transaction,
+migrations included.
 
 A failure is one of two. `DatabaseUnavailable` is transient: the connection, a lock, a full disk, a missing grant or
 table; the same transaction may succeed later. `DatabaseRefused` is permanent: the database refuses these values, and
@@ -52,6 +53,7 @@ MIGRATION_LOCK = 0x6D656E757261
 _WRITE = "menura_write"
 #: classes of SQLSTATE that say the same again whenever it is tried: features, cardinality, data, integrity, limits
 _PERMANENT_SQLSTATES = ("0A", "21", "22", "23", "54")
+_LOCK_NOT_AVAILABLE = "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,31 @@ def is_permanent(failure: BaseException) -> bool:
     return isinstance(failure, DataError | IntegrityError | NotSupportedError) or sqlstate[:2] in _PERMANENT_SQLSTATES
 
 
+def bound_lock_waits(connection: Connection, seconds: float) -> None:
+    """From here to the end of the transaction, or of its savepoint, no statement waits longer for a lock.
+
+    It fails then, as `is_lock_timeout` knows. SQLite locks its file, at the beginning.
+    """
+    if connection.dialect.name == "postgresql":
+        most = f"{max(1, int(seconds * 1000))}ms"
+        connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), {"most": most})
+
+
+def read_one_moment(connection: Connection) -> None:
+    """All that the transaction reads is of one moment, and it locks nothing; first in it. SQLite reads so by itself."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+
+
+def is_lock_timeout(failure: BaseException | None) -> bool:
+    """Whether a statement, or what it was for, failed since another transaction holds a lock."""
+    while failure is not None:
+        if getattr(getattr(failure, "orig", None), "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+            return True
+        failure = failure.__cause__
+    return False
+
+
 def open_database(url: str) -> Database:
     """Connect and upgrade to the newest revision; several processes may do so at the same time.
 
@@ -163,6 +190,7 @@ def alembic_config() -> Config:
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Bring the database to `revision`, within the caller's transaction."""
     if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL lock_timeout = 0"))  # another process may migrate for as long as it takes
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
     config = alembic_config()
     config.attributes["connection"] = connection
@@ -196,7 +224,16 @@ def _engine(url: str) -> Engine:
 
 
 def _postgresql(url: URL) -> Engine:
-    return create_engine(url, pool_pre_ping=True, pool_size=10, connect_args={"connect_timeout": 10})
+    engine = create_engine(url, pool_pre_ping=True, pool_size=10, connect_args={"connect_timeout": 10})
+    event.listen(engine, "connect", _prepare_postgresql)
+    return engine
+
+
+def _prepare_postgresql(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
+    """By a statement: poolers in between refuse options of a connection's start."""
+    with closing(connection.cursor()) as cursor:
+        cursor.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+    connection.commit()
 
 
 def _sqlite(url: URL) -> Engine:

@@ -162,6 +162,15 @@ class SourceQuarantined(GatewayError):
     """A cut of the source is committed and can't be applied to the database; others go on."""
 
 
+class SourceBlocked(GatewayError):
+    """Transient: a cut of the source is committed, and another transaction of the database keeps it from being applied.
+
+    Others go on.
+    """
+
+    terminal = False
+
+
 class NumbersSpent(StreamError):
     """A source's numbers have come to their end: nothing can be counted on from there."""
 

@@ -57,6 +57,9 @@ class GatewayMetrics:
         "Chunks that landed and were deleted: read anew, given up, or of a dump that is over."
     )
     menura_dump_unknown_chunks_total: int = _counter("Chunks that a cut named and that were not there.")
+    menura_log_blocked_sources: int = _gauge(
+        "Sources whose committed cuts wait for a lock that another transaction of the database holds."
+    )
     menura_log_entries_total: int = _counter("Entries of the cut log written.")
     menura_log_conflicts_total: int = _counter("Times that another gateway had written the log's next entry.")
     menura_log_commit_us_total: int = _counter("Microseconds spent committing entries of the cut log.")

@@ -9,7 +9,8 @@ A call ends in one of three ways. It is done. It fails for now: `RegistryUnavail
 is written by the next exchange. Or it is refused for what it says: `RegistryRefused`, and repeating it helps nobody.
 What the cut log holds can't be refused, since it is committed: a cut that can't be applied is *poison*, and its source
 alone is quarantined. Its later cuts are held back too, until somebody has them applied again (`held`, `apply_held`) or
-moves the source past them.
+moves the source past them. A source of which another transaction holds a row is held back too, and applied as soon as
+that has ended (`blocked`, `apply_blocked`).
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -62,6 +63,12 @@ class SourceKey:
         return f"{self.tenant}/{self.source}"
 
 
+def sources_of(entry: LogEntry) -> set[SourceKey]:
+    """Those of which it has cuts or fences."""
+    cuts = {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}
+    return cuts | {SourceKey(fence.tenant, fence.source) for fence in entry.fences}
+
+
 @dataclass(frozen=True, slots=True)
 class GatewayRun:
     """One process of a gateway."""
@@ -89,7 +96,8 @@ class Logged:
     epoch: int = 0
     cut: int = 0
     last_gsn: int = 0
-    is_quarantined: bool = False
+    #: and may be further than this says
+    is_held_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,15 +432,26 @@ class SourceCommitted:
     ahead: tuple[LandedAhead, ...] = field(default=())
     #: why cuts that stand in the log are held back; None: they are not
     quarantine: Problem | None = None
+    #: some wait for a lock, so the log may be further
+    is_blocked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A source in quarantine: the entries of the log that its held cuts stand in, the first and the last."""
+    """A source that is held back: the entries of the log that its held cuts stand in, the first and the last."""
 
     key: SourceKey
     entry: int
     last_entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Sources of an entry whose part of it is in the log, and is not applied."""
+
+    quarantined: frozenset[SourceKey] = frozenset()
+    #: another transaction of the database holds a row of theirs
+    blocked: frozenset[SourceKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,12 +588,18 @@ class Registry(Protocol):
     def applied_entry(self, landing: str) -> int:
         """Number of the last cut log entry of this landing that the database holds; 0 for none."""
 
-    def apply_entry(self, landing: str, entry: LogEntry) -> frozenset[SourceKey]:
+    def apply_entry(self, landing: str, entry: LogEntry) -> HeldBack:
         """Follow the cut log: positions, started and stopped tables, counts, the ledger of chunks; idempotent.
 
-        A stopped table's sync becomes 'failed' with its position, and the source's generation grows. Returns the
-        sources whose cuts are held back.
+        A stopped table's sync becomes 'failed' with its position, and the source's generation grows. A source that
+        another transaction holds delays no other one.
         """
+
+    def blocked(self, landing: str) -> list[Held]:
+        """Sources whose part of entries of this landing waits for a lock."""
+
+    def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
+        """Apply what an entry has of such a source; False while it is locked. Entries come in order."""
 
     def held(self, landing: str, *, asked: bool) -> list[Held]:
         """Sources in quarantine by cuts of this landing; `asked`: only those that somebody wants to be tried again."""

@@ -74,6 +74,8 @@ REPORT_THREADS = 4
 REGISTRY_RETRY_SECONDS = 1.0
 #: how often it is asked whether somebody wants what is held back to be applied again
 QUARANTINE_SECONDS = 1.0
+#: how often what waits for a lock is tried again
+BLOCKED_SECONDS = 0.25
 #: of heartbeats: an agent that misses so many makes room for another process of its name. A host that stands still for
 #: some seconds, as virtual ones do while they move, has not vanished.
 SILENT_INTERVALS, LEAST_INTERVAL_SECONDS = 6, 1.0
@@ -211,6 +213,7 @@ async def serve(
                 *identity,
                 *_retention_tasks(config, storage, log, registry, metrics),
                 _follow_quarantines(log, registry, max(config.poll_seconds, QUARANTINE_SECONDS)),
+                _follow_blocked(log, registry, metrics),
                 _order_verifications(registry, gateway, config.schedule_seconds),
                 wait_for_stop(),
             )
@@ -273,6 +276,26 @@ async def _follow_quarantines(log: CutLog, registry: Registry, seconds: float) -
         await asyncio.sleep(seconds)
         with suppress(RegistryUnavailable):
             await _reapply(log, registry, asked=True, told=told)
+
+
+async def _follow_blocked(log: CutLog, registry: Registry, metrics: GatewayMetrics) -> None:
+    """Apply what waits for locks of other transactions, as soon as they are free, until cancelled."""
+    told: set[str] = set()
+    while True:
+        await asyncio.sleep(BLOCKED_SECONDS)
+        with suppress(RegistryUnavailable):
+            waiting = await asyncio.to_thread(registry.blocked, log.landing)
+            metrics.menura_log_blocked_sources = len(waiting)
+            for held in waiting:
+                try:
+                    is_over = await asyncio.to_thread(log.unblock, registry, held)
+                except (LogUnreadable, OSError) as unreadable:
+                    if str(unreadable) not in told:
+                        logger.warning("source stays blocked: source=%s: %s", held.key, unreadable)
+                    told.add(str(unreadable))
+                else:
+                    if is_over:
+                        logger.info("source goes on, its lock was free: source=%s", held.key)
 
 
 async def _order_verifications(registry: Registry, gateway: GatewayRun, seconds: float) -> None:

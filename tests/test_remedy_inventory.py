@@ -361,7 +361,7 @@ RUN_BY = {
     "controlplane_api/quarantines.py held_row": (_QUARANTINE,),
     "controlplane_api/recovery.py _retry_refusal": (_SYNC,),
     "controlplane_api/registry/horizons.py _of_lake": (_HELD,),
-    "controlplane_api/registry/horizons.py removable": (_QUARANTINE,),
+    "controlplane_api/registry/horizons.py _held": (_QUARANTINE,),
     "controlplane_api/registry/quarantine.py _problem": (_QUARANTINE,),
     "controlplane_api/registry/dump_reports.py _shortage": (_RETENTION, _SHORT),
     "controlplane_api/rereads.py _limit_problem": (_LIMIT,),

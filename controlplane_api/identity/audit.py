@@ -2,7 +2,8 @@
 
 A tenant has the newest `MAX_DONE` of what was done, and of refusals the newest `MAX_REFUSALS`: whoever is refused again
 and again drives out nobody else's, and nothing that was done. He is held to a rate too (`gateway.audit`,
-`gateway.enrolment`, `api.attempts`).
+`gateway.enrolment`, `api.attempts`). The database refuses every other change of it (revision 0039): an UPDATE, and a
+DELETE of an entry that has fewer entries above it than are kept.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from controlplane_api.models import AnyRow, AuditEntry
 
+#: both are in revision 0039, too
 MAX_REFUSALS = 100_000
 #: some hundred bytes each
 MAX_DONE = 1_000_000

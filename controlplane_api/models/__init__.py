@@ -14,6 +14,7 @@ from controlplane_api.models.base import AnyRow, Base, Document, Id
 from controlplane_api.models.dumps import Dump, DumpRange, DumpStatus
 from controlplane_api.models.gateways import (
     AgentPresence,
+    BlockedSource,
     CommittedPosition,
     Gateway,
     Landing,
@@ -63,6 +64,7 @@ __all__ = [
     "ApiToken",
     "AuditEntry",
     "Base",
+    "BlockedSource",
     "CertificateAuthority",
     "CommittedPosition",
     "Document",

@@ -55,6 +55,20 @@ class Quarantine(Base):
     retry: Mapped[bool] = mapped_column(default=False)
 
 
+class BlockedSource(Base):
+    """A source of which entries of the cut log wait for a lock: see `registry.blocked`."""
+
+    __tablename__ = "blocked_source"
+
+    landing: Mapped[str] = mapped_column(primary_key=True)
+    #: names without references, which would wait for the row that is locked
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(primary_key=True)
+    #: the first that is not applied to it, and the last
+    entry: Mapped[int]
+    last_entry: Mapped[int]
+
+
 class SourceHealth(Base):
     """From the last heartbeat of the source's agent; rates are over the time since the one before."""
 

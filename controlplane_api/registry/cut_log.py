@@ -8,31 +8,41 @@ a resume loses and repeats nothing, and say so (`lost_state`).
 
 An entry is applied at once for all its sources. Where the database refuses it for what it says, it is applied again
 source by source (`apply_apart`): a source whose cuts are refused for themselves is quarantined, the others move on. A
-source in quarantine stays where it is, and its later cuts are held with the first.
+source in quarantine stays where it is, and its later cuts are held with the first. So is an entry applied where another
+transaction holds a row that it changes: the sources concerned wait (`blocked`), the others move on. Of each source
+the entries are applied in the order of the log, whatever it waits for.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from menura.bounds import clean_int64
 from menura.horizon import Horizon
-from menura.landing import LandedCut, LogEntry
+from menura.landing import LandedCut, LandedFence, LogEntry
 from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import DBAPIError
 
 from controlplane_api import continuity_ledger, lost_state, positions, repair_proofs, rereads
 from controlplane_api.continuity_ledger import Entry
+from controlplane_api.database import bound_lock_waits, is_lock_timeout
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import Landing
-from controlplane_api.registry import definitions, horizons, leases, quarantine, table_events
+from controlplane_api.registry import blocked, definitions, horizons, leases, quarantine, table_events
 from controlplane_api.registry.cut_effects import FOREIGN_KEYS, apply_cut
 from controlplane_api.registry.dump_ledger import Ledger, Mention
 from controlplane_api.registry.quarantine import HeldCuts
 from controlplane_api.registry.source_rows import SourceRow, lock_sources, select_sources, store_sources
 from controlplane_api.registry.sync_rows import SyncRow, TableKey, keep_positions, load_syncs, store_syncs
 from controlplane_api.states import LedgerKind, StartKind
-from gateway.registry import SourceKey
+from gateway.registry import SourceKey, sources_of
+
+#: for locks of other transactions, an entry: everybody's commits wait so long
+LOCK_SECONDS = 0.2
+#: ... again, for all of its sources, and each time that what is left of a source is tried again
+RETRY_LOCK_SECONDS = 0.05
 
 
 def applied_entry(connection: Connection, landing: str) -> int:
@@ -43,26 +53,43 @@ def applied_entry(connection: Connection, landing: str) -> int:
 def apply_entry(connection: Connection, landing: str, entry: LogEntry) -> None:
     """Apply one entry once; raises `EntryOutOfOrder` when those before it are missing."""
     if _is_next(connection, landing, entry):
-        if entry.cuts:
-            _apply_cuts(connection, landing, entry)
+        bound_lock_waits(connection, LOCK_SECONDS)
+        rest = _unblocked(connection, landing, entry)
+        if rest.cuts:
+            _apply_cuts(connection, landing, rest)
+        _fence(connection, rest)
         _applied(connection, landing, entry)
 
 
 def apply_apart(connection: Connection, landing: str, entry: LogEntry) -> None:
-    """The same, a source at a time: one whose cuts are poison is quarantined."""
+    """The same, a source at a time: one whose cuts are poison is quarantined, one that others hold is left to wait."""
     if not _is_next(connection, landing, entry):
         return
-    sources = lock_sources(connection, {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}, entry)
-    for key, part in _by_source(entry).items():
+    until = time.monotonic() + RETRY_LOCK_SECONDS
+    bound_lock_waits(connection, LOCK_SECONDS)
+    for key, part in _by_source(_unblocked(connection, landing, entry)).items():
+        bound_lock_waits(connection, until - time.monotonic())
         try:
             with connection.begin_nested():
-                _apply_cuts(connection, landing, part)
-        except Exception as failure:
-            if not quarantine.is_poison(failure):
+                _apply_or_hold(connection, landing, key, part)
+        except DBAPIError as failure:
+            if not is_lock_timeout(failure):
                 raise
-            source_id = sources[key].id
-            quarantine.hold(connection, source_id, _held(key, landing, part, source_id), failure)
+            blocked.add(connection, landing, key, entry.entry)
     _applied(connection, landing, entry)
+
+
+def apply_blocked(connection: Connection, landing: str, key: SourceKey, entry: LogEntry) -> None:
+    """Apply what waits of a source in an entry, unless another gateway has; entries come in order."""
+    bound_lock_waits(connection, RETRY_LOCK_SECONDS)
+    select_sources(connection, {key})  # first: others' entries may wait for the row that says what waits
+    first = blocked.lock(connection, landing, key)
+    if first is None or first > entry.entry:
+        return
+    part = _by_source(entry).get(key)
+    if part is not None:
+        _apply_or_hold(connection, landing, key, part)
+    blocked.applied(connection, landing, key, entry.entry)
 
 
 def apply_horizon(connection: Connection, landing: str, horizon: Horizon) -> None:
@@ -71,12 +98,14 @@ def apply_horizon(connection: Connection, landing: str, horizon: Horizon) -> Non
         entry = horizons.as_entry(horizon)
         _apply_cuts(connection, landing, entry, with_held=True)
         horizons.restore(connection, horizon)
+        blocked.forget(connection, landing)
+        _fence(connection, entry)
         _applied(connection, landing, entry)
 
 
 def apply_held(connection: Connection, landing: str, key: SourceKey, entry: LogEntry) -> bool:
     """Apply what is held of a source in quarantine; False where it is refused again."""
-    part = _by_source(entry).get(key)
+    part = _by_source(replace(entry, fences=())).get(key)
     source = select_sources(connection, {key})[key]
     if not source.is_quarantined:
         return True
@@ -93,12 +122,41 @@ def apply_held(connection: Connection, landing: str, key: SourceKey, entry: LogE
     return True
 
 
+def _unblocked(connection: Connection, landing: str, entry: LogEntry) -> LogEntry:
+    """The entry without sources that wait for a lock, which now wait for this one too."""
+    waiting = blocked.extend(connection, landing, entry, sources_of(entry))
+    if not waiting:
+        return entry
+    return replace(
+        entry,
+        cuts=tuple(cut for cut in entry.cuts if SourceKey(cut.tenant, cut.source) not in waiting),
+        fences=tuple(fence for fence in entry.fences if SourceKey(fence.tenant, fence.source) not in waiting),
+    )
+
+
 def _by_source(entry: LogEntry) -> dict[SourceKey, LogEntry]:
-    """An entry for each source, with its cuts alone."""
+    """An entry for each source, with its cuts and fences alone."""
     cuts: dict[SourceKey, list[LandedCut]] = defaultdict(list)
+    fences: dict[SourceKey, list[LandedFence]] = defaultdict(list)
     for cut in entry.cuts:
         cuts[SourceKey(cut.tenant, cut.source)].append(cut)
-    return {key: replace(entry, cuts=tuple(of_source)) for key, of_source in cuts.items()}
+    for fence in entry.fences:
+        fences[SourceKey(fence.tenant, fence.source)].append(fence)
+    return {key: replace(entry, cuts=tuple(cuts[key]), fences=tuple(fences[key])) for key in [*cuts, *fences]}
+
+
+def _apply_or_hold(connection: Connection, landing: str, key: SourceKey, part: LogEntry) -> None:
+    """What an entry has of one source; cuts that are poison quarantine it."""
+    if part.cuts:
+        source = lock_sources(connection, {key}, part)[key]
+        try:
+            with connection.begin_nested():
+                _apply_cuts(connection, landing, part)
+        except Exception as failure:
+            if not quarantine.is_poison(failure):
+                raise
+            quarantine.hold(connection, source.id, _held(key, landing, part, source.id), failure)
+    _fence(connection, part)
 
 
 def _held(key: SourceKey, landing: str, entry: LogEntry, source_id: int) -> HeldCuts:
@@ -129,11 +187,14 @@ def _lock_landing(connection: Connection, landing: str) -> int:
     return int(connection.execute(locked).scalar_one())
 
 
-def _applied(connection: Connection, landing: str, entry: LogEntry) -> None:
-    """With its fences: they count for later entries."""
+def _fence(connection: Connection, entry: LogEntry) -> None:
+    """Behind its cuts: fences count for later entries."""
     leases.raise_epoch(
         connection, {SourceKey(fence.tenant, fence.source): clean_int64(fence.epoch) for fence in entry.fences}
     )
+
+
+def _applied(connection: Connection, landing: str, entry: LogEntry) -> None:
     connection.execute(update(Landing).where(Landing.url == landing).values(applied_entry=entry.entry))
 
 
@@ -196,7 +257,7 @@ def _positions_of_started(
 def _hold_more(connection: Connection, landing: str, entry: LogEntry, sources: Mapping[SourceKey, SourceRow]) -> None:
     if not any(source.is_quarantined for source in sources.values()):
         return
-    for key, part in _by_source(entry).items():
+    for key, part in _by_source(replace(entry, fences=())).items():
         source = sources[key]
         if source.is_quarantined:
             quarantine.hold_more(connection, source.id, _held(key, landing, part, source.id))

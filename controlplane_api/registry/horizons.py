@@ -1,7 +1,7 @@
 """Horizons of the landing: what the database has by the cut log, written out, and taken back by one that lacks it.
 
 Comes in: the landing, within a transaction. Goes out: up to where lakes need the log no more; the state of all sources
-and tables (`menura.horizon`), while nothing is applied; or rows made of it. Taken back it goes the way of an entry,
+and tables (`menura.horizon`), as of one moment; or rows made of it. Taken back it goes the way of an entry,
 with a cut for each source that starts every table where it is (`as_entry`), so it says of the desired state what a
 replay of the whole log would; what cuts can't say is set behind it (`restore`). A kill leaves all of it or nothing.
 
@@ -27,6 +27,7 @@ from menura.landing import (
 from menura.naming import quarantine_of
 from sqlalchemy import Connection, and_, func, select, update
 
+from controlplane_api.database import read_one_moment
 from controlplane_api.documents import ahead_from, position_from
 from controlplane_api.errors import EntryOutOfOrder
 from controlplane_api.models import (
@@ -44,8 +45,8 @@ from controlplane_api.models import (
     TableEvent,
     Tenant,
 )
-from controlplane_api.registry import table_events
-from gateway.registry import Removable
+from controlplane_api.registry import blocked, table_events
+from gateway.registry import RegistryUnavailable, Removable
 
 _FOREIGN_KEYS = "FOREIGN_KEYS"
 #: from these on a table is another one, or none
@@ -57,11 +58,9 @@ _GOES_ON_WITH_DUMP = ("ENTRIES_GONE",)
 def removable(connection: Connection, landing: str) -> Removable:
     """Up to where the database and every lake have the log."""
     applied = connection.execute(select(Landing.applied_entry).where(Landing.url == landing)).scalar() or 0
-    held = connection.execute(select(Source.name).join_from(Quarantine, Source).order_by(Source.id).limit(1)).scalar()
-    if held is not None:
-        return Removable(
-            0, f"source {held} is in quarantine ({quarantine_of(held)}), and its cuts stand in the log alone"
-        )
+    held = _held(connection, landing)
+    if held:
+        return Removable(0, held)
     unknown = _unknown_keys(connection)
     if unknown is not None:
         return Removable(
@@ -73,6 +72,15 @@ def removable(connection: Connection, landing: str) -> Removable:
     of_lakes = [_of_lake(connection, lake) for lake in lakes]
     least = min(of_lakes, key=lambda found: found.entry)
     return least if least.entry < applied else Removable(applied)
+
+
+def _held(connection: Connection, landing: str) -> str:
+    """Why the database lacks cuts of entries that it has applied; '': it lacks none."""
+    held = connection.execute(select(Source.name).join_from(Quarantine, Source).order_by(Source.id).limit(1)).scalar()
+    if held is not None:
+        return f"source {held} is in quarantine ({quarantine_of(held)}), and its cuts stand in the log alone"
+    waiting = blocked.held(connection, landing)
+    return f"source {waiting[0].key} waits for a lock, and its cuts stand in the log alone" if waiting else ""
 
 
 def _of_lake(connection: Connection, lake: AnyRow) -> Removable:
@@ -108,9 +116,14 @@ def _unknown_keys(connection: Connection) -> str | None:
 
 
 def horizon(connection: Connection, landing: str, identity: str, first_entry: int, at_us: int) -> Horizon:
-    """What the database has by the log; the caller's transaction keeps entries from being applied meanwhile."""
-    locked = select(Landing.applied_entry).where(Landing.url == landing).with_for_update(key_share=True)
-    entry = connection.execute(locked).scalar_one()
+    """What the database has by the log at one moment, while entries are applied; first in its transaction.
+
+    Raises `RegistryUnavailable` while cuts of it are held back.
+    """
+    read_one_moment(connection)
+    entry = connection.execute(select(Landing.applied_entry).where(Landing.url == landing)).scalar_one()
+    if held := _held(connection, landing):
+        raise RegistryUnavailable(held)
     if not first_entry <= entry:
         raise EntryOutOfOrder(
             "making a horizon of the cut log",

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, select, tuple_, upda
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from controlplane_api import lost_state, rules, verification_schedules, wanted_tables
-from controlplane_api.database import LOOKUP_ROWS, Database
+from controlplane_api.database import LOOKUP_ROWS, Database, bound_lock_waits, is_lock_timeout
 from controlplane_api.documents import ahead_from, position_from, problem_document
 from controlplane_api.dump_lives import OF_PARTS
 from controlplane_api.errors import DatabaseRefused, DatabaseUnavailable
@@ -36,6 +36,7 @@ from controlplane_api.models import (
 )
 from controlplane_api.registry import (
     agent_reports,
+    blocked,
     cartography,
     changes,
     configurations,
@@ -63,6 +64,7 @@ from gateway.registry import (
     GatewayRun,
     HeartbeatSeen,
     Held,
+    HeldBack,
     OtherServerSeen,
     PresentElsewhere,
     Problem,
@@ -78,9 +80,13 @@ from gateway.registry import (
     TableEffective,
     TableSeen,
     WaitForChange,
+    sources_of,
 )
 
 logger = logging.getLogger(__name__)
+
+#: for locks of other transactions: what waits so long is tried again or told anew, and few threads are for all tenants
+LOCK_SECONDS = 1.0
 
 
 class SqlRegistry:
@@ -224,19 +230,19 @@ class SqlRegistry:
         return changes.listening(engine) if engine.dialect.name == "postgresql" else None
 
     def claim_landing(self, url: str, identity: str) -> str:
-        with self._write() as connection:
+        with self._write(None) as connection:
             return landings.claim(connection, url, identity)
 
     def begin_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> None:
-        with self._write() as connection:
+        with self._write(None) as connection:
             leases.begin(connection, gateway, ttl_seconds)
 
     def renew_gateway(self, gateway: GatewayRun, ttl_seconds: float) -> dict[SourceKey, int]:
-        with self._write() as connection:
+        with self._write(None) as connection:
             return leases.renew(connection, gateway, ttl_seconds)
 
     def end_gateway(self, gateway: GatewayRun) -> None:
-        with self._write() as connection:
+        with self._write(None) as connection:
             leases.end(connection, gateway)
 
     def take_presence(self, name: AgentName, gateway: GatewayRun, session: str) -> int | PresentElsewhere:
@@ -267,25 +273,39 @@ class SqlRegistry:
         with self._read() as connection:
             return cut_log.applied_entry(connection, landing)
 
-    def apply_entry(self, landing: str, entry: LogEntry) -> frozenset[SourceKey]:
-        keys = {SourceKey(cut.tenant, cut.source) for cut in entry.cuts}
+    def apply_entry(self, landing: str, entry: LogEntry) -> HeldBack:
         try:
-            with self._write() as connection:
+            with self._write(None) as connection:
                 cut_log.apply_entry(connection, landing, entry)
-                return quarantine.among(connection, keys)
+                return _held_back(connection, landing, entry)
         except Exception as failure:
-            if not isinstance(failure, RegistryRefused) and not quarantine.is_poison(failure):
+            is_of_some = isinstance(failure, RegistryRefused) or quarantine.is_poison(failure)
+            if not is_of_some and not is_lock_timeout(failure):
                 raise
-        with self._write() as connection:
+        with self._write(None) as connection:
             cut_log.apply_apart(connection, landing, entry)
-            return quarantine.among(connection, keys)
+            return _held_back(connection, landing, entry)
+
+    def blocked(self, landing: str) -> list[Held]:
+        with self._read() as connection:
+            return blocked.held(connection, landing)
+
+    def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
+        try:
+            with self._write(None) as connection:
+                cut_log.apply_blocked(connection, landing, key, entry)
+        except RegistryUnavailable as failure:
+            if is_lock_timeout(failure):
+                return False
+            raise
+        return True
 
     def held(self, landing: str, *, asked: bool) -> list[Held]:
         with self._read() as connection:
             return quarantine.held(connection, landing, asked=asked)
 
     def apply_held(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
-        with self._write() as connection:
+        with self._write(None) as connection:
             return cut_log.apply_held(connection, landing, key, entry)
 
     def removable(self, landing: str) -> Removable:
@@ -293,15 +313,16 @@ class SqlRegistry:
             return horizons.removable(connection, landing)
 
     def horizon(self, landing: str, identity: str, first_entry: int, at_us: int) -> Horizon:
-        with self._write() as connection:
+        with self._read() as connection:
             return horizons.horizon(connection, landing, identity, first_entry, at_us)
 
     def apply_horizon(self, landing: str, horizon: Horizon) -> None:
-        with self._write() as connection:
+        with self._write(None) as connection:
             cut_log.apply_horizon(connection, landing, horizon)
 
     def committed(self, key: SourceKey) -> SourceCommitted:
         with self._read() as connection:
+            is_blocked = blocked.is_blocked(connection, key)  # first: what is applied meanwhile then counts
             row = connection.execute(
                 select(CommittedPosition, Quarantine.problem)
                 .join_from(Source, Tenant)
@@ -310,12 +331,13 @@ class SqlRegistry:
                 .where(Tenant.name == key.tenant, Source.name == key.source)
             ).first()
         if row is None:
-            return SourceCommitted()
+            return SourceCommitted(is_blocked=is_blocked)
         problem = None if row.problem is None else Problem(**row.problem)
         if row.cut is None:
-            return SourceCommitted(quarantine=problem)
+            return SourceCommitted(quarantine=problem, is_blocked=is_blocked)
         return SourceCommitted(
             quarantine=problem,
+            is_blocked=is_blocked,
             epoch=row.epoch,
             cut=row.cut,
             last_gsn=row.last_gsn,
@@ -361,8 +383,12 @@ class SqlRegistry:
             due = verification_schedules.due_sources(connection, leases.is_owned_by(gateway), at_us)
         ordered = 0
         for source_id in due:
-            with self._write() as connection:
-                ordered += bool(verification_schedules.order_next(connection, source_id, at_us))
+            try:
+                with self._write() as connection:
+                    ordered += bool(verification_schedules.order_next(connection, source_id, at_us))
+            except RegistryUnavailable as failure:
+                if not is_lock_timeout(failure):
+                    raise
         return ordered
 
     def _generations(self, keys: Sequence[SourceKey], column: InstrumentedAttribute[int]) -> dict[SourceKey, int]:
@@ -378,9 +404,12 @@ class SqlRegistry:
         return found
 
     @contextmanager
-    def _write(self) -> Iterator[Connection]:
+    def _write(self, lock_seconds: float | None = LOCK_SECONDS) -> Iterator[Connection]:
+        """What waits longer for a lock fails as `RegistryUnavailable`; None: it bounds its waits itself."""
         try:
             with self._database.write() as connection:
+                if lock_seconds is not None:
+                    bound_lock_waits(connection, lock_seconds)
                 yield connection
         except DatabaseUnavailable as unavailable:
             raise RegistryUnavailable(str(unavailable)) from unavailable
@@ -396,6 +425,12 @@ class SqlRegistry:
             raise RegistryUnavailable(str(unavailable)) from unavailable
         except DatabaseRefused as refused:
             raise RegistryRefused(str(refused)) from refused
+
+
+def _held_back(connection: Connection, landing: str, entry: LogEntry) -> HeldBack:
+    keys = sources_of(entry)
+    waiting = keys.intersection(held.key for held in blocked.held(connection, landing))
+    return HeldBack(quarantine.among(connection, keys), frozenset(waiting))
 
 
 def _notice(connection: Connection, key: SourceKey) -> str:

@@ -11,6 +11,8 @@ acknowledged that a restart could not find. A kill between log entry and registr
 another gateway that catches up. A gateway that stops between them leaves the files of its cuts, since the entry names
 them. What the registry refuses for good is not tried again: the cut is in the log, its
 source is quarantined, and its stream ends with SOURCE_QUARANTINED, while the other cuts of the entry are acknowledged.
+Where another transaction of the database holds what a source's cuts change, its stream ends with SOURCE_BLOCKED, and
+none of it begins before those cuts are applied.
 
 The committer is also the fence between gateways. A cut passes only if it is the next of its source and the log shows no
 higher epoch than its own. Where another gateway has written the next entry, the committer catches up with the log and
@@ -39,12 +41,13 @@ from gateway.errors import (
     LandingFailed,
     LeaseLost,
     LogUnsettled,
+    SourceBlocked,
     SourceQuarantined,
     StreamSuperseded,
 )
 from gateway.landing.cut_log import CutLog, EntryTaken
 from gateway.metrics import GatewayMetrics
-from gateway.registry import Logged, Registry, RegistryUnavailable, SourceKey
+from gateway.registry import HeldBack, Logged, Registry, RegistryUnavailable, SourceKey
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +85,9 @@ class CompleteCut:
         if self.outcome.cancelled():
             return not self.may_be_logged
         failure = self.outcome.exception()
-        return isinstance(failure, MenuraError) and not isinstance(failure, LogUnsettled | SourceQuarantined)
+        return isinstance(failure, MenuraError) and not isinstance(
+            failure, LogUnsettled | SourceBlocked | SourceQuarantined
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -233,7 +238,7 @@ class Committer:
         expected.logged_epoch = max(expected.logged_epoch, logged.epoch)
         if logged.cut >= expected.cut:
             expected.cut, expected.gsn = logged.cut + 1, logged.last_gsn
-        if logged.is_quarantined:
+        if logged.is_held_back:
             expected.epoch = 0
 
     async def _commit(self, fences: list[_Fence]) -> None:
@@ -265,14 +270,23 @@ class Committer:
         self.metrics.menura_log_commit_us_total += (time.monotonic_ns() - started) // 1000
         for fence in fences:
             if not fence.outcome.done():
-                fence.outcome.set_result(entry.entry)
+                self._fenced(fence, entry, held)
         for cut in cuts:
-            self._committed(cut, entry, is_held=cut.key in held)
+            self._committed(cut, entry, held)
 
-    def _committed(self, cut: CompleteCut, entry: LogEntry, *, is_held: bool) -> None:
-        if is_held:
+    def _fenced(self, fence: _Fence, entry: LogEntry, held: HeldBack) -> None:
+        key = SourceKey(fence.landed.tenant, fence.landed.source)
+        if key in held.blocked:
+            fence.outcome.set_exception(blocked(key, f"its fence in entry {entry.entry}"))
+        else:
+            fence.outcome.set_result(entry.entry)
+
+    def _committed(self, cut: CompleteCut, entry: LogEntry, held: HeldBack) -> None:
+        found = f"cut {cut.landed.cut}, entry {entry.entry}"
+        if cut.key in held.quarantined | held.blocked:
             self._expected[cut.key].epoch = 0
-            cut.outcome.set_exception(quarantined(cut.key, f"cut {cut.landed.cut}, entry {entry.entry}"))
+            is_blocked = cut.key in held.blocked
+            cut.outcome.set_exception(blocked(cut.key, found) if is_blocked else quarantined(cut.key, found))
             return
         self.metrics.menura_landing_cuts_total += 1
         self.metrics.menura_landing_files_total += len(cut.landed.files)
@@ -320,8 +334,7 @@ class Committer:
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.threads, call)
 
-    async def _apply(self, entry: LogEntry) -> frozenset[SourceKey]:
-        """Sources whose cuts are held back."""
+    async def _apply(self, entry: LogEntry) -> HeldBack:
         return await self._until_answered(partial(self.registry.apply_entry, self.landing, entry))
 
     async def _until_answered(self, ask: Callable[[], T]) -> T:
@@ -359,5 +372,15 @@ def quarantined(key: SourceKey, found: str) -> SourceQuarantined:
         found,
         data="It is committed, and nothing more of the source lands before somebody ends the quarantine",
         remedy=f"See why: {quarantine_of(key.source)}",
+        source=str(key),
+    )
+
+
+def blocked(key: SourceKey, found: str) -> SourceBlocked:
+    return SourceBlocked(
+        "applying a source's committed cuts",
+        f"another transaction of the control plane's database holds a row that they change ({found})",
+        data="They are committed, and are applied as soon as that transaction ends; other sources go on",
+        remedy="It goes on by itself; end a transaction there that stays open (docs/failures.md says how to find it)",
         source=str(key),
     )

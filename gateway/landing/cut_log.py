@@ -36,7 +36,7 @@ from menura.stores.store import OutcomeUnknown, Store
 
 from gateway.errors import NOTHING_LOST, LandingFailed, LogUnreadable, LogUnsettled
 from gateway.landing.identity import check_entry, open_landing
-from gateway.registry import Held, Registry
+from gateway.registry import Held, Registry, SourceKey, sources_of
 
 logger = logging.getLogger(__name__)
 
@@ -160,13 +160,19 @@ class CutLog:
 
     def reapply(self, registry: Registry, held: Held) -> bool:
         """Apply what is held back of a source in quarantine; False where it is refused again."""
+        return self._apply_held(held, registry.apply_held)
+
+    def unblock(self, registry: Registry, held: Held) -> bool:
+        """Apply what waits for a lock; False where that is not free yet."""
+        return self._apply_held(held, registry.apply_blocked)
+
+    def _apply_held(self, held: Held, apply: Callable[[str, SourceKey, LogEntry], bool]) -> bool:
         for number in range(held.entry, held.last_entry + 1):
             entry = self.read(number)
             if entry is None:
                 raise self._unreadable(number, "it is not there")
             is_last = number == held.last_entry
-            is_named = any((cut.tenant, cut.source) == (held.key.tenant, held.key.source) for cut in entry.cuts)
-            if (is_named or is_last) and not registry.apply_held(self._landing, held.key, entry):
+            if (is_last or held.key in sources_of(entry)) and not apply(self._landing, held.key, entry):
                 return False
         return True
 

@@ -42,6 +42,7 @@ from gateway.backlog import StreamQueue
 from gateway.errors import NOTHING_LOST, ChunksLost, DumpPlanChanged, LandingFailed, PayloadInvalid
 from gateway.landing.chunk_files import ChunkFiles, discard_files
 from gateway.landing.chunks import ClientChunks, PendingChunk
+from gateway.landing.committer import blocked
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.registry import DumpSeen, Problem, SourceKey
 from gateway.stream import AgentStream
@@ -141,6 +142,8 @@ class Dumps:
         self._queue.landed(received)
 
     async def _send_desired(self) -> None:
+        if (await ask_registry(self.parts.registry.committed, self.key)).is_blocked:
+            raise blocked(self.key, "before its dumps go on")
         desired = await ask_registry(self.parts.registry.dumps, self.key)
         self._generation = desired.generation
         over = self._chunks.desire(desired.dumps)

@@ -42,7 +42,7 @@ from gateway.errors import (
     TableNotDesired,
 )
 from gateway.landing.chunk_files import discard_files
-from gateway.landing.committer import CompleteCut
+from gateway.landing.committer import CompleteCut, blocked
 from gateway.landing.parquet import CutFiles
 from gateway.landing_parts import LandingJobs, LandingParts
 from gateway.rate import Rate
@@ -188,14 +188,15 @@ class Replication:
             await self._grant(await self._jobs.run(self._run.files.discard))
             self._run = None
         config, registry, committer = self.parts.config, self.parts.registry, self.parts.committer
+        self._check_goes_on(await ask_registry(registry.committed, self.key, threads=committer.threads))
         assigned = await self.parts.lease.take(self.key, self.session)
         epoch, threads = assigned.epoch, committer.threads
         if assigned.needs_fence:
             await committer.fence(self.key, epoch)
-        desired = await ask_registry(registry.desired, self.key, threads=threads)
         committed = await ask_registry(registry.committed, self.key, threads=threads)
+        self._check_goes_on(committed)  # so that what is desired is of where the log ends
+        desired = await ask_registry(registry.desired, self.key, threads=threads)
         last_cuts = await ask_registry(registry.last_cuts, self.key, threads=threads)
-        self._check_goes_on(committed)
         committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
         tables = frozenset((table.database, table.table) for table in desired.tables)
         self._run = _Run(
@@ -221,6 +222,8 @@ class Replication:
     def _check_goes_on(self, committed: SourceCommitted) -> None:
         if committed.quarantine is not None:
             raise SourceQuarantined("beginning to replicate", committed.quarantine.message, source=str(self.key))
+        if committed.is_blocked:
+            raise blocked(self.key, "before it begins")
         if max(committed.last_gsn, committed.last_transaction_id) >= MAX_NUMBER:
             raise NumbersSpent(
                 "beginning to replicate",

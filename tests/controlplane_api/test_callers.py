@@ -28,6 +28,7 @@ from tests.controlplane_api import facts
 from tests.controlplane_api.callers import made
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
+from tests.controlplane_api.test_audit import many_above
 from tests.stack import http_client
 
 FLEET = "/api/v1/tenants/acme/fleet"
@@ -359,11 +360,13 @@ def test_audit_when_a_tenant_does_more_than_is_kept_then_only_its_oldest_go(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(audit, "MAX_DONE", 3)
-    monkeypatch.setattr(audit, "LOOK_EVERY", 1)
     with database.write() as connection:
         audit.record(connection, "acme", "a", "ask", refused="ROLE_MISSING")
-        for number in range(6):
+        for number in range(5):
             audit.record(connection, "acme", "a", "start table", found=str(number))
+        many_above(connection)
+        monkeypatch.setattr(audit, "LOOK_EVERY", 1)
+        audit.record(connection, "acme", "a", "start table", found="5")
     with database.read() as connection:
         kept = [(row.refused, row.found) for row in audit.newest(connection, "acme", 10)]
     assert kept == [("", "5"), ("", "4"), ("", "3"), ("ROLE_MISSING", "")]

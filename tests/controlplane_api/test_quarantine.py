@@ -18,7 +18,7 @@ from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import StartKind
 from controlplane_api.syncs import Start, start_tables
 from gateway.landing.cut_log import CutLog
-from gateway.registry import GatewayRun, Held, RegistryRefused, RegistryUnavailable, SourceKey
+from gateway.registry import GatewayRun, Held, HeldBack, RegistryRefused, RegistryUnavailable, SourceKey
 from tests.controlplane_api import facts
 from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
@@ -57,13 +57,13 @@ def test_entry_when_a_source_of_it_is_refused_then_the_others_move_and_it_is_hel
 ) -> None:
     want_orders(database, KEY, OTHER)
     honest = cut(1, file("orders"), key=OTHER, start=[started("orders", 0)])
-    assert registry.apply_entry(LANDING, entry(1, poison(), cut(2), honest)) == {KEY}
+    assert registry.apply_entry(LANDING, entry(1, poison(), cut(2), honest)).quarantined == {KEY}
     assert (registry.applied_entry(LANDING), registry.committed(OTHER).cut) == (1, 1)
     held = registry.committed(KEY)
     assert (held.cut, held.quarantine is not None) == (0, True)
     assert held.quarantine is not None and "cut 1, which is committed in entry 1" in held.quarantine.message
-    assert registry.apply_entry(LANDING, entry(2, cut(3), cut(2, key=OTHER))) == {KEY}
-    assert registry.apply_entry(LANDING, entry(2, cut(3), cut(2, key=OTHER))) == {KEY}
+    assert registry.apply_entry(LANDING, entry(2, cut(3), cut(2, key=OTHER))).quarantined == {KEY}
+    assert registry.apply_entry(LANDING, entry(2, cut(3), cut(2, key=OTHER))).quarantined == {KEY}
     assert (registry.committed(KEY).cut, registry.committed(OTHER).cut) == (0, 2)
     assert quarantined(database) == [(1, 1, 2, 3)]
     assert registry.held(LANDING, asked=False) == [Held(KEY, 1, 2)]
@@ -73,7 +73,7 @@ def test_entry_when_a_source_of_it_is_refused_then_the_others_move_and_it_is_hel
 def test_entry_when_a_thousand_sources_are_in_it_then_it_is_applied(registry: SqlRegistry) -> None:
     """SQLite takes no expression of a thousand parts."""
     keys = [SourceKey("acme", f"s{number}") for number in range(1_100)]
-    assert registry.apply_entry(LANDING, entry(1, *(cut(1, key=key) for key in keys))) == frozenset()
+    assert registry.apply_entry(LANDING, entry(1, *(cut(1, key=key) for key in keys))) == HeldBack()
 
 
 def test_sums_of_a_dump_when_they_pass_what_sql_keeps_then_they_stay_at_its_greatest_number(
@@ -82,9 +82,9 @@ def test_sums_of_a_dump_when_they_pass_what_sql_keeps_then_they_stay_at_its_grea
     """As a gateway let it into the log that did not bound them."""
     want_orders(database, KEY)
     large = [replace(chunk("orders", "d", n, "", f'["{n}"]'), source_bytes=2**63 - 1, chunk=2**63 - 1) for n in (1, 2)]
-    assert registry.apply_entry(LANDING, entry(1, cut(1, chunks=large[:1]))) == frozenset()
+    assert registry.apply_entry(LANDING, entry(1, cut(1, chunks=large[:1]))) == HeldBack()
     again = replace(large[1], lower='["1"]')
-    assert registry.apply_entry(LANDING, entry(2, cut(2, chunks=[again]))) == frozenset()
+    assert registry.apply_entry(LANDING, entry(2, cut(2, chunks=[again]))) == HeldBack()
     assert registry.committed(KEY).cut == 2
 
 

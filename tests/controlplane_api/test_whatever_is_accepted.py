@@ -17,7 +17,7 @@ from menura.v1.snapshot_pb2 import ChunkEnd
 
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.errors import StreamError
-from gateway.registry import DumpDesired, DumpPlanned, KeyRange, SourceKey
+from gateway.registry import DumpDesired, DumpPlanned, HeldBack, KeyRange, SourceKey
 from gateway.streams.dump_messages import landed_chunk
 from gateway.wire.cut_end import Before, entry_bytes, read_cut_end
 from tests.controlplane_api.facts import LANDING
@@ -99,7 +99,7 @@ def accepted(registry: SqlRegistry) -> Callable[[str, list[LandedCut]], None]:
         number = next(numbers)
         entry = LogEntry(number, "gw-1", 1_700_000_000_000_000, tuple(cuts))
         assert decode_entry(encode_entry(entry)) == entry
-        assert registry.apply_entry(LANDING, entry) == frozenset()
+        assert registry.apply_entry(LANDING, entry) == HeldBack()
         assert registry.committed(SourceKey("acme", source)).cut == cuts[-1].cut
         registry.desired(SourceKey("acme", source))
         registry.dumps(SourceKey("acme", source))

@@ -27,6 +27,7 @@ from gateway.registry import (
     GatewayRun,
     HeartbeatSeen,
     Held,
+    HeldBack,
     LandingOther,
     Logged,
     OtherServerSeen,
@@ -307,13 +308,19 @@ class MemoryRegistry:
     def apply_held(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
         return True
 
-    def apply_entry(self, landing: str, entry: LogEntry) -> frozenset[SourceKey]:
+    def blocked(self, landing: str) -> list[Held]:
+        return []
+
+    def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
+        return True
+
+    def apply_entry(self, landing: str, entry: LogEntry) -> HeldBack:
         self._check()
         if self.fail_apply:
             self.fail_apply -= 1
             raise RegistryUnavailable("the test refuses")
         if entry.entry <= self.applied[landing]:
-            return frozenset()
+            return HeldBack()
         assert entry.entry == self.applied[landing] + 1
         for cut in entry.cuts:
             key = SourceKey(cut.tenant, cut.source)
@@ -333,7 +340,7 @@ class MemoryRegistry:
             self._show(SourceKey(fence.tenant, fence.source), fence.epoch)
         self.applied[landing] = entry.entry
         self.entries.append(entry)
-        return frozenset()
+        return HeldBack()
 
     def _show(self, key: SourceKey, epoch: int) -> None:
         if key not in self.last_owners:
