@@ -10,10 +10,11 @@ table; the same transaction may succeed later. `DatabaseRefused` is permanent: t
 will whenever they come (`is_permanent`).
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -46,6 +47,8 @@ from controlplane_api.errors import (
 
 BUSY_SECONDS = 20
 BUSY_LOOK_SECONDS = 0.02
+#: of files
+PRIVATE = 0o600
 #: rows looked up by name in one statement; SQLite takes 32,766 parameters
 LOOKUP_ROWS = 5_000
 #: PostgreSQL's advisory lock that a migration holds: "menura" in ASCII
@@ -147,6 +150,8 @@ def open_database(url: str) -> Database:
     Raises `DatabaseUnsupported`, `DatabaseUnavailable` or `DatabaseTooNew`.
     """
     database = Database(_engine(url))
+    if database.file is not None:
+        _keep_private(database.file)
     try:
         with database.write() as connection:
             upgrade(connection)
@@ -162,6 +167,17 @@ def open_database(url: str) -> Database:
         database.close()
         raise
     return database
+
+
+def _keep_private(file: Path) -> None:
+    """Its owner alone reads it, and what SQLite makes beside it with the file's mode: keys of rows are in them.
+
+    Where it is somebody else's, or can't be made, SQLite says what that means.
+    """
+    with suppress(OSError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, PRIVATE))
+        for there in (file, *file.parent.glob(f"{file.name}-[ws]*")):  # also of a former version
+            there.chmod(PRIVATE)
 
 
 def existing_database(url: str) -> Database:

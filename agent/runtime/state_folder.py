@@ -48,9 +48,13 @@ def state_unusable(path: Path, found: str, source: str) -> StateFolderUnusable:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """A kill leaves the former file or this one: temporary file, fsync, rename, fsync of the folder. Raises OSError."""
+    """A kill leaves the former file or this one: temporary file, fsync, rename, fsync of the folder. Raises OSError.
+
+    Its owner alone reads it, also in a folder that somebody else has made.
+    """
     temporary = path.with_suffix(f"{path.suffix}.new")
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)  # one that a kill left may be open to others
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,7 @@
 """`menura gateway run`: the gateway over the control plane's database, in one process."""
 
 import asyncio
+import os
 import signal
 from contextlib import ExitStack, closing
 from datetime import timedelta
@@ -90,6 +91,7 @@ def run(
         dump_credit_window_bytes=dump_credit_window_bytes,
         keep_landing_hours=keep_landing_hours,
     )
+    os.umask(0o077)  # what lands has rows: its user alone reads it
     memory.settle()
     use_hard_limit()
     counted, pulse, readiness = GatewayMetrics(), Pulse("the gateway's event loop"), Readiness(_STARTING)
