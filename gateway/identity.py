@@ -49,6 +49,14 @@ class GatewayCertificate:
     key_pem: bytes
     chain_pem: bytes
     renew_at_us: int
+    valid_from_us: int
+
+    def is_due(self, at_us: int) -> bool:
+        """Whether another one is to be made: it is time, or the clock was ahead when it was made and has gone back.
+
+        Agents, whose clocks are right, would take one from the future for invalid until then.
+        """
+        return not self.valid_from_us <= at_us < self.renew_at_us
 
     def __repr__(self) -> str:
         return f"GatewayCertificate(renew_at_us={self.renew_at_us})"

@@ -75,7 +75,7 @@ class AuthorityTls:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if now_us() >= self._current.renew_at_us:
+            if self._current.is_due(now_us()):
                 self._current = await asyncio.to_thread(self._authority.certify_gateway)
                 self._served.set(self._current.key_pem, self._current.chain_pem, self._authority.ca_pem)
                 self._load()

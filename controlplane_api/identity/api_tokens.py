@@ -2,7 +2,8 @@
 
 Comes in: commands, within the caller's transaction. Goes out: rows that hold an argon2id hash of the secret; the secret
 is in the answer to whoever made the token, and nowhere else. A token ends when its time is over or when it is revoked;
-its row stays for `KEPT_SECONDS` after that.
+its row stays for `KEPT_SECONDS` after that. One whose time is bounded is good from `SKEW_US` before it was made: where
+the clock was ahead then, and has gone back, it would be good for longer than it was made for.
 
 ``menura-api1.ID.SECRET``: 16 hexadecimal digits by which the row is found, and 256 random bits in base64url.
 """
@@ -15,7 +16,8 @@ from typing import Any
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, or_, select, update
+from menura.identity import SKEW_SECONDS
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, insert, or_, select, update
 
 from controlplane_api.errors import ApiTokensTooMany, ApiTokenUnknown
 from controlplane_api.identity.callers import Caller, Grant, Role
@@ -26,6 +28,8 @@ from controlplane_api.tenants import ensure_tenants
 #: of a tenant, and of the fleet
 MAX_LIVE_TOKENS = 1_000
 KEPT_SECONDS = 30 * 86_400
+#: how far clocks of several hosts may differ
+SKEW_US = SKEW_SECONDS * 1_000_000
 _FORM = re.compile(r"menura-api1\.([0-9a-f]{16})\.([0-9A-Za-z_-]{43})")
 _SHOWN = [column for column in Row.__table__.columns if column.name != "secret_argon2"]
 #: OWASP's first choice for argon2id: 19 MiB, some 25 ms
@@ -129,7 +133,8 @@ def is_good(connection: Connection, row_id: int, now: int) -> bool:
 
 
 def is_live(row: AnyRow, now: int) -> bool:
-    return row.revoked_at_us is None and (row.expires_at_us is None or row.expires_at_us > now)
+    is_of_now = row.expires_at_us is None or row.created_at_us - SKEW_US <= now < row.expires_at_us
+    return row.revoked_at_us is None and is_of_now
 
 
 def verify(row: AnyRow | None, token: ApiToken) -> bool:
@@ -146,4 +151,5 @@ def caller_of(row: AnyRow) -> Caller:
 
 
 def _live(now: int) -> tuple[ColumnElement[bool], ...]:
-    return Row.revoked_at_us.is_(None), or_(Row.expires_at_us.is_(None), Row.expires_at_us > now)
+    is_of_now = and_(Row.created_at_us <= now + SKEW_US, Row.expires_at_us > now)
+    return Row.revoked_at_us.is_(None), or_(Row.expires_at_us.is_(None), is_of_now)

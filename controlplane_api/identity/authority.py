@@ -59,6 +59,7 @@ class SqlAuthority:
             key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
             made.public_bytes(Encoding.PEM),
             int(renew_at.timestamp() * 1_000_000),
+            int(made.not_valid_before_utc.timestamp() * 1_000_000),
         )
 
     def enrol(self, enrolment: Enrolment, address: str) -> Enrolled:

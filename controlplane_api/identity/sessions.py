@@ -96,7 +96,8 @@ def _find(connection: Connection, secret: str, now: int, *, link: bool) -> Sessi
     row = connection.execute(
         select(WebSession, ApiToken.token)
         .outerjoin(ApiToken, ApiToken.id == WebSession.token_id)
-        .where(WebSession.secret_sha256 == _digest(secret), WebSession.link == link, WebSession.expires_at_us > now)
+        .where(WebSession.secret_sha256 == _digest(secret), WebSession.link == link)
+        .where(WebSession.created_at_us <= now + api_tokens.SKEW_US, WebSession.expires_at_us > now)
     ).first()
     if row is None:
         return None

@@ -20,7 +20,7 @@ from gateway.landing_parts import LandingParts
 from gateway.presence import AgentSession
 from gateway.registry import CartographyEnd, SourceKey, table_hash
 from gateway.stream import AgentStream
-from gateway.wire.translation import table_name, tables_seen
+from gateway.wire.translation import check_cards, table_name, tables_seen
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class Cartographer:
             raise PayloadInvalid("reading a cartography", "that of another source", source=str(self._key))
         if max(len(part.digest), len(part.base)) > MAX_DIGEST_BYTES or (part.base and self._is_whole_asked):
             raise PayloadInvalid("reading a cartography", "a digest that nobody knows", source=str(self._key))
+        check_cards(part)
         await self._agent.reports.take(1 + len(part.tables) + len(part.gone))
         self._count += len(part.tables) + len(part.gone)
         if self._count > MAX_TABLES:

@@ -43,6 +43,11 @@ from gateway.registry import (
 MOST_WARNINGS = 20
 #: of a table
 MAX_FOREIGN_KEYS = 256
+#: of a table's card: MySQL has tables of 4,096 columns, PostgreSQL of 1,600 and indexes without a limit
+MAX_COLUMNS = 8_192
+MAX_KEYS = 8_192
+#: of it in all: the labels of an enumeration alone may take 64 KiB and more
+MAX_CARD_BYTES = 8 << 20
 #: of a position; its text may be longer
 MAX_TOKEN_CHARS = 65_536
 
@@ -160,6 +165,23 @@ def other_server(state: EffectiveState) -> OtherServerSeen | None:
 def tables_seen(part: Cartography) -> list[TableSeen]:
     _flavor(part.flavor)
     return [_table_seen(card) for card in part.tables]
+
+
+def check_cards(part: Cartography) -> None:
+    """Before anything of them is kept. Raises `PayloadInvalid`."""
+    for card in part.tables:
+        most_names = max((len(key.columns) for key in card.keys), default=0)
+        longest = max((len(column.name) for column in card.columns), default=0)
+        for found, most, what in (
+            (len(card.columns), MAX_COLUMNS, "columns"),
+            (len(card.keys), MAX_KEYS, "keys"),
+            (most_names, MAX_KEY_COLUMNS, "columns in a key"),
+            (longest, MAX_NAME_CHARS, "characters in a column's name"),
+            (card.ByteSize(), MAX_CARD_BYTES, "bytes"),
+        ):
+            if found > most:
+                table = clean_text(f"{card.table.database}.{card.table.table}", MAX_NAME_CHARS)
+                raise PayloadInvalid("reading a cartography", f"table {table} with {found} {what}, more than {most}")
 
 
 def _table_seen(card: TableCard) -> TableSeen:
