@@ -43,7 +43,7 @@ from gateway.registry import (
 MOST_WARNINGS = 20
 #: of a table
 MAX_FOREIGN_KEYS = 256
-#: of a table's card: MySQL has tables of 4,096 columns, PostgreSQL of 1,600 and indexes without a limit
+#: of a table's card: servers have tables of up to 4,096 columns
 MAX_COLUMNS = 8_192
 MAX_KEYS = 8_192
 #: of it in all: the labels of an enumeration alone may take 64 KiB and more
