@@ -8,7 +8,7 @@ from tests.conformance.flows import FLOWS
 from tests.conformance.keys import keys_section
 from tests.conformance.postgresql import cases as postgresql_cases
 from tests.conformance.run import DECODED, Findings
-from tests.conformance.stops import STOPS
+from tests.conformance.stops import SOURCE_STOPS, STOPS, Stop
 from tests.servers import ROOT
 
 DOCUMENT = ROOT / "agent" / "CONFORMANCE.md"
@@ -92,6 +92,13 @@ the position and what to do; the other tables go on. `make churn` changes source
 and takes no other stop than these, and no difference.
 
 """
+_SOURCE_STOPS = """
+## Why a source stops
+
+A server that is not the one that was read stops its whole source before anything of it is read, until somebody
+accepts it.
+
+"""
 _SERVERS = """
 ## Servers
 
@@ -108,7 +115,7 @@ Of = Mapping[str, Findings]
 def document(mysql: Of, keys: Mapping[str, Mapping[str, str]], postgresql: Of) -> str:
     """By server; `keys`: as `keys.examine_keys` finds them."""
     head, servers = _HEAD.format(not_there=NOT_THERE), _SERVERS.format(servers=", ".join([*mysql, *postgresql]))
-    return head + mysql_section(mysql, keys) + postgresql_section(postgresql) + _STOPS + stops() + servers
+    return head + mysql_section(mysql, keys) + postgresql_section(postgresql) + stops() + servers
 
 
 def mysql_section(findings: Of, keys: Mapping[str, Mapping[str, str]]) -> str:
@@ -124,11 +131,13 @@ def postgresql_section(findings: Of) -> str:
 
 def stops() -> str:
     """The reasons, which no run finds: they are listed, and each names a test that shows it."""
-    parts = []
-    for kind, found in STOPS.items():
-        lines = [f"### {kind}: reasons", "", "| reason | when | shown by |", "|---|---|---|"]
-        parts.append("\n".join([*lines, *(f"| {stop.code} | {stop.why} | {stop.shown_by} |" for stop in found)]))
-    return "\n\n".join(parts) + "\n"
+    of_tables = "\n".join(f"### {kind}: reasons\n\n{_reasons(found)}" for kind, found in STOPS.items())
+    return _STOPS + of_tables + _SOURCE_STOPS + _reasons(SOURCE_STOPS)
+
+
+def _reasons(found: Iterable[Stop]) -> str:
+    lines = ["| reason | when | shown by |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {stop.code} | {stop.why} | {stop.shown_by} |" for stop in found)]) + "\n"
 
 
 def _of_types(findings: Of) -> list[str]:

@@ -75,5 +75,19 @@ POSTGRESQL_STOPS = (
     ),
     _LIMIT,
 )
+#: of a whole source
+SOURCE_STOPS = (
+    Stop(
+        "SOURCE_DIVERGED",
+        "A PostgreSQL server was put back from a copy of its files, or a standby that lacks what was read took its"
+        " place.",
+        "tests/agent/postgresql/test_log_gone.py",
+    ),
+    Stop(
+        "SOURCE_REBUILT",
+        "It is another PostgreSQL server, or its database was made anew.",
+        "tests/agent/postgresql/test_log_gone.py",
+    ),
+)
 #: by kind of source
 STOPS = {"MySQL and MariaDB": MYSQL_STOPS, "PostgreSQL": POSTGRESQL_STOPS}

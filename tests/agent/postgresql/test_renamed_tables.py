@@ -77,11 +77,18 @@ def check_nothing_left(gateway: GatewayDouble) -> None:
     assert CANARY.encode() not in b"".join(gateway.messages)
 
 
+#: it has rows of denied tables too
+ALL_TABLES = "CREATE PUBLICATION menura FOR ALL TABLES WITH (publish_via_partition_root = true)"
+
+
+@pytest.mark.parametrize("is_of_all", [False, True], ids=["named", "all"])
 @pytest.mark.parametrize("rows_follow", [True, False])
 def test_denied_table_when_it_takes_a_synced_ones_name_then_that_stops_and_stays_denied(
-    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, rows_follow: bool
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path, rows_follow: bool, is_of_all: bool
 ) -> None:
     make(postgres)
+    if is_of_all:
+        run(postgres, ALL_TABLES)
     with streaming(tmp_path, gateway, postgres, **HIDDEN):
         begin(gateway, ORDERS, OTHER)
         insert(postgres, "orders", 2, "before")
@@ -120,6 +127,29 @@ def test_denied_table_when_it_takes_a_name_among_changes_then_rows_of_before_alo
         insert(postgres, "other", 2, "later")
         wait_note(gateway, OTHER, "later")
     assert [row["note"] for row in gateway.rows(SOURCE, ORDERS)] == ["before", "within"]
+    check_nothing_left(gateway)
+
+
+def test_denied_table_when_all_tables_are_published_and_it_takes_a_name_among_changes_then_none_of_its_rows_comes(
+    postgres: SourceServer, gateway: GatewayDouble, tmp_path: Path
+) -> None:
+    make(postgres)
+    run(postgres, ALL_TABLES)
+    with streaming(tmp_path, gateway, postgres, **HIDDEN):
+        begin(gateway, ORDERS, OTHER)
+        insert(postgres, "orders", 2, "before")
+        insert(postgres, "hidden", 2, CANARY)
+        wait_note(gateway, ORDERS, "before")
+        run(
+            postgres,
+            f"BEGIN; INSERT INTO orders VALUES (3, '', 'within'); {SWAP[7:-8]};"
+            f" INSERT INTO orders VALUES (9, '', '{CANARY}'); COMMIT",
+        )
+        wait_stopped(gateway, ORDERS)
+        insert(postgres, "orders", 10, CANARY)
+        insert(postgres, "other", 2, "later")
+        wait_note(gateway, OTHER, "later")
+    assert gateway.rows(SOURCE, ORDERS)[0]["note"] == "before"
     check_nothing_left(gateway)
 
 
