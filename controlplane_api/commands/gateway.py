@@ -91,11 +91,11 @@ def run(
         dump_credit_window_bytes=dump_credit_window_bytes,
         keep_landing_hours=keep_landing_hours,
     )
-    os.umask(0o077)  # what lands has rows: its user alone reads it
     memory.settle()
     use_hard_limit()
     counted, pulse, readiness = GatewayMetrics(), Pulse("the gateway's event loop"), Readiness(_STARTING)
     with ExitStack() as ends:
+        ends.callback(os.umask, os.umask(0o077))  # what lands has rows: its user alone reads it
         if metrics is not None:
             folders = {"landing": Path(absolute(landing))} if is_local(absolute(landing)) else {}
             certificates = {} if tls_certificate is None else {"gateway": tls_certificate}
