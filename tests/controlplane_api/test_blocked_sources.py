@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from menura.stores.local import LocalStore
 from sqlalchemy import text
 
 from controlplane_api.database import Database
+from controlplane_api.registry import cut_log
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.landing.cut_log import CutLog
 from gateway.registry import Held, HeldBack, RegistryUnavailable, SourceKey
@@ -18,8 +20,10 @@ from tests.controlplane_api.facts import KEY, LANDING, cut, fence, file, started
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.scripted_agent import change_batch, commit_cut, cut_end, eventually, rows_batch, scripted_agent
 from tests.gateway.sql_registry import want
+from tests.stack import wait_for
 
 OTHER = SourceKey("globex", "shop")
+WAITING = text("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 #: rows of the source, as somebody may hold them
 HELD_ROWS = ("source", "sync", "lease")
 
@@ -115,6 +119,29 @@ def test_entry_when_a_gateway_is_killed_before_it_is_applied_then_the_next_one_l
     (waiting,) = registry.blocked(LANDING)
     assert again.unblock(registry, waiting)
     assert cuts(registry) == (2, 2)
+
+
+def test_entry_when_it_comes_while_what_waits_is_applied_then_it_is_applied_behind_that(
+    log: Log, registry: SqlRegistry, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held(database, "source"):
+        log.commit(cut(2, file("orders")))
+    entry = log.read(2)
+    assert entry is not None
+    monkeypatch.setattr(cut_log, "LOCK_SECONDS", 60.0)
+
+    def is_waiting() -> bool:
+        with database.read() as connection:
+            return connection.execute(WAITING).first() is not None
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.write() as connection:
+            cut_log.apply_blocked(connection, LANDING, KEY, entry)
+            later = pool.submit(log.commit, cut(3, file("orders")), cut(2, key=OTHER))
+            wait_for("the entry to wait for what is applied", is_waiting)
+        assert later.result() == HeldBack()
+    assert cuts(registry) == (3, 2)
+    assert registry.blocked(LANDING) == []
 
 
 def test_stream_when_somebody_holds_its_source_then_it_ends_and_goes_on_later_and_others_are_acknowledged(
