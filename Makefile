@@ -32,9 +32,9 @@ quick: ## the tests of check alone
 	@$(PYTHON) -m pytest -q -n $(CORES) --dist loadfile -m 'not ($(UNCHECKED))' $(PYTEST_ARGS)
 
 .PHONY: test
-test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run)
+test: ## all tests, on real servers (PYTEST_ARGS="-k word" for some; CHECKED=1: those that `make check` does not run; IN_TURN=word: of the slow ones those whose turn it is)
 	@.ci/setup environment mariadb mariadb-11.8 mysql postgresql postgresql-releases jars s3proxy kafka registry opensearch chromium prometheus oidc-provider axe uplot systemd nfpm agent-host
-	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --durations=40 $(if $(CHECKED),-m '$(UNCHECKED)') $(PYTEST_ARGS)
+	@$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --durations=40 $(if $(CHECKED),-m '$(UNCHECKED)') $(if $(IN_TURN),--in-turn $(IN_TURN)) $(PYTEST_ARGS)
 
 .PHONY: mutants
 mutants: ## lakes that something has changed, found at the right key by verifications (SEEDS=1000)

@@ -17,6 +17,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests import needs, stack
+from tests.in_turn import left_out
 from tests.servers import ServerMissing
 
 LOG_LINES = 8
@@ -37,6 +38,10 @@ sys.dont_write_bytecode = False
 # Examples are the same in each run, and no clock judges them: the fuzzer looks for new ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fixed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--in-turn", metavar="WORD", help="a part of the slow tests, which the word chooses")
 
 
 def pytest_sessionstart() -> None:
@@ -76,7 +81,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A stable order: workers that take file by file end together, and share what a folder's tests have in common.
 
     Folders without Spark come first, those with it last. At either end are the files that have the most tests that are
@@ -85,6 +90,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and needs.can_reach_setup(item):
             item.add_marker(pytest.mark.needs_setup)
+    if word := config.getoption("--in-turn"):
+        slow = [item for item in items if {"needs_setup", "kill", "long"} & {*item.keywords}]
+        others = left_out(slow, word)
+        items[:] = [item for item in items if item not in others]
+        config.hook.pytest_deselected(items=list(others))
     with_spark = {item.path.parent for item in items if "spark" in item.keywords}
     slow = Counter(item.path for item in items if {"kill", "long"} & {*item.keywords})
     tests = Counter(item.path for item in items)
