@@ -1,12 +1,13 @@
 """Who may open streams, and how many: what a stream passes before anything is done for it.
 
-Comes in: a stream of which nothing is known but its connection, then the header of its Hello. Goes out: a place for it,
-or an error that says what is full. Nothing is durable, nothing waits for a database. Lives on the event loop alone.
+Comes in: a stream of which nothing is known but its connection, and whose certificate that has shown. Goes out: a place
+for it, or an error that says what is full. Nothing is durable, nothing waits for a database. On the event loop alone.
 
+- A stream whose connection has a certificate has its place before anything is read from it, others with their Hello.
+  An agent may have so many places. Those of one tenant leave a ninth of all to the others.
 - Before its Hello a stream costs what gRPC holds of one message, `menura.message_parts.MAX_GRPC_BYTES`. So many streams
-  of the process, and fewer of each connection, read their Hello at a time; the others are not read from until then.
+  of the process read their Hello at a time, in shares of tenants and agents; the others are not read from until then.
   Each has `HELLO_SECONDS` from its turn on.
-- With its Hello a stream belongs to a tenant's agent, which may have so many streams.
 
 gRPC itself bounds the streams of a connection and of the process (`gateway.server`).
 """
@@ -18,60 +19,67 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from gateway.errors import HelloMissing, TooManyStreams
+from gateway.registry import AgentName
+from gateway.shares import Shares
 
 HELLO_SECONDS = 10.0
 #: streams that read their Hello at a time
 MAX_READING = 256
-MAX_READING_OF_CONNECTION = 64
 #: of one tenant's agent: two, and two for each of its sources
 MAX_STREAMS_OF_AGENT = 2_048
-
-
-@dataclass(slots=True)
-class _Connection:
-    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING_OF_CONNECTION))
-    streams: int = 0
+#: a tenant may have so many times what is free
+TENANT_FACTOR = 8
 
 
 @dataclass(slots=True)
 class Admission:
+    max_streams: int
     hello_seconds: float = HELLO_SECONDS
-    _reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_READING))
-    _connections: dict[str, _Connection] = field(default_factory=dict)
-    _streams: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _reading: Shares = field(default_factory=lambda: Shares(MAX_READING))
+    _streams: Counter[AgentName] = field(default_factory=Counter)
+    _of_tenant: Counter[str] = field(default_factory=Counter)
 
     @asynccontextmanager
-    async def reading_hello(self, peer: str) -> AsyncIterator[None]:
-        """A turn to read a Hello; `peer` is the connection. Raises `HelloMissing` when it does not come in time."""
-        connection = self._connections.setdefault(peer, _Connection())
-        connection.streams += 1
+    async def reading_hello(self, owner: AgentName) -> AsyncIterator[None]:
+        """A turn to read a Hello. Raises `HelloMissing` when it does not come in time."""
+        await self._reading.room(owner)
+        self._reading.change(owner, 1)
         try:
-            async with connection.reading, self._reading:
-                try:
-                    async with asyncio.timeout(self.hello_seconds):
-                        yield
-                except TimeoutError as late:
-                    raise HelloMissing("opening a stream", f"no Hello within {self.hello_seconds:g} seconds") from late
+            async with asyncio.timeout(self.hello_seconds):
+                yield
+        except TimeoutError as late:
+            raise HelloMissing("opening a stream", f"no Hello within {self.hello_seconds:g} seconds") from late
         finally:
-            connection.streams -= 1
-            if not connection.streams:
-                del self._connections[peer]
+            self._reading.change(owner, -1)
 
     @contextmanager
-    def stream_of(self, tenant: str, agent: str) -> Iterator[None]:
+    def stream_of(self, name: AgentName) -> Iterator[None]:
         """While a stream of the agent is open. Raises `TooManyStreams`."""
-        key = tenant, agent
-        if self._streams[key] >= MAX_STREAMS_OF_AGENT:
-            raise TooManyStreams(
-                "opening a stream",
-                f"{self._streams[key]} streams of agent {agent} are open, at most {MAX_STREAMS_OF_AGENT} may be",
-                data="The open ones go on",
-                remedy="Give each agent fewer sources",
-            )
-        self._streams[key] += 1
+        tenant, agent = name
+        if self._streams[name] >= MAX_STREAMS_OF_AGENT:
+            raise _too_many(f"{self._streams[name]} streams of agent {agent} are open", MAX_STREAMS_OF_AGENT)
+        free = self.max_streams - self._of_tenant.total()
+        if self._of_tenant[tenant] >= TENANT_FACTOR * free:
+            raise _too_many(f"{self._of_tenant[tenant]} streams of tenant {tenant} are open", TENANT_FACTOR * free)
+        self._count(name, 1)
         try:
             yield
         finally:
-            self._streams[key] -= 1
-            if not self._streams[key]:
-                del self._streams[key]
+            self._count(name, -1)
+
+    def _count(self, name: AgentName, by: int) -> None:
+        self._streams[name] += by
+        self._of_tenant[name[0]] += by
+        if not self._streams[name]:
+            del self._streams[name]
+        if not self._of_tenant[name[0]]:
+            del self._of_tenant[name[0]]
+
+
+def _too_many(found: str, most: int) -> TooManyStreams:
+    return TooManyStreams(
+        "opening a stream",
+        f"{found}, at most {most} may be",
+        data="The open ones go on",
+        remedy="Give each agent fewer sources, or the gateway more --max-streams",
+    )

@@ -31,4 +31,4 @@ class Audit:
         if self._rates.of_name(name).try_take() and self._of_all.try_take():
             problem = Problem(error.code, str(error), error.terminal, now_us())
             actor = f"agent {name[1]} from {peer}"
-            await self.reports.tell(lambda: self.registry.record_refusal(name, actor, problem))
+            await self.reports.tell(name, lambda: self.registry.record_refusal(name, actor, problem))

@@ -1,14 +1,14 @@
-"""What all streams have received and not landed yet, and whose turn it is to land a large batch.
+"""What all streams have received and not done with yet, and whose turn large work is.
 
-A stream reads its next message only while there is room; what it does not read waits at its agent, by HTTP/2's flow
-control. A stream of one tenant so can delay those of others, by the time that landing takes, and not fill the process.
+A stream reads its next message only while its agent has a share left; what it does not read waits at its agent, by
+HTTP/2's flow control. Three budgets of the process, in bytes, by what makes them smaller. Each is shared by tenants and
+agents (`gateway.shares`), so that one who fills its share delays nobody else:
 
-Two bounds of the process, in bytes:
-
-- what waits to be landed: batches by their size before compression, other messages by `cost_bytes`. It only shrinks by
-  landing, which waits for no agent; so a stream may wait for it without end.
-- parts of messages that are on their way. These wait for agents: where too many bytes of them are here, only the
-  message that began first goes on. One that stalls ends its stream (`gateway.stream.PART_SECONDS`), so all get a turn.
+- rows that wait to be landed, by their size before compression, and what waits in a queue with them, by `cost_bytes`.
+  These wait for the store and the database, never for an agent.
+- reports, by `cost_bytes`, from before they are parsed until the database has them, or has refused them.
+- parts of messages that are on their way. These wait for agents: of each tenant the message that began first goes on
+  in any case. One that stalls ends its stream (`gateway.stream.PART_SECONDS`), so all get a turn.
 """
 
 import asyncio
@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from gateway.errors import NOTHING_LOST, CreditOverdrawn
-from gateway.registry import SourceKey
+from gateway.registry import AgentName, SourceKey
+from gateway.shares import Shares, Turns
+from gateway.tasks import run_until_first
 from gateway.wire.message import Received
 
-#: streams read on below; the message that each is reading comes on top
-MAX_BYTES = 128 << 20
-#: of parts; the message that is first comes on top
+MAX_ROWS_BYTES = 128 << 20
+MAX_REPORTS_BYTES = 128 << 20
 MAX_PARTS_BYTES = 64 << 20
 #: of one stream
 MAX_QUEUED_MESSAGES = 256
@@ -32,83 +33,71 @@ MAX_QUEUED_BYTES = 4 << 20
 COST_FACTOR = 8
 
 
-def cost_bytes(received: Received) -> int:
+def cost_bytes(wire_bytes: int) -> int:
     """About what a message takes here that is no batch."""
-    return COST_FACTOR * received.wire_bytes
+    return COST_FACTOR * wire_bytes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Backlog:
-    #: held while a large batch is decoded and written: in one stream of the process at a time, first come first
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: held while a message that came in parts is parsed
-    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _bytes: int = 0
-    _has_room: asyncio.Event = field(default_factory=asyncio.Event)
-    _assemblies: "list[PartsRoom]" = field(default_factory=list)
-    _parts_bytes: int = 0
-    _parts_moved: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self._has_room.set()
-
-    async def room(self) -> None:
-        """Wait until a stream may read its next message."""
-        await self._has_room.wait()
-
-    def change(self, by_bytes: int) -> None:
-        self._bytes += by_bytes
-        if self._bytes < MAX_BYTES:
-            self._has_room.set()
-        else:
-            self._has_room.clear()
+    rows: Shares = field(default_factory=lambda: Shares(MAX_ROWS_BYTES))
+    reports: Shares = field(default_factory=lambda: Shares(MAX_REPORTS_BYTES))
+    parts: Shares = field(default_factory=lambda: Shares(MAX_PARTS_BYTES))
+    #: while a large batch is decoded and written
+    landing: Turns = field(default_factory=Turns)
+    #: while a message that came in parts is parsed
+    parsing: Turns = field(default_factory=Turns)
+    #: by tenant, those that began first
+    _assemblies: "dict[str, list[PartsRoom]]" = field(default_factory=dict)
 
     @contextmanager
-    def assembling(self) -> "Iterator[PartsRoom]":
+    def assembling(self, owner: AgentName) -> "Iterator[PartsRoom]":
         """While a message comes in parts."""
-        room = PartsRoom(self)
-        self._assemblies.append(room)
+        room, others = PartsRoom(self.parts, owner), self._assemblies.setdefault(owner[0], [])
+        others.append(room)
+        others[0].is_first.set()
         try:
             yield room
         finally:
-            self._assemblies.remove(room)
-            self.count_parts(-room.held_bytes)
-
-    def may_read(self, room: "PartsRoom") -> bool:
-        return self._parts_bytes < MAX_PARTS_BYTES or self._assemblies[0] is room
-
-    def count_parts(self, by_bytes: int) -> None:
-        self._parts_bytes += by_bytes
-        self._parts_moved.set()
-        self._parts_moved = asyncio.Event()
-
-    async def parts_moved(self) -> None:
-        await self._parts_moved.wait()
+            others.remove(room)
+            if others:
+                others[0].is_first.set()
+            else:
+                del self._assemblies[owner[0]]
+            self.parts.change(owner, -room.held_bytes)
 
 
 @dataclass(slots=True, eq=False)
 class PartsRoom:
     """Of one message that comes in parts."""
 
-    backlog: Backlog
+    parts: Shares
+    owner: AgentName
     held_bytes: int = 0
+    #: of its tenant's that are on their way
+    is_first: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self) -> None:
         """Until its next part may be read."""
-        while not self.backlog.may_read(self):
-            await self.backlog.parts_moved()
+        if not (self.is_first.is_set() or self.parts.has_room(self.owner)):
+            await run_until_first(self.parts.room(self.owner), _wait(self.is_first))
 
     def took(self, size_bytes: int) -> None:
         self.held_bytes += size_bytes
-        self.backlog.count_parts(size_bytes)
+        self.parts.change(self.owner, size_bytes)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 class StreamQueue:
     """One stream's messages between its receiver and the one task that lands them, and the credit of its sender."""
 
-    def __init__(self, backlog: Backlog, key: SourceKey, doing: str) -> None:
+    def __init__(self, rows: Shares, owner: AgentName, key: SourceKey, doing: str) -> None:
         """`doing`: what an error says that the receiver was doing."""
-        self._backlog = backlog
+        self._rows = rows
+        self._owner = owner
         self._key = key
         self._doing = doing
         self._messages: asyncio.Queue[Received | int] = asyncio.Queue(maxsize=MAX_QUEUED_MESSAGES)
@@ -136,7 +125,7 @@ class StreamQueue:
         while self._other_bytes and self._other_bytes + received.wire_bytes > MAX_QUEUED_BYTES:
             await self._moved.wait()
         self._other_bytes += received.wire_bytes
-        self._backlog.change(cost_bytes(received))
+        self._rows.change(self._owner, cost_bytes(received.wire_bytes))
         await self._messages.put(received)
 
     async def notice(self, generation: int) -> None:
@@ -157,7 +146,7 @@ class StreamQueue:
             self._count(-received.frames.credit_bytes)
             return
         self._other_bytes -= received.wire_bytes
-        self._backlog.change(-cost_bytes(received))
+        self._rows.change(self._owner, -cost_bytes(received.wire_bytes))
         self._wake()
 
     def granted(self, credit_bytes: int) -> None:
@@ -166,12 +155,12 @@ class StreamQueue:
     def close(self) -> None:
         """Nothing of the stream waits any more."""
         self._count(-self._bytes)
-        self._backlog.change(-COST_FACTOR * self._other_bytes)
+        self._rows.change(self._owner, -cost_bytes(self._other_bytes))
         self._other_bytes = 0
 
     def _count(self, size_bytes: int) -> None:
         self._bytes += size_bytes
-        self._backlog.change(size_bytes)
+        self._rows.change(self._owner, size_bytes)
         self._wake()
 
     def _wake(self) -> None:

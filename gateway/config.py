@@ -47,7 +47,7 @@ class GatewayConfig:
     schedule_seconds: float = 5
     cartography_seconds: float = 600
     #: open at a time; further ones are refused before anything is read from them
-    max_streams: int = 8192
+    max_streams: int = 16_384
     #: from a stream's turn to be read until its Hello is there
     hello_seconds: float = 10
     #: an open cut with rows that hears nothing of its agent for so long, though it could, is dropped

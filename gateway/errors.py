@@ -195,6 +195,12 @@ class CutStalled(StreamError):
     terminal = False
 
 
+class AgentNotReading(StreamError):
+    """What the gateway says is not read."""
+
+    terminal = False
+
+
 class MessageStalled(StreamError):
     """The parts of a message do not come any more."""
 

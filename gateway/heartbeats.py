@@ -15,6 +15,8 @@ from gateway.registry import AgentName, HeartbeatSeen
 from gateway.tasks import Reports
 
 PIECE_ROWS = 500
+#: whose turn it is at the database
+_OF_ALL = ("", "heartbeats")
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +42,7 @@ class Heartbeats:
             async with self._turn:
                 beats, self._newest = self._newest, {}
                 for piece in _pieces(beats.values()):
-                    await self.reports.tell(partial(self.record, piece))
+                    await self.reports.tell(_OF_ALL, partial(self.record, piece))
 
 
 def _pieces(beats: Iterable[HeartbeatSeen]) -> Iterator[Sequence[HeartbeatSeen]]:

@@ -21,6 +21,7 @@ from gateway.errors import (
     CertificateInvalid,
     CertificateMissing,
     CertificateSuperseded,
+    IdentityMismatch,
     SourceNotAssigned,
 )
 from gateway.registry import AgentName, SourceKey, Standing
@@ -115,6 +116,18 @@ def identity_of(certificate_pem: bytes) -> Identity:
     if named is None:
         raise _invalid(f"{len(uris)} URIs, expected one that is menura://TENANT/AGENT")
     return Identity(*named, key_sha256(certificate), _us(certificate.not_valid_after_utc))
+
+
+def check_named(identity: Identity, said: AgentName) -> None:
+    """Raises `IdentityMismatch` where a header names another agent than its connection's certificate."""
+    if identity.name != said:
+        raise IdentityMismatch(
+            "admitting an agent",
+            f"its certificate is of agent {identity.agent} of tenant {identity.tenant}, and its header names agent"
+            f" {said[1]} of tenant {said[0]}",
+            data=NOTHING_READ,
+            remedy="Correct tenant and agent in the agent's configuration, or gateway.identity",
+        )
 
 
 def check_standing(identity: Identity, standing: Standing | None) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,8 +21,10 @@ from gateway.lease import GatewayLease
 from gateway.log_lines import LogLines
 from gateway.memory import give_back
 from gateway.metrics import GatewayMetrics
+from gateway.quotas import Quotas
 from gateway.reconciliation import Generations
 from gateway.registry import AgentName, ConfigurationDigests, Registry, SourceKey
+from gateway.shares import FairThreads, Turns
 from gateway.standings import Standings
 from gateway.stream_fence import StreamFence
 from gateway.tasks import Reports, finish
@@ -73,7 +74,7 @@ class LandingParts:
     metrics: GatewayMetrics
     reports: Reports
     heartbeats: Heartbeats
-    threads: Executor
+    landing: FairThreads
     pending_chunks: PendingChunks
     backlog: Backlog = field(default_factory=Backlog)
     gathered: Gathered = field(default_factory=Gathered)
@@ -82,22 +83,24 @@ class LandingParts:
     health: LandingHealth = field(default_factory=LandingHealth)
     log_lines: LogLines = field(default_factory=LogLines)
     #: cartographies are stored one at a time: each may take a thread of the reports' for minutes
-    cartography_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    cartographies: Turns = field(default_factory=Turns)
+    quotas: Quotas = field(default_factory=Quotas)
 
 
 @dataclass(slots=True)
 class LandingJobs:
     """Blocking work of one stream, one call at a time; what the storage refuses ends the stream for a while."""
 
-    threads: Executor
+    threads: FairThreads
     metrics: GatewayMetrics
     key: SourceKey
+    owner: AgentName
     doing: str
     _running: "asyncio.Future[Any] | None" = None
 
     async def run(self, work: Callable[[], T]) -> T:
         """Raises `LandingFailed`. Cancelled, it goes on in its thread: see `settle`."""
-        job = asyncio.get_running_loop().run_in_executor(self.threads, work)
+        job = await self.threads.start(self.owner, work)
         self._running = job
         try:
             return await asyncio.shield(job)
@@ -112,7 +115,7 @@ class LandingJobs:
                 source=str(self.key),
             ) from failed
 
-    async def run_batch(self, turn: asyncio.Lock, frames: Frames, work: Callable[[], T]) -> T:
+    async def run_batch(self, turns: Turns, frames: Frames, work: Callable[[], T]) -> T:
         """The same with a batch; a large one has its turn, and the memory that it used is given back."""
         if not frames.is_large:
             return await self.run(work)
@@ -123,7 +126,7 @@ class LandingJobs:
             finally:
                 give_back()
 
-        async with turn:
+        async with turns.of(self.owner):
             try:
                 return await self.run(work_and_give_back)
             finally:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gateway.errors import DuplicateAgent, SessionUnknown, SourceHeld
-from gateway.rate import Rate
 from gateway.registry import AgentName, SourceKey
 
 #: how long a data stream may be ahead of its agent's Control_Config stream
@@ -26,13 +25,8 @@ HELD_SECONDS = 2.0
 #: after a newer session has come, of the older one
 LIVING_HEARTBEATS = 2
 LOOK_SECONDS = 0.1
-#: of an agent's reports: tables, sources; an agent that says more waits
-ROWS_PER_SECOND = 20_000
-BURST_ROWS = 1_000_000
 #: of one agent
 MAX_HELLO_SOURCES = 1000
-#: what an Error counts as: each is written to the database and to the log
-ERROR_ROWS = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +46,6 @@ class AgentSession:
     epoch: int = 0
     #: of its streams that take it
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    #: rows that it may report
-    reports: Rate = field(default_factory=lambda: Rate(ROWS_PER_SECOND, BURST_ROWS))
 
     @property
     def name(self) -> AgentName:

@@ -40,11 +40,17 @@ class Rate:
         """Of what was taken and not used."""
         self._level = min(self.burst, self._level + amount)
 
-    async def take(self, amount: float) -> None:
-        """Take it in any case, and wait until the bucket would have had it."""
+    def owe(self, amount: float) -> None:
+        """Take it in any case: see `paid`."""
         self._fill()
         self._level -= amount
-        if self._level < 0:
+
+    async def paid(self) -> None:
+        """Wait until the bucket has had what was owed."""
+        while True:
+            self._fill()
+            if self._level >= 0:
+                return
             await asyncio.sleep(-self._level / self.per_second)
 
     def _fill(self) -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from traceback import clear_frames
 from typing import Any
@@ -26,6 +25,7 @@ from menura.landing import landing_name
 from menura.message_parts import MAX_GRPC_BYTES
 from menura.stores.opening import open_store
 from menura.stores.store import Store, StoreFailed, StoreUnusable
+from menura.v1.config_pb2 import Hello
 from menura.v1.stream_pb2 import StreamRequest
 
 from gateway.admission import MAX_STREAMS_OF_AGENT, Admission
@@ -35,10 +35,10 @@ from gateway.config import GatewayConfig
 from gateway.enrolment import EnrolmentPort, listening
 from gateway.errors import (
     CertificateExpired,
+    CertificateInvalid,
     CertificateMissing,
     GatewayFault,
     GatewayStopping,
-    IdentityMismatch,
     IdentityRefused,
     LandingUnusable,
     ListenRefused,
@@ -46,7 +46,7 @@ from gateway.errors import (
 )
 from gateway.grpc_health import health_handler
 from gateway.heartbeats import Heartbeats
-from gateway.identity import NOTHING_READ, Authority, Identity, identity_of
+from gateway.identity import NOTHING_READ, Authority, Identity, check_named, identity_of
 from gateway.landing.chunks import PendingChunks
 from gateway.landing.committer import Committer
 from gateway.landing.cut_log import CutLog
@@ -55,10 +55,12 @@ from gateway.landing_parts import LandingParts
 from gateway.lease import GatewayLease, new_run
 from gateway.metrics import GatewayMetrics
 from gateway.presence import Presence
+from gateway.quotas import STREAM_ROWS
 from gateway.reconciliation import Generations
-from gateway.registry import GatewayRun, Registry, RegistryRefused, RegistryUnavailable
+from gateway.registry import AgentName, GatewayRun, Registry, RegistryRefused, RegistryUnavailable
 from gateway.session import Session
 from gateway.shared_presence import SharedPresence
+from gateway.shares import FairThreads, Turns
 from gateway.standings import Standings
 from gateway.stream import AgentStream
 from gateway.tasks import Reports, run_until_first
@@ -71,6 +73,8 @@ STOP_SECONDS = 5.0
 COMMIT_THREADS = 4
 #: of what agents report, which waits for the database
 REPORT_THREADS = 4
+#: beyond those that have a place: they are there to be told so
+SPARE_STREAMS = 256
 REGISTRY_RETRY_SECONDS = 1.0
 #: how often it is asked whether somebody wants what is held back to be applied again
 QUARANTINE_SECONDS = 1.0
@@ -148,7 +152,7 @@ async def serve(
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
         ThreadPoolExecutor(REPORT_THREADS, thread_name_prefix="report") as reporting,
     ):
-        reports = Reports(metrics, reporting)
+        reports = Reports(metrics, FairThreads(reporting, Turns(REPORT_THREADS)))
         heartbeats = Heartbeats(reports, registry.record_heartbeats, config.heartbeat_interval_ms / 1000)
         spacing_seconds = config.commit_spacing_ms / 1000
         committer = Committer(log, registry, log.landing, spacing_seconds, metrics, readiness, commits)
@@ -167,14 +171,14 @@ async def serve(
             metrics=metrics,
             reports=reports,
             heartbeats=heartbeats,
-            threads=threads,
+            landing=FairThreads(threads, Turns(config.landing_threads)),
             pending_chunks=PendingChunks(),
         )
         interval_seconds = max(config.heartbeat_interval_ms / 1000, LEAST_INTERVAL_SECONDS)
         presence = Presence(SILENT_INTERVALS * interval_seconds)
         shared = SharedPresence(registry, gateway, presence, reports, config.lease_seconds / 3)
         streams = _Streams(parts, presence, shared, stop)
-        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=config.max_streams)
+        server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=config.max_streams + SPARE_STREAMS)
         server.add_generic_rpc_handlers((streams.handler(), health_handler(readiness)))
         address = _open_port(server, config, tls)
         identity = _identity_tasks(config, tls, authority)
@@ -385,7 +389,7 @@ class _Streams:
         self._presence = presence
         self._shared = shared
         self._stop = stop
-        self._admission = Admission(parts.config.hello_seconds)
+        self._admission = Admission(parts.config.max_streams, parts.config.hello_seconds)
         self._open: set[asyncio.Task[None]] = set()
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -410,14 +414,15 @@ class _Streams:
         try:
             await run_until_first(self._serve_stream(stream, context), self._leave_when_stopping())
         except MenuraError as error:
-            if isinstance(error, IdentityRefused) and error.terminal and stream.key is not None:
-                await self._parts.audit.refused(stream.key.of_agent, context.peer(), error)
+            name = self._named(stream, context)
+            if isinstance(error, IdentityRefused) and error.terminal and name is not None:
+                await self._parts.audit.refused(name, context.peer(), error)
             self._parts.metrics.menura_session_errors_total += 1
             self._parts.metrics.ended[error.code] += 1
             if not isinstance(error, GatewayStopping):  # said once, for all streams
-                key = stream.key
-                owner = "" if key is None else f"{key.tenant}/{key.agent}"
-                self._parts.log_lines.write(logger, logging.WARNING, owner, "stream ends: %s: %s", key, error)
+                owner = "" if name is None else "/".join(name)
+                lines = self._parts.log_lines
+                lines.write(logger, logging.WARNING, owner, "stream ends: %s: %s", stream.key or owner, error)
             await stream.fail(error)
             clear_frames(error.__traceback__)  # tasks hold what they raised in a circle, and its frames large messages
         except Exception as fault:
@@ -435,38 +440,51 @@ class _Streams:
             self._open.discard(task)
 
     async def _serve_stream(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> None:
-        hello = await stream.open(self._admission)
-        if hello is None or stream.key is None:
+        """With a certificate: its agent's place first, then the Hello, which must say the same. Without: the Hello."""
+        try:
+            identity = self._identity(context)
+        except CertificateInvalid:
+            await stream.open(self._admission, ("", stream.peer))  # by whose header the agent knows the answer
+            raise
+        if identity is None:
+            hello = await stream.open(self._admission, ("", stream.peer))
+            if hello is not None and stream.key is not None:
+                with self._admission.stream_of(stream.key.of_agent):
+                    await self._serve_agent(stream, hello, None)
             return
-        name, identity = stream.key.of_agent, self._identity(stream, context)
-        if identity is not None:
+        with self._admission.stream_of(identity.name):
             self._parts.metrics.certificates_us[stream] = identity.expires_at_us
-        async with self._parts.standings.admitted(name, identity):
-            with self._admission.stream_of(*name):
-                session = Session(stream, self._parts, self._presence, self._shared, identity)
-                await run_until_first(
-                    session.serve(hello), self._parts.standings.refused(name, identity), _leave_when_expired(identity)
-                )
+            hello = await stream.open(self._admission, identity.name)
+            if hello is not None and stream.key is not None:
+                check_named(identity, stream.key.of_agent)
+                await self._serve_agent(stream, hello, identity)
 
-    def _identity(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> Identity | None:
-        """Whose certificate the connection has shown, and that its header says the same; None without TLS."""
+    async def _serve_agent(self, stream: AgentStream, hello: Hello, identity: Identity | None) -> None:
+        assert stream.key is not None
+        name = stream.key.of_agent
+        stream.quota = self._parts.quotas.of(name)
+        stream.quota.rows.owe(STREAM_ROWS)
+        async with self._parts.standings.admitted(name, identity):
+            session = Session(stream, self._parts, self._presence, self._shared, identity)
+            await run_until_first(
+                session.serve(hello), self._parts.standings.refused(name, identity), _leave_when_expired(identity)
+            )
+
+    def _identity(self, context: grpc.aio.ServicerContext) -> Identity | None:
+        """Whose certificate the connection has shown; None without TLS."""
         if not self._parts.config.is_identified:
             return None
         shown = context.auth_context().get("x509_pem_cert")
         if not shown:  # gRPC lets nobody in without one
             raise CertificateMissing("admitting an agent", "its connection has no certificate", data=NOTHING_READ)
-        identity, said = identity_of(shown[0]), stream.key
-        assert said is not None
-        if identity.name != said.of_agent:
-            stream.key = replace(said, tenant=identity.tenant, agent=identity.agent)  # whose connection it is
-            raise IdentityMismatch(
-                "admitting an agent",
-                f"its certificate is of agent {identity.agent} of tenant {identity.tenant}, and its header names agent"
-                f" {said.agent} of tenant {said.tenant}",
-                data=NOTHING_READ,
-                remedy="Correct tenant and agent in the agent's configuration, or gateway.identity",
-            )
-        return identity
+        return identity_of(shown[0])
+
+    def _named(self, stream: AgentStream, context: grpc.aio.ServicerContext) -> AgentName | None:
+        """Whose stream it is: as its certificate says, which has been read, or as its header does."""
+        with suppress(CertificateMissing, CertificateInvalid):
+            if (identity := self._identity(context)) is not None:
+                return identity.name
+        return None if stream.key is None else stream.key.of_agent
 
     async def _leave_when_stopping(self) -> None:
         await self._stop.wait()

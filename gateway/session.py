@@ -16,7 +16,8 @@ from menura.v1.stream_pb2 import StreamRequest
 from gateway.errors import PayloadInvalid, SessionReplaced
 from gateway.identity import Identity, check_assigned
 from gateway.landing_parts import LandingParts
-from gateway.presence import ERROR_ROWS, MAX_HELLO_SOURCES, AgentSession, Presence
+from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
+from gateway.quotas import ERROR_ROWS
 from gateway.registry import HeartbeatSeen, SourceKey
 from gateway.shared_presence import SharedPresence
 from gateway.stream import AgentStream
@@ -115,12 +116,12 @@ class Session:
         spacing_seconds = self.parts.config.heartbeat_interval_ms / 1000 * 0.9  # clocks of two machines differ
         while (message := await self.stream.read()) is not None:
             if message.WhichOneof("payload") == "error":
-                await agent.reports.take(ERROR_ROWS)
+                self.stream.quota.rows.owe(ERROR_ROWS)
                 words = problem_from(message.error, now_us()).message
                 self._log(logging.WARNING, "agent reports: %s: %s", self.stream.key, words)
                 continue
             agent.heartbeats += 1
-            await agent.reports.take(1 + len(message.heartbeat.sources))
+            self.stream.quota.rows.owe(1 + len(message.heartbeat.sources))
             await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
             if time.monotonic() - recorded_at >= spacing_seconds:
                 recorded_at = time.monotonic()

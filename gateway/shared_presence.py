@@ -53,10 +53,12 @@ class SharedPresence:
     async def end(self, session: AgentSession) -> None:
         """The session is over; what is known of the agent says so, unless it is elsewhere already."""
         epoch, registry = session.epoch, self.registry
-        if epoch and await self.reports.tell(lambda: registry.release_presence(session.name, self.gateway, epoch)):
+        if epoch and await self.reports.tell(
+            session.name, lambda: registry.release_presence(session.name, self.gateway, epoch)
+        ):
             at_us = now_us()
             await self.reports.tell(
-                lambda: registry.record_agent_gone(session.tenant, session.agent, session.session, at_us)
+                session.name, lambda: registry.record_agent_gone(session.tenant, session.agent, session.session, at_us)
             )
 
     async def run(self) -> None:

@@ -5,11 +5,15 @@ put together here. Goes out: the gateway's, numbered likewise.
 
 Sizes are checked before anything is parsed. What comes in one gRPC message is small and is parsed at once; what came in
 parts is parsed in a thread, one of the process at a time. What a message costs beside its rows is counted in
-`gateway.backlog` from its parsing to the next `receive`, when whoever got it is done with it or has queued it.
+`gateway.backlog` from before its parsing to the next `receive`, when whoever got it is done with it or has queued it.
+
+An agent that does not read holds up nobody but itself: what the gateway says while it lands is sent as the agent reads
+(`post`), within a bound; whatever waits longer than `SEND_SECONDS` ends the stream.
 """
 
 import asyncio
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
@@ -28,6 +32,7 @@ from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamRequest
 from gateway.admission import Admission
 from gateway.backlog import Backlog, PartsRoom, cost_bytes
 from gateway.errors import (
+    AgentNotReading,
     GatewayStopping,
     HeaderInvalid,
     HelloMissing,
@@ -36,10 +41,12 @@ from gateway.errors import (
     ProtocolVersion,
     RequestUnsupported,
     StreamOutOfSequence,
+    TooManyStreams,
 )
 from gateway.memory import LARGE_FRAME_BYTES
+from gateway.quotas import Quota
 from gateway.registry import AgentName
-from gateway.wire.message import Received, read_message
+from gateway.wire.message import Received, payload_number, read_message
 
 #: largest message that is no batch of rows
 MAX_CONTROL_BYTES = 16 << 20
@@ -48,6 +55,14 @@ MAX_WHOLE_BYTES = MAX_BATCH_BYTES + (2 << 20)
 MAX_HEADER_BYTES = 1 << 10
 #: until the next part of a message comes
 PART_SECONDS = 60.0
+#: until the agent has read a message
+SEND_SECONDS = 60.0
+#: the same of the one that says why its stream ends
+FAIL_SECONDS = 5.0
+#: that wait for the agent to read them
+MAX_POSTED = 1_024
+#: a message that is no larger costs too little to wait for
+SMALL_BYTES = 4 << 10
 
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
@@ -71,6 +86,7 @@ _PAYLOADS = {
 _WITH_BATCHES = (Role.CATALOG, Role.CHANGES)
 #: their sizes are checked where they are read
 _BATCHES = ("change_batch", "snapshot_batch")
+_BATCH_NUMBERS = (StreamResponse.CHANGE_BATCH_FIELD_NUMBER, StreamResponse.SNAPSHOT_BATCH_FIELD_NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +118,26 @@ class AgentStream:
     def __init__(self, context: grpc.aio.ServicerContext, backlog: Backlog) -> None:
         self._context = context
         self._backlog = backlog
-        #: of the message that `receive` gave last
+        #: of the message that `receive` gave last, among reports
         self._cost_bytes = 0
         self._received = 0
         self._sent = 0
         self._sending = asyncio.Lock()
+        self._posted: set[asyncio.Task[None]] = set()
+        self._is_read = True
         self._header = Header()
         self.key: StreamKey | None = None
+        #: what its agent may say in a while; replaced by the agent's own when it is admitted
+        self.quota = Quota()
 
     @property
     def peer(self) -> str:
         """The connection's other end, as gRPC names it."""
         return str(self._context.peer())
 
-    async def open(self, admission: Admission) -> Hello | None:
-        """Read and check the Hello; None when the agent left without one."""
-        async with admission.reading_hello(self._context.peer()):
+    async def open(self, admission: Admission, owner: AgentName) -> Hello | None:
+        """Read and check the Hello in a turn of `owner`; None when the agent left without one."""
+        async with admission.reading_hello(owner):
             received = await self._next()
         if received is None:
             return None
@@ -142,11 +162,15 @@ class AgentStream:
         return received.message if received is not None else None
 
     async def receive(self) -> Received | None:
-        """The same with the frames of a batch, which its message may lack. Where batches may come, waits for room."""
+        """The same with the frames of a batch, which its message may lack.
+
+        Before it reads, with nothing in hand, it waits until what the agent owes is paid, and for its share of rows.
+        """
         assert self.key is not None
         self._count(0)
+        await self.quota.paid()
         if self.key.role in _WITH_BATCHES:
-            await self._backlog.room()
+            await self._backlog.rows.room(self.key.of_agent)
         received = await self._next()
         if received is None:
             return None
@@ -162,7 +186,8 @@ class AgentStream:
         if payload not in _BATCHES:
             if received.wire_bytes > MAX_CONTROL_BYTES:
                 raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
-            self._count(cost_bytes(received))
+            self._count(cost_bytes(received.wire_bytes))
+            self.quota.bytes.owe(received.wire_bytes)
         return received
 
     def close(self) -> None:
@@ -170,66 +195,101 @@ class AgentStream:
         self._count(0)
 
     def _count(self, cost: int) -> None:
-        self._backlog.change(cost - self._cost_bytes)
-        self._cost_bytes = cost
+        if self.key is not None:
+            self._backlog.reports.change(self.key.of_agent, cost - self._cost_bytes)
+            self._cost_bytes = cost
 
     async def send(self, message: StreamRequest) -> None:
-        """Send one message; its header is made here.
+        """Send one message; its header is made here. Raises `AgentNotReading`.
 
         gRPC takes one at a time, also where the one who sent it waits no more: the write goes on and the next one,
         which may say why the stream ends, comes after it.
         """
-        await self._sending.acquire()
-        write = asyncio.ensure_future(self._write(message))
-        write.add_done_callback(self._written)
-        await asyncio.shield(write)
+        await self._sent_within(message, SEND_SECONDS)
+
+    def post(self, message: StreamRequest) -> None:
+        """Send a small message when the agent reads, and go on; raises `AgentNotReading` where too many wait."""
+        if len(self._posted) >= MAX_POSTED or not self._is_read:
+            raise self._not_reading(f"{len(self._posted)} messages wait for it")
+        write = asyncio.create_task(self._write(message))
+        self._posted.add(write)
+        write.add_done_callback(self._posted_written)
+
+    async def _sent_within(self, message: StreamRequest, seconds: float) -> None:
+        if not self._is_read:
+            raise self._not_reading("messages before wait for it")
+        write = asyncio.create_task(self._write(message))
+        write.add_done_callback(_retrieved)
+        done, _ = await asyncio.wait({write}, timeout=seconds)
+        if not done:
+            self._is_read = False
+            raise self._not_reading(f"a message has waited for it for {seconds:g} s")
+        write.result()
 
     async def _write(self, message: StreamRequest) -> None:
-        self._sent += 1
-        message.header.CopyFrom(self._header)
-        message.header.sequence, message.header.sent_at_us = self._sent, now_us()
-        await self._context.write(message)
+        async with self._sending:
+            self._sent += 1
+            message.header.CopyFrom(self._header)
+            message.header.sequence, message.header.sent_at_us = self._sent, now_us()
+            await self._context.write(message)
 
-    def _written(self, write: asyncio.Future[None]) -> None:
-        self._sending.release()
-        if not write.cancelled():
-            write.exception()  # whoever still waits has it
+    def _posted_written(self, write: asyncio.Task[None]) -> None:
+        self._posted.discard(write)
+        _retrieved(write)  # where it failed the stream has ended, which `receive` sees
+
+    def _not_reading(self, found: str) -> AgentNotReading:
+        return AgentNotReading(
+            "sending to an agent",
+            found,
+            data="What is committed stays; the rest is read again",
+            remedy="The agent opens the stream again; check its host, and the network between both",
+        )
 
     async def fail(self, error: MenuraError) -> None:
-        """Tell the agent why its stream ends, if it is still there."""
-        if self.key is None and isinstance(error, GatewayStopping):
-            # It came while the gateway stops: without its Hello there is no header by which it would know an answer.
-            self._context.set_code(grpc.StatusCode.UNAVAILABLE)
+        """Tell the agent why its stream ends, if it is still there and reads."""
+        if self.key is None and isinstance(error, GatewayStopping | TooManyStreams):
+            # Nothing was read: without its Hello there is no header by which the agent would know an answer.
+            is_full = isinstance(error, TooManyStreams)
+            self._context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED if is_full else grpc.StatusCode.UNAVAILABLE)
             self._context.set_details(error.found)
             return
         self._context.set_code(grpc.StatusCode.FAILED_PRECONDITION if error.terminal else grpc.StatusCode.ABORTED)
         self._context.set_details(error.code)
-        try:
-            await self.send(StreamRequest(error=as_message(error)))
-        except (grpc.RpcError, grpc.aio.BaseError):
-            return
+        with suppress(AgentNotReading, grpc.RpcError, grpc.aio.BaseError):
+            await self._sent_within(StreamRequest(error=as_message(error)), FAIL_SECONDS)
 
     async def _next(self) -> Received | None:
         data = await self._context.read()
         if data is grpc.aio.EOF:
             return None
+        if self.key is None:
+            received = read_message(data)
+            if received.message.WhichOneof("payload") == "part":
+                raise HelloMissing("opening a stream", "a first message of more than one part")
+            return received
+        owner = self.key.of_agent
+        if len(data) > SMALL_BYTES and payload_number(data) != StreamResponse.PART_FIELD_NUMBER:
+            await self._wait_for_share(data, owner)
         received = read_message(data)
         if received.message.WhichOneof("payload") != "part":
             return received
-        if self.key is None:
-            raise HelloMissing("opening a stream", "a first message of more than one part")
-        with self._backlog.assembling() as room:
+        with self._backlog.assembling(owner) as room:
             whole = await self._assemble(received.message.part, room)
             if whole is None:
                 return None
             if len(whole) >= LARGE_FRAME_BYTES:
                 allocator.trim()  # its parts were many small blocks, which would be kept
-            async with self._backlog.parsing:
-                await self._backlog.room()
-                received = await asyncio.to_thread(read_message, whole)
-                if received.message.WhichOneof("payload") not in _BATCHES:
-                    self._count(cost_bytes(received))
-                return received
+            await self._wait_for_share(whole, owner)
+            async with self._backlog.parsing.of(owner):
+                return await asyncio.to_thread(read_message, whole)
+
+    async def _wait_for_share(self, data: bytes, owner: AgentName) -> None:
+        """Until there is room for what this becomes when it is parsed; what is no batch is counted from now on."""
+        if payload_number(data) in _BATCH_NUMBERS:
+            await self._backlog.rows.room(owner)
+        else:
+            await self._backlog.reports.room(owner)
+            self._count(cost_bytes(len(data)))
 
     async def _assemble(self, part: MessagePart, room: PartsRoom) -> bytes | None:
         """The message that begins with this part; None when the agent has ended the stream."""
@@ -261,6 +321,12 @@ class AgentStream:
         self._received += 1
         if header.sequence != self._received:
             raise StreamOutOfSequence("reading a message", f"number {header.sequence}, expected {self._received}")
+
+
+def _retrieved(write: asyncio.Task[None]) -> None:
+    """Whoever waits has what it raised; nobody else misses it."""
+    if not write.cancelled():
+        write.exception()
 
 
 def _part_of(message: StreamResponse) -> MessagePart:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from gateway.errors import NOTHING_LOST, RegistryAway, ReportRefused
 from gateway.metrics import GatewayMetrics
 from gateway.registry import RegistryRefused, RegistryUnavailable
+from gateway.shares import FairThreads, Owner
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +54,12 @@ class Reports:
 
     metrics: GatewayMetrics
     #: reports' own: nothing that a stream waits for waits for these
-    threads: Executor
+    threads: FairThreads
 
-    async def tell(self, call: Callable[[], T]) -> T | None:
+    async def tell(self, owner: Owner, call: Callable[[], T]) -> T | None:
         """What the next exchange tells anew: dropped, for None, while the registry is away, or refuses it."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+            return await (await self.threads.start(owner, call))
         except RegistryUnavailable as unavailable:
             self.metrics.menura_registry_failures_total += 1
             logger.warning("report dropped, registry is away: %s", unavailable)

@@ -1,10 +1,10 @@
 """Cartography on a catalog stream: asks what is on a server, and records the answer as its parts come.
 
 Goes out: CartographyRequest when the stream opens and every so often, with the digest of what is recorded, so that an
-agent that has told it tells differences alone. Comes in: Cartography in parts. One part at a time is in memory as
-objects, of all agents together; of each table that was told 8 bytes are kept until the last part, which says what is
-gone. A stream that ends before leaves tables that are true and no digest: the next answer has all tables. Differences
-from what is not recorded are dropped, and the whole is asked for.
+agent that has told it tells differences alone. Comes in: Cartography in parts. One part at a time is being recorded, of
+all agents together and in turns of tenants; of each table that was told 8 bytes are kept until the last part, which
+says what is gone. A stream that ends before leaves tables that are true and no digest: the next answer has all tables.
+Differences from what is not recorded are dropped, and the whole is asked for.
 """
 
 import asyncio
@@ -46,7 +46,9 @@ class Cartographer:
 
     async def ask(self) -> None:
         while True:
-            known = await self._parts.reports.tell(lambda: self._parts.registry.cartography_digest(self._key))
+            known = await self._parts.reports.tell(
+                self._agent.name, lambda: self._parts.registry.cartography_digest(self._key)
+            )
             await self._ask(known or b"")
             await asyncio.sleep(self._parts.config.cartography_seconds)
 
@@ -63,11 +65,11 @@ class Cartographer:
         if max(len(part.digest), len(part.base)) > MAX_DIGEST_BYTES or (part.base and self._is_whole_asked):
             raise PayloadInvalid("reading a cartography", "a digest that nobody knows", source=str(self._key))
         check_cards(part)
-        await self._agent.reports.take(1 + len(part.tables) + len(part.gone))
+        self._stream.quota.rows.owe(1 + len(part.tables) + len(part.gone))
         self._count += len(part.tables) + len(part.gone)
         if self._count > MAX_TABLES:
             raise PayloadInvalid("reading a cartography", f"more than {MAX_TABLES} tables", source=str(self._key))
-        async with self._parts.cartography_turn:
+        async with self._parts.cartographies.of(self._agent.name):
             await self._record(part)
             if part.last and self._is_taken:
                 await self._record_end(part, at_us)
@@ -83,7 +85,9 @@ class Cartographer:
     async def _record(self, part: Cartography) -> None:
         registry, reports = self._parts.registry, self._parts.reports
         if self._is_taken is None:
-            self._is_taken = await reports.tell(lambda: registry.begin_cartography(self._key, part.base)) or False
+            self._is_taken = (
+                await reports.tell(self._agent.name, lambda: registry.begin_cartography(self._key, part.base)) or False
+            )
         if self._is_taken and (part.tables or part.gone):
 
             def record() -> bool:
@@ -93,7 +97,7 @@ class Cartographer:
                 return True
 
             # What is dropped now leaves no whole cartography.
-            self._is_taken = await reports.tell(record) or False
+            self._is_taken = await reports.tell(self._agent.name, record) or False
 
     async def _record_end(self, part: Cartography, at_us: int) -> None:
         told = CartographyEnd(
@@ -103,4 +107,6 @@ class Cartographer:
             part.digest,
             None if part.base else frozenset(self._names),
         )
-        await self._parts.reports.tell(lambda: self._parts.registry.end_cartography(self._key, told, at_us))
+        await self._parts.reports.tell(
+            self._agent.name, lambda: self._parts.registry.end_cartography(self._key, told, at_us)
+        )

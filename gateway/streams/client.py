@@ -7,7 +7,8 @@ landed the dumps'; the rest begins anew with the next stream.
 from menura.instants import now_us
 
 from gateway.landing_parts import LandingParts
-from gateway.presence import ERROR_ROWS, AgentSession
+from gateway.presence import AgentSession
+from gateway.quotas import ERROR_ROWS
 from gateway.registry import Problem, SourceKey
 from gateway.stream import AgentStream
 from gateway.streams.cartography import Cartographer
@@ -42,7 +43,7 @@ class Client:
         if payload == "cartography":
             await self._cartographer.take(message.cartography, now_us())
         elif payload == "error":
-            await self._agent.reports.take(ERROR_ROWS)
+            self._stream.quota.rows.owe(ERROR_ROWS)
             await self._record_problem(problem_from(message.error, now_us()))
         else:
             await self._dumps.receive(received)
@@ -50,5 +51,5 @@ class Client:
 
     async def _record_problem(self, problem: Problem) -> None:
         await self._parts.reports.tell(
-            lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us)
+            self._agent.name, lambda: self._parts.registry.record_source_problem(self._key, problem, problem.at_us)
         )

@@ -27,7 +27,8 @@ from menura.v1.stream_pb2 import StreamRequest
 from gateway.errors import PayloadInvalid, RenewalUnavailable, SourceHeld, SourceNotAssigned, TablesTooMany
 from gateway.identity import Identity, not_assigned
 from gateway.landing_parts import LandingParts
-from gateway.presence import ERROR_ROWS, MAX_HELLO_SOURCES, AgentSession, Presence
+from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
+from gateway.quotas import ERROR_ROWS
 from gateway.registry import AgentName, AgentSeen, ConfigurationSeen, Problem, SourceKey, SourceSeen
 from gateway.stream import AgentStream
 from gateway.tasks import ask_registry, run_until_first
@@ -208,7 +209,7 @@ class Control:
                 await self._renew(message.certificate_request.request)
                 continue
             problem = problem_from(message.error, now_us())
-            await self._agent.reports.take(ERROR_ROWS)
+            self._stream.quota.rows.owe(ERROR_ROWS)
             self._log("agent reports: %s: %s", self._stream.key, problem.message)
             if message.error.source in self._sent:
                 key = self._key(message.error.source)
@@ -227,7 +228,7 @@ class Control:
     async def _take_sources(self, state: EffectiveSources) -> None:
         if max(len(state.running), len(state.sources)) > MAX_HELLO_SOURCES:
             raise PayloadInvalid("reading which sources run", f"more than {MAX_HELLO_SOURCES} sources")
-        await self._agent.reports.take(1 + len(state.running) + len(state.sources))
+        self._stream.quota.rows.owe(1 + len(state.running) + len(state.sources))
         self._run_are(source_seen(state.running))
         seen = configurations_seen(state, now_us())
         # of what it says, not of when
@@ -239,11 +240,11 @@ class Control:
         assert self._report is not None
         seen, digest = self._report
         await self._parts.reports.tell(
-            lambda: self._parts.registry.record_configurations(self._name, seen, digest, now_us())
+            self._name, lambda: self._parts.registry.record_configurations(self._name, seen, digest, now_us())
         )
 
     async def _renew(self, request: bytes) -> None:
-        await self._agent.reports.take(ERROR_ROWS)
+        self._stream.quota.rows.owe(ERROR_ROWS)
         authority, identity = self._parts.authority, self._identity
         if authority is None or identity is None:
             unavailable = RenewalUnavailable(
@@ -259,15 +260,18 @@ class Control:
         await self._stream.send(StreamRequest(certificate=Certificate(certificate_pem=certificate)))
 
     async def _record_problem(self, key: SourceKey, problem: Problem) -> None:
-        await self._parts.reports.tell(lambda: self._parts.registry.record_source_problem(key, problem, problem.at_us))
+        await self._parts.reports.tell(
+            self._name, lambda: self._parts.registry.record_source_problem(key, problem, problem.at_us)
+        )
 
     async def _record_effective(self, state: EffectiveState) -> None:
         if state.source not in self._sent:
             return  # another agent has it now; its word counts
-        await self._agent.reports.take(1 + len(state.tables))
+        self._stream.quota.rows.owe(1 + len(state.tables))
         at_us = now_us()
         tables, problem = tables_effective(state, at_us), optional_problem(state, at_us)
         await self._parts.reports.tell(
+            self._name,
             lambda: self._parts.registry.record_effective(
                 self._key(state.source),
                 state.generation,

@@ -79,8 +79,10 @@ class Dumps:
 
     def __post_init__(self) -> None:
         parts = self.parts
-        self._queue = StreamQueue(parts.backlog, self.key, "receiving rows of a dump")
-        self._jobs = LandingJobs(parts.threads, parts.metrics, self.key, "writing a dump's files")
+        assert self.stream.key is not None
+        owner = self.stream.key.of_agent
+        self._queue = StreamQueue(parts.backlog.rows, owner, self.key, "receiving rows of a dump")
+        self._jobs = LandingJobs(parts.landing, parts.metrics, self.key, owner, "writing a dump's files")
         self._files = ChunkFiles(parts.storage, self.key, parts.config.dump_credit_window_bytes // 2, parts.gathered)
 
     async def serve(self) -> None:
@@ -116,7 +118,7 @@ class Dumps:
 
     async def _land(self) -> None:
         await self._send_desired()
-        await self._grant(self.parts.config.dump_credit_window_bytes)
+        self._grant(self.parts.config.dump_credit_window_bytes)
         while True:
             await self._land_next(await self._queue.get())
 
@@ -128,7 +130,7 @@ class Dumps:
         message = received.message
         match message.WhichOneof("payload"):
             case "snapshot_batch":
-                await self._grant(await self._land_batch(message.snapshot_batch, received.frames))
+                self._grant(await self._land_batch(message.snapshot_batch, received.frames))
             case "chunk_end":
                 await self._end_chunk(message.chunk_end)
             case "chunk_dropped":
@@ -149,7 +151,7 @@ class Dumps:
         over = self._chunks.desire(desired.dumps)
         await self._discard(over)
         wanted = self._chunks.dumps()
-        await self._grant(await self._jobs.run(lambda: self._files.discard_others(wanted)))
+        self._grant(await self._jobs.run(lambda: self._files.discard_others(wanted)))
         await self.stream.send(StreamRequest(desired_dumps=desired_dumps(desired, self._chunks.next_chunk)))
         said = "command sent: %s: desired_dumps: generation %s, %s dumps"
         owner, count = self.key, len(desired.dumps)
@@ -185,7 +187,7 @@ class Dumps:
         def land() -> int:
             return self._files.add(read_rows(batch, frames), credit_bytes)
 
-        return await self._jobs.run_batch(self.parts.backlog.turn, frames, land)
+        return await self._jobs.run_batch(self.parts.backlog.landing, frames, land)
 
     async def _end_chunk(self, end: ChunkEnd) -> None:
         order = self._chunks.order(end.dump)
@@ -203,7 +205,7 @@ class Dumps:
                 table=landed.table,
             )
         await self._add(landed)
-        await self.stream.send(StreamRequest(chunk_landed=ChunkLanded(dump=end.dump, chunk=end.chunk)))
+        self.stream.post(StreamRequest(chunk_landed=ChunkLanded(dump=end.dump, chunk=end.chunk)))
         await self._lands_again()
 
     async def _add(self, landed: LandedChunk) -> None:
@@ -211,13 +213,13 @@ class Dumps:
         replaced = self._chunks.add(landed, files)
         self._files.release(landed.dump, landed.chunk)
         await self._discard(replaced)
-        await self._grant(released)
+        self._grant(released)
 
     async def _drop_chunk(self, dropped: ChunkDropped) -> None:
         if self._chunks.order(dropped.dump) is None:
             return
         await self._discard(self._chunks.drop(dropped.dump, dropped.chunk))
-        await self._grant(await self._jobs.run(lambda: self._files.discard(dropped.dump, dropped.chunk)))
+        self._grant(await self._jobs.run(lambda: self._files.discard(dropped.dump, dropped.chunk)))
 
     async def _discard(self, chunks: list[PendingChunk]) -> None:
         """Delete the files of chunks that nobody can name any more."""
@@ -273,7 +275,10 @@ class Dumps:
                 await self._record_states(states)
 
     async def _record_states(self, states: list[DumpSeen]) -> None:
-        await self.parts.reports.tell(lambda: self.parts.registry.record_dump_status(self.key, states, now_us()))
+        await self.parts.reports.tell(
+            (self.key.tenant, self.key.source),
+            lambda: self.parts.registry.record_dump_status(self.key, states, now_us()),
+        )
 
     async def _answer(self) -> None:
         """Say which chunks cuts have committed; leave when one was lost."""
@@ -292,7 +297,7 @@ class Dumps:
                     source=str(self.key),
                 )
             if self._withheld_bytes:
-                await self._grant(0)
+                self._grant(0)
 
     async def _follow_desired(self) -> None:
         known: int | None = None
@@ -304,13 +309,13 @@ class Dumps:
         await self.superseded.wait()
         raise superseded(self.key)
 
-    async def _grant(self, credit_bytes: int) -> None:
+    def _grant(self, credit_bytes: int) -> None:
         """Give credit back, unless so many chunks wait for their cut that the agent had better wait too."""
         self._withheld_bytes += credit_bytes
         if self._withheld_bytes and not self._chunks.is_crowded:
             granted, self._withheld_bytes = self._withheld_bytes, 0
             self._queue.granted(granted)
-            await self.stream.send(StreamRequest(credit=Credit(bytes=granted)))
+            self.stream.post(StreamRequest(credit=Credit(bytes=granted)))
 
     async def _lands_again(self) -> None:
         if self.parts.health.recovered(self.key, HEALTH_PART):
@@ -318,7 +323,10 @@ class Dumps:
 
     async def _record_problem(self, problem: Problem | None) -> None:
         at_us = now_us()
-        await self.parts.reports.tell(lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
+        await self.parts.reports.tell(
+            (self.key.tenant, self.key.source),
+            lambda: self.parts.registry.record_source_problem(self.key, problem, at_us),
+        )
 
     async def _close(self) -> None:
         """Leave nothing behind but what cuts have named: the thread ends, dropped files go."""

@@ -8,8 +8,9 @@ stream. Messages of an older run are dropped. What a run has not committed is dr
 again. Durable is only what `Committer` has committed; a kill at any place leaves files that no log entry names.
 
 Every message passes one queue and one task, `_land`, which alone changes the run; blocking work goes to threads,
-one call at a time. The credit that a sender was not granted bounds the queue and what is in memory; what all streams
-hold together is bounded by `gateway.backlog`, and nothing is read behind a large batch before that has landed.
+one call at a time. It waits for the store and the database, and for its agent only where a run begins. The credit that
+a sender was not granted bounds the queue and what is in memory; what all streams hold together is bounded by
+`gateway.backlog`, and nothing is read behind a large batch before that has landed.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ from gateway.landing.chunk_files import discard_files
 from gateway.landing.committer import CompleteCut, blocked
 from gateway.landing.parquet import CutFiles
 from gateway.landing_parts import LandingJobs, LandingParts
-from gateway.rate import Rate
+from gateway.quotas import ERROR_ROWS
 from gateway.registry import RegistryRefused, RegistryUnavailable, SourceCommitted, SourceKey
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
@@ -112,12 +113,12 @@ class Replication:
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
     _heard_at: float = field(default_factory=time.monotonic)
-    #: that the agent may report: each is written to the database
-    _errors: Rate = field(default_factory=lambda: Rate(per_second=20, burst=500))
 
     def __post_init__(self) -> None:
-        self._queue = StreamQueue(self.parts.backlog, self.key, "receiving a change batch")
-        self._jobs = LandingJobs(self.parts.threads, self.parts.metrics, self.key, "writing a cut's files")
+        assert self.stream.key is not None
+        owner, rows = self.stream.key.of_agent, self.parts.backlog.rows
+        self._queue = StreamQueue(rows, owner, self.key, "receiving a change batch")
+        self._jobs = LandingJobs(self.parts.landing, self.parts.metrics, self.key, owner, "writing a cut's files")
 
     async def serve(self) -> None:
         """Land until the agent leaves, a newer stream comes, or something fails."""
@@ -161,7 +162,7 @@ class Replication:
 
     async def _land(self) -> None:
         await self._begin_run()
-        await self._grant(self.parts.config.credit_window_bytes)
+        self._grant(self.parts.config.credit_window_bytes)
         while True:
             await self._land_next(await self._queue.get())
 
@@ -173,11 +174,11 @@ class Replication:
         message = received.message
         payload = message.WhichOneof("payload")
         if payload == "change_batch":
-            await self._grant(await self._land_batch(message.change_batch, received.frames))
+            self._grant(await self._land_batch(message.change_batch, received.frames))
         elif payload == "cut_end":
             await self._end_cut(message.cut_end)
         else:
-            await self._errors.take(1)
+            self.stream.quota.rows.owe(ERROR_ROWS)
             await self._record_problem(message.error)
         self._queue.landed(received)
 
@@ -185,7 +186,7 @@ class Replication:
         """Settle the run before, then tell the agent where to go on."""
         await self._wait_until_committed(0)
         if self._run is not None:
-            await self._grant(await self._jobs.run(self._run.files.discard))
+            self._grant(await self._jobs.run(self._run.files.discard))
             self._run = None
         config, registry, committer = self.parts.config, self.parts.registry, self.parts.committer
         self._check_goes_on(await ask_registry(registry.committed, self.key, threads=committer.threads))
@@ -257,7 +258,7 @@ class Replication:
             )
         run.has_rows = True
         work = partial(_land_in_files, batch, frames, run.last_gsn, run.files)
-        resent_rows, released = await self._jobs.run_batch(self.parts.backlog.turn, frames, work)
+        resent_rows, released = await self._jobs.run_batch(self.parts.backlog.landing, frames, work)
         metrics.menura_landing_resent_rows_total += resent_rows
         return released
 
@@ -266,7 +267,7 @@ class Replication:
         if (end.generation, end.lease_epoch) != (run.generation, run.epoch):
             return
         if end.cut < run.cut:
-            await self._acknowledge_again(end.cut)
+            self._acknowledge_again(end.cut)
             return
         if end.cut > run.cut:
             raise self._out_of_sequence("ending a cut", f"cut {end.cut}, cut {run.cut} is open")
@@ -308,7 +309,7 @@ class Replication:
             run.files, run.has_rows = self._new_files(run.epoch, run.cut), False
             self.parts.committer.submit(cut)
             self._moved.notify_all()
-        await self._grant(released)
+        self._grant(released)
 
     async def _read_end(self, end: CutEnd, run: _Run) -> tuple[CutSaid, int]:
         """What it says, and what that takes of a log entry."""
@@ -338,19 +339,19 @@ class Replication:
             self._entries[cut.landed.cut] = entry
             if len(self._entries) > MAX_REMEMBERED_CUTS:
                 self._entries.popitem(last=False)
-            await self.stream.send(StreamRequest(cut_committed=CutCommitted(cut=cut.landed.cut, log_entry=entry)))
+            self.stream.post(StreamRequest(cut_committed=CutCommitted(cut=cut.landed.cut, log_entry=entry)))
             async with self._moved:
                 self._settle(self._uncommitted.popleft(), is_committed=True)
                 self._moved.notify_all()
             if self.parts.health.recovered(self.key, HEALTH_PART):
                 await self._record_problem(None)
 
-    async def _acknowledge_again(self, cut: int) -> None:
+    def _acknowledge_again(self, cut: int) -> None:
         """A cut that was committed before; one that is still on its way is acknowledged when it is."""
         if any(waiting.cut.landed.cut == cut for waiting in self._uncommitted):
             return
         # 0: committed before this stream, and no reader asks which entry it was
-        await self.stream.send(StreamRequest(cut_committed=CutCommitted(cut=cut, log_entry=self._entries.get(cut, 0))))
+        self.stream.post(StreamRequest(cut_committed=CutCommitted(cut=cut, log_entry=self._entries.get(cut, 0))))
 
     async def _wait_until_committed(self, at_most: int) -> None:
         async with self._moved:
@@ -382,16 +383,19 @@ class Replication:
                 )
             await asyncio.sleep(max(most_seconds - silent_seconds, most_seconds / 10))
 
-    async def _grant(self, credit_bytes: int) -> None:
+    def _grant(self, credit_bytes: int) -> None:
         if credit_bytes:
             self._queue.granted(credit_bytes)
-            await self.stream.send(StreamRequest(credit=Credit(bytes=credit_bytes)))
+            self.stream.post(StreamRequest(credit=Credit(bytes=credit_bytes)))
 
     async def _record_problem(self, error: Error | None) -> None:
         """What an operator reads of this source; None takes it back."""
         at_us = now_us()
         problem = None if error is None else problem_from(error, at_us)
-        await self.parts.reports.tell(lambda: self.parts.registry.record_source_problem(self.key, problem, at_us))
+        await self.parts.reports.tell(
+            (self.key.tenant, self.key.source),
+            lambda: self.parts.registry.record_source_problem(self.key, problem, at_us),
+        )
 
     async def _close(self) -> None:
         """Leave nothing behind: the thread ends, commits settle, dropped files go, the lease is free."""
@@ -407,7 +411,7 @@ class Replication:
                         partial(discard_files, self.parts.storage, submitted.chunks.files),
                     ]
             for discard in dropped:
-                await asyncio.get_running_loop().run_in_executor(self.parts.threads, discard)
+                await (await self.parts.landing.start(self._jobs.owner, discard))
             await self.parts.lease.release(self.key)
         except (OSError, RegistryRefused, RegistryUnavailable) as failed:
             # Orphans are harmless and the lease ends by itself.

@@ -8,6 +8,7 @@ payload's meaning. A field that comes again: of bytes the last one counts, messa
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from google.protobuf.message import DecodeError
 from menura.v1.changes_pb2 import ChangeBatch
@@ -41,6 +42,7 @@ _FRAMES_OF = {
 }
 
 Frame = bytes | memoryview
+_HEADER = StreamResponse.HEADER_FIELD_NUMBER
 
 
 @dataclass(slots=True)
@@ -100,6 +102,14 @@ def frames_of(batch: ChangeBatch | SnapshotBatch, found: Mapping[str, Frame] | N
         (batch.rows, batch.transactions) if found is None else (found.get("rows", b""), found.get("transactions", b""))
     )
     return Frames(rows, transactions, batch.rows_bytes + batch.transactions_bytes)
+
+
+def payload_number(data: bytes) -> int:
+    """Of a message that is not parsed yet: the field that follows its header; 0 where that is unclear."""
+    try:
+        return next((number for number, _, _ in islice(fields(memoryview(data)), 2) if number != _HEADER), 0)
+    except ValueError:
+        return 0
 
 
 def read_message(data: bytes) -> Received:

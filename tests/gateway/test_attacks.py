@@ -446,7 +446,7 @@ def test_sources_when_their_streams_have_ended_then_nothing_of_them_stays_in_the
             kept.sort(key=lambda each: ("Committer", "PendingChunks", "Admission").index(type(each).__name__))
             await eventually("all to be freed", lambda: sizes() == [0, 0, 0, 0])
         assert not kept[-1]._streams
-        assert not kept[-1]._connections
+        assert not kept[-1]._of_tenant
 
     asyncio.run(scenario())
 
@@ -470,7 +470,8 @@ def test_streams_when_there_are_too_many_then_the_next_is_refused_and_those_that
                 await (await hostile.open("Control_Heartbeat")).expect("hello_ack")
             assert (await (await hostile.open("Control_Heartbeat")).expect_error()).code == "TOO_MANY_STREAMS"
             await (await honest.open("Control_Heartbeat")).expect("hello_ack")
-            assert (await _refusal(address, _hello().SerializeToString()))[0] == "RESOURCE_EXHAUSTED"
+            refused = await _refusal(address, _hello().SerializeToString())
+            assert refused == ("ABORTED", "TOO_MANY_STREAMS")
             await commit_cut(stream, run, 1, [1])
 
     asyncio.run(scenario())

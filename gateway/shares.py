@@ -1,0 +1,170 @@
+"""What many agents use of one thing of the process, divided so that nobody can take it from the others.
+
+`Shares` are of an amount, in bytes or places. An agent may take more while it holds less than what is free beyond what
+its tenant holds. So one alone may hold a third of the whole, many of one tenant a half, and whoever comes new finds as
+much as each of the others holds (the dynamic thresholds of Choudhury and Hahne, 1998, for tenants and within each). A
+piece may be larger than what was free.
+
+`Turns` are of work, some at a time: of those that wait one tenant comes after the other, and of a tenant one owner
+after the other. Both live on the event loop. Nothing is durable, and who neither holds nor waits takes no memory.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: a tenant, and its agent or its source
+Owner = tuple[str, str]
+Place = asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Who waits, in turns of tenants and of each one's owners."""
+
+    _tenants: OrderedDict[str, OrderedDict[Owner, deque[Place]]] = field(default_factory=OrderedDict)
+
+    def __bool__(self) -> bool:
+        return bool(self._tenants)
+
+    async def wait(self, owner: Owner, in_vain: Callable[[], None], *, is_first: bool = False) -> None:
+        """Until the owner is called. `in_vain`: it was, and is cancelled before it could go on."""
+        place: Place = asyncio.get_running_loop().create_future()
+        places = self._tenants.setdefault(owner[0], OrderedDict()).setdefault(owner, deque())
+        places.insert(0 if is_first else len(places), place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.cancelled():
+                self._leave(owner, place)
+            else:
+                in_vain()
+            raise
+
+    def first(self) -> Owner:
+        """Whose turn it is."""
+        return next(iter(next(iter(self._tenants.values()))))
+
+    def owners(self) -> Iterator[Owner]:
+        for owners in list(self._tenants.values()):
+            yield from list(owners)
+
+    def call(self, owner: Owner) -> bool:
+        """The one of it that came first goes on; before the next, others have their turn. False: nobody was there."""
+        while (owners := self._tenants.get(owner[0])) is not None and (places := owners.get(owner)) is not None:
+            place = places[0]
+            owners.move_to_end(owner)
+            self._tenants.move_to_end(owner[0])
+            self._leave(owner, place)
+            if not place.cancelled():
+                place.set_result(None)
+                return True
+        return False
+
+    def _leave(self, owner: Owner, place: Place) -> None:
+        owners = self._tenants.get(owner[0])
+        places = None if owners is None else owners.get(owner)
+        if owners is None or places is None or place not in places:
+            return  # it was called just before it was cancelled
+        places.remove(place)
+        if not places:
+            del owners[owner]
+        if not owners:
+            del self._tenants[owner[0]]
+
+
+@dataclass(slots=True)
+class Shares:
+    #: of all together
+    most: int
+    _held: int = 0
+    _of_tenant: Counter[str] = field(default_factory=Counter)
+    _of_owner: Counter[Owner] = field(default_factory=Counter)
+    _waiting: Waiting = field(default_factory=Waiting)
+
+    def has_room(self, owner: Owner) -> bool:
+        """Whether the owner may take a piece now."""
+        return self._of_owner[owner] < self.most - self._held - self._of_tenant[owner[0]]
+
+    async def room(self, owner: Owner) -> None:
+        """Wait until the owner may take a piece; it takes it before it waits for anything else."""
+        is_first = False
+        while not self.has_room(owner):
+            await self._waiting.wait(owner, self._call, is_first=is_first)
+            is_first = True  # also where another one took what was free
+        if self._waiting:
+            self._waiting.call(owner)  # which looks again, when this one has taken its piece
+
+    def change(self, owner: Owner, by: int) -> None:
+        """The owner holds so much more, or less."""
+        if not by:
+            return
+        self._held += by
+        _add(self._of_tenant, owner[0], by)
+        _add(self._of_owner, owner, by)
+        if by < 0 and self._waiting:
+            self._call()
+
+    def _call(self) -> None:
+        """One of each owner that may go on: it looks again, since those before it may have taken what was free."""
+        for owner in self._waiting.owners():
+            if self.has_room(owner):
+                self._waiting.call(owner)
+
+
+@dataclass(slots=True)
+class Turns:
+    #: at a time
+    most: int = 1
+    _taken: int = 0
+    _waiting: Waiting = field(default_factory=Waiting)
+
+    async def take(self, owner: Owner) -> None:
+        """Whoever has taken a turn gives it back."""
+        if self._taken < self.most:
+            self._taken += 1
+        else:
+            await self._waiting.wait(owner, self.give)
+
+    def give(self) -> None:
+        """A turn is over; it is the next one's at once."""
+        while self._waiting:
+            if self._waiting.call(self._waiting.first()):
+                return
+        self._taken -= 1
+
+    @asynccontextmanager
+    async def of(self, owner: Owner) -> AsyncIterator[None]:
+        await self.take(owner)
+        try:
+            yield
+        finally:
+            self.give()
+
+
+@dataclass(frozen=True, slots=True)
+class FairThreads:
+    """Threads for blocking work, in turns."""
+
+    threads: Executor
+    turns: Turns
+
+    async def start(self, owner: Owner, work: Callable[[], T]) -> "asyncio.Future[T]":
+        """Returns when a thread has it. The turn lasts as long as the work, also where nobody waits for it."""
+        await self.turns.take(owner)
+        loop = asyncio.get_running_loop()
+        job = self.threads.submit(work)
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(self.turns.give))
+        return asyncio.wrap_future(job)
+
+
+def _add(held: Counter[T], name: T, by: int) -> None:
+    held[name] += by
+    if not held[name]:
+        del held[name]
