@@ -168,7 +168,8 @@ class Replication:
 
     async def _land_next(self, received: Received | int) -> None:
         if isinstance(received, int):
-            if received != self._current().generation:  # lower: the database was put back to an older copy
+            # What was noticed may be older than the run, as it is lower behind a database that was put back.
+            if received != self._current().generation and await self._generation() != self._current().generation:
                 await self._begin_run()
             return
         message = received.message
@@ -181,6 +182,11 @@ class Replication:
             self.stream.quota.rows.owe(ERROR_ROWS)
             await self._record_problem(message.error)
         self._queue.landed(received)
+
+    async def _generation(self) -> int | None:
+        """The desired one of now."""
+        registry, threads = self.parts.registry, self.parts.committer.threads
+        return (await ask_registry(registry.generations, [self.key], threads=threads)).get(self.key)
 
     async def _begin_run(self) -> None:
         """Settle the run before, then tell the agent where to go on."""
