@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from gateway.heartbeats import Heartbeats
 from gateway.metrics import GatewayMetrics
 from gateway.registry import HeartbeatSeen, RegistryUnavailable, SourceHealth
+from gateway.shares import FairThreads, Turns
 from gateway.tasks import Reports
 from tests.gateway.scripted_agent import eventually
 
@@ -28,7 +29,7 @@ def test_heartbeats_when_many_agents_send_some_then_the_newest_of_each_is_writte
 
     async def scenario() -> None:
         with ThreadPoolExecutor(1) as threads:
-            heartbeats = Heartbeats(Reports(GatewayMetrics(), threads), record, 0.01)
+            heartbeats = Heartbeats(Reports(GatewayMetrics(), FairThreads(threads, Turns())), record, 0.01)
             heartbeats.tell(beat(0))
             running = asyncio.create_task(heartbeats.run())
             await eventually("the registry to be away once", lambda: refused)
