@@ -23,6 +23,7 @@ from controlplane_api.database import Database
 from controlplane_api.identity import tokens
 from controlplane_api.identity.authority import SqlAuthority
 from controlplane_api.registry.sql_registry import SqlRegistry
+from gateway.metrics import GatewayMetrics
 from tests.gateway.harness import running_gateway
 from tests.gateway.scripted_agent import OPTIONS, ScriptedAgent
 from tests.servers import free_port
@@ -37,6 +38,7 @@ class Installation:
     authority: SqlAuthority
     address: str
     enrol_port: int
+    metrics: GatewayMetrics
 
     def token(self, tenant: str = "acme", agent: str = "", ttl_seconds: int = 3_600) -> EnrolmentToken:
         with self.database.write() as connection:
@@ -70,11 +72,11 @@ async def identified_gateway(
 ) -> AsyncIterator[Installation]:
     authority, enrol_port = SqlAuthority(database, folder / "ca", lifetime), free_port()
     enrol_listen = f"127.0.0.1:{enrol_port}"
-    registry = SqlRegistry(database)
+    registry, metrics = SqlRegistry(database), GatewayMetrics()
     async with running_gateway(
-        folder / "landing", registry, authority=authority, enrol_listen=enrol_listen, **settings
+        folder / "landing", registry, metrics, authority, enrol_listen=enrol_listen, **settings
     ) as address:
-        yield Installation(folder, database, authority, address, enrol_port)
+        yield Installation(folder, database, authority, address, enrol_port, metrics)
 
 
 def forged(

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -28,7 +29,7 @@ from gateway.errors import ListenRefused
 from gateway.registry import SourceKey
 from tests.gateway.harness import running_gateway
 from tests.gateway.identities import Installation, forged, identified_gateway
-from tests.gateway.scripted_agent import commit_cut, eventually, scripted_agent
+from tests.gateway.scripted_agent import ScriptedAgent, commit_cut, eventually, raw_stream, scripted_agent
 from tests.gateway.sql_registry import want
 
 Scenario = Callable[[Installation], Awaitable[None]]
@@ -266,3 +267,39 @@ def test_gateway_when_it_listens_beyond_loopback_without_certificates_then_says_
     with pytest.raises(ListenRefused, match="Give --ca FOLDER, which the gateway makes by itself"):
         GatewayConfig("landing", listen=listen)
     assert GatewayConfig("landing", listen=listen, enrol_listen="0.0.0.0:7071").is_identified
+
+
+def test_streams_when_an_agent_says_no_hello_then_it_has_its_places_and_its_share_of_turns_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was silent had the places and turns of all: a stream was its agent's only with its Hello."""
+    monkeypatch.setattr("gateway.admission.MAX_STREAMS_OF_AGENT", 12)
+    monkeypatch.setattr("gateway.admission.MAX_READING", 6)
+    database = open_database(f"sqlite:///{tmp_path}/control.db")
+
+    async def silent(here: Installation, hostile: ScriptedAgent) -> list[Any]:
+        """Streams that the gateway has, and from which it reads nothing."""
+        calls = [raw_stream(hostile.channel) for _ in range(12)]
+        await eventually("their places", lambda: here.metrics.menura_session_open_streams == 12)
+        return calls
+
+    async def main() -> None:
+        async with identified_gateway(tmp_path, database, hello_seconds=3_600) as here:
+            hostile, honest = await here.enrol("db-1", "shop"), await here.enrol("db-2", "crm")
+            async with (
+                here.dialled(hostile, "acme", "db-1", "shop") as loud,
+                here.dialled(honest, "acme", "db-2", "crm") as other,
+            ):
+                calls = await silent(here, loud)
+                one_more = raw_stream(loud.channel)
+                assert (await one_more.code(), await one_more.details()) == (
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    "12 streams of agent db-1 are open, at most 12 may be",
+                )
+                await (await other.open("Control_Config")).expect("desired_state")
+                for call in calls:
+                    call.cancel()
+                await (await loud.open("Control_Config")).expect("desired_state")
+
+    asyncio.run(main())
+    database.close()
