@@ -464,6 +464,7 @@ class _Streams:
         name = stream.key.of_agent
         stream.quota = self._parts.quotas.of(name)
         stream.quota.rows.owe(STREAM_ROWS)
+        await stream.quota.paid()
         async with self._parts.standings.admitted(name, identity):
             session = Session(stream, self._parts, self._presence, self._shared, identity)
             await run_until_first(
