@@ -8,6 +8,10 @@ commits waiting.
 
 Durable: the digest of a cartography that is recorded whole, taken away before the first table is written, and written
 after the last one. A kill between two pieces leaves the tables that were written; the agent then tells all of them.
+
+Tables that are gone stay as long as something names them: a sync, a dump, a ledger. Of the others the newest
+`KEPT_GONE` of a source stay, and a cartography of a source with `MAX_KEPT` rows is refused: servers make and drop
+tables each day, and a hostile agent names others in each cartography.
 """
 
 import hashlib
@@ -20,15 +24,19 @@ from typing import Any, TypeVar
 
 from menura.bounds import clean_int64, clean_text
 from menura.instants import now_us
-from sqlalchemy import Connection, Select, bindparam, select, tuple_, update
+from sqlalchemy import Connection, Select, bindparam, delete, exists, func, select, tuple_, update
 
 from controlplane_api.documents import Document, insert_into
-from controlplane_api.models import Source, SourceTable
+from controlplane_api.models import Base, Source, SourceTable, TableDefinition
 from controlplane_api.registry import definitions
 from controlplane_api.registry.definitions import Seen
-from gateway.registry import CartographyEnd, TableSeen, table_hash
+from gateway.registry import CartographyEnd, RegistryRefused, TableSeen, table_hash
 
 PIECE_TABLES = 1_000
+#: of a source, that are gone and that nothing names
+KEPT_GONE = 10_000
+#: of a source, before another cartography; two of the largest
+MAX_KEPT = 1_000_000
 
 T = TypeVar("T")
 Write = Callable[[], AbstractContextManager[Connection]]
@@ -43,7 +51,13 @@ def digest(connection: Connection, source_id: int) -> bytes:
 
 
 def begin(connection: Connection, source_id: int, base: bytes) -> bool:
-    """False: `base` is not recorded."""
+    """False: `base` is not recorded. Raises `RegistryRefused` where too many tables are there already."""
+    rows = select(func.count()).select_from(SourceTable).where(SourceTable.source_id == source_id)
+    if (count := connection.execute(rows).scalar_one()) >= MAX_KEPT:
+        raise RegistryRefused(
+            f"a cartography of source {source_id}: {count} tables are recorded of it, at most {MAX_KEPT} may be. What"
+            " is recorded stays; give the source another name in the agent's configuration, where its tables begin anew"
+        )
     if base and base != digest(connection, source_id):
         return False
     connection.execute(update(Source).where(Source.id == source_id).values(cartography_digest=""))
@@ -154,6 +168,25 @@ def mark_gone(write: Write, ids: Sequence[int], *, clock: Clock = time.monotonic
         with write() as connection:
             this = update(SourceTable).where(SourceTable.id == bindparam("of_table"))
             connection.execute(this.values(gone=True), piece)
+        pause(clock() - began)
+
+
+def forgettable(connection: Connection, source_id: int) -> list[int]:
+    """Tables that are gone and that nothing names but their definitions, without the newest."""
+    tables = [table for table in Base.metadata.tables.values() if table is not TableDefinition.__table__]
+    naming = [key.parent for table in tables for key in table.foreign_keys if key.column is SourceTable.__table__.c.id]
+    unnamed = [~exists().where(column == SourceTable.id) for column in naming]
+    gone = select(SourceTable.id).where(SourceTable.source_id == source_id, SourceTable.gone.is_(True), *unnamed)
+    return list(connection.execute(gone.order_by(SourceTable.id.desc()).offset(KEPT_GONE)).scalars())
+
+
+def forget(write: Write, ids: Sequence[int], *, clock: Clock = time.monotonic, pause: Pause = time.sleep) -> None:
+    """With their definitions."""
+    for piece in _pieces(ids):
+        began = clock()
+        with write() as connection:
+            connection.execute(delete(TableDefinition).where(TableDefinition.table_id.in_(piece)))
+            connection.execute(delete(SourceTable).where(SourceTable.id.in_(piece)))
         pause(clock() - began)
 
 

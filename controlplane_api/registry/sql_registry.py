@@ -156,6 +156,9 @@ class SqlRegistry:
             source_id = connection.execute(_id_of(key)).scalar_one()
             ids = [] if told.names is None else cartography.ids_but(connection, source_id, told.names)
         cartography.mark_gone(self._write, ids)
+        with self._read() as connection:
+            forgotten = cartography.forgettable(connection, source_id)
+        cartography.forget(self._write, forgotten)
         with self._write() as connection:
             cartography.end(connection, source_id, told, at_us)
             wanted_tables.begin_known(connection, source_id)

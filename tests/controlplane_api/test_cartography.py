@@ -7,9 +7,10 @@ from controlplane_api.database import Database
 from controlplane_api.models import SourceTable
 from controlplane_api.registry import cartography
 from controlplane_api.registry.sql_registry import SqlRegistry
-from gateway.registry import CartographyEnd, SourceKey, table_hash
+from gateway.registry import CartographyEnd, RegistryRefused, SourceKey, table_hash
 from tests.controlplane_api import facts
 from tests.controlplane_api.facts import KEY, LANDING, T0, cut, entry, file
+from tests.gateway.sql_registry import want
 
 OTHER = SourceKey("other", "shop")
 
@@ -99,3 +100,26 @@ def test_cartography_when_a_command_has_made_one_of_its_tables_meanwhile_then_it
         assert connection.execute(statement).scalar_one()
     facts.record_shop(registry, "t2")
     assert names(database) == {"t1": True, "t2": False}
+
+
+def test_tables_when_they_come_and_go_then_those_that_something_names_stay_and_of_the_others_the_newest(
+    registry: SqlRegistry, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each table that had ever been seen stayed: a server with a new table an hour had 8,760 of them a year."""
+    monkeypatch.setattr(cartography, "KEPT_GONE", 3)
+    facts.record_shop(registry, "orders", "temporary0")
+    want(database, KEY, "temporary0")
+    for number in range(1, 9):
+        facts.record_shop(registry, "orders", f"temporary{number}")
+    kept = {"temporary0": True, **{f"temporary{number}": True for number in (5, 6, 7)}, "temporary8": False}
+    assert names(database) == {"orders": False, **kept}
+
+
+def test_cartography_when_a_source_has_too_many_tables_then_it_is_refused_and_they_stay(
+    registry: SqlRegistry, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts.record_shop(registry, "t1", "t2")
+    monkeypatch.setattr(cartography, "MAX_KEPT", 2)
+    with pytest.raises(RegistryRefused, match="2 tables are recorded of it, at most 2 may be"):
+        registry.begin_cartography(KEY, b"")
+    assert names(database) == {"t1": False, "t2": False}
