@@ -172,10 +172,12 @@ def open_database(url: str) -> Database:
 def _keep_private(file: Path) -> None:
     """Its owner alone reads it, and what SQLite makes beside it with the file's mode: keys of rows are in them.
 
-    Where it is somebody else's, or can't be made, SQLite says what that means.
+    Where it is somebody else's, or can't be made, SQLite says what that means. One that is there is not opened: closing
+    it would drop the locks that this process has on it.
     """
     with suppress(OSError):
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, PRIVATE))
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, PRIVATE))
+    with suppress(OSError):
         for there in (file, *file.parent.glob(f"{file.name}-[ws]*")):  # also of a former version
             there.chmod(PRIVATE)
 

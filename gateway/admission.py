@@ -4,7 +4,8 @@ Comes in: a stream of which nothing is known but its connection, and whose certi
 for it, or an error that says what is full. Nothing is durable, nothing waits for a database. On the event loop alone.
 
 - A stream whose connection has a certificate has its place before anything is read from it, others with their Hello.
-  An agent may have so many places. Those of one tenant leave a ninth of all to the others.
+  It has it until gRPC is done with it, which may wait for the agent to read. An agent may have so many places. Those of
+  one tenant leave a ninth of all to the others.
 - Before its Hello a stream costs what gRPC holds of one message, `menura.message_parts.MAX_GRPC_BYTES`. So many streams
   of the process read their Hello at a time, in shares of tenants and agents; the others are not read from until then.
   Each has `HELLO_SECONDS` from its turn on.
@@ -14,9 +15,11 @@ gRPC itself bounds the streams of a connection and of the process (`gateway.serv
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+
+import grpc
 
 from gateway.errors import HelloMissing, TooManyStreams
 from gateway.registry import AgentName
@@ -52,9 +55,8 @@ class Admission:
         finally:
             self._reading.change(owner, -1)
 
-    @contextmanager
-    def stream_of(self, name: AgentName) -> Iterator[None]:
-        """While a stream of the agent is open. Raises `TooManyStreams`."""
+    def place(self, name: AgentName, context: grpc.aio.ServicerContext) -> None:
+        """For a stream of the agent, until its RPC is over. Raises `TooManyStreams`."""
         tenant, agent = name
         if self._streams[name] >= MAX_STREAMS_OF_AGENT:
             raise _too_many(f"{self._streams[name]} streams of agent {agent} are open", MAX_STREAMS_OF_AGENT)
@@ -62,10 +64,7 @@ class Admission:
         if self._of_tenant[tenant] >= TENANT_FACTOR * free:
             raise _too_many(f"{self._of_tenant[tenant]} streams of tenant {tenant} are open", TENANT_FACTOR * free)
         self._count(name, 1)
-        try:
-            yield
-        finally:
-            self._count(name, -1)
+        context.add_done_callback(lambda _: self._count(name, -1))
 
     def _count(self, name: AgentName, by: int) -> None:
         self._streams[name] += by

@@ -8,7 +8,8 @@ agents (`gateway.shares`), so that one who fills its share delays nobody else:
   These wait for the store and the database, never for an agent.
 - reports, by `cost_bytes`, from before they are parsed until the database has them, or has refused them.
 - parts of messages that are on their way. These wait for agents: of each tenant the message that began first goes on
-  in any case. One that stalls ends its stream (`gateway.stream.PART_SECONDS`), so all get a turn.
+  in any case. One that stalls ends its stream, and one that goes on beyond its share has to hurry
+  (`gateway.stream.PART_SECONDS`, `CROWDED_SECONDS`), so all get a turn.
 """
 
 import asyncio
@@ -31,11 +32,13 @@ MAX_QUEUED_MESSAGES = 256
 MAX_QUEUED_BYTES = 4 << 20
 #: a message takes more here than on its way: objects for each of its fields
 COST_FACTOR = 8
+#: that one message counts
+MAX_COST_BYTES = MAX_REPORTS_BYTES // 4
 
 
 def cost_bytes(wire_bytes: int) -> int:
-    """About what a message takes here that is no batch."""
-    return COST_FACTOR * wire_bytes
+    """About what a message takes here that is no batch. The largest leave most of a budget to others."""
+    return min(COST_FACTOR * wire_bytes, MAX_COST_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,11 @@ class PartsRoom:
     #: of its tenant's that are on their way
     is_first: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def is_crowding(self) -> bool:
+        """Whether it goes on only because it is first: its tenant's others may be waiting for it."""
+        return not self.parts.has_room(self.owner)
+
     async def wait(self) -> None:
         """Until its next part may be read."""
         if not (self.is_first.is_set() or self.parts.has_room(self.owner)):
@@ -105,7 +113,9 @@ class StreamQueue:
         #: of batches here, and of other messages
         self._bytes = 0
         self._other_bytes = 0
+        self._other_cost_bytes = 0
         self._moved = asyncio.Event()
+        self._is_closed = False
 
     async def put_batch(self, received: Received) -> None:
         """Waits while the queue is full, and behind a large batch until all have landed. Raises `CreditOverdrawn`."""
@@ -114,6 +124,8 @@ class StreamQueue:
                 self._doing, "a batch while no credit was left", data=NOTHING_LOST, source=str(self._key)
             )
         received.frames.check_size()
+        if self._is_closed:
+            return
         self._credit_bytes -= received.frames.credit_bytes
         self._count(received.frames.credit_bytes)
         await self._messages.put(received)
@@ -124,8 +136,9 @@ class StreamQueue:
         """What is no batch. Waits while too many bytes of such messages are here."""
         while self._other_bytes and self._other_bytes + received.wire_bytes > MAX_QUEUED_BYTES:
             await self._moved.wait()
-        self._other_bytes += received.wire_bytes
-        self._rows.change(self._owner, cost_bytes(received.wire_bytes))
+        if self._is_closed:
+            return
+        self._count_other(received.wire_bytes, 1)
         await self._messages.put(received)
 
     async def notice(self, generation: int) -> None:
@@ -145,18 +158,23 @@ class StreamQueue:
         if received.message.WhichOneof("payload") in ("change_batch", "snapshot_batch"):
             self._count(-received.frames.credit_bytes)
             return
-        self._other_bytes -= received.wire_bytes
-        self._rows.change(self._owner, -cost_bytes(received.wire_bytes))
+        self._count_other(received.wire_bytes, -1)
         self._wake()
 
     def granted(self, credit_bytes: int) -> None:
         self._credit_bytes += credit_bytes
 
     def close(self) -> None:
-        """Nothing of the stream waits any more."""
+        """Nothing of the stream waits any more, nor is anything taken in: who receives may hear of the end later."""
+        self._is_closed = True
         self._count(-self._bytes)
-        self._rows.change(self._owner, -cost_bytes(self._other_bytes))
-        self._other_bytes = 0
+        self._rows.change(self._owner, -self._other_cost_bytes)
+        self._other_bytes = self._other_cost_bytes = 0
+
+    def _count_other(self, wire_bytes: int, sign: int) -> None:
+        self._other_bytes += sign * wire_bytes
+        self._other_cost_bytes += sign * cost_bytes(wire_bytes)
+        self._rows.change(self._owner, sign * cost_bytes(wire_bytes))
 
     def _count(self, size_bytes: int) -> None:
         self._bytes += size_bytes

@@ -414,6 +414,7 @@ class _Streams:
         try:
             await run_until_first(self._serve_stream(stream, context), self._leave_when_stopping())
         except MenuraError as error:
+            stream.close()
             name = self._named(stream, context)
             if isinstance(error, IdentityRefused) and error.terminal and name is not None:
                 await self._parts.audit.refused(name, context.peer(), error)
@@ -426,6 +427,7 @@ class _Streams:
             await stream.fail(error)
             clear_frames(error.__traceback__)  # tasks hold what they raised in a circle, and its frames large messages
         except Exception as fault:
+            stream.close()
             self._parts.metrics.menura_session_errors_total += 1
             self._parts.metrics.ended[GatewayFault.code] += 1
             logger.exception("stream ends by a fault: %s", stream.key)
@@ -449,20 +451,20 @@ class _Streams:
         if identity is None:
             hello = await stream.open(self._admission, ("", stream.peer))
             if hello is not None and stream.key is not None:
-                with self._admission.stream_of(stream.key.of_agent):
-                    await self._serve_agent(stream, hello, None)
+                self._admission.place(stream.key.of_agent, context)
+                await self._serve_agent(stream, hello, None)
             return
-        with self._admission.stream_of(identity.name):
-            self._parts.metrics.certificates_us[stream] = identity.expires_at_us
-            hello = await stream.open(self._admission, identity.name)
-            if hello is not None and stream.key is not None:
-                check_named(identity, stream.key.of_agent)
-                await self._serve_agent(stream, hello, identity)
+        self._admission.place(identity.name, context)
+        self._parts.metrics.certificates_us[stream] = identity.expires_at_us
+        hello = await stream.open(self._admission, identity.name)
+        if hello is not None and stream.key is not None:
+            check_named(identity, stream.key.of_agent)
+            await self._serve_agent(stream, hello, identity)
 
     async def _serve_agent(self, stream: AgentStream, hello: Hello, identity: Identity | None) -> None:
         assert stream.key is not None
         name = stream.key.of_agent
-        stream.quota = self._parts.quotas.of(name)
+        stream.quota = self._parts.quotas.of(name, stream.key.role)
         stream.quota.rows.owe(STREAM_ROWS)
         await stream.quota.paid()
         async with self._parts.standings.admitted(name, identity):

@@ -122,7 +122,7 @@ class Session:
                 continue
             agent.heartbeats += 1
             self.stream.quota.rows.owe(1 + len(message.heartbeat.sources))
-            await self.stream.send(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
+            self.stream.post(StreamRequest(heartbeat_ack=HeartbeatAck(received_at_us=now_us())))
             if time.monotonic() - recorded_at >= spacing_seconds:
                 recorded_at = time.monotonic()
                 self._tell_heartbeat(message.heartbeat)

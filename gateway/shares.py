@@ -11,7 +11,7 @@ after the other. Both live on the event loop. Nothing is durable, and who neithe
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,11 +33,18 @@ class Waiting:
     def __bool__(self) -> bool:
         return bool(self._tenants)
 
-    async def wait(self, owner: Owner, in_vain: Callable[[], None], *, is_first: bool = False) -> None:
-        """Until the owner is called. `in_vain`: it was, and is cancelled before it could go on."""
+    async def wait(self, owner: Owner, in_vain: Callable[[], None], *, is_again: bool = False) -> None:
+        """Until the owner is called. `in_vain`: it was, and is cancelled before it could go on. Whoever waits again,
+        since another one was faster, is the next one."""
         place: Place = asyncio.get_running_loop().create_future()
-        places = self._tenants.setdefault(owner[0], OrderedDict()).setdefault(owner, deque())
-        places.insert(0 if is_first else len(places), place)
+        owners = self._tenants.setdefault(owner[0], OrderedDict())
+        places = owners.setdefault(owner, deque())
+        if is_again:
+            places.appendleft(place)
+            owners.move_to_end(owner, last=False)
+            self._tenants.move_to_end(owner[0], last=False)
+        else:
+            places.append(place)
         try:
             await place
         except asyncio.CancelledError:
@@ -51,9 +58,11 @@ class Waiting:
         """Whose turn it is."""
         return next(iter(next(iter(self._tenants.values()))))
 
-    def owners(self) -> Iterator[Owner]:
-        for owners in list(self._tenants.values()):
-            yield from list(owners)
+    def tenants(self) -> Iterable[str]:
+        return self._tenants
+
+    def owners(self, tenant: str) -> Iterable[Owner]:
+        return self._tenants[tenant]
 
     def call(self, owner: Owner) -> bool:
         """The one of it that came first goes on; before the next, others have their turn. False: nobody was there."""
@@ -94,12 +103,13 @@ class Shares:
 
     async def room(self, owner: Owner) -> None:
         """Wait until the owner may take a piece; it takes it before it waits for anything else."""
-        is_first = False
+        is_again = False
         while not self.has_room(owner):
-            await self._waiting.wait(owner, self._call, is_first=is_first)
-            is_first = True  # also where another one took what was free
-        if self._waiting:
-            self._waiting.call(owner)  # which looks again, when this one has taken its piece
+            if is_again:
+                self._call()  # somebody else may have room
+            await self._waiting.wait(owner, self._call, is_again=is_again)
+            is_again = True
+        self._call()  # the next one looks when this one has taken its piece
 
     def change(self, owner: Owner, by: int) -> None:
         """The owner holds so much more, or less."""
@@ -108,14 +118,22 @@ class Shares:
         self._held += by
         _add(self._of_tenant, owner[0], by)
         _add(self._of_owner, owner, by)
-        if by < 0 and self._waiting:
+        if by < 0:
             self._call()
 
     def _call(self) -> None:
-        """One of each owner that may go on: it looks again, since those before it may have taken what was free."""
-        for owner in self._waiting.owners():
-            if self.has_room(owner):
-                self._waiting.call(owner)
+        """The first one that may go on. It looks again, since those before it may have taken what was free."""
+        if not self._waiting:
+            return
+        free = self.most - self._held
+        for tenant in self._waiting.tenants():
+            left = free - self._of_tenant[tenant]
+            if left <= 0:
+                continue
+            for owner in self._waiting.owners(tenant):
+                if self._of_owner[owner] < left:
+                    self._waiting.call(owner)
+                    return
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ Sizes are checked before anything is parsed. What comes in one gRPC message is s
 parts is parsed in a thread, one of the process at a time. What a message costs beside its rows is counted in
 `gateway.backlog` from before its parsing to the next `receive`, when whoever got it is done with it or has queued it.
 
-An agent that does not read holds up nobody but itself: what the gateway says while it lands is sent as the agent reads
-(`post`), within a bound; whatever waits longer than `SEND_SECONDS` ends the stream.
+An agent that does not read holds up nobody but itself: what the gateway says while it has something of the agent's in
+hand is sent as the agent reads (`post`), within a bound. What is sent with nothing in hand is waited for, and ends the
+stream after `SEND_SECONDS`.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from menura.message_parts import PART_BYTES, Assembly, PartsInvalid
 from menura.naming import is_identity
 from menura.protocol import PROTOCOL_VERSION
 from menura.roles import ROLES, Role
+from menura.v1.changes_pb2 import Credit
 from menura.v1.config_pb2 import Hello
 from menura.v1.stream_pb2 import Header, MessagePart, RequestType, StreamRequest, StreamResponse
 
@@ -53,16 +55,16 @@ MAX_CONTROL_BYTES = 16 << 20
 #: a batch that does not compress, with its frame and header
 MAX_WHOLE_BYTES = MAX_BATCH_BYTES + (2 << 20)
 MAX_HEADER_BYTES = 1 << 10
-#: until the next part of a message comes
-PART_SECONDS = 60.0
+#: until the next part of a message comes; of one that goes on beyond its share
+PART_SECONDS, CROWDED_SECONDS = 60.0, 5.0
 #: until the agent has read a message
 SEND_SECONDS = 60.0
 #: the same of the one that says why its stream ends
 FAIL_SECONDS = 5.0
 #: that wait for the agent to read them
-MAX_POSTED = 1_024
+MAX_POSTED, MAX_POSTED_BYTES = 1_024, 32 << 20
 #: a message that is no larger costs too little to wait for
-SMALL_BYTES = 4 << 10
+SMALL_BYTES = 16 << 10
 
 _SESSION = re.compile(r"[0-9A-Za-z-]{1,64}")
 _WITHOUT_SOURCE = (Role.CONFIG, Role.HEARTBEAT)
@@ -123,7 +125,10 @@ class AgentStream:
         self._received = 0
         self._sent = 0
         self._sending = asyncio.Lock()
-        self._posted: set[asyncio.Task[None]] = set()
+        self._posted: dict[asyncio.Task[None], int] = {}
+        self._posted_bytes = 0
+        #: that is granted and not sent yet
+        self._credit_bytes = 0
         self._is_read = True
         self._header = Header()
         self.key: StreamKey | None = None
@@ -187,12 +192,13 @@ class AgentStream:
             if received.wire_bytes > MAX_CONTROL_BYTES:
                 raise PayloadInvalid("reading a message", f"{payload} of more than {MAX_CONTROL_BYTES} bytes")
             self._count(cost_bytes(received.wire_bytes))
-            self.quota.bytes.owe(received.wire_bytes)
         return received
 
     def close(self) -> None:
-        """Nothing that was received is looked at any more."""
+        """Nothing that was received is looked at any more, and nothing that waits is sent."""
         self._count(0)
+        for write in list(self._posted):
+            write.cancel()
 
     def _count(self, cost: int) -> None:
         if self.key is not None:
@@ -208,11 +214,21 @@ class AgentStream:
         await self._sent_within(message, SEND_SECONDS)
 
     def post(self, message: StreamRequest) -> None:
-        """Send a small message when the agent reads, and go on; raises `AgentNotReading` where too many wait."""
-        if len(self._posted) >= MAX_POSTED or not self._is_read:
+        """Send a message when the agent reads, and go on; raises `AgentNotReading` where too much waits."""
+        size_bytes = message.ByteSize()
+        if not self._is_read or len(self._posted) >= MAX_POSTED or self._posted_bytes + size_bytes > MAX_POSTED_BYTES:
             raise self._not_reading(f"{len(self._posted)} messages wait for it")
-        write = asyncio.create_task(self._write(message))
-        self._posted.add(write)
+        self._follow(asyncio.create_task(self._write(message)), size_bytes)
+
+    def grant(self, credit_bytes: int) -> None:
+        """Post credit; what is granted until the agent reads it is one message."""
+        self._credit_bytes += credit_bytes
+        if self._credit_bytes == credit_bytes:
+            self._follow(asyncio.create_task(self._write_credit()), 0)
+
+    def _follow(self, write: asyncio.Task[None], size_bytes: int) -> None:
+        self._posted[write] = size_bytes
+        self._posted_bytes += size_bytes
         write.add_done_callback(self._posted_written)
 
     async def _sent_within(self, message: StreamRequest, seconds: float) -> None:
@@ -228,13 +244,21 @@ class AgentStream:
 
     async def _write(self, message: StreamRequest) -> None:
         async with self._sending:
-            self._sent += 1
-            message.header.CopyFrom(self._header)
-            message.header.sequence, message.header.sent_at_us = self._sent, now_us()
-            await self._context.write(message)
+            await self._write_now(message)
+
+    async def _write_credit(self) -> None:
+        async with self._sending:
+            granted, self._credit_bytes = self._credit_bytes, 0
+            await self._write_now(StreamRequest(credit=Credit(bytes=granted)))
+
+    async def _write_now(self, message: StreamRequest) -> None:
+        self._sent += 1
+        message.header.CopyFrom(self._header)
+        message.header.sequence, message.header.sent_at_us = self._sent, now_us()
+        await self._context.write(message)
 
     def _posted_written(self, write: asyncio.Task[None]) -> None:
-        self._posted.discard(write)
+        self._posted_bytes -= self._posted.pop(write)
         _retrieved(write)  # where it failed the stream has ended, which `receive` sees
 
     def _not_reading(self, found: str) -> AgentNotReading:
@@ -268,7 +292,7 @@ class AgentStream:
                 raise HelloMissing("opening a stream", "a first message of more than one part")
             return received
         owner = self.key.of_agent
-        if len(data) > SMALL_BYTES and payload_number(data) != StreamResponse.PART_FIELD_NUMBER:
+        if payload_number(data) != StreamResponse.PART_FIELD_NUMBER:
             await self._wait_for_share(data, owner)
         received = read_message(data)
         if received.message.WhichOneof("payload") != "part":
@@ -286,8 +310,11 @@ class AgentStream:
     async def _wait_for_share(self, data: bytes, owner: AgentName) -> None:
         """Until there is room for what this becomes when it is parsed; what is no batch is counted from now on."""
         if payload_number(data) in _BATCH_NUMBERS:
-            await self._backlog.rows.room(owner)
-        else:
+            if len(data) > SMALL_BYTES:
+                await self._backlog.rows.room(owner)
+            return
+        self.quota.bytes.owe(len(data))
+        if len(data) > SMALL_BYTES:
             await self._backlog.reports.room(owner)
             self._count(cost_bytes(len(data)))
 
@@ -297,12 +324,13 @@ class AgentStream:
         most_bytes = MAX_WHOLE_BYTES if self.key.role in _WITH_BATCHES else MAX_CONTROL_BYTES
         if not PART_BYTES < part.whole_bytes <= most_bytes:
             raise PayloadInvalid("reading a message", f"parts of {part.whole_bytes} bytes, at most {most_bytes}")
-        assembly = Assembly(part.whole_bytes)
+        assembly, seconds = Assembly(part.whole_bytes), PART_SECONDS
         try:
             while (whole := assembly.add(part)) is None:
                 room.took(len(part.data))
                 await room.wait()
-                async with asyncio.timeout(PART_SECONDS):
+                seconds = CROWDED_SECONDS if room.is_crowding else PART_SECONDS
+                async with asyncio.timeout(seconds):
                     data = await self._context.read()
                 if data is grpc.aio.EOF:
                     return None
@@ -312,7 +340,7 @@ class AgentStream:
         except TimeoutError as stalled:
             raise MessageStalled(
                 "reading a message",
-                f"{assembly.received_bytes} of {assembly.whole_bytes} bytes came, and nothing for {PART_SECONDS:g} s",
+                f"{assembly.received_bytes} of {assembly.whole_bytes} bytes came, and nothing for {seconds:g} s",
                 remedy="The agent opens the stream again; check the network between both",
             ) from stalled
         return whole

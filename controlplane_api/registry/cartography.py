@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from menura.bounds import clean_int64, clean_text
 from menura.instants import now_us
-from sqlalchemy import Connection, Select, bindparam, delete, exists, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, exists, func, select, tuple_, update
 
 from controlplane_api.documents import Document, insert_into
 from controlplane_api.models import Base, Source, SourceTable, TableDefinition
@@ -50,13 +50,18 @@ def digest(connection: Connection, source_id: int) -> bytes:
     return bytes.fromhex(kept)
 
 
+def is_full(connection: Connection, source_id: int) -> bool:
+    """Whether no further cartography is taken before tables are forgotten."""
+    rows = select(func.count()).select_from(SourceTable).where(SourceTable.source_id == source_id)
+    return connection.execute(rows).scalar_one() >= MAX_KEPT
+
+
 def begin(connection: Connection, source_id: int, base: bytes) -> bool:
     """False: `base` is not recorded. Raises `RegistryRefused` where too many tables are there already."""
-    rows = select(func.count()).select_from(SourceTable).where(SourceTable.source_id == source_id)
-    if (count := connection.execute(rows).scalar_one()) >= MAX_KEPT:
+    if is_full(connection, source_id):
         raise RegistryRefused(
-            f"a cartography of source {source_id}: {count} tables are recorded of it, at most {MAX_KEPT} may be. What"
-            " is recorded stays; give the source another name in the agent's configuration, where its tables begin anew"
+            f"a cartography of source {source_id}: {MAX_KEPT} tables are recorded of it, and no more may be. What is"
+            " recorded stays; give the source another name in the agent's configuration, where its tables begin anew"
         )
     if base and base != digest(connection, source_id):
         return False
@@ -173,21 +178,27 @@ def mark_gone(write: Write, ids: Sequence[int], *, clock: Clock = time.monotonic
 
 def forgettable(connection: Connection, source_id: int) -> list[int]:
     """Tables that are gone and that nothing names but their definitions, without the newest."""
-    tables = [table for table in Base.metadata.tables.values() if table is not TableDefinition.__table__]
-    naming = [key.parent for table in tables for key in table.foreign_keys if key.column is SourceTable.__table__.c.id]
-    unnamed = [~exists().where(column == SourceTable.id) for column in naming]
-    gone = select(SourceTable.id).where(SourceTable.source_id == source_id, SourceTable.gone.is_(True), *unnamed)
+    gone = select(SourceTable.id).where(SourceTable.source_id == source_id, *_unnamed())
     return list(connection.execute(gone.order_by(SourceTable.id.desc()).offset(KEPT_GONE)).scalars())
 
 
 def forget(write: Write, ids: Sequence[int], *, clock: Clock = time.monotonic, pause: Pause = time.sleep) -> None:
-    """With their definitions."""
+    """With their definitions, those that are still so."""
     for piece in _pieces(ids):
         began = clock()
         with write() as connection:
-            connection.execute(delete(TableDefinition).where(TableDefinition.table_id.in_(piece)))
-            connection.execute(delete(SourceTable).where(SourceTable.id.in_(piece)))
+            still = select(SourceTable.id).where(SourceTable.id.in_(piece), *_unnamed()).with_for_update()
+            found = list(connection.execute(still).scalars())
+            connection.execute(delete(TableDefinition).where(TableDefinition.table_id.in_(found)))
+            connection.execute(delete(SourceTable).where(SourceTable.id.in_(found)))
         pause(clock() - began)
+
+
+def _unnamed() -> list[ColumnElement[bool]]:
+    """Of a table that is gone and that no other row names but its definitions."""
+    tables = [table for table in Base.metadata.tables.values() if table is not TableDefinition.__table__]
+    naming = [key.parent for table in tables for key in table.foreign_keys if key.column is SourceTable.__table__.c.id]
+    return [SourceTable.gone.is_(True), *(~exists().where(column == SourceTable.id) for column in naming)]
 
 
 def _pieces(rows: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -43,6 +43,8 @@ from gateway.registry import SourceKey, sources_of
 LOCK_SECONDS = 0.2
 #: ... again, for all of its sources, and each time that what is left of a source is tried again
 RETRY_LOCK_SECONDS = 0.05
+#: of each source, also where those before it have waited for all of that
+LEAST_LOCK_SECONDS = 0.01
 
 
 def applied_entry(connection: Connection, landing: str) -> int:
@@ -68,7 +70,7 @@ def apply_apart(connection: Connection, landing: str, entry: LogEntry) -> None:
     until = time.monotonic() + RETRY_LOCK_SECONDS
     bound_lock_waits(connection, LOCK_SECONDS)
     for key, part in _by_source(_unblocked(connection, landing, entry)).items():
-        bound_lock_waits(connection, until - time.monotonic())
+        bound_lock_waits(connection, max(LEAST_LOCK_SECONDS, until - time.monotonic()))
         try:
             with connection.begin_nested():
                 _apply_or_hold(connection, landing, key, part)

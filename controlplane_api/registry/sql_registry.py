@@ -139,9 +139,20 @@ class SqlRegistry:
             return b"" if source_id is None else cartography.digest(connection, source_id)
 
     def begin_cartography(self, key: SourceKey, base: bytes) -> bool:
+        with self._read() as connection:
+            known = connection.execute(_id_of(key)).scalar()
+            is_full = known is not None and cartography.is_full(connection, known)
+        if known is not None and is_full:
+            self._forget(known)
         with self._write() as connection:
             source_id = connection.execute(_id_of(key)).scalar()
             return source_id is not None and cartography.begin(connection, source_id, base)
+
+    def _forget(self, source_id: int) -> None:
+        """Tables that are gone, but the newest."""
+        with self._read() as connection:
+            forgotten = cartography.forgettable(connection, source_id)
+        cartography.forget(self._write, forgotten)
 
     def record_tables(self, key: SourceKey, tables: Sequence[TableSeen], gone: Sequence[tuple[str, str]]) -> None:
         with self._read() as connection:
@@ -156,9 +167,7 @@ class SqlRegistry:
             source_id = connection.execute(_id_of(key)).scalar_one()
             ids = [] if told.names is None else cartography.ids_but(connection, source_id, told.names)
         cartography.mark_gone(self._write, ids)
-        with self._read() as connection:
-            forgotten = cartography.forgettable(connection, source_id)
-        cartography.forget(self._write, forgotten)
+        self._forget(source_id)
         with self._write() as connection:
             cartography.end(connection, source_id, told, at_us)
             wanted_tables.begin_known(connection, source_id)

@@ -49,12 +49,12 @@ class Cartographer:
             known = await self._parts.reports.tell(
                 self._agent.name, lambda: self._parts.registry.cartography_digest(self._key)
             )
-            await self._ask(known or b"")
+            self._ask(known or b"")
             await asyncio.sleep(self._parts.config.cartography_seconds)
 
-    async def _ask(self, known: bytes) -> None:
+    def _ask(self, known: bytes) -> None:
         self._is_whole_asked = not known
-        await self._stream.send(StreamRequest(cartography_request=CartographyRequest(known=known)))
+        self._stream.post(StreamRequest(cartography_request=CartographyRequest(known=known)))
         lines = self._parts.log_lines
         lines.write(logger, logging.INFO, self._key, "command sent: %s: cartography_request", self._stream.key)
 
@@ -80,7 +80,7 @@ class Cartographer:
         if part.flavor:
             self._agent.flavors[self._key.source] = part.flavor
         if part.base and not was_taken:
-            await self._ask(b"")
+            self._ask(b"")
 
     async def _record(self, part: Cartography) -> None:
         registry, reports = self._parts.registry, self._parts.reports

@@ -253,11 +253,11 @@ class Control:
                 data="The agent keeps its certificate as long as it is good",
                 remedy="Start the gateway with --ca, or give the agent certificates of your own CA by gateway.tls",
             )
-            await self._stream.send(StreamRequest(error=as_message(unavailable)))
+            self._stream.post(StreamRequest(error=as_message(unavailable)))
             return
         certificate = await asyncio.to_thread(authority.renew, identity, request)
         self._log("certificate renewed: %s", self._stream.key, level=logging.INFO)
-        await self._stream.send(StreamRequest(certificate=Certificate(certificate_pem=certificate)))
+        self._stream.post(StreamRequest(certificate=Certificate(certificate_pem=certificate)))
 
     async def _record_problem(self, key: SourceKey, problem: Problem) -> None:
         await self._parts.reports.tell(

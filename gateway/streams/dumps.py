@@ -25,7 +25,6 @@ from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedChunk
 from menura.naming import dump_anew
-from menura.v1.changes_pb2 import Credit
 from menura.v1.snapshot_pb2 import (
     ChunkDropped,
     ChunkEnd,
@@ -87,6 +86,12 @@ class Dumps:
 
     async def serve(self) -> None:
         """Land until the stream ends, a newer one comes, or something fails."""
+        try:
+            await self._serve_fenced()
+        finally:
+            self._queue.close()
+
+    async def _serve_fenced(self) -> None:
         await self.parts.client_fence.enter(self.key, self)
         try:
             await run_until_first(self._serve_alone(), self._leave_when_superseded())
@@ -95,7 +100,6 @@ class Dumps:
             await self._record_problem(problem_from(as_message(failed), now_us()))
             raise
         finally:
-            self._queue.close()
             self.parts.client_fence.leave(self.key, self)
 
     async def receive(self, received: Received) -> None:
@@ -152,7 +156,7 @@ class Dumps:
         await self._discard(over)
         wanted = self._chunks.dumps()
         self._grant(await self._jobs.run(lambda: self._files.discard_others(wanted)))
-        await self.stream.send(StreamRequest(desired_dumps=desired_dumps(desired, self._chunks.next_chunk)))
+        self.stream.post(StreamRequest(desired_dumps=desired_dumps(desired, self._chunks.next_chunk)))
         said = "command sent: %s: desired_dumps: generation %s, %s dumps"
         owner, count = self.key, len(desired.dumps)
         self.parts.log_lines.write(logger, logging.INFO, owner, said, self.stream.key, desired.generation, count)
@@ -315,7 +319,7 @@ class Dumps:
         if self._withheld_bytes and not self._chunks.is_crowded:
             granted, self._withheld_bytes = self._withheld_bytes, 0
             self._queue.granted(granted)
-            self.stream.post(StreamRequest(credit=Credit(bytes=granted)))
+            self.stream.grant(granted)
 
     async def _lands_again(self) -> None:
         if self.parts.health.recovered(self.key, HEALTH_PART):

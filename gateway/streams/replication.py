@@ -8,9 +8,9 @@ stream. Messages of an older run are dropped. What a run has not committed is dr
 again. Durable is only what `Committer` has committed; a kill at any place leaves files that no log entry names.
 
 Every message passes one queue and one task, `_land`, which alone changes the run; blocking work goes to threads,
-one call at a time. It waits for the store and the database, and for its agent only where a run begins. The credit that
-a sender was not granted bounds the queue and what is in memory; what all streams hold together is bounded by
-`gateway.backlog`, and nothing is read behind a large batch before that has landed.
+one call at a time. It waits for the store and the database, never for its agent. The credit that a sender was not
+granted bounds the queue and what is in memory; what all streams hold together is bounded by `gateway.backlog`, and
+nothing is read behind a large batch before that has landed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from menura.error_message import as_message
 from menura.instants import now_us
 from menura.landing import LandedCut, LandedFile
 from menura.naming import TableName
-from menura.v1.changes_pb2 import ChangeBatch, Credit, CutCommitted, CutEnd
+from menura.v1.changes_pb2 import ChangeBatch, CutCommitted, CutEnd
 from menura.v1.error_pb2 import Error
 from menura.v1.stream_pb2 import StreamRequest
 
@@ -217,7 +217,7 @@ class Replication:
             dumps=CutDumps(self.key, self.session, self.parts, tables),
             last_cuts=last_cuts,
         )
-        await self.stream.send(
+        self.stream.post(
             StreamRequest(replicate=replicate(desired, committed, epoch, config.cut_interval_ms, config.cut_bytes))
         )
         self.parts.log_lines.write(
@@ -392,7 +392,7 @@ class Replication:
     def _grant(self, credit_bytes: int) -> None:
         if credit_bytes:
             self._queue.granted(credit_bytes)
-            self.stream.post(StreamRequest(credit=Credit(bytes=credit_bytes)))
+            self.stream.grant(credit_bytes)
 
     async def _record_problem(self, error: Error | None) -> None:
         """What an operator reads of this source; None takes it back."""

@@ -120,6 +120,6 @@ def test_cartography_when_a_source_has_too_many_tables_then_it_is_refused_and_th
 ) -> None:
     facts.record_shop(registry, "t1", "t2")
     monkeypatch.setattr(cartography, "MAX_KEPT", 2)
-    with pytest.raises(RegistryRefused, match="2 tables are recorded of it, at most 2 may be"):
+    with pytest.raises(RegistryRefused, match="2 tables are recorded of it, and no more may be"):
         registry.begin_cartography(KEY, b"")
     assert names(database) == {"t1": False, "t2": False}

@@ -299,6 +299,7 @@ def test_streams_when_an_agent_says_no_hello_then_it_has_its_places_and_its_shar
                 await (await other.open("Control_Config")).expect("desired_state")
                 for call in calls:
                     call.cancel()
+                await eventually("their end", lambda: here.metrics.menura_session_open_streams == 1)
                 await (await loud.open("Control_Config")).expect("desired_state")
 
     asyncio.run(main())

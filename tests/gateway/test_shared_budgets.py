@@ -102,7 +102,8 @@ def test_reports_when_an_agent_has_told_more_than_its_quota_then_what_it_owes_ho
             await tell_tables(hostile, 2_000)
             await eventually("more than the quota", lambda: sum(map(len, registry.cartography.values())) > 5_000)
             with pytest.raises(TimeoutError):
-                await (await hostile.open("Control_Heartbeat")).expect("hello_ack", seconds=2)
+                await (await hostile.open("MySQLClient", SOURCES[0])).expect("hello_ack", seconds=2)
+            await (await hostile.open("Control_Heartbeat")).expect("hello_ack")
             await commit_and_report(honest, registry)
 
     asyncio.run(scenario())

@@ -8,8 +8,13 @@ from contextlib import suppress
 
 from hypothesis import given
 from hypothesis import strategies as st
+from menura.v1.snapshot_pb2 import DumpPlan
+from menura.v1.stream_pb2 import StreamResponse
 
+from gateway.backlog import StreamQueue
+from gateway.registry import SourceKey
 from gateway.shares import FairThreads, Owner, Shares, Turns
+from gateway.wire.message import Frames, Received
 
 HOSTILE, HONEST = ("acme", "db-1"), ("globex", "db-1")
 
@@ -90,6 +95,46 @@ def test_room_when_the_first_takes_it_all_then_the_next_waits_on() -> None:
             assert came == list(range(expected))
             shares.change(HOSTILE, -60)
         await asyncio.gather(*tasks)
+
+    run(scenario)
+
+
+def test_room_when_one_agent_takes_all_again_and_again_then_another_tenant_is_the_next_one() -> None:
+    async def scenario() -> None:
+        shares, came = Shares(100), list[Owner]()
+
+        async def take(owner: Owner, amount: int) -> None:
+            await shares.room(owner)
+            shares.change(owner, amount)
+            came.append(owner)
+            await asyncio.sleep(0)
+            shares.change(owner, -amount)
+
+        shares.change(HOSTILE, 100)
+        tasks = [asyncio.create_task(take(HOSTILE, 100)) for _ in range(50)]
+        await settle()
+        tasks += [asyncio.create_task(take(HONEST, 1))]
+        await settle()
+        shares.change(HOSTILE, -100)
+        await asyncio.gather(*tasks)
+        assert came.index(HONEST) <= 1
+
+    run(scenario)
+
+
+def test_queue_when_its_stream_ends_while_a_message_waits_for_it_then_nothing_of_it_is_held() -> None:
+    """The receiver went on for a moment after the end, and what it counted then was counted for ever."""
+
+    async def scenario() -> None:
+        shares = Shares(128 << 20)
+        queue = StreamQueue(shares, HOSTILE, SourceKey("acme", "shop"), "receiving")
+        plan = StreamResponse(dump_plan=DumpPlan(dump="d"))
+        await queue.put(Received(plan, Frames(b"", b"", 0), 3 << 20))
+        waiting = asyncio.create_task(queue.put(Received(plan, Frames(b"", b"", 0), 3 << 20)))
+        await settle()
+        queue.close()
+        await waiting
+        assert shares._held == 0
 
     run(scenario)
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 from menura.landing import FORMAT, entry_path
 from pyspark.sql import SparkSession
 
-from spark_sink.cli import run
 from spark_sink.errors import LogEntryUnreadable
 from spark_sink.ingest.cut_log_source import Limits
-from spark_sink.ingest.settings import SinkSettings
 from spark_sink.ingest.table_task import TaskSize
 from spark_sink.lake.delta_table import open_table, scan
 from spark_sink.reading import (
@@ -45,24 +42,6 @@ pytestmark = pytest.mark.spark
 
 ORDERS, EVENTS = Workload.ORDERS, Workload.EVENTS
 Follow = Callable[..., None]
-
-
-@pytest.fixture
-def follow(session: SparkSession, writer: Writer, lake: Path) -> Follow:
-    """Run the sink over what the log holds now, to its end."""
-
-    def until_done(size: TaskSize | None = None, limits: Limits | None = None) -> None:
-        settings = SinkSettings(
-            str(writer.folder),
-            str(lake),
-            str(lake / "_menura" / "checkpoint"),
-            available_now=True,
-            size=size or TaskSize(),
-            limits=limits or Limits(),
-        )
-        run(session, settings, threading.Event())
-
-    return until_done
 
 
 def test_a_fence_when_it_stands_alone_in_a_batch_then_the_sink_goes_on_behind_it(

@@ -346,7 +346,8 @@ def rewritten(
         return "the table was written anew with another column's type or values"
     if before.kind != _PARTITIONED and _are_rewritten(before, now):
         return "the table was written anew, and a column altered: USING may have given it other values"
-    if may_be_unlogged and before.kind != _PARTITIONED and not _keeps_toast(before, now):
+    was_emptied = EMPTIED in files.values()  # by a TRUNCATE that the log has: its file comes with the next look
+    if may_be_unlogged and before.kind != _PARTITIONED and not (was_emptied or _keeps_toast(before, now)):
         return "the table was written anew, and may have been UNLOGGED meanwhile"
     return ""
 
