@@ -2,8 +2,8 @@
 
 A tenant has the newest `MAX_DONE` of what was done, and of refusals the newest `MAX_REFUSALS`: whoever is refused again
 and again drives out nobody else's, and nothing that was done. He is held to a rate too (`gateway.audit`,
-`gateway.enrolment`, `api.attempts`). The database refuses every other change of it (revision 0039): an UPDATE, and a
-DELETE of an entry that has fewer entries above it than are kept.
+`gateway.enrolment`, `api.attempts`). The database refuses slips and tools (revision 0039): an UPDATE, and a DELETE
+among the newest entries of all, as many as are kept of one tenant. Whoever owns the database can remove its triggers.
 """
 
 from collections.abc import Sequence
