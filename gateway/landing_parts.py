@@ -66,6 +66,8 @@ class LandingParts:
     storage: Store
     committer: Committer
     lease: GatewayLease
+    #: of what runs begin and end with
+    runs: FairThreads
     #: of desired tables, and of desired dumps
     generations: Generations[SourceKey, int]
     dump_generations: Generations[SourceKey, int]

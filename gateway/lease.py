@@ -13,10 +13,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import partial
 
 from menura.health import Readiness
 
@@ -32,11 +31,10 @@ from gateway.registry import (
     SourceKey,
     SourceOwned,
 )
+from gateway.shares import FairThreads
 from gateway.tasks import ask_registry
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 #: of the gateway's readiness
 _PART = "lease"
@@ -47,8 +45,9 @@ class GatewayLease:
     registry: Registry
     gateway: GatewayRun
     ttl_seconds: float
-    #: of commits and of what runs begin with alone
+    #: of commits, and of what runs begin and end with: these leave some of them free
     threads: Executor
+    runs: FairThreads
     metrics: GatewayMetrics
     readiness: Readiness
     #: epochs of what is taken
@@ -63,7 +62,8 @@ class GatewayLease:
             await asyncio.sleep(self.ttl_seconds / 3)
             before = set(self._owned)
             try:
-                owned = await self._in_thread(lambda: self.registry.renew_gateway(self.gateway, self.ttl_seconds))
+                renew = partial(self.registry.renew_gateway, self.gateway, self.ttl_seconds)
+                owned = await asyncio.get_running_loop().run_in_executor(self.threads, renew)
             except (RegistryRefused, RegistryUnavailable) as unavailable:
                 self.readiness.waits(_PART, "the gateway's lease is not renewed: the database is away or refuses")
                 logger.warning("the gateway's lease is not renewed: %s", unavailable)
@@ -86,7 +86,8 @@ class GatewayLease:
     async def take(self, key: SourceKey, session: str) -> Assignment:
         """Own a source, under an epoch that nobody had before. Raises `LeaseLost` while another gateway owns it."""
         try:
-            found = await ask_registry(self.registry.assign_source, key, self.gateway, session, threads=self.threads)
+            turn = self.runs, (key.tenant, key.source)
+            found = await ask_registry(self.registry.assign_source, key, self.gateway, session, turn=turn)
         except SourceOwned as other:
             raise LeaseLost(
                 "taking a source over",
@@ -119,10 +120,8 @@ class GatewayLease:
         epoch = self._owned.pop(key, 0)
         self.metrics.menura_lease_sources = len(self._owned)
         if epoch:
-            await self._in_thread(lambda: self.registry.release_source(key, self.gateway, epoch))
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self.threads, call)
+            work = partial(self.registry.release_source, key, self.gateway, epoch)
+            await (await self.runs.start((key.tenant, key.source), work))
 
 
 def new_run(name: str) -> GatewayRun:

@@ -69,8 +69,8 @@ from gateway.tls import AuthorityTls, FilesTls, ServerTls
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-#: one for the commit that runs, the others for leases and for runs that begin
-COMMIT_THREADS = 4
+#: one for the commit that runs, one for the gateway's lease, the others for runs that begin and end
+COMMIT_THREADS, RUN_THREADS = 4, 2
 #: of what agents report, which waits for the database
 REPORT_THREADS = 4
 #: beyond those that have a place: they are there to be told so
@@ -155,6 +155,7 @@ async def serve(
         reports = Reports(metrics, FairThreads(reporting, Turns(REPORT_THREADS)))
         heartbeats = Heartbeats(reports, registry.record_heartbeats, config.heartbeat_interval_ms / 1000)
         spacing_seconds = config.commit_spacing_ms / 1000
+        runs = FairThreads(commits, Turns(RUN_THREADS))
         committer = Committer(log, registry, log.landing, spacing_seconds, metrics, readiness, commits)
         parts = LandingParts(
             config=config,
@@ -162,7 +163,8 @@ async def serve(
             authority=authority,
             storage=storage,
             committer=committer,
-            lease=GatewayLease(registry, gateway, config.lease_seconds, commits, metrics, readiness),
+            lease=GatewayLease(registry, gateway, config.lease_seconds, commits, runs, metrics, readiness),
+            runs=runs,
             standings=standings,
             audit=Audit(registry, reports),
             generations=generations,

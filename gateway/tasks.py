@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -32,11 +31,15 @@ async def run_until_first(*concerns: Coroutine[Any, Any, None]) -> None:
             task.result()
 
 
-async def ask_registry(call: Callable[..., T], *arguments: object, threads: Executor | None = None) -> T:
-    """A registry call in a thread, of `threads` or of the loop's own; raises `RegistryAway`, which ends a stream for a
-    while, or `ReportRefused`."""
+async def ask_registry(call: Callable[..., T], *arguments: object, turn: tuple[FairThreads, Owner] | None = None) -> T:
+    """A registry call in a thread of the loop's own, or in a turn of `turn`'s; raises `RegistryAway`, which ends a
+    stream for a while, or `ReportRefused`."""
+    work = partial(call, *arguments)
     try:
-        return await asyncio.get_running_loop().run_in_executor(threads, partial(call, *arguments))
+        if turn is None:
+            return await asyncio.to_thread(work)
+        threads, owner = turn
+        return await (await threads.start(owner, work))
     except RegistryUnavailable as unavailable:
         raise RegistryAway(
             "asking the control plane's database",

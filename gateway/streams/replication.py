@@ -20,6 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from menura.bounds import MAX_NUMBER
 from menura.error_message import as_message
@@ -58,6 +59,8 @@ from gateway.wire.message import Frames, Received
 from gateway.wire.translation import problem_from, replicate
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: complete cuts of one source that may wait for their commit; CutEnd costs no credit
 MAX_UNCOMMITTED_CUTS = 64
@@ -185,8 +188,10 @@ class Replication:
 
     async def _generation(self) -> int | None:
         """The desired one of now."""
-        registry, threads = self.parts.registry, self.parts.committer.threads
-        return (await ask_registry(registry.generations, [self.key], threads=threads)).get(self.key)
+        return (await self._ask(self.parts.registry.generations, [self.key])).get(self.key)
+
+    async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
+        return await ask_registry(call, *arguments, turn=(self.parts.runs, (self.key.tenant, self.key.source)))
 
     async def _begin_run(self) -> None:
         """Settle the run before, then tell the agent where to go on."""
@@ -195,15 +200,15 @@ class Replication:
             self._grant(await self._jobs.run(self._run.files.discard))
             self._run = None
         config, registry, committer = self.parts.config, self.parts.registry, self.parts.committer
-        self._check_goes_on(await ask_registry(registry.committed, self.key, threads=committer.threads))
+        self._check_goes_on(await self._ask(registry.committed, self.key))
         assigned = await self.parts.lease.take(self.key, self.session)
-        epoch, threads = assigned.epoch, committer.threads
+        epoch = assigned.epoch
         if assigned.needs_fence:
             await committer.fence(self.key, epoch)
-        committed = await ask_registry(registry.committed, self.key, threads=threads)
+        committed = await self._ask(registry.committed, self.key)
         self._check_goes_on(committed)  # so that what is desired is of where the log ends
-        desired = await ask_registry(registry.desired, self.key, threads=threads)
-        last_cuts = await ask_registry(registry.last_cuts, self.key, threads=threads)
+        desired = await self._ask(registry.desired, self.key)
+        last_cuts = await self._ask(registry.last_cuts, self.key)
         committer.begin(self.key, epoch, committed.cut, committed.last_gsn)
         tables = frozenset((table.database, table.table) for table in desired.tables)
         self._run = _Run(

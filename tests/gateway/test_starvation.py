@@ -8,8 +8,8 @@ from typing import Any
 
 from menura.v1.error_pb2 import Error
 
-from gateway.registry import Problem, SourceKey
-from gateway.server import REPORT_THREADS
+from gateway.registry import Assignment, GatewayRun, Problem, SourceKey
+from gateway.server import COMMIT_THREADS, REPORT_THREADS, RUN_THREADS
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
 from tests.gateway.scripted_agent import change_batch, commit_cut, cut_end, eventually, rows_batch, scripted_agent
@@ -64,3 +64,45 @@ def test_commit_when_reports_of_others_wait_for_the_database_then_it_does_not(tm
 
     asyncio.run(scenario())
     assert len(landed_gsns(tmp_path)) == 59_999 + 20
+
+
+class LockedSources(MemoryRegistry):
+    """Sources of tenant globex are not assigned before `free` is set, as where another transaction holds their rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+        self.waiting = 0
+
+    def assign_source(self, key: SourceKey, gateway: GatewayRun, session: str) -> Assignment:
+        if key.tenant == "globex":
+            self.waiting += 1
+            self.free.wait()
+        return super().assign_source(key, gateway, session)
+
+
+def test_commit_when_another_tenants_runs_wait_for_locks_then_it_does_not(tmp_path: Path) -> None:
+    registry = LockedSources()
+    others = [f"other{number}" for number in range(COMMIT_THREADS + 2)]
+    registry.want("acme", "shop", "orders")
+    for source in others:
+        registry.want("globex", source, "orders")
+
+    async def scenario() -> None:
+        async with (
+            running_gateway(tmp_path, registry, lease_seconds=1) as address,
+            scripted_agent(address, "shop") as agent,
+            scripted_agent(address, *others, tenant="globex") as other,
+        ):
+            stream, run = await agent.open_binlog("shop")
+            try:
+                for source in others:
+                    await (await other.open("MySQLBinlog", source)).expect("hello_ack")
+                await eventually("runs to wait", lambda: registry.waiting >= RUN_THREADS)
+                for cut in range(1, 6):
+                    await commit_cut(stream, run, cut, [cut])
+            finally:
+                registry.free.set()
+
+    asyncio.run(scenario())
+    assert landed_gsns(tmp_path) == [1, 2, 3, 4, 5]
