@@ -80,5 +80,5 @@ def _too_many(found: str, most: int) -> TooManyStreams:
         "opening a stream",
         f"{found}, at most {most} may be",
         data="The open ones go on",
-        remedy="Give each agent fewer sources, or the gateway more --max-streams",
+        remedy="Give each agent fewer sources, or some agents to another gateway over the same database",
     )
