@@ -16,13 +16,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.script.revision import ResolutionError
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import (
@@ -37,13 +32,8 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from controlplane_api.errors import (
-    DatabaseError,
-    DatabaseRefused,
-    DatabaseTooNew,
-    DatabaseUnavailable,
-    DatabaseUnsupported,
-)
+from controlplane_api import revisions
+from controlplane_api.errors import DatabaseError, DatabaseRefused, DatabaseUnavailable, DatabaseUnsupported
 
 BUSY_SECONDS = 20
 BUSY_LOOK_SECONDS = 0.02
@@ -51,8 +41,6 @@ BUSY_LOOK_SECONDS = 0.02
 PRIVATE = 0o600
 #: rows looked up by name in one statement; SQLite takes 32,766 parameters
 LOOKUP_ROWS = 5_000
-#: PostgreSQL's advisory lock that a migration holds: "menura" in ASCII
-MIGRATION_LOCK = 0x6D656E757261
 _WRITE = "menura_write"
 #: classes of SQLSTATE that say the same again whenever it is tried: features, cardinality, data, integrity, limits
 _PERMANENT_SQLSTATES = ("0A", "21", "22", "23", "54")
@@ -153,16 +141,11 @@ def open_database(url: str) -> Database:
     if database.file is not None:
         _keep_private(database.file)
     try:
-        with database.write() as connection:
-            upgrade(connection)
-    except (CommandError, ResolutionError) as unknown:
-        database.close()
-        raise DatabaseTooNew(
-            f"opening the database {database.shown_url}",
-            f"its revision is not among those of this version ({unknown})",
-            data="It was left as it is.",
-            remedy="Run the version of Menura that wrote it, or a newer one.",
-        ) from unknown
+        with database.read() as connection:
+            is_newest = revisions.is_newest(connection)
+        if not is_newest:
+            with database.write() as connection:
+                revisions.bring_to_newest(connection)
     except DatabaseError:
         database.close()
         raise
@@ -195,24 +178,6 @@ def existing_database(url: str) -> Database:
             remedy="Correct --database, or start the API, which makes it.",
         )
     return Database(engine)
-
-
-def alembic_config() -> Config:
-    """Alembic's configuration of this package; the connection goes into its `attributes`."""
-    config = Config()
-    config.set_main_option("script_location", str(files("controlplane_api") / "migrations"))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Bring the database to `revision`, within the caller's transaction."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SET LOCAL lock_timeout = 0"))  # another process may migrate for as long as it takes
-        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
-    config = alembic_config()
-    config.attributes["connection"] = connection
-    command.upgrade(config, revision)
 
 
 def _engine(url: str) -> Engine:

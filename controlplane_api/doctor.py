@@ -22,8 +22,9 @@ from menura.stores.options import StorageOptions, parse
 from menura.stores.store import StoreUnusable
 from sqlalchemy import Connection, inspect, make_url, text
 
-from controlplane_api.database import Database, alembic_config, existing_database
+from controlplane_api.database import Database, existing_database
 from controlplane_api.errors import ControlPlaneError, RequestInvalid
+from controlplane_api.migrating import alembic_config
 
 checks = Checks["CentreFacts"]()
 

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -8,16 +10,19 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import JSON, Boolean, Float, Integer, MetaData, Table, insert, inspect, select, text
 
-from controlplane_api.database import Database, alembic_config, open_database, upgrade
+from controlplane_api import revisions
+from controlplane_api.database import Database, open_database
 from controlplane_api.errors import DatabaseTooNew, DatabaseUnavailable, DatabaseUnsupported
+from controlplane_api.migrating import alembic_config, upgrade
 from controlplane_api.models import POSITION_OF_SYNC, Base, DumpRange, Sync
 from controlplane_api.registry.sql_registry import SqlRegistry
 from gateway.registry import Assignment, GatewayRun, SourceKey
+from tests.newest_schema import FILE, migrated_schema
 
 
 def _open_without_upgrade(url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
     with monkeypatch.context() as patch:
-        patch.setattr("controlplane_api.database.upgrade", lambda _connection: None)
+        patch.setattr("controlplane_api.revisions.bring_to_newest", lambda _connection: None)
         return open_database(url)
 
 
@@ -27,6 +32,25 @@ def test_open_database_when_empty_then_schema_equals_models(empty_url: str):
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
     database.close()
+
+
+def test_newest_schema_of_sqlite_is_what_all_migrations_make():
+    assert FILE.read_text("utf-8") == migrated_schema(), "run: python -m tests.newest_schema"
+
+
+def test_newest_revision_is_the_head_of_the_migrations():
+    scripts = ScriptDirectory.from_config(alembic_config())
+    assert scripts.get_heads() == [revisions.newest_revision()]
+
+
+def test_open_database_when_it_is_new_or_newest_then_no_migration_is_loaded(tmp_path: Path):
+    program = (
+        "import sys; from controlplane_api.database import open_database;"
+        f" [open_database('sqlite:///{tmp_path}/control.db').close() for _ in range(2)];"
+        " print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
 
 
 def test_migrations_when_run_one_by_one_then_each_goes_up_and_down(empty_url: str, monkeypatch: pytest.MonkeyPatch):

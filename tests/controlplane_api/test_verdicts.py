@@ -12,8 +12,9 @@ from sqlalchemy import select
 
 from controlplane_api import verdicts as verdicts_module
 from controlplane_api.api import verdict_queries
-from controlplane_api.database import Database, alembic_config, upgrade
+from controlplane_api.database import Database
 from controlplane_api.lakes import forget_lake
+from controlplane_api.migrating import alembic_config, upgrade
 from controlplane_api.models import ProofOfTable, Verdict
 from controlplane_api.registry.sql_registry import SqlRegistry
 from controlplane_api.states import Proof
