@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
+# Who forbids Python to keep what it has compiled makes each process start take three times the CPU.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?=
 CORES := $(shell nproc)
 # Tests wait for servers as much as they compute: two for each core keep it busy (DECISIONS 211).

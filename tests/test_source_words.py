@@ -23,10 +23,11 @@ _REQUEST_TYPES = ("MySQLClient", "MySQLBinlog", "PgSQLClient", "PgSQLWal", "PgSQ
 MEANT: dict[str, tuple[str, ...]] = {
     # the control plane's own database
     "controlplane_api/commands/options.py": ("postgresql://",),
-    "controlplane_api/database.py": ("postgresql", "PostgreSQL", "postgres", "pg_advisory_xact_lock", "WAL"),
+    "controlplane_api/database.py": ("postgresql", "PostgreSQL", "postgres", "WAL"),
     "controlplane_api/doctor.py": ("PostgreSQL", "postgresql://", "pg_stat_activity"),
     "controlplane_api/documents.py": ("postgresql",),
     "controlplane_api/errors.py": ("PostgreSQL",),
+    "controlplane_api/migrating.py": ("PostgreSQL", "postgresql", "pg_advisory_xact_lock"),
     "controlplane_api/migrations/env.py": ("postgresql", "PostgreSQL"),
     "controlplane_api/migrations/versions/rev_0017_changes.py": ("postgresql", "PostgreSQL", "plpgsql", "pg_notify"),
     "controlplane_api/migrations/versions/rev_0020_source_configurations.py": ("postgresql",),
