@@ -14,6 +14,7 @@ stream after `SEND_SECONDS`.
 
 import asyncio
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -123,6 +124,9 @@ class AgentStream:
         #: of the message that `receive` gave last, among reports
         self._cost_bytes = 0
         self._received = 0
+        #: that this was ready to read so far, and since when it is now
+        self._ready_seconds = 0.0
+        self._ready_since: float | None = None
         self._sent = 0
         self._sending = asyncio.Lock()
         self._posted: dict[asyncio.Task[None], int] = {}
@@ -139,6 +143,12 @@ class AgentStream:
     def peer(self) -> str:
         """The connection's other end, as gRPC names it."""
         return str(self._context.peer())
+
+    @property
+    def ready_seconds(self) -> float:
+        """For how long in all the agent could have been read: not while it waits for its share, nor for anybody."""
+        since = self._ready_since
+        return self._ready_seconds + (0.0 if since is None else time.monotonic() - since)
 
     async def open(self, admission: Admission, owner: AgentName) -> Hello | None:
         """Read and check the Hello in a turn of `owner`; None when the agent left without one."""
@@ -282,8 +292,16 @@ class AgentStream:
         with suppress(AgentNotReading, grpc.RpcError, grpc.aio.BaseError):
             await self._sent_within(StreamRequest(error=as_message(error)), FAIL_SECONDS)
 
+    async def _read_when_it_comes(self) -> bytes | object:
+        """What gRPC has next; `grpc.aio.EOF` when the agent has ended the stream."""
+        self._ready_since = time.monotonic()
+        try:
+            return await self._context.read()
+        finally:
+            self._ready_seconds, self._ready_since = self.ready_seconds, None
+
     async def _next(self) -> Received | None:
-        data = await self._context.read()
+        data = await self._read_when_it_comes()
         if data is grpc.aio.EOF:
             return None
         if self.key is None:
@@ -331,7 +349,7 @@ class AgentStream:
                 await room.wait()
                 seconds = CROWDED_SECONDS if room.is_crowding else PART_SECONDS
                 async with asyncio.timeout(seconds):
-                    data = await self._context.read()
+                    data = await self._read_when_it_comes()
                 if data is grpc.aio.EOF:
                     return None
                 part = _part_of(read_message(data).message)

@@ -15,7 +15,6 @@ nothing is read behind a large batch before that has landed.
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,7 +114,8 @@ class Replication:
     _uncommitted: "deque[_Submitted]" = field(default_factory=deque)
     _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
     _entries: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
-    _heard_at: float = field(default_factory=time.monotonic)
+    #: the stream's `ready_seconds` when it was the agent's turn: it had said something, that was landed, or credit came
+    _ready_before: float = 0.0
 
     def __post_init__(self) -> None:
         assert self.stream.key is not None
@@ -153,7 +153,7 @@ class Replication:
     async def _receive_next(self) -> bool:
         """False when the agent has ended the stream."""
         received = await self.stream.receive()
-        self._heard_at = time.monotonic()
+        self._begin_turn()
         if received is None:
             return False
         if received.message.WhichOneof("payload") != "change_batch":
@@ -185,6 +185,7 @@ class Replication:
             self.stream.quota.rows.owe(ERROR_ROWS)
             await self._record_problem(message.error)
         self._queue.landed(received)
+        self._begin_turn()
 
     async def _generation(self) -> int | None:
         """The desired one of now."""
@@ -378,13 +379,22 @@ class Replication:
         await self.superseded.wait()
         raise superseded(self.key)
 
+    def _begin_turn(self) -> None:
+        """From now on the agent is waited for, whenever it is read."""
+        self._ready_before = self.stream.ready_seconds
+
     async def _leave_when_stalled(self) -> None:
-        """Rows of a cut that nobody ends would stay in memory for ever."""
-        most_seconds = self.parts.config.open_cut_seconds
+        """Rows of a cut that nobody ends would stay in memory for ever.
+
+        What counts is how long the agent could have been heard. It is looked at twice: where this process stood still,
+        what has come meanwhile is read first.
+        """
+        most_seconds, was_late = self.parts.config.open_cut_seconds, False
         while True:
-            silent_seconds = time.monotonic() - self._heard_at
+            silent_seconds = self.stream.ready_seconds - self._ready_before
             is_open = self._run is not None and self._run.has_rows
-            if is_open and self._queue.is_waiting and silent_seconds >= most_seconds:
+            is_late = is_open and self._queue.is_waiting and silent_seconds >= most_seconds
+            if is_late and was_late:
                 raise CutStalled(
                     "landing a cut",
                     f"it is open, and its agent has said nothing for {silent_seconds:.0f} s",
@@ -392,12 +402,14 @@ class Replication:
                     remedy="The agent begins again at the last committed position",
                     source=str(self.key),
                 )
+            was_late = is_late
             await asyncio.sleep(max(most_seconds - silent_seconds, most_seconds / 10))
 
     def _grant(self, credit_bytes: int) -> None:
         if credit_bytes:
             self._queue.granted(credit_bytes)
             self.stream.grant(credit_bytes)
+            self._begin_turn()
 
     async def _record_problem(self, error: Error | None) -> None:
         """What an operator reads of this source; None takes it back."""
