@@ -20,6 +20,7 @@ import ssl
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from menura.errors import MenuraError, printable
@@ -30,6 +31,7 @@ from gateway.errors import EnrolmentBusy, EnrolmentRefused, EnrolmentRequestInva
 from gateway.identity import Authority, Enrolment
 from gateway.log_lines import LogLines
 from gateway.rate import Rate, Rates, network_of
+from gateway.shares import FairThreads
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +63,14 @@ class _Request:
 class EnrolmentPort:
     """Serves on a listening socket until cancelled."""
 
-    def __init__(self, listener: socket.socket, tls: ssl.SSLContext, authority: Authority) -> None:
+    def __init__(
+        self, listener: socket.socket, tls: ssl.SSLContext, authority: Authority, threads: FairThreads
+    ) -> None:
         self._listener = listener
         self._tls = tls
         self._authority = authority
+        #: for the database, in turns of networks
+        self._threads = threads
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._connections: Counter[str] = Counter()
         self._rate = Rate(PER_SECOND, BURST)
@@ -148,7 +154,8 @@ class EnrolmentPort:
             raise _invalid("there is no such path here")
         self._take_turn(address)
         enrolment = _enrolment(request.body)
-        enrolled = await asyncio.to_thread(self._authority.enrol, enrolment, address)
+        owner = network_of(address), address
+        enrolled = await (await self._threads.start(owner, partial(self._authority.enrol, enrolment, address)))
         logger.info("agent enrolled: agent=%s/%s address=%s", enrolled.tenant, enrolled.agent, address)
         answer = {
             "tenant": enrolled.tenant,

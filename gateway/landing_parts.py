@@ -24,10 +24,10 @@ from gateway.metrics import GatewayMetrics
 from gateway.quotas import Quotas
 from gateway.reconciliation import Generations
 from gateway.registry import AgentName, ConfigurationDigests, Registry, SourceKey
-from gateway.shares import FairThreads, Turns
+from gateway.shares import FairThreads, Owner, Turns
 from gateway.standings import Standings
 from gateway.stream_fence import StreamFence
-from gateway.tasks import Reports, finish
+from gateway.tasks import Reports, ask_registry, finish
 from gateway.wire.message import Frames
 
 T = TypeVar("T")
@@ -68,6 +68,8 @@ class LandingParts:
     lease: GatewayLease
     #: of what runs begin and end with
     runs: FairThreads
+    #: of what streams ask else, and wait for
+    asking: FairThreads
     #: of desired tables, and of desired dumps
     generations: Generations[SourceKey, int]
     dump_generations: Generations[SourceKey, int]
@@ -87,6 +89,10 @@ class LandingParts:
     #: cartographies are stored one at a time: each may take a thread of the reports' for minutes
     cartographies: Turns = field(default_factory=Turns)
     quotas: Quotas = field(default_factory=Quotas)
+
+    async def ask(self, owner: Owner, call: Callable[..., T], *arguments: object) -> T:
+        """A short call of the registry in a turn of the owner's. Raises `RegistryAway` or `ReportRefused`."""
+        return await ask_registry(self.asking, owner, call, *arguments)
 
 
 @dataclass(slots=True)

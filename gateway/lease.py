@@ -86,8 +86,8 @@ class GatewayLease:
     async def take(self, key: SourceKey, session: str) -> Assignment:
         """Own a source, under an epoch that nobody had before. Raises `LeaseLost` while another gateway owns it."""
         try:
-            turn = self.runs, (key.tenant, key.source)
-            found = await ask_registry(self.registry.assign_source, key, self.gateway, session, turn=turn)
+            owner = key.tenant, key.source
+            found = await ask_registry(self.runs, owner, self.registry.assign_source, key, self.gateway, session)
         except SourceOwned as other:
             raise LeaseLost(
                 "taking a source over",

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
@@ -70,9 +70,13 @@ logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
 #: one for the commit that runs, one for the gateway's lease, the others for runs that begin and end
-COMMIT_THREADS, RUN_THREADS = 4, 2
-#: of what agents report, which waits for the database
-REPORT_THREADS = 4
+COMMIT_THREADS, RUN_THREADS = 5, 3
+#: of what agents report, which waits for the database; and of what streams ask and wait for, as who an agent is
+REPORT_THREADS, ASK_THREADS = 4, 6
+ENROL_THREADS = 2
+#: of the event loop: more than there are tasks of the gateway's own that do something there, one call at a time each.
+#: What agents ask has no place in them.
+BACKGROUND_THREADS = 16
 #: beyond those that have a place: they are there to be told so
 SPARE_STREAMS = 256
 REGISTRY_RETRY_SECONDS = 1.0
@@ -110,6 +114,15 @@ _OPTIONS = (
 )
 
 
+def _fair(threads: Executor, count: int) -> FairThreads:
+    return FairThreads(threads, Turns(count, most_of_tenant=of_tenant(count)))
+
+
+def of_tenant(threads: int) -> int:
+    """So many of them one tenant may have at a time: the others' calls wait for none of its slow ones."""
+    return threads - max(1, threads // 3)
+
+
 def _open(landing: str) -> Store:
     try:
         return open_store(landing)
@@ -136,6 +149,8 @@ async def serve(
     Raises a `GatewayError` when a port, the landing or its log can't be used.
     """
     metrics, readiness = metrics or GatewayMetrics(), readiness or Readiness()
+    background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="background")
+    asyncio.get_running_loop().set_default_executor(background)
     readiness.waits(_START, "the cut log is not read yet")
     storage = _open(config.landing)
     log = await _begin(config, storage, registry, gateway := new_run(config.name), stop, readiness)
@@ -143,7 +158,6 @@ async def serve(
         return
     tls = _tls(config, authority)
     changes = Changes(registry, config.poll_seconds)
-    standings = Standings(registry.standings, changes, metrics)
     generations = Generations(registry.generations, changes, metrics)
     dump_generations = Generations(registry.dump_generations, changes, metrics)
     configurations = Generations(registry.configuration_digests, changes, metrics)
@@ -151,11 +165,14 @@ async def serve(
         ThreadPoolExecutor(config.landing_threads, thread_name_prefix="landing") as threads,
         ThreadPoolExecutor(COMMIT_THREADS, thread_name_prefix="commit") as commits,
         ThreadPoolExecutor(REPORT_THREADS, thread_name_prefix="report") as reporting,
+        ThreadPoolExecutor(ASK_THREADS, thread_name_prefix="ask") as answering,
+        ThreadPoolExecutor(ENROL_THREADS, thread_name_prefix="enrol") as enrolling,
     ):
-        reports = Reports(metrics, FairThreads(reporting, Turns(REPORT_THREADS)))
+        reports, asking = Reports(metrics, _fair(reporting, REPORT_THREADS)), _fair(answering, ASK_THREADS)
+        standings = Standings(registry.standings, changes, metrics, asking)
         heartbeats = Heartbeats(reports, registry.record_heartbeats, config.heartbeat_interval_ms / 1000)
         spacing_seconds = config.commit_spacing_ms / 1000
-        runs = FairThreads(commits, Turns(RUN_THREADS))
+        runs = _fair(commits, RUN_THREADS)
         committer = Committer(log, registry, log.landing, spacing_seconds, metrics, readiness, commits)
         parts = LandingParts(
             config=config,
@@ -165,6 +182,7 @@ async def serve(
             committer=committer,
             lease=GatewayLease(registry, gateway, config.lease_seconds, commits, runs, metrics, readiness),
             runs=runs,
+            asking=asking,
             standings=standings,
             audit=Audit(registry, reports),
             generations=generations,
@@ -178,12 +196,12 @@ async def serve(
         )
         interval_seconds = max(config.heartbeat_interval_ms / 1000, LEAST_INTERVAL_SECONDS)
         presence = Presence(SILENT_INTERVALS * interval_seconds)
-        shared = SharedPresence(registry, gateway, presence, reports, config.lease_seconds / 3)
+        shared = SharedPresence(registry, gateway, presence, reports, asking, config.lease_seconds / 3)
         streams = _Streams(parts, presence, shared, stop)
         server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=config.max_streams + SPARE_STREAMS)
         server.add_generic_rpc_handlers((streams.handler(), health_handler(readiness)))
         address = _open_port(server, config, tls)
-        identity = _identity_tasks(config, tls, authority)
+        identity = _identity_tasks(config, tls, authority, _fair(enrolling, ENROL_THREADS))
         await server.start()
         words = "by their certificates" if config.is_identified else "at their word, on this host alone"
         logger.info(
@@ -364,7 +382,7 @@ def _open_port(server: grpc.aio.Server, config: GatewayConfig, tls: ServerTls | 
 
 
 def _identity_tasks(
-    config: GatewayConfig, tls: AuthorityTls | FilesTls | None, authority: Authority | None
+    config: GatewayConfig, tls: AuthorityTls | FilesTls | None, authority: Authority | None, enrolling: FairThreads
 ) -> list[Coroutine[Any, Any, None]]:
     """What follows certificates, and the port for enrolment, which is open from now on."""
     if tls is None:
@@ -380,7 +398,7 @@ def _identity_tasks(
             remedy="Stop what listens there, or set --enrol-listen to another HOST:PORT",
         ) from refused
     logger.info("agents enrol: port=%d", listener.getsockname()[1])
-    return [tls.run(), EnrolmentPort(listener, tls.enrolment, authority).run()]
+    return [tls.run(), EnrolmentPort(listener, tls.enrolment, authority, enrolling).run()]
 
 
 class _Streams:

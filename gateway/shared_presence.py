@@ -19,6 +19,7 @@ from menura.instants import now_us
 
 from gateway.presence import AgentSession, Presence, duplicate
 from gateway.registry import GatewayRun, PresentElsewhere, Registry, RegistryRefused, RegistryUnavailable
+from gateway.shares import FairThreads
 from gateway.tasks import Reports, ask_registry
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class SharedPresence:
     gateway: GatewayRun
     sessions: Presence
     reports: Reports
+    asking: FairThreads
     #: between two comparisons with the database
     interval_seconds: float
 
@@ -40,7 +42,9 @@ class SharedPresence:
         async with session.turn:
             first: PresentElsewhere | None = None
             while not session.epoch:
-                found = await ask_registry(self.registry.take_presence, session.name, self.gateway, session.session)
+                found = await ask_registry(
+                    self.asking, session.name, self.registry.take_presence, session.name, self.gateway, session.session
+                )
                 if isinstance(found, int):
                     session.epoch = found
                     return

@@ -5,8 +5,9 @@ its tenant holds. So one alone may hold a third of the whole, many of one tenant
 much as each of the others holds (the dynamic thresholds of Choudhury and Hahne, 1998, for tenants and within each). A
 piece may be larger than what was free.
 
-`Turns` are of work, some at a time: of those that wait one tenant comes after the other, and of a tenant one owner
-after the other. Both live on the event loop. Nothing is durable, and who neither holds nor waits takes no memory.
+`Turns` are of work, some at a time, of which one tenant may have less than all: of those that wait one tenant comes
+after the other, and of a tenant one owner after the other. Both live on the event loop. Nothing is durable, and who
+neither holds nor waits takes no memory.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -53,10 +55,6 @@ class Waiting:
             else:
                 in_vain()
             raise
-
-    def first(self) -> Owner:
-        """Whose turn it is."""
-        return next(iter(next(iter(self._tenants.values()))))
 
     def tenants(self) -> Iterable[str]:
         return self._tenants
@@ -140,22 +138,34 @@ class Shares:
 class Turns:
     #: at a time
     most: int = 1
-    _taken: int = 0
+    #: of one tenant; None: as many
+    most_of_tenant: int | None = None
+    #: by tenant
+    _taken: Counter[str] = field(default_factory=Counter)
     _waiting: Waiting = field(default_factory=Waiting)
 
     async def take(self, owner: Owner) -> None:
         """Whoever has taken a turn gives it back."""
-        if self._taken < self.most:
-            self._taken += 1
+        if self._is_free_for(owner[0]):
+            self._taken[owner[0]] += 1
         else:
-            await self._waiting.wait(owner, self.give)
+            await self._waiting.wait(owner, partial(self.give, owner))
 
-    def give(self) -> None:
-        """A turn is over; it is the next one's at once."""
-        while self._waiting:
-            if self._waiting.call(self._waiting.first()):
+    def give(self, owner: Owner) -> None:
+        """A turn of the owner is over; it is the next one's at once."""
+        _add(self._taken, owner[0], -1)
+        while (called := self._next()) is not None:
+            if self._waiting.call(called):
+                self._taken[called[0]] += 1
                 return
-        self._taken -= 1
+
+    def _is_free_for(self, tenant: str) -> bool:
+        is_within = self.most_of_tenant is None or self._taken[tenant] < self.most_of_tenant
+        return is_within and self._taken.total() < self.most
+
+    def _next(self) -> Owner | None:
+        tenant = next((tenant for tenant in self._waiting.tenants() if self._is_free_for(tenant)), None)
+        return None if tenant is None else next(iter(self._waiting.owners(tenant)))
 
     @asynccontextmanager
     async def of(self, owner: Owner) -> AsyncIterator[None]:
@@ -163,7 +173,7 @@ class Turns:
         try:
             yield
         finally:
-            self.give()
+            self.give(owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +188,7 @@ class FairThreads:
         await self.turns.take(owner)
         loop = asyncio.get_running_loop()
         job = self.threads.submit(work)
-        job.add_done_callback(lambda _: loop.call_soon_threadsafe(self.turns.give))
+        job.add_done_callback(lambda _: loop.call_soon_threadsafe(self.turns.give, owner))
         return asyncio.wrap_future(job)
 
 

@@ -15,6 +15,7 @@ from gateway.changes import Changes
 from gateway.identity import Identity, check_standing, check_without_certificate
 from gateway.metrics import GatewayMetrics
 from gateway.registry import AgentName, RegistryUnavailable, Standing
+from gateway.shares import FairThreads
 from gateway.tasks import ask_registry
 
 logger = logging.getLogger(__name__)
@@ -23,8 +24,9 @@ Ask = Callable[[Sequence[AgentName]], dict[AgentName, Standing]]
 
 
 class Standings:
-    def __init__(self, ask: Ask, changes: Changes, metrics: GatewayMetrics) -> None:
+    def __init__(self, ask: Ask, changes: Changes, metrics: GatewayMetrics, asking: FairThreads) -> None:
         self._ask = ask
+        self._asking = asking
         self._looks = changes
         self._metrics = metrics
         self._followers: Counter[AgentName] = Counter()
@@ -39,7 +41,7 @@ class Standings:
         self._followers[name] += 1
         try:
             if name not in self._current:
-                found = await ask_registry(self._ask, [name])
+                found = await ask_registry(self._asking, name, self._ask, [name])
                 self._current.setdefault(name, found.get(name))
             self._check(name, identity)
             yield

@@ -292,17 +292,18 @@ class AgentStream:
         with suppress(AgentNotReading, grpc.RpcError, grpc.aio.BaseError):
             await self._sent_within(StreamRequest(error=as_message(error)), FAIL_SECONDS)
 
-    async def _read_when_it_comes(self) -> bytes | object:
-        """What gRPC has next; `grpc.aio.EOF` when the agent has ended the stream."""
+    async def _read_when_it_comes(self) -> bytes | None:
+        """What gRPC has next; None when the agent has ended the stream."""
         self._ready_since = time.monotonic()
         try:
-            return await self._context.read()
+            data: bytes = await self._context.read()
         finally:
             self._ready_seconds, self._ready_since = self.ready_seconds, None
+        return None if data is grpc.aio.EOF else data
 
     async def _next(self) -> Received | None:
         data = await self._read_when_it_comes()
-        if data is grpc.aio.EOF:
+        if data is None:
             return None
         if self.key is None:
             received = read_message(data)
@@ -350,7 +351,7 @@ class AgentStream:
                 seconds = CROWDED_SECONDS if room.is_crowding else PART_SECONDS
                 async with asyncio.timeout(seconds):
                     data = await self._read_when_it_comes()
-                if data is grpc.aio.EOF:
+                if data is None:
                     return None
                 part = _part_of(read_message(data).message)
         except PartsInvalid as invalid:

@@ -31,15 +31,11 @@ async def run_until_first(*concerns: Coroutine[Any, Any, None]) -> None:
             task.result()
 
 
-async def ask_registry(call: Callable[..., T], *arguments: object, turn: tuple[FairThreads, Owner] | None = None) -> T:
-    """A registry call in a thread of the loop's own, or in a turn of `turn`'s; raises `RegistryAway`, which ends a
-    stream for a while, or `ReportRefused`."""
-    work = partial(call, *arguments)
+async def ask_registry(threads: FairThreads, owner: Owner, call: Callable[..., T], *arguments: object) -> T:
+    """A registry call in a turn of the owner's; raises `RegistryAway`, which ends a stream for a while, or
+    `ReportRefused`."""
     try:
-        if turn is None:
-            return await asyncio.to_thread(work)
-        threads, owner = turn
-        return await (await threads.start(owner, work))
+        return await (await threads.start(owner, partial(call, *arguments)))
     except RegistryUnavailable as unavailable:
         raise RegistryAway(
             "asking the control plane's database",

@@ -6,9 +6,9 @@ that the agent holds, whenever its generation moves. What is recorded is the reg
 lost, being an older copy now, is recorded again. The rest begins anew with the next stream.
 """
 
-import asyncio
 import logging
 from contextlib import ExitStack
+from functools import partial
 
 from menura.bounds import MAX_NAME_CHARS
 from menura.error_message import as_message
@@ -31,7 +31,7 @@ from gateway.presence import MAX_HELLO_SOURCES, AgentSession, Presence
 from gateway.quotas import ERROR_ROWS
 from gateway.registry import AgentName, AgentSeen, ConfigurationSeen, Problem, SourceKey, SourceSeen
 from gateway.stream import AgentStream
-from gateway.tasks import ask_registry, run_until_first
+from gateway.tasks import run_until_first
 from gateway.wire.translation import (
     configurations_seen,
     desired_state,
@@ -114,7 +114,7 @@ class Control:
         if digests is None:
             return
         if digests.desired != self._configured:
-            found = await ask_registry(self._parts.registry.configurations, self._name)
+            found = await self._parts.ask(self._name, self._parts.registry.configurations, self._name)
             self._configured = digest_of((one.source, one.sha256) for one in found)
             sources = [
                 SourceConfiguration(
@@ -140,7 +140,7 @@ class Control:
             is_identified=self._identity is not None,
             certificate_expires_at_us=None if self._identity is None else self._identity.expires_at_us,
         )
-        await ask_registry(self._parts.registry.record_agent, agent)
+        await self._parts.ask(self._name, self._parts.registry.record_agent, agent)
         self._agent.recorded.set()
 
     async def _enrolled_elsewhere(self) -> frozenset[str]:
@@ -148,7 +148,7 @@ class Control:
         if self._identity is not None or not self._sources:
             return frozenset()
         ask = self._parts.registry.enrolled_elsewhere
-        return await ask_registry(ask, self._agent.tenant, self._agent.agent, list(self._sources))
+        return await self._parts.ask(self._name, ask, self._agent.tenant, self._agent.agent, list(self._sources))
 
     def _own_sources(self, elsewhere: frozenset[str]) -> frozenset[str]:
         named = frozenset(self._sources)
@@ -185,7 +185,7 @@ class Control:
                 await self._stream.send(StreamRequest(error=as_message(refused)))
 
     async def _send_desired(self, name: str) -> None:
-        desired = await ask_registry(self._parts.registry.desired, self._key(name))
+        desired = await self._parts.ask(self._name, self._parts.registry.desired, self._key(name))
         self._sent[name] = desired.generation
         try:
             state = desired_state(desired)
@@ -255,7 +255,7 @@ class Control:
             )
             self._stream.post(StreamRequest(error=as_message(unavailable)))
             return
-        certificate = await asyncio.to_thread(authority.renew, identity, request)
+        certificate = await (await self._parts.asking.start(self._name, partial(authority.renew, identity, request)))
         self._log("certificate renewed: %s", self._stream.key, level=logging.INFO)
         self._stream.post(StreamRequest(certificate=Certificate(certificate_pem=certificate)))
 

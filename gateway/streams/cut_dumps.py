@@ -27,7 +27,6 @@ from gateway.errors import NOTHING_LOST, ChunksLost, GatewayError, OutOfSequence
 from gateway.landing.chunks import PendingChunk
 from gateway.landing_parts import LandingParts
 from gateway.registry import DumpDesired, SourceKey
-from gateway.tasks import ask_registry
 from gateway.wire.translation import table_name
 
 logger = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ class CutDumps:
         if any(event.kind in _ENDS for event in of_dumps):
             await settle()
         if of_dumps or any(not self._start_of(ref.dump) for ref in end.chunks):
-            desired = await ask_registry(self.parts.registry.dumps, self.key)
+            desired = await self.parts.ask((self.key.tenant, self.key.source), self.parts.registry.dumps, self.key)
             self._desired = {order.dump: order for order in desired.dumps}
         left_out = [event for event in of_dumps if not self._counts(event)]
         for event in left_out:

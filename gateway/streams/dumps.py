@@ -19,7 +19,9 @@ named chunks and failed) the stream ends, and the next one begins at the ledger.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from menura.error_message import as_message
 from menura.instants import now_us
@@ -47,12 +49,14 @@ from gateway.registry import DumpSeen, Problem, SourceKey
 from gateway.stream import AgentStream
 from gateway.stream_fence import superseded
 from gateway.streams.dump_messages import desired_dumps, dump_planned, dump_seen, landed_chunk
-from gateway.tasks import ask_registry, finish, run_until_first
+from gateway.tasks import finish, run_until_first
 from gateway.wire.message import Frames, Received
 from gateway.wire.snapshot_batch import check_sizes, read_rows
 from gateway.wire.translation import problem_from, table_name
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: chunks whose batches come side by side
 MAX_OPEN_CHUNKS = 64
@@ -102,6 +106,10 @@ class Dumps:
         finally:
             self.parts.client_fence.leave(self.key, self)
 
+    async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
+        """A registry call about the source."""
+        return await self.parts.ask((self.key.tenant, self.key.source), call, self.key, *arguments)
+
     async def receive(self, received: Received) -> None:
         """A message of this source's dumps; waits as the queue does."""
         message = received.message
@@ -148,9 +156,9 @@ class Dumps:
         self._queue.landed(received)
 
     async def _send_desired(self) -> None:
-        if (await ask_registry(self.parts.registry.committed, self.key)).is_blocked:
+        if (await self._ask(self.parts.registry.committed)).is_blocked:
             raise blocked(self.key, "before its dumps go on")
-        desired = await ask_registry(self.parts.registry.dumps, self.key)
+        desired = await self._ask(self.parts.registry.dumps)
         self._generation = desired.generation
         over = self._chunks.desire(desired.dumps)
         await self._discard(over)
@@ -237,7 +245,7 @@ class Dumps:
         if order is None or order.plan is not None:
             return
         plan = dump_planned(message, order)
-        await ask_registry(self.parts.registry.record_dump_plan, self.key, message.dump, plan, now_us())
+        await self._ask(self.parts.registry.record_dump_plan, message.dump, plan, now_us())
         await self._send_desired()
         order = self._chunks.order(message.dump)
         if order is None or order.plan is not None:
@@ -255,7 +263,7 @@ class Dumps:
             table=order.table,
         )
         problem = problem_from(as_message(changed), now_us())
-        await ask_registry(self.parts.registry.record_dump_failed, self.key, message.dump, problem, problem.at_us)
+        await self._ask(self.parts.registry.record_dump_failed, message.dump, problem, problem.at_us)
         await self._send_desired()
 
     async def _record_failed(self, failed: DumpFailed) -> None:
@@ -264,7 +272,7 @@ class Dumps:
         problem = problem_from(failed.error, now_us())
         words = "dump failed: source=%s dump=%s: %s"
         self.parts.log_lines.write(logger, logging.WARNING, self.key, words, self.key, failed.dump, problem.message)
-        await ask_registry(self.parts.registry.record_dump_failed, self.key, failed.dump, problem, problem.at_us)
+        await self._ask(self.parts.registry.record_dump_failed, failed.dump, problem, problem.at_us)
         await self._send_desired()
 
     def _take_state(self, status: DumpStatus) -> None:

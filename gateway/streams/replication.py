@@ -192,7 +192,7 @@ class Replication:
         return (await self._ask(self.parts.registry.generations, [self.key])).get(self.key)
 
     async def _ask(self, call: Callable[..., T], *arguments: object) -> T:
-        return await ask_registry(call, *arguments, turn=(self.parts.runs, (self.key.tenant, self.key.source)))
+        return await ask_registry(self.parts.runs, (self.key.tenant, self.key.source), call, *arguments)
 
     async def _begin_run(self) -> None:
         """Settle the run before, then tell the agent where to go on."""

@@ -153,7 +153,7 @@ def test_turns_when_one_tenant_waits_a_thousand_times_then_another_one_is_next_a
         assert came[:2] == [HOSTILE, HOSTILE]  # nobody else was there when these came
         assert came.index(HONEST) <= 3
         assert came.index(("acme", "db-2")) <= 4
-        assert (turns._taken, bool(turns._waiting)) == (0, False)
+        assert (turns._taken.total(), bool(turns._waiting)) == (0, False)
 
     run(scenario)
 
@@ -165,16 +165,39 @@ def test_turns_when_those_who_wait_are_cancelled_before_and_after_their_call_the
         waiting = [asyncio.create_task(turns.take(HOSTILE)) for _ in range(4)]
         await settle()
         waiting[0].cancel()  # and is called before it knows
-        turns.give()
+        turns.give(HOSTILE)
         await settle()
         assert [task.done() for task in waiting] == [True, True, False, False]
-        turns.give()
+        turns.give(HOSTILE)
         waiting[2].cancel()  # after its call
         with suppress(asyncio.CancelledError):
             await waiting[2]
         await waiting[3]
-        turns.give()
-        assert (turns._taken, bool(turns._waiting)) == (0, False)
+        turns.give(HOSTILE)
+        assert (turns._taken.total(), bool(turns._waiting)) == (0, False)
+
+    run(scenario)
+
+
+def test_turns_when_one_tenant_may_have_some_of_them_then_the_others_are_there_for_the_next() -> None:
+    async def scenario() -> None:
+        turns = Turns(3, most_of_tenant=2)
+        for owner in (HOSTILE, HOSTILE):
+            await turns.take(owner)
+        waiting = asyncio.create_task(turns.take(HOSTILE))
+        await settle()
+        await turns.take(HONEST)
+        again = asyncio.create_task(turns.take(HONEST))
+        await settle()
+        assert not waiting.done() and not again.done()
+        turns.give(HONEST)
+        await settle()
+        assert not waiting.done() and again.done()  # which came later
+        turns.give(HOSTILE)
+        await waiting
+        for owner in (HONEST, HOSTILE, HOSTILE):
+            turns.give(owner)
+        assert (turns._taken.total(), bool(turns._waiting)) == (0, False)
 
     run(scenario)
 

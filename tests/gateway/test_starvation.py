@@ -3,16 +3,27 @@
 import asyncio
 import os
 import threading
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 from menura.v1.error_pb2 import Error
 
-from gateway.registry import Assignment, GatewayRun, Problem, SourceKey
-from gateway.server import COMMIT_THREADS, REPORT_THREADS, RUN_THREADS
+from gateway.registry import AgentSeen, Assignment, GatewayRun, Problem, SourceKey
+from gateway.server import ASK_THREADS, COMMIT_THREADS, REPORT_THREADS, RUN_THREADS, of_tenant
 from tests.gateway.harness import landed_gsns, running_gateway
 from tests.gateway.memory_registry import MemoryRegistry
-from tests.gateway.scripted_agent import change_batch, commit_cut, cut_end, eventually, rows_batch, scripted_agent
+from tests.gateway.scripted_agent import (
+    OPTIONS,
+    ScriptedAgent,
+    change_batch,
+    commit_cut,
+    cut_end,
+    eventually,
+    rows_batch,
+    scripted_agent,
+)
 
 #: more than an event loop has threads of its own
 REPORTS = min(32, (os.cpu_count() or 1) + 4) + 2
@@ -48,7 +59,7 @@ def test_commit_when_reports_of_others_wait_for_the_database_then_it_does_not(tm
             try:
                 for stream in streams:
                     await stream.send(error=Error(code="EVENT_UNKNOWN", doing="reading", found="event 99"))
-                await eventually("all threads of reports to wait", lambda: registry.waiting >= REPORT_THREADS)
+                await eventually("threads of reports to wait", lambda: registry.waiting >= of_tenant(REPORT_THREADS))
                 await commit_cut(shop, run, 1, range(1, 11))
                 await shop.send_batch(change_batch(run, 2, "orders", rows_batch(range(11, 60_000))))
                 await shop.send(cut_end=cut_end(run, 2, 59_999))
@@ -98,7 +109,7 @@ def test_commit_when_another_tenants_runs_wait_for_locks_then_it_does_not(tmp_pa
             try:
                 for source in others:
                     await (await other.open("MySQLBinlog", source)).expect("hello_ack")
-                await eventually("runs to wait", lambda: registry.waiting >= RUN_THREADS)
+                await eventually("runs to wait", lambda: registry.waiting >= of_tenant(RUN_THREADS))
                 for cut in range(1, 6):
                     await commit_cut(stream, run, cut, [cut])
             finally:
@@ -106,3 +117,45 @@ def test_commit_when_another_tenants_runs_wait_for_locks_then_it_does_not(tmp_pa
 
     asyncio.run(scenario())
     assert landed_gsns(tmp_path) == [1, 2, 3, 4, 5]
+
+
+class LockedAgents(MemoryRegistry):
+    """Agents of tenant globex are not recorded before `free` is set, as where another transaction holds their rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = threading.Event()
+        self.waiting = 0
+
+    def record_agent(self, agent: AgentSeen) -> None:
+        if agent.tenant == "globex":
+            self.waiting += 1
+            self.free.wait()
+        super().record_agent(agent)
+
+
+def test_agent_when_those_of_another_tenant_wait_for_the_database_then_it_is_admitted_and_hears_what_is_desired(
+    tmp_path: Path,
+) -> None:
+    registry = LockedAgents()
+    registry.want("acme", "shop", "orders")
+
+    async def scenario() -> None:
+        async with running_gateway(tmp_path, registry, lease_seconds=1) as address, AsyncExitStack() as stack:
+            stack.callback(registry.free.set)
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address, options=OPTIONS))
+            others = [ScriptedAgent(channel, "globex", f"agent-{number}", ()) for number in range(REPORTS)]
+            streams = [await other.open("Control_Config") for other in others]
+            await eventually("their streams to wait", lambda: registry.waiting >= of_tenant(ASK_THREADS))
+            agent = await stack.enter_async_context(scripted_agent(address, "shop"))
+            control = await agent.open("Control_Config")
+            assert (await control.expect("desired_state", seconds=60)).generation == 1
+            stream, run = await agent.open_binlog("shop")
+            await commit_cut(stream, run, 1, [1])
+            registry.want("acme", "shop", "orders", "customers")
+            assert (await control.expect("desired_state", seconds=60)).generation == 2
+            for waiting in streams:
+                await waiting.close()
+
+    asyncio.run(scenario())
+    assert landed_gsns(tmp_path) == [1]
