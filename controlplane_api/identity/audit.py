@@ -2,8 +2,8 @@
 
 A tenant has the newest `MAX_DONE` of what was done, and of refusals the newest `MAX_REFUSALS`: whoever is refused again
 and again drives out nobody else's, and nothing that was done. He is held to a rate too (`gateway.audit`,
-`gateway.enrolment`, `api.attempts`). The database refuses slips and tools (revision 0039): an UPDATE, and a DELETE
-among the newest entries of all, as many as are kept of one tenant. Whoever owns the database can remove its triggers.
+`gateway.enrolment`, `api.attempts`). The database refuses slips and tools (revision 0040): an UPDATE, and a DELETE
+among what is kept of the tenant. Whoever owns the database can remove its triggers.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from menura.bounds import clean_text
 from menura.errors import printable
 from menura.instants import now_us
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from controlplane_api.models import AnyRow, AuditEntry
 
-#: both are in revision 0039, too
+#: both are in revision 0040, too
 MAX_REFUSALS = 100_000
 #: some hundred bytes each
 MAX_DONE = 1_000_000
@@ -28,12 +28,15 @@ def record(connection: Connection, tenant: str, actor: str, action: str, *, refu
     """`actor`: who did or wanted it, e.g. an agent, an address. No secret is among these."""
     texts = {"tenant": tenant, "actor": actor, "action": action, "refused": refused, "found": found}
     shown = {name: clean_text(printable(text)[:MAX_CHARS]) for name, text in texts.items()}
-    entry = connection.execute(insert(AuditEntry).values(at_us=now_us(), **shown).returning(AuditEntry.id)).scalar_one()
-    if entry % LOOK_EVERY == 0:
-        for is_of_kind, most in ((AuditEntry.refused != "", MAX_REFUSALS), (AuditEntry.refused == "", MAX_DONE)):
-            of_kind = (AuditEntry.tenant == shown["tenant"], is_of_kind)
-            newest_over = select(AuditEntry.id).where(*of_kind).order_by(AuditEntry.id.desc()).offset(most).limit(1)
-            connection.execute(delete(AuditEntry).where(*of_kind, AuditEntry.id <= newest_over.scalar_subquery()))
+    number = AuditEntry.number
+    edge, step, is_of_kind = (func.min(number), -1, number < 0) if refused else (func.max(number), 1, number > 0)
+    of_kind = (AuditEntry.tenant == shown["tenant"], is_of_kind)
+    next_number = select(func.coalesce(edge, 0) + step).where(*of_kind).scalar_subquery()
+    added = insert(AuditEntry).values(at_us=now_us(), number=next_number, **shown).returning(number)
+    newest: int = connection.execute(added).scalar_one()
+    if newest % LOOK_EVERY == 0:
+        is_over = number >= newest + MAX_REFUSALS if refused else number <= newest - MAX_DONE
+        connection.execute(delete(AuditEntry).where(*of_kind, is_over))
 
 
 def newest(connection: Connection, tenant: str, limit: int, before: int | None = None) -> Sequence[AnyRow]:

@@ -80,7 +80,7 @@ class AuditEntry(Base):
     """What was done or refused about who is who. Rows are only added; the oldest ones go."""
 
     __tablename__ = "audit"
-    __table_args__ = (Index(None, "tenant"),)
+    __table_args__ = (Index(None, "tenant"), Index("ix_audit_tenant_number", "tenant", "number"))
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     at_us: Mapped[int]
@@ -91,6 +91,8 @@ class AuditEntry(Base):
     #: the code of the error that refused it; empty: it was done
     refused: Mapped[str]
     found: Mapped[str]
+    #: among the tenant's: 1, 2, 3 of what was done, -1, -2, -3 of what was refused
+    number: Mapped[int] = mapped_column(server_default="0")
 
 
 class KeptAnswer(Base):

@@ -37,6 +37,8 @@ class Source(Base):
     cartography_at_us: Mapped[int | None]
     #: the agent's, in hexadecimal, of all tables as they are recorded; empty: none
     cartography_digest: Mapped[str] = mapped_column(default="", server_default="")
+    #: the highest of a table when a cartography ended last: those of later ones no ended cartography has had
+    ended_table_id: Mapped[int] = mapped_column(default=0, server_default="0")
 
 
 class SourceConfiguration(Base):

@@ -11,7 +11,9 @@ after the last one. A kill between two pieces leaves the tables that were writte
 
 Tables that are gone stay as long as something names them: a sync, a dump, a ledger. Of the others the newest
 `KEPT_GONE` of a source stay, and a cartography of a source with `MAX_KEPT` rows is refused: servers make and drop
-tables each day, and a hostile agent names others in each cartography.
+tables each day, and a hostile agent names others in each cartography. Tables of cartographies that have not ended stay,
+so that a large one whose stream broke has them when it comes again. Where a source then has more than one cartography
+may tell, those that no ended cartography has had are gone before the next one begins.
 """
 
 import hashlib
@@ -37,6 +39,8 @@ PIECE_TABLES = 1_000
 KEPT_GONE = 10_000
 #: of a source, before another cartography; two of the largest
 MAX_KEPT = 1_000_000
+#: of a source, there, before another cartography; as many as one may tell (`gateway.streams.cartography`)
+MAX_THERE = 500_000
 
 T = TypeVar("T")
 Write = Callable[[], AbstractContextManager[Connection]]
@@ -69,6 +73,15 @@ def begin(connection: Connection, source_id: int, base: bytes) -> bool:
     return True
 
 
+def unended(connection: Connection, source_id: int) -> list[int]:
+    """Tables that no ended cartography has had, where the source has more than one may tell."""
+    there = select(func.count()).select_from(_there(source_id).subquery())
+    if connection.execute(there).scalar_one() <= MAX_THERE:
+        return []
+    ended = select(Source.ended_table_id).where(Source.id == source_id).scalar_subquery()
+    return list(connection.execute(_there(source_id).where(SourceTable.id > ended)).scalars())
+
+
 def end(connection: Connection, source_id: int, told: CartographyEnd, at_us: int) -> None:
     connection.execute(
         update(Source)
@@ -79,6 +92,9 @@ def end(connection: Connection, source_id: int, told: CartographyEnd, at_us: int
             server_identity=clean_text(told.server_identity),
             cartography_at_us=at_us,
             cartography_digest=told.digest.hex(),
+            ended_table_id=select(func.coalesce(func.max(SourceTable.id), 0))
+            .where(SourceTable.source_id == source_id)
+            .scalar_subquery(),
         )
     )
 

@@ -141,8 +141,10 @@ class SqlRegistry:
     def begin_cartography(self, key: SourceKey, base: bytes) -> bool:
         with self._read() as connection:
             known = connection.execute(_id_of(key)).scalar()
+            unended = [] if known is None else cartography.unended(connection, known)
             is_full = known is not None and cartography.is_full(connection, known)
-        if known is not None and is_full:
+        if known is not None and (unended or is_full):
+            cartography.mark_gone(self._write, unended)
             self._forget(known)
         with self._write() as connection:
             source_id = connection.execute(_id_of(key)).scalar()

@@ -359,17 +359,16 @@ def test_command_when_it_is_planned_or_comes_again_with_its_key_then_the_audit_l
 def test_audit_when_a_tenant_does_more_than_is_kept_then_only_its_oldest_go(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(audit, "MAX_DONE", 3)
+    monkeypatch.setattr(audit, "LOOK_EVERY", 1)
     with database.write() as connection:
         audit.record(connection, "acme", "a", "ask", refused="ROLE_MISSING")
         for number in range(5):
             audit.record(connection, "acme", "a", "start table", found=str(number))
-        many_above(connection)
-        monkeypatch.setattr(audit, "LOOK_EVERY", 1)
+        many_above(connection, audit.MAX_DONE + 2)
         audit.record(connection, "acme", "a", "start table", found="5")
     with database.read() as connection:
         kept = [(row.refused, row.found) for row in audit.newest(connection, "acme", 10)]
-    assert kept == [("", "5"), ("", "4"), ("", "3"), ("ROLE_MISSING", "")]
+    assert kept == [("", "5"), ("", ""), ("", "4"), ("", "3"), ("ROLE_MISSING", "")]
 
 
 def test_secrets_when_they_are_shown_rightly_and_wrongly_then_they_stand_nowhere(

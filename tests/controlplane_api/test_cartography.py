@@ -123,3 +123,27 @@ def test_cartography_when_a_source_has_too_many_tables_then_it_is_refused_and_th
     with pytest.raises(RegistryRefused, match="2 tables are recorded of it, and no more may be"):
         registry.begin_cartography(KEY, b"")
     assert names(database) == {"t1": False, "t2": False}
+
+
+def test_cartography_when_others_began_and_never_ended_then_their_tables_go_before_there_are_too_many(
+    registry: SqlRegistry, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed as tables that are there: up to the bound above which no cartography was taken for ever."""
+    for name, most in (("MAX_THERE", 5), ("KEPT_GONE", 2)):
+        monkeypatch.setattr(cartography, name, most)
+    want(database, KEY, "wanted")
+    facts.record_shop(registry, "orders", "t1", "wanted")
+
+    def begin_and_tell(*tables: str) -> None:
+        assert registry.begin_cartography(KEY, b"")
+        registry.record_tables(KEY, [facts.table_seen(name) for name in tables], ())
+
+    begin_and_tell("t2", "t3")
+    begin_and_tell("t2", "t3")  # what a stream that broke has told is there when it comes again
+    assert names(database) == dict.fromkeys(("orders", "t1", "t2", "t3", "wanted"), False)
+    for number in range(8):
+        begin_and_tell(*(f"made_up_{number}_{table}" for table in range(4)))
+        assert len(names(database)) <= 5 + 4 + 2 + 1
+    assert not any(names(database)[name] for name in ("orders", "t1", "wanted"))
+    facts.record_shop(registry, "orders", "t1", "t2")
+    assert {name for name, gone in names(database).items() if not gone} == {"orders", "t1", "t2"}

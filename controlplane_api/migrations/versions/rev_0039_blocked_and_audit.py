@@ -14,7 +14,7 @@ _KEPT = "CASE WHEN OLD.refused = '' THEN 1000000 ELSE 100000 END"
 _IS_OVER = f"OLD.id <= (SELECT MAX(id) FROM audit) - {_KEPT}"  # noqa: S608  (of this file alone)
 _REFUSED = "the audit log is only added to"
 
-_POSTGRESQL = (
+POSTGRESQL = (
     f"""
 CREATE FUNCTION menura_keep_audit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -30,7 +30,7 @@ END $$
     " FOR EACH ROW EXECUTE FUNCTION menura_keep_audit()",
     "CREATE TRIGGER menura_keep_audit_whole BEFORE TRUNCATE ON audit EXECUTE FUNCTION menura_keep_audit()",
 )
-_SQLITE = (
+SQLITE = (
     f"CREATE TRIGGER menura_keep_audit BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, '{_REFUSED}'); END",
     f"CREATE TRIGGER menura_keep_audit_rows BEFORE DELETE ON audit WHEN NOT ({_IS_OVER})"
     f" BEGIN SELECT RAISE(ABORT, '{_REFUSED}'); END",
@@ -46,7 +46,7 @@ def upgrade() -> None:
         sa.Column("entry", sa.BigInteger(), nullable=False),
         sa.Column("last_entry", sa.BigInteger(), nullable=False),
     )
-    for statement in _POSTGRESQL if _is_postgresql() else _SQLITE:
+    for statement in POSTGRESQL if _is_postgresql() else SQLITE:
         op.execute(statement)
 
 
