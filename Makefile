@@ -9,7 +9,7 @@ CORES := $(shell nproc)
 # Tests wait for servers as much as they compute: two for each core keep it busy (DECISIONS 211).
 WORKERS ?= $(shell expr 2 \* $(CORES))
 # Markers of the tests that `make check` leaves to `make test`; pyproject.toml says what they mean.
-UNCHECKED := needs_setup or long or kill
+UNCHECKED := needs_setup or long or kill or history
 
 .PHONY: help
 help: ## list the targets

@@ -85,6 +85,7 @@ def test_changes_when_streams_break_and_tables_join_then_nothing_is_lost_or_twic
     assert len(numbers) == len(set(numbers))
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("seed", range(3))
 def test_dump_when_others_write_and_streams_break_then_chunks_and_changes_are_the_table(
     database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path, seed: int
@@ -131,6 +132,7 @@ def test_dump_when_a_table_has_no_key_then_it_begins_with_its_snapshot(
     assert dump.dumped is not None and dump.dumped.removes_rows and chunk.gsn == dump.dumped.gsn + 1
 
 
+@pytest.mark.history
 def test_dump_when_the_table_changes_in_the_middle_then_it_is_right_or_ends(
     database: MemoryDatabase, gateway: GatewayDouble, tmp_path: Path
 ) -> None:

@@ -474,6 +474,7 @@ def test_a_cut_of_an_older_run_when_it_names_a_chunk_leaves_it_pending(
     assert landed_ids(tmp_path) == list(range(10))
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("seed", range(6))
 def test_a_dump_by_random_steps_when_its_streams_break_lands_each_row_once(
     tmp_path: Path, registry: MemoryRegistry, dump: str, seed: int

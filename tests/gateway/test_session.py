@@ -79,6 +79,7 @@ def test_a_newer_process_of_an_agent_when_it_comes_replaces_the_older(
     asyncio.run(scenario())
 
 
+@pytest.mark.history
 def test_a_data_stream_when_it_is_ahead_of_its_agent_waits_for_it(tmp_path: Path) -> None:
     registry = MemoryRegistry()
     registry.want("acme", "shop", "orders")

@@ -188,6 +188,7 @@ class Dumps:
             self.work.orders.follow([insert(**row(number, "silent"))])
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("seed", range(3))
 def test_an_export_when_it_is_replayed_by_key_then_it_is_the_current_state_at_each_cut(
     held: Lake, tmp_path: Path, seed: int
@@ -228,6 +229,7 @@ def test_an_export_when_it_is_replayed_by_key_then_it_is_the_current_state_at_ea
         assert again.held(table) == held.rows(table)
 
 
+@pytest.mark.history
 def test_an_export_when_it_is_killed_between_any_two_steps_then_each_change_is_out_once(
     held: Lake, tmp_path: Path
 ) -> None:

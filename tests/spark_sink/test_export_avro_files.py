@@ -78,6 +78,7 @@ def test_files_in_avro_when_they_are_read_then_they_have_what_those_in_json_have
     assert ops == {"c", "u", "d", "t", None}
 
 
+@pytest.mark.history
 def test_an_export_in_avro_when_it_is_killed_between_any_two_steps_then_each_change_is_out_once(
     held: Lake, tmp_path: Path
 ) -> None:

@@ -141,6 +141,7 @@ def flood(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b'{"id": 1, "more": "' * 4096)
 
 
+@pytest.mark.history
 @pytest.mark.parametrize(
     "gives",
     [

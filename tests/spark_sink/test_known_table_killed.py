@@ -117,6 +117,7 @@ def _die_above(size_bytes: int, _: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
 
 
+@pytest.mark.history
 def test_worker_when_it_is_killed_at_any_step_then_each_row_is_there_once_and_what_it_left_is_removed(
     landed: Writer, lake: Path
 ) -> None:

@@ -178,6 +178,7 @@ def _value(table: Table, name: str, value: Any) -> Any:
     return Decimal(value) if table.columns[name] == pa.uint64() and value is not None else value
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("begin", ["beginning", "state"])
 def test_a_cache_when_its_run_is_killed_anywhere_then_it_has_each_row_as_it_is(
     held: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: str

@@ -148,6 +148,7 @@ def test_a_key_when_the_lake_has_it_twice_then_a_repair_leaves_one_row_and_other
     assert sorted(rows(lake)) == sorted([*outside, *inside, (31, "read", 1, None)])
 
 
+@pytest.mark.history
 @pytest.mark.parametrize(
     ("module", "name", "call"),
     [

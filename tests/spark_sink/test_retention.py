@@ -50,6 +50,7 @@ def small_table(folder: Path) -> DeltaTable:
     return create_table(str(folder), pa.schema([("id", pa.int64())]), Layout("", ("id",), ("id",)))
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("turn", [0, 9, 18, 27], ids=str)
 def test_table_when_its_turns_lie_anywhere_between_versions_then_no_checkpoint_forgets_a_file_before_it_is_removed(
     tmp_path: Path, turn: int
@@ -107,6 +108,7 @@ def test_table_when_it_has_had_many_versions_then_the_files_and_the_log_of_old_o
     assert recorded.current is not None
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("moments", [1, 60, 200], ids=str)
 def test_cleaning_when_it_is_killed_then_the_table_is_whole_and_the_next_one_removes_the_rest(
     tmp_path: Path, moments: int

@@ -43,6 +43,7 @@ from tests.spark_sink.schema_policy_cases import (
 )
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("policy", SchemaPolicy)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_change_under_a_policy_when_applied_in_any_batches_then_the_lake_is_as_its_rules_say(

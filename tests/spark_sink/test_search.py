@@ -156,6 +156,7 @@ def change(work: Workload, held: Lake, dumps: Dumps) -> None:
         held.changelog().optimize.compact()
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("seed", range(2))
 def test_an_index_when_its_table_changes_at_random_then_searches_see_it_at_one_cut_and_no_other_rows(
     held: Lake, where: Where, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -206,6 +207,7 @@ def test_an_index_when_its_table_changes_at_random_then_searches_see_it_at_one_c
     assert built == [ID]  # never anew
 
 
+@pytest.mark.history
 def test_an_index_when_its_process_is_killed_at_random_then_it_is_as_at_one_cut_and_goes_on(
     held: Lake, where: Path
 ) -> None:
@@ -231,6 +233,7 @@ def test_an_index_when_its_process_is_killed_at_random_then_it_is_as_at_one_cut_
     assert len(list((where / ID.default_folder).glob("[0-9]*"))) == 1
 
 
+@pytest.mark.history
 @pytest.mark.parametrize(
     ("kind", "name", "call"),
     [(IndexWriter, "upsert", 1), (IndexWriter, "commit", 1), (index.shutil, "rmtree", 1)],

@@ -72,6 +72,7 @@ def test_a_truncate_among_rows_of_one_file_when_applied_then_only_later_rows_sta
     assert read_progress(current, "acme/shop").cut == writer.cuts["acme", "shop"]
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("call", range(1, 5))
 @pytest.mark.parametrize(
     ("module", "name"),

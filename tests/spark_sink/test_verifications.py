@@ -138,6 +138,7 @@ def run_verification(
 WAITINGS = (AT_ONCE, Waiting(3600, -1, part_of_table=1e9), Waiting(3600, -1, 6, 1e9))
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("seed", range(12))
 def test_table_when_nothing_has_changed_it_but_its_source_then_is_equal_under_concurrent_changes(
     seed: int, driver: Driver

@@ -46,6 +46,7 @@ def versions(world: World) -> list[tuple[str, int]]:
     return sorted((state.name, state.version) for state in world.sink.states())
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("seed", range(3))
 def test_views_when_their_tables_change_at_random_then_they_equal_their_texts(seed: int, tmp_path: Path) -> None:
     world = World(tmp_path, seed, waiting=WAITS if seed % 2 else AT_ONCE)
@@ -109,6 +110,7 @@ def _order(key: int, **own: object) -> dict[str, object]:
     return {"id": key, "person": None, "qty": 1, "total": None, "note": None, "day": None, **own}
 
 
+@pytest.mark.history
 @pytest.mark.parametrize(
     ("module", "name"), [(view_table, "append"), (view_table, "write_deltalake"), (tail, "merge_effect")]
 )
@@ -147,6 +149,7 @@ def test_a_version_when_it_is_killed_after_its_commit_then_it_is_not_written_twi
     assert DeltaTable(f"{view_table_id('acme', 'joined').folder(str(world.lake))}/changelog").version() == held
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("lost", ["", "changelog", "current"])
 def test_a_view_when_its_folder_is_lost_then_it_is_computed_again(lost: str, tmp_path: Path) -> None:
     world = chained(tmp_path)
@@ -158,6 +161,7 @@ def test_a_view_when_its_folder_is_lost_then_it_is_computed_again(lost: str, tmp
         assert world.held(name) == rows
 
 
+@pytest.mark.history
 @pytest.mark.parametrize("kind", ["changelog", "current"])
 def test_a_view_when_an_older_copy_of_it_is_put_back_then_it_is_right_again(kind: str, tmp_path: Path) -> None:
     world = chained(tmp_path)
