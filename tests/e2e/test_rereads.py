@@ -138,7 +138,8 @@ def test_children_when_a_parent_begins_anew_begin_anew_by_themselves_level_by_le
         wait_until_equal(running.lake, running.tenant, source, server, database, "abc")
         running.wait_until_streaming(source, database, *"abc")
         running.sink.stop()
-        rows, folder = running.table(source, database, "a")["rows"], running.landing / "data" / running.tenant / source
+        rows = running.table(source, database, "a")["rows"]
+        folder = running.landing / "data" / running.tenant / source / database / "a"
         landed = set(folder.rglob("*.parquet"))
         server.run("DELETE FROM a WHERE id = 2", database=database)
         wait_for("it to land", lambda: running.table(source, database, "a")["rows"] > rows)
