@@ -2,7 +2,8 @@
 
 Comes in: a URL. Goes out: short transactions, `read` or `write`. A write on SQLite takes the write lock at its
 beginning, so that two writers wait for each other (`BUSY_SECONDS`) and none fails halfway. On PostgreSQL no statement
-waits longer than that for a lock. A kill between two statements leaves the database as it was before the transaction,
+waits longer than that for a lock, and a process that stands still in a transaction is cut off after `IDLE_SECONDS`, so
+that others get what it holds. A kill between two statements leaves the database as it was before the transaction,
 migrations included.
 
 A failure is one of two. `DatabaseUnavailable` is transient: the connection, a lock, a full disk, a missing grant or
@@ -37,6 +38,8 @@ from controlplane_api.errors import DatabaseError, DatabaseRefused, DatabaseUnav
 
 BUSY_SECONDS = 20
 BUSY_LOOK_SECONDS = 0.02
+#: of a transaction, between two statements
+IDLE_SECONDS = 120
 #: of files
 PRIVATE = 0o600
 #: rows looked up by name in one statement; SQLite takes 32,766 parameters
@@ -207,7 +210,13 @@ def _engine(url: str) -> Engine:
 
 
 def _postgresql(url: URL) -> Engine:
-    engine = create_engine(url, pool_pre_ping=True, pool_size=10, connect_args={"connect_timeout": 10})
+    engine = create_engine(
+        url,
+        pool_pre_ping=True,
+        pool_size=10,
+        max_overflow=30,
+        connect_args={"connect_timeout": 10, "fallback_application_name": "menura"},
+    )
     event.listen(engine, "connect", _prepare_postgresql)
     return engine
 
@@ -216,6 +225,7 @@ def _prepare_postgresql(connection: DBAPIConnection, _entry: ConnectionPoolEntry
     """By a statement: poolers in between refuse options of a connection's start."""
     with closing(connection.cursor()) as cursor:
         cursor.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
     connection.commit()
 
 

@@ -20,6 +20,7 @@ from functools import partial
 from menura.health import Readiness
 
 from gateway.errors import GatewayNameTaken, LeaseLost, RegistryFault
+from gateway.lock_waits import told_when_locked
 from gateway.metrics import GatewayMetrics
 from gateway.registry import (
     Assignment,
@@ -63,9 +64,10 @@ class GatewayLease:
             before = set(self._owned)
             try:
                 renew = partial(self.registry.renew_gateway, self.gateway, self.ttl_seconds)
-                owned = await asyncio.get_running_loop().run_in_executor(self.threads, renew)
+                renewing = asyncio.get_running_loop().run_in_executor(self.threads, renew)
+                owned = await told_when_locked(renewing, self.registry.lock_holders, "renewals of leases", self._waits)
             except (RegistryRefused, RegistryUnavailable) as unavailable:
-                self.readiness.waits(_PART, "the gateway's lease is not renewed: the database is away or refuses")
+                self._waits()
                 logger.warning("the gateway's lease is not renewed: %s", unavailable)
             except GatewayReplaced as replaced:
                 raise GatewayNameTaken(
@@ -78,6 +80,9 @@ class GatewayLease:
                 self._renewed()
                 for key in before & self._lost.keys() - owned.keys():
                     self._lost[key].set()
+
+    def _waits(self) -> None:
+        self.readiness.waits(_PART, "the gateway's lease is not renewed: the database is away, locked or refuses")
 
     def _renewed(self) -> None:
         self.readiness.goes_on(_PART)

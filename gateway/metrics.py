@@ -60,6 +60,9 @@ class GatewayMetrics:
     menura_log_blocked_sources: int = _gauge(
         "Sources whose committed cuts wait for a lock that another transaction of the database holds."
     )
+    menura_log_waits_for_database: int = _gauge(
+        "1 while commits of all sources wait for the database: it is away, or locked; the log says who holds it."
+    )
     menura_log_entries_total: int = _counter("Entries of the cut log written.")
     menura_log_conflicts_total: int = _counter("Times that another gateway had written the log's next entry.")
     menura_log_commit_us_total: int = _counter("Microseconds spent committing entries of the cut log.")

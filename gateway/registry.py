@@ -598,6 +598,9 @@ class Registry(Protocol):
     def blocked(self, landing: str) -> list[Held]:
         """Sources whose part of entries of this landing waits for a lock."""
 
+    def lock_holders(self) -> list[str]:
+        """Who holds what others wait for in the database, in words; none where it can't say."""
+
     def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
         """Apply what an entry has of such a source; False while it is locked. Entries come in order."""
 

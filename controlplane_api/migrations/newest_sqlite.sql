@@ -55,7 +55,7 @@ CREATE TABLE source (
     policy_sha256 TEXT NOT NULL,
     generation BIGINT NOT NULL,
     problem JSON,
-    cartography_at_us BIGINT, dump_generation BIGINT DEFAULT '0' NOT NULL, other_server JSON, accepted_server TEXT DEFAULT '' NOT NULL, warnings JSON DEFAULT '[]' NOT NULL, cartography_digest TEXT DEFAULT '' NOT NULL,
+    cartography_at_us BIGINT, dump_generation BIGINT DEFAULT '0' NOT NULL, other_server JSON, accepted_server TEXT DEFAULT '' NOT NULL, warnings JSON DEFAULT '[]' NOT NULL, cartography_digest TEXT DEFAULT '' NOT NULL, ended_table_id BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT pk_source PRIMARY KEY (id),
     CONSTRAINT fk_source_agent_id FOREIGN KEY(agent_id) REFERENCES agent (id),
     CONSTRAINT fk_source_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenant (id),
@@ -326,7 +326,7 @@ CREATE TABLE audit (
     actor TEXT NOT NULL,
     action TEXT NOT NULL,
     refused TEXT NOT NULL,
-    found TEXT NOT NULL,
+    found TEXT NOT NULL, number BIGINT DEFAULT '0' NOT NULL,
     CONSTRAINT pk_audit PRIMARY KEY (id)
 )
 --
@@ -619,8 +619,10 @@ CREATE TABLE blocked_source (
     CONSTRAINT pk_blocked_source PRIMARY KEY (landing, tenant, source)
 )
 --
+CREATE INDEX ix_audit_tenant_number ON audit (tenant, number)
+--
 CREATE TRIGGER menura_keep_audit BEFORE UPDATE ON audit BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END
 --
-CREATE TRIGGER menura_keep_audit_rows BEFORE DELETE ON audit WHEN NOT (OLD.id <= (SELECT MAX(id) FROM audit) - CASE WHEN OLD.refused = '' THEN 1000000 ELSE 100000 END) BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END
+CREATE TRIGGER menura_keep_audit_rows BEFORE DELETE ON audit WHEN NOT (CASE WHEN OLD.number > 0 THEN OLD.number <= (SELECT MAX(number) FROM audit WHERE tenant = OLD.tenant) - 1000000 ELSE OLD.number >= (SELECT MIN(number) FROM audit WHERE tenant = OLD.tenant) + 100000 END) BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END
 --
-INSERT INTO alembic_version VALUES ('0039')
+INSERT INTO alembic_version VALUES ('0040')

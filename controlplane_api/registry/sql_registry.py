@@ -45,6 +45,7 @@ from controlplane_api.registry import (
     horizons,
     landings,
     leases,
+    lock_holders,
     presences,
     quarantine,
 )
@@ -303,6 +304,10 @@ class SqlRegistry:
     def blocked(self, landing: str) -> list[Held]:
         with self._read() as connection:
             return blocked.held(connection, landing)
+
+    def lock_holders(self) -> list[str]:
+        with self._read() as connection:
+            return lock_holders.holders(connection)
 
     def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
         try:

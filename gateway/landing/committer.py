@@ -46,6 +46,7 @@ from gateway.errors import (
     StreamSuperseded,
 )
 from gateway.landing.cut_log import CutLog, EntryTaken
+from gateway.lock_waits import told_when_locked
 from gateway.metrics import GatewayMetrics
 from gateway.registry import HeldBack, Logged, Registry, RegistryUnavailable, SourceKey
 
@@ -341,19 +342,26 @@ class Committer:
         away = False
         while True:
             try:
-                answer = await self._in_thread(ask)
+                answer = await told_when_locked(
+                    self._in_thread(ask), self.registry.lock_holders, "commits of all sources", self._waits
+                )
             except RegistryUnavailable as unavailable:
                 self.metrics.menura_registry_failures_total += 1
-                self.readiness.waits(_DATABASE, "the database is away, commits wait")
+                self._waits()
                 if not away:
                     logger.warning("registry is away, commits wait: %s", unavailable)
                 away = True
                 await asyncio.sleep(REGISTRY_RETRY_SECONDS)
             else:
+                self.readiness.goes_on(_DATABASE)
+                self.metrics.menura_log_waits_for_database = 0
                 if away:
-                    self.readiness.goes_on(_DATABASE)
                     logger.warning("registry is back")
                 return answer
+
+    def _waits(self) -> None:
+        self.readiness.waits(_DATABASE, "the database is away, slow or locked, commits wait")
+        self.metrics.menura_log_waits_for_database = 1
 
 
 def taken_over(key: SourceKey, epoch: int) -> LeaseLost:

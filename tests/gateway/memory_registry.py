@@ -311,6 +311,9 @@ class MemoryRegistry:
     def blocked(self, landing: str) -> list[Held]:
         return []
 
+    def lock_holders(self) -> list[str]:
+        return []
+
     def apply_blocked(self, landing: str, key: SourceKey, entry: LogEntry) -> bool:
         return True
 
