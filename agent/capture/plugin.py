@@ -15,7 +15,7 @@ from menura.errors import MenuraError
 from menura.protocol import PROTOCOL_VERSION
 from menura.v1 import changes_pb2, config_pb2, stream_pb2
 
-from agent.capture.source import Changes, ReadAgain
+from agent.capture.changes import Changes, ReadAgain
 from agent.capture.task import Awaited, Task, TaskCancelled
 from agent.errors import GatewayError, defect
 from agent.runtime.backoff import Backoff

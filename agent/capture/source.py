@@ -1,8 +1,8 @@
-"""What the capture of changes needs of a source: the seam to whoever reads and decodes its log."""
+"""What a source brings to the capture of its changes: what decodes, what is read, and the log in which tables begin."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol
+from typing import Generic, Protocol
 
 from menura.v1 import changes_pb2
 
@@ -10,9 +10,6 @@ from agent.columnar.encode import TableBatch
 from agent.errors import PositionPurged, SourceRebuilt
 from agent.positions import P, Position
 from agent.table_positions import P_co
-
-if TYPE_CHECKING:
-    from agent.capture.task import Task
 
 #: why a source can't go on from a position
 Reason = PositionPurged | SourceRebuilt
@@ -95,27 +92,3 @@ class StartLog(Protocol[P]):
 
     def place_of(self, position: changes_pb2.Position) -> P:
         """What is told as the place of a table that could not begin: what was asked for, where it can be read."""
-
-
-class ReadAgain(Exception):
-    """No failure: the source knows more now, and reads its log again from the last committed cut."""
-
-
-class Changes(Protocol):
-    """What a source does for `agent.capture.plugin`."""
-
-    def preflight(self) -> str:
-        """Check the server; one line that says what was found. Raises an `AgentError`."""
-
-    def watch(self, on_reset: Callable[[], None]) -> None:
-        """From now on watch the log's end, for the source's state; `on_reset`: the log is another one now."""
-
-    def read(self, task: "Task") -> None:
-        """Read the log for a Replicate. Returns where there is no table to read; else raises: `ReadAgain`, what a
-        cancelled task or a closed stream raises, or a `MenuraError`."""
-
-    def progressed(self) -> None:
-        """Cuts of the task are committed: its server serves the position that was asked for."""
-
-    def stop(self) -> None:
-        """End what `watch` began, within seconds."""

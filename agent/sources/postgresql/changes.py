@@ -13,8 +13,8 @@ from contextlib import closing
 
 from menura.v1 import changes_pb2
 
+from agent.capture.changes import ReadAgain
 from agent.capture.cuts import CutSettings
-from agent.capture.source import ReadAgain
 from agent.capture.stale_tables import StaleTables
 from agent.capture.starts import begin_dumps
 from agent.capture.task import Task, TaskSink

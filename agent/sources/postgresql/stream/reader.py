@@ -18,8 +18,8 @@ from typing import NoReturn, Protocol
 
 from menura.v1 import changes_pb2
 
+from agent.capture.changes import ReadAgain
 from agent.capture.cuts import Cuts
-from agent.capture.source import ReadAgain
 from agent.capture.starts import Starts
 from agent.errors import EventUnknown, EventUnreadable
 from agent.sources.postgresql.failures import connection_lost, message_unknown, message_unreadable
