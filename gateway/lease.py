@@ -65,9 +65,10 @@ class GatewayLease:
             try:
                 renew = partial(self.registry.renew_gateway, self.gateway, self.ttl_seconds)
                 renewing = asyncio.get_running_loop().run_in_executor(self.threads, renew)
-                owned = await told_when_locked(renewing, self.registry.lock_holders, "renewals of leases", self._waits)
+                slow = partial(self.readiness.waits, _PART, "the gateway's lease waits: the database is slow or locked")
+                owned = await told_when_locked(renewing, self.registry.lock_holders, "renewals of leases", slow)
             except (RegistryRefused, RegistryUnavailable) as unavailable:
-                self._waits()
+                self.readiness.waits(_PART, "the gateway's lease is not renewed: the database is away or refuses")
                 logger.warning("the gateway's lease is not renewed: %s", unavailable)
             except GatewayReplaced as replaced:
                 raise GatewayNameTaken(
@@ -80,9 +81,6 @@ class GatewayLease:
                 self._renewed()
                 for key in before & self._lost.keys() - owned.keys():
                     self._lost[key].set()
-
-    def _waits(self) -> None:
-        self.readiness.waits(_PART, "the gateway's lease is not renewed: the database is away, locked or refuses")
 
     def _renewed(self) -> None:
         self.readiness.goes_on(_PART)

@@ -3,12 +3,13 @@
 Comes in: what is in the database behind a place, looked for again and again (`followed`). Goes out: the answer's body.
 It ends when the reader closes it, when the reader has not taken a text within `SEND_SECONDS`, and after
 `STREAM_SECONDS`; a reader comes back with `Last-Event-ID`. A process has `MAX_STREAMS` of them at once, and
-`MAX_OF_TENANT` of one tenant.
+`MAX_OF_TENANT` of one tenant. Looks have threads of their own, of which one tenant leaves some to others.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -24,8 +25,11 @@ from controlplane_api.api.openapi import Responses, refusals
 from controlplane_api.api.views import View
 from controlplane_api.database import Database
 from controlplane_api.errors import SourceUnknown, StreamsTooMany
+from gateway.shares import FairThreads, Turns
 
 MAX_STREAMS, MAX_OF_TENANT = 200, 50
+#: that look, of all and of one tenant
+THREADS, THREADS_OF_TENANT = 6, 3
 SEND_SECONDS = 10
 STREAM_SECONDS = 3_600
 LOOK_SECONDS = 1.0
@@ -58,7 +62,13 @@ class Following:
 
 
 async def followed(
-    database: Database, known: Known, after: Callable[[Connection, int], Following], place: int, *first: str
+    looking: FairThreads,
+    tenant: str,
+    database: Database,
+    known: Known,
+    after: Callable[[Connection, int], Following],
+    place: int,
+    *first: str,
 ) -> AsyncGenerator[str, None]:
     """Texts of `first`, then of the events behind `place` as they come; until the caller is not known any more."""
 
@@ -70,7 +80,7 @@ async def followed(
     for text in first:
         yield text
     looks = 0
-    while (found := await asyncio.to_thread(look)) is not None:
+    while (found := await (await looking.start((tenant, known.caller.actor), look))) is not None:
         place = found.place
         for event in found.events:
             yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.data.model_dump_json()}\n\n"
@@ -88,6 +98,9 @@ class EventStreams:
     def __init__(self) -> None:
         #: by tenant
         self.open: Counter[str] = Counter()
+        self.looking = FairThreads(
+            ThreadPoolExecutor(THREADS, thread_name_prefix="events"), Turns(THREADS, THREADS_OF_TENANT)
+        )
 
     def check(self, tenant: str) -> None:
         """Raises `StreamsTooMany`."""

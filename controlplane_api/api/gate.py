@@ -3,6 +3,8 @@
 Comes in: requests. Goes out: those whose caller has what the route needs (`api.roles`), with the caller, and with what
 the audit log shall say of a command: `writing` puts it there in the transaction that carries the command out.
 What no rule names goes nowhere. Whoever has no role in a tenant gets 404 whether there is one of that name or not.
+Of one tenant `MAX_OF_TENANT` requests are in work at a time, from their caller's admission to the beginning of the
+answer, in turns of its callers: a tenant's slow ones take neither the threads nor the database's connections of others.
 """
 
 import logging
@@ -12,11 +14,12 @@ from re import Pattern
 from typing import Any
 from urllib.parse import unquote
 
+from anyio.to_thread import current_default_thread_limiter
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from controlplane_api.api.authentication import Authentication, Known
 from controlplane_api.api.guard import READS
@@ -28,11 +31,14 @@ from controlplane_api.errors import ControlPlaneError, CrossSiteRefused, Request
 from controlplane_api.identity import audit, sessions
 from controlplane_api.identity.callers import Caller, Need
 from gateway.rate import Rates
+from gateway.shares import Owner, Turns
 
 logger = logging.getLogger(__name__)
 
 PAGE_TOKEN_HEADER = "x-menura-page-token"  # noqa: S105
 MAX_BODY_BYTES_OF_NOBODY = 4_096
+#: requests in work; threads, of which some are left to the callers who are not known yet
+MAX_IN_WORK, MAX_OF_TENANT, THREADS = 96, 8, 128
 #: refusals of one caller that the audit log keeps; of what he reads and of his commands each
 REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED = 0.1, 20, 1_000
 
@@ -83,9 +89,11 @@ class Gate:
         #: apart, so that nobody hides a command behind what he reads
         self._refused_reads = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
         self._refused_commands = Rates[str](REFUSALS_PER_SECOND, REFUSALS_BURST, MAX_REFUSED)
+        self._in_work = Turns(MAX_IN_WORK, MAX_OF_TENANT)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
+            current_default_thread_limiter().total_tokens = THREADS
             await self._app(scope, receive, send)
             return
         there = [(rule, match) for rule in self._rules if (match := rule.path.match(scope["path"])) is not None]
@@ -100,7 +108,32 @@ class Gate:
         except ControlPlaneError as refused:
             await _refusal(refused)(scope, receive, send)
             return
-        await self._app({**scope, "state": {**scope.get("state", {}), **self._state, **state}}, receive, send)
+        admitted = {**scope, "state": {**scope.get("state", {}), **self._state, **state}}
+        command = state.get("command")
+        if not isinstance(command, Command):
+            await self._app(admitted, receive, send)
+            return
+        await self._in_turn((command.tenant, command.caller.actor), admitted, receive, send)
+
+    async def _in_turn(self, owner: Owner, scope: Scope, receive: Receive, send: Send) -> None:
+        """The turn ends when the answer begins, which may go on for an hour."""
+        await self._in_work.take(owner)
+        is_over = False
+
+        async def send_answer(message: Message) -> None:
+            end()
+            await send(message)
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                self._in_work.give(owner)
+
+        try:
+            await self._app(scope, receive, send_answer)
+        finally:
+            end()
 
     async def _admit(self, rule: Rule, named: Mapping[str, str], scope: Scope) -> dict[str, object]:
         """What the route gets. Raises whatever refuses it."""

@@ -343,11 +343,14 @@ class Committer:
         while True:
             try:
                 answer = await told_when_locked(
-                    self._in_thread(ask), self.registry.lock_holders, "commits of all sources", self._waits
+                    self._in_thread(ask),
+                    self.registry.lock_holders,
+                    "commits of all sources",
+                    partial(self._waits, "the database is slow or locked, commits wait"),
                 )
             except RegistryUnavailable as unavailable:
                 self.metrics.menura_registry_failures_total += 1
-                self._waits()
+                self._waits("the database is away, commits wait")
                 if not away:
                     logger.warning("registry is away, commits wait: %s", unavailable)
                 away = True
@@ -359,8 +362,8 @@ class Committer:
                     logger.warning("registry is back")
                 return answer
 
-    def _waits(self) -> None:
-        self.readiness.waits(_DATABASE, "the database is away, slow or locked, commits wait")
+    def _waits(self, why: str) -> None:
+        self.readiness.waits(_DATABASE, why)
         self.metrics.menura_log_waits_for_database = 1
 
 

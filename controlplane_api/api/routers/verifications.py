@@ -147,4 +147,4 @@ def follow_verdicts(
     def after(connection: Connection, number: int) -> Following:
         return proof_queries.after(connection, tenant, source, number)
 
-    return EventStream(streams, tenant, followed(database, known, after, number))
+    return EventStream(streams, tenant, followed(streams.looking, tenant, database, known, after, number))
