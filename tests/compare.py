@@ -19,7 +19,7 @@ from tests.servers import Server
 _ENCODERS_ONLY = {kind: encode for kind, encode in pymysql.converters.conversions.items() if not isinstance(kind, int)}
 
 #: charsets with codes that are no characters
-_WITH_UNASSIGNED = frozenset({"big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis"})
+_WITH_UNASSIGNED = frozenset({"ascii", "big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis"})
 #: in the highest byte of EWKB's type
 _HAS_SRID = 0x20
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"})
@@ -160,13 +160,13 @@ def _chosen(column: SourceColumn) -> str:
     if column.data_type == "vector":  # PyMySQL takes it for text
         return f"CAST({name} AS BINARY)"
     if column.charset in _WITH_UNASSIGNED:  # printed as question marks, which it does not have
-        shown, held = _times("?", f"CONVERT({name} USING utf8mb4)"), _times("3F", f"HEX({name})")
+        shown, held = _question_marks(f"CONVERT({name} USING utf8mb4)"), _question_marks(f"CAST({name} AS BINARY)")
         return f"IF({shown} > {held}, CONCAT('0x', HEX({name})), {name})"
     return name
 
 
-def _times(part: str, text: str) -> str:
-    return f"(CHAR_LENGTH({text}) - CHAR_LENGTH(REPLACE({text}, '{part}', ''))) / {len(part)}"
+def _question_marks(text: str) -> str:
+    return f"(CHAR_LENGTH({text}) - CHAR_LENGTH(REPLACE({text}, '?', '')))"
 
 
 def _as_is(value: object) -> object:

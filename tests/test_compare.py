@@ -46,3 +46,17 @@ def test_value_when_the_lakes_column_is_of_another_type_then_it_equals_none() ->
         ("double", 1, 1.0), ("bit", b"x", b"x"),
     ):  # fmt: skip
         assert lake_value(SourceColumn("c", kind, kind, 0, 0), value, None) != shown
+
+
+def test_text_when_a_geometry_has_become_it_then_its_bytes_are_read_and_no_question_marks(tmp_path: Path) -> None:
+    """MariaDB keeps a geometry's bytes, of which ASCII has not all, in a text of that charset."""
+    with server("mariadb", tmp_path / "server") as database:
+        database.run(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.t (id INT, t GEOMETRY)",
+            "INSERT INTO shop.t VALUES (1, ST_GeomFromText('POINT(1 1)'))",
+            "ALTER TABLE shop.t MODIFY t VARCHAR(300) CHARACTER SET ascii",
+            "INSERT INTO shop.t VALUES (2, 'what?')",
+        )
+        _, rows = read_source(database, "shop", "t")
+    assert rows == [("1", "0x000000000101000000000000000000F03F000000000000F03F"), ("2", "what?")]
