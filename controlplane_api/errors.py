@@ -331,6 +331,13 @@ class SearchIndexUnknown(RequestError):
     fix = "Index it by `menura search index`; the list of search indexes has all that there are."
 
 
+class RecentChangesUnknown(RequestError):
+    """The search service has no lake in which the table has changes."""
+
+    status = 404
+    fix = "Start its sync and wait until a lake has rows of it; `menura search serve` names that lake with --lake."
+
+
 class SearchRefused(RequestError):
     """The text, a filter or a facet of a search can't be answered as it is written, or not within its time."""
 

@@ -106,7 +106,8 @@ NEEDS: Mapping[Callable[..., Any], Need] = {
     joined_views.explain_view: Need.VIEW,
     joined_views.plan_view: Need.VIEW,
     searches.get_search_indexes: Need.VIEW,
-    # say themselves who searched what
+    # say themselves who was given rows of what
+    searches.get_recent_changes: Need.READ_ROWS,
     searches.search_table: Need.READ_ROWS,
     searches.search_view: Need.READ_ROWS,
     identities.create_token: Need.ADMINISTER,

@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from controlplane_api.api.views.base import View
 from controlplane_api.errors import (
     ControlPlaneError,
+    RecentChangesUnknown,
     SearchAway,
     SearchBusy,
     SearchIndexUnknown,
@@ -46,6 +47,7 @@ _DOING = "asking the search service"
 #: by the code that the service answers with
 _REFUSALS: Mapping[object, type[ControlPlaneError]] = {
     "SEARCH_INDEX_MISSING": SearchIndexUnknown,
+    "TABLE_NOT_IN_LAKE": RecentChangesUnknown,
     "SEARCH_REFUSED": SearchRefused,
     "SEARCH_TOO_LONG": SearchRefused,
     "SEARCH_BUSY": SearchBusy,
@@ -81,7 +83,7 @@ class SearchService:
             raise SearchUnusable(doing, f"{ca}: {unusable.strerror}", remedy="Correct --search-ca.") from unusable
 
     async def ask(self, answer: type[V], tenant: str, path: str, question: Mapping[str, Any]) -> V:
-        """Raises `SearchAway`, `SearchBusy`, `SearchIndexUnknown`, `SearchRefused`."""
+        """Raises `SearchAway`, `SearchBusy`, `SearchIndexUnknown`, `RecentChangesUnknown`, `SearchRefused`."""
         async with self._turn(tenant):
             status, content = await self._answered(path, question)
         if status == httpx.codes.OK:
@@ -158,8 +160,11 @@ def _refusal(status: int, content: bytes) -> ControlPlaneError:
     if error is None:
         logger.error("the search service refuses the API: status=%s code=%s", status, code)
         return _away(f"it answers with status {status}{f' and {code}' if code else ''}")
-    if error is SearchIndexUnknown:  # its own words name folders of its host
+    # its own words name folders of its host
+    if error is SearchIndexUnknown:
         return error("searching", "there is no index of it that was completed", remedy=error.fix)
+    if error is RecentChangesUnknown:
+        return error("reading recent changes", "the search service knows no lake with changes of it", remedy=error.fix)
     return error("searching", found, remedy=remedy)
 
 

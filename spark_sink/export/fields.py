@@ -194,6 +194,8 @@ def readable(type_: pa.DataType, source_type: str) -> Field:
 
     >>> readable(pa.int64(), "time").convert(-1_500_000), readable(pa.binary(), "").convert(b"\\x00\\xff")
     ('-00:00:01.5', '0x00ff')
+    >>> readable(pa.bool_(), "").convert(True)
+    'true'
     """
     if pa.types.is_integer(type_) and re.match(r"time\b", source_type):
         return Field("string", _time_of_day)
@@ -202,6 +204,8 @@ def readable(type_: pa.DataType, source_type: str) -> Field:
         return Field("string", lambda value: _instant(value, None).removesuffix("Z") + end)
     if pa.types.is_date32(type_):
         return Field("string", lambda value: (_EPOCH + timedelta(days=value)).date().isoformat())
+    if pa.types.is_boolean(type_):
+        return Field("string", lambda value: "true" if value else "false")
     return Field("string", (lambda value: f"0x{value.hex()}") if pa.types.is_binary(type_) else str)
 
 

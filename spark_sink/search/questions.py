@@ -7,6 +7,7 @@ into which tenant and source go as they are, so that they must be identities her
     POST /v1/indexes  {"tenant": "acme", "limit": 100, "after": []}   "after": SOURCE, DATABASE, TABLE of a page's last
     POST /v1/search   {"tenant": "acme", "source": "shop", "database": "shop", "table": "orders",
                        "text": "red bicy*", "filters": ["total>=9.50"], "facets": ["status"], "limit": 10}
+    POST /v1/changes  {"tenant": "acme", "source": "shop", "database": "shop", "table": "orders", "limit": 20}
 
 Values are those of `menura search query --output json`; an integer beyond 2^53, which readers of JSON round, is a text.
 """
@@ -25,6 +26,7 @@ from spark_sink.export.fields import Value
 from spark_sink.search.asking import Found, Search
 from spark_sink.search.entries import Reached
 from spark_sink.search.lag import Lag
+from spark_sink.search.recent_changes import MOST_CHANGES, Change, RecentChanges
 from spark_sink.work import TableId
 
 MAX_BODY_BYTES = 256 << 10
@@ -62,12 +64,8 @@ class Question:
     def read(cls, body: bytes, timeout_seconds: float) -> "Question":
         """Raises `SearchRefused`."""
         held = _Body.read(body)
-        source = held.text("source")
-        _check(is_identity(source) or source == VIEW_SOURCE, "source")
-        table = TableId(held.tenant(), source, held.text("database"), held.text("table"))
-        _check(bool(table.database and table.table), "database or table")
         return cls(
-            table,
+            held.table(),
             Search(
                 held.text("text"),
                 held.texts("filters"),
@@ -76,6 +74,20 @@ class Question:
                 timeout_seconds=timeout_seconds,
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class OfChanges:
+    table: TableId
+    limit: int
+
+    @classmethod
+    def read(cls, body: bytes) -> "OfChanges":
+        """Raises `SearchRefused`."""
+        held = _Body.read(body)
+        limit = held.integer("limit", 20)
+        _check(1 <= limit <= MOST_CHANGES, "limit")
+        return cls(held.table(), limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,13 @@ class _Body:
         tenant = self.text("tenant")
         _check(is_identity(tenant), "tenant")
         return tenant
+
+    def table(self) -> TableId:
+        source = self.text("source")
+        _check(is_identity(source) or source == VIEW_SOURCE, "source")
+        table = TableId(self.tenant(), source, self.text("database"), self.text("table"))
+        _check(bool(table.database and table.table), "database or table")
+        return table
 
 
 def _is_whole(text: str) -> bool:
@@ -169,18 +188,59 @@ def _of_index(reached: Reached, lag: Lag | str) -> dict[str, Any]:
     return {"cut": lag.index_cut, "at_us": reached.at_us, **known, "unknown": ""}
 
 
+def changes_answer(found: RecentChanges) -> dict[str, Any]:
+    """The newest first, as many as are not too many bytes."""
+    changes, size, shortened = list[dict[str, Any]](), 0, 0
+    for change in reversed(found.changes):
+        there = [(name, row) for name, row in (("before", change.before), ("after", change.after)) if row is not None]
+        images = {name: _shortened(row) for name, row in there}
+        shown = _of_change(change) | {name: image for name, (image, _) in images.items()}
+        size += _size(shown)
+        if size > MOST_ROW_BYTES:
+            break
+        changes.append(shown)
+        shortened += sum(cut_off for _, cut_off in images.values())
+    return {
+        "cut": found.cut, "changes": changes, "left_out": len(found.changes) - len(changes), "shortened": shortened,
+    }  # fmt: skip
+
+
+def _of_change(change: Change) -> dict[str, Any]:
+    return {
+        "op": change.op,
+        "gsn": str(change.gsn),
+        "transaction_id": str(change.transaction_id),
+        "at_us": change.committed_us,
+        "position": change.position,
+        "key": None if change.key is None else _shortened(change.key)[0],
+        "before": None,
+        "after": None,
+        "absent_before": list(change.absent_before),
+        "absent_after": list(change.absent_after),
+    }
+
+
 def _rows(found: Sequence[Mapping[str, Value]]) -> tuple[list[dict[str, Value]], int, int]:
     """Those that are not too many bytes, how many are, and how many values are shortened."""
     rows, size, shortened = list[dict[str, Value]](), 0, 0
     for row in found:
-        long = {name for name, value in row.items() if isinstance(value, str) and len(value) > MOST_VALUE_CHARS}
-        shown = {name: _value(value[:MOST_VALUE_CHARS] if name in long else value) for name, value in row.items()}
-        size += len(json.dumps(shown, ensure_ascii=False).encode())
+        shown, cut_off = _shortened(row)
+        size += _size(shown)
         if size > MOST_ROW_BYTES:
             break
         rows.append(shown)
-        shortened += len(long)
+        shortened += cut_off
     return rows, len(found) - len(rows), shortened
+
+
+def _shortened(row: Mapping[str, Value]) -> tuple[dict[str, Value], int]:
+    """As an answer has it, and how many of its values are cut off."""
+    long = {name for name, value in row.items() if isinstance(value, str) and len(value) > MOST_VALUE_CHARS}
+    return {name: _value(value[:MOST_VALUE_CHARS] if name in long else value) for name, value in row.items()}, len(long)
+
+
+def _size(shown: Mapping[str, Any]) -> int:
+    return len(json.dumps(shown, ensure_ascii=False).encode())
 
 
 def _value(value: Value) -> Value:

@@ -1,11 +1,12 @@
 """`menura search serve`: indexes of tables, asked over HTTP.
 
-Comes in: questions (`questions`), with the service's token where it has one. Goes out: rows, and how far behind the
-lake each index is. Nothing is durable and nothing is changed: any number of these may run over the same indexes.
+Comes in: questions (`questions`), with the service's token where it has one. Goes out: rows, how far behind the lake
+each index is, and the newest changes of a table, which the lake itself has. Nothing is durable and nothing is
+changed: any number of these may run over the same indexes.
 
-The one caller is the control plane's API, which knows who asks and which tenant he may see; here whoever has the token
-may ask for any tenant. Without a token, on loopback alone, the name that a request comes to must be loopback's, so that
-no page of a browser on this host can ask by a name of its own.
+The one caller is the control plane's API, which knows who asks and which tenant he may see; here whoever has the
+token may ask for any tenant. Without a token, on loopback alone, the name that a request comes to must be loopback's,
+so that no page of a browser on this host can ask by a name of its own.
 
 `most_at_once` questions run at once; those beyond are refused, not queued. A search that takes too long can't be
 stopped: it is refused, and keeps its turn until its thread has ended, so that no more threads than turns ever burn.
@@ -33,20 +34,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from spark_sink.errors import (
+    LakeStorageFailed,
     SearchBusy,
     SearchCallerRefused,
     SearchIndexFailed,
     SearchIndexMissing,
     SearchRefused,
     SearchTooLong,
+    TableNotInLake,
 )
 from spark_sink.search import questions
 from spark_sink.search.asking import Search
 from spark_sink.search.entries import Reached
 from spark_sink.search.indexed import indexed_tables, unready
-from spark_sink.search.lag import BETWEEN, Lag, Lags
+from spark_sink.search.lag import BETWEEN, STORE_FAILURES, Lag, Lags, store_reason
 from spark_sink.search.opensearch.cluster import Cluster
-from spark_sink.search.questions import MAX_BODY_BYTES, Listing, Question
+from spark_sink.search.questions import MAX_BODY_BYTES, Listing, OfChanges, Question
+from spark_sink.search.recent_changes import recent_changes
 from spark_sink.search.searching import open_search
 from spark_sink.work import TableId
 
@@ -55,6 +59,7 @@ _STATUS: Mapping[type[MenuraError], int] = {
     SearchRefused: 422,
     SearchTooLong: 422,
     SearchIndexMissing: 404,
+    TableNotInLake: 404,
     SearchBusy: 503,
     SearchCallerRefused: 401,
 }
@@ -88,6 +93,7 @@ class SearchService:
         routes = [
             Route("/v1/indexes", self._answering(self._indexes), methods=["POST"]),
             Route("/v1/search", self._answering(self._search), methods=["POST"]),
+            Route("/v1/changes", self._answering(self._changes), methods=["POST"]),
         ]
         self.app = Starlette(routes=routes, lifespan=self._beating)
 
@@ -103,6 +109,30 @@ class SearchService:
     async def _search(self, body: bytes) -> bytes:
         question = Question.read(body, self._timeout_seconds)
         return await self._in_turn(lambda: self._found(question))
+
+    async def _changes(self, body: bytes) -> bytes:
+        asked = OfChanges.read(body)
+        return await self._in_turn(lambda: self._changed(asked))
+
+    def _changed(self, asked: OfChanges) -> bytes:
+        if self._lake is None:
+            raise TableNotInLake(
+                "reading recent changes",
+                "this service was not told where the lake is",
+                remedy="Start `menura search serve` with --lake",
+                **asked.table.names(),
+            )
+        try:
+            found = recent_changes(self._lake, asked.table, asked.limit)
+        except STORE_FAILURES as failure:
+            raise LakeStorageFailed(
+                "reading recent changes",
+                store_reason(failure),
+                data="Nothing of the lake is touched by it",
+                remedy="Check the lake's storage, then try again",
+                **asked.table.names(),
+            ) from failure
+        return questions.encoded(questions.changes_answer(found))
 
     def _listed(self, listing: Listing) -> bytes:
         after = listing.after and TableId(listing.tenant, *listing.after)
@@ -209,6 +239,7 @@ class SearchService:
 _ENDS: Mapping[type[MenuraError], str] = {
     SearchRefused: "refused",
     SearchIndexMissing: "refused",
+    TableNotInLake: "refused",
     SearchCallerRefused: "refused",
     SearchTooLong: "late",
     SearchBusy: "busy",

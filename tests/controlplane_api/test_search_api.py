@@ -30,6 +30,7 @@ from tests.stack import Process, http_client, wait_for
 
 OF_TABLE = "/api/v1/tenants/{}/sources/shop/tables/shop/orders/search"
 OF_VIEW = "/api/v1/tenants/{}/views/orders_of_customers/search"
+CHANGES = "/api/v1/tenants/{}/sources/shop/tables/shop/orders/changes"
 INDEXES = "/api/v1/tenants/{}/search-indexes"
 
 
@@ -59,7 +60,7 @@ def searching(database: Database, url: str | None) -> Iterator[httpx.Client]:
 @pytest.fixture
 def client(database: Database, shop: Shop) -> Iterator[httpx.Client]:
     with (
-        answering(service.SearchService(shop.indexes, timeout_seconds=300)) as url,
+        answering(service.SearchService(shop.indexes, str(shop.lake.folder), timeout_seconds=300)) as url,
         searching(database, url) as client,
     ):
         yield client
@@ -117,6 +118,7 @@ def test_rows_when_a_role_does_not_read_them_then_none_leaves_and_what_was_refus
         for path in (OF_TABLE, OF_VIEW):
             answer = client.post(path.format("acme"), json={"text": "red"}, headers=shown.headers)
             assert problem(answer) == (403, "ROLE_MISSING")
+        assert problem(client.get(CHANGES.format("acme"), headers=shown.headers)) == (403, "ROLE_MISSING")
     assert {entry[3] for entry in searched(database)} == {"ROLE_MISSING"}
     assert problem(client.post(OF_TABLE.format("acme"), json={}))[0] == 401
 
@@ -146,6 +148,33 @@ def test_a_tenant_when_its_reader_searches_then_no_index_of_another_is_reached(
         assert problem(answer)[0] in (404, 422), way
     both = made(database, Role.READER, None).headers
     assert client.post(OF_TABLE.format("acme"), json={}, headers=both).status_code == 200
+
+
+def test_changes_when_a_reader_asks_then_the_newest_come_with_their_values_and_the_audit_log_has_who_was_given_them(
+    client: httpx.Client, database: Database
+) -> None:
+    shown = made(database, Role.READER)
+    for _ in range(2):
+        answer = client.get(CHANGES.format("acme"), params={"limit": 2}, headers=shown.headers)
+        assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["cut"], found["left_out"], found["shortened"]) == (1, 0, 0)
+    assert [(each["op"], each["key"], each["before"]) for each in found["changes"]] == [
+        ("c", {"id": str(LAST_ID)}, None),
+        ("c", {"id": "39"}, None),
+    ]
+    assert found["changes"][1]["after"]["total"] == str(order(39)["total"])
+    assert searched(database) == [
+        (f"token {shown.id} (reader-of-tests)", "changes", "sources/shop/tables/shop/orders/changes", "")
+    ]
+    stranger = made(database, Role.READER, "globex").headers
+    assert problem(client.get(CHANGES.format("acme"), headers=stranger)) == (404, "TENANT_UNKNOWN")
+    own = client.get(CHANGES.format("globex"), headers=stranger)
+    assert problem(own) == (404, "RECENT_CHANGES_UNKNOWN")
+    assert str(found["cut"]) not in own.json()["found"] and "/lake" not in own.json()["found"]
+    for limit in (0, 51, "many"):
+        answer = client.get(CHANGES.format("acme"), params={"limit": limit}, headers=shown.headers)
+        assert problem(answer) == (422, "REQUEST_INVALID")
 
 
 def test_the_audit_log_when_somebody_searches_then_says_who_and_what_once_in_a_while_and_never_for_which_words(

@@ -15,11 +15,12 @@ from spark_sink.search import lag
 from spark_sink.search.index import TABLE_FILE
 from spark_sink.search.index_query import FolderIndex
 from spark_sink.search.lag import Lags, SourceSeen
-from spark_sink.search.questions import MAX_BODY_BYTES, MOST_VALUE_CHARS
+from spark_sink.search.questions import MAX_BODY_BYTES, MOST_ROW_BYTES, MOST_VALUE_CHARS
+from spark_sink.search.recent_changes import MOST_CHANGES
 from spark_sink.search.searching import open_search
 from spark_sink.search.service import SearchService
 from spark_sink.work import TableId
-from tests.spark_sink.landing import Table, delete, insert, table_id
+from tests.spark_sink.landing import Table, delete, insert, table_id, truncate, update
 from tests.spark_sink.search_shop import LAST_ID, ORDERS, ORDERS_ID, VIEW_ID, Shop, answering, joined, order
 from tests.stack import http_client, wait_for
 
@@ -296,3 +297,87 @@ def test_a_lag_when_many_ask_for_it_then_the_lake_is_read_once_and_its_last_answ
     for number in range(5):
         assert "has no cut with" in lags.of(lake, TableId("acme", f"s{number}", "shop", "x"), reached)
     assert len(lags._known) == 2
+
+
+@pytest.fixture
+def lake_client(shop: Shop) -> Iterator[httpx.Client]:
+    """Of a service that knows the lake."""
+    service = SearchService(shop.indexes, str(shop.lake.folder), timeout_seconds=300)
+    with answering(service) as url, http_client(url) as client:
+        yield client
+
+
+def changes(client: httpx.Client, **asked: object) -> dict[str, Any]:
+    answer = client.post("/v1/changes", json={**OF_ORDERS, **asked})
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def test_changes_when_they_are_asked_for_then_the_newest_come_first_with_the_row_before_and_after(
+    shop: Shop, lake_client: httpx.Client
+) -> None:
+    first = changes(lake_client)
+    assert (first["cut"], first["left_out"], first["shortened"]) == (1, 0, 0)
+    assert [each["op"] for each in first["changes"]] == ["c"] * 20
+    assert [each["key"]["id"] for each in first["changes"]] == [str(LAST_ID), *map(str, range(39, 20, -1))]
+    shop.cut((ORDERS, [update(order(3), order(3, status="late")), delete(**order(5)), insert(**order(41))]))
+    came, went, changed = changes(lake_client, limit=3)["changes"]
+    assert (came["op"], came["key"], came["before"]) == ("c", {"id": "41"}, None)
+    assert (came["after"]["total"], came["after"]["note"]) == (str(order(41)["total"]), order(41)["note"])
+    assert (went["op"], went["key"], went["after"]) == ("d", {"id": "5"}, None)
+    assert (changed["op"], changed["before"]["status"], changed["after"]["status"]) == ("u", order(3)["status"], "late")
+    assert changed["before"]["placed_at"] == changed["after"]["placed_at"] == "2026-11-02T05:30:00.000003"
+    assert int(came["gsn"]) > int(went["gsn"]) > int(changed["gsn"])
+    assert came["at_us"] == changed["at_us"] and came["position"]
+    shop.cut(truncate(ORDERS))
+    (gone,) = changes(lake_client, limit=1)["changes"]
+    assert (gone["op"], gone["key"], gone["before"], gone["after"]) == ("t", None, None, None)
+
+
+def test_changes_when_they_are_many_bytes_then_the_newest_are_given_and_it_is_said_what_is_not(
+    shop: Shop, lake_client: httpx.Client
+) -> None:
+    shop.cut((ORDERS, [insert(**order(number, note="x" * (MOST_VALUE_CHARS + 1))) for number in range(100, 200)]))
+    found = changes(lake_client, limit=MOST_CHANGES)
+    assert found["shortened"] == MOST_CHANGES and found["left_out"] == 0
+    shop.cut((ORDERS, [insert(**order(number, note="\N{SNOWMAN}" * MOST_VALUE_CHARS)) for number in range(200, 300)]))
+    found = changes(lake_client, limit=MOST_CHANGES)
+    assert found["changes"][0]["key"]["id"] == "299"
+    assert 0 < len(found["changes"]) < MOST_CHANGES == len(found["changes"]) + found["left_out"]
+    assert len(json.dumps(found, ensure_ascii=False).encode()) <= MOST_ROW_BYTES + 1000
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "code"),
+    [
+        ({"table": "nothing"}, 404, "TABLE_NOT_IN_LAKE"),
+        ({"source": "other"}, 404, "TABLE_NOT_IN_LAKE"),
+        ({"tenant": "globex"}, 404, "TABLE_NOT_IN_LAKE"),
+        ({"tenant": "../acme"}, 422, "SEARCH_REFUSED"),
+        ({"limit": 0}, 422, "SEARCH_REFUSED"),
+        ({"limit": MOST_CHANGES + 1}, 422, "SEARCH_REFUSED"),
+        ({"limit": True}, 422, "SEARCH_REFUSED"),
+    ],
+)
+def test_changes_when_they_can_not_be_had_then_it_is_said_why(
+    lake_client: httpx.Client, asked: dict[str, object], status: int, code: str
+) -> None:
+    assert refused(lake_client.post("/v1/changes", json={**OF_ORDERS, **asked})) == (status, code)
+
+
+def test_changes_when_the_service_knows_no_lake_then_it_names_the_option(client: httpx.Client) -> None:
+    answer = client.post("/v1/changes", json=OF_ORDERS)
+    assert refused(answer) == (404, "TABLE_NOT_IN_LAKE")
+    assert "--lake" in answer.json()["remedy"]
+
+
+def test_changes_when_a_file_of_the_lake_is_gone_then_the_store_is_named_and_the_service_goes_on(
+    shop: Shop, lake_client: httpx.Client
+) -> None:
+    folder = shop.lake.folder / ORDERS_ID.default_folder / "changelog"
+    away = [file.rename(file.with_suffix(".away")) for file in folder.glob("**/*.parquet")]
+    assert refused(lake_client.post("/v1/changes", json=OF_ORDERS)) == (500, "LAKE_STORAGE_FAILED")
+    for file in away:
+        file.rename(file.with_suffix(".parquet"))
+    assert changes(lake_client)["changes"]

@@ -5,12 +5,13 @@ import {
   tell,
 } from "./shared.js";
 import { order } from "./orders.js";
+import { forgetChanges, showChanges } from "./table_changes.js";
 import { showFilter } from "./table_filter.js";
 import { showProof, repair } from "./table_proof.js";
 import { stage } from "./source_card.js";
 import { notesOf, seenOf } from "./table_parts.js";
 
-const SECTIONS = ["table", "columns", "definitions", "events", "ledger"].map((name) => `${name}-section`).concat("proof");
+const SECTIONS = ["table", "changes", "columns", "definitions", "events", "ledger"].map((name) => `${name}-section`).concat("proof");
 const EACH = 50; // of what has become of the table
 
 let told = null; // what was seen of it last
@@ -135,6 +136,7 @@ $("orders").addEventListener("submit", (event) => event.preventDefault());
 
 openPage({
   every_ms: 3000,
+  moved: forgetChanges,
   read: async () => {
     if (!place.table || !place.database || !place.source) return null;
     const path = tablePath(place);
@@ -158,6 +160,7 @@ openPage({
     showProof(proof, history.verdicts);
     showFilter(source, () => told);
     showHistory(table, definitions, events, entries);
+    showChanges();
     if (isFirst && location.hash) document.querySelector(location.hash)?.scrollIntoView();
   },
 });

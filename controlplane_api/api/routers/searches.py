@@ -1,13 +1,14 @@
-"""Searches of tables and joined views, which the search service answers.
+"""Searches of tables and joined views, and the newest changes of tables, which the search service answers.
 
-Who searches which table stands in the audit log: once for each caller and table in `AUDIT_SECONDS`, since a search page
-asks with each letter. The text and the filters do not: they are values of rows, and would outlive these there.
+Who is given rows of which table stands in the audit log: once for each caller and table in `AUDIT_SECONDS`, since a
+search page asks with each letter, and a table's page every few seconds. The text and the filters do not: they are
+values of rows, and would outlive these there.
 """
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from menura.views.definition import VIEW_DATABASE, VIEW_SOURCE
 from starlette.concurrency import run_in_threadpool
 
@@ -25,6 +26,7 @@ from controlplane_api.api.paths import (
 from controlplane_api.api.requests import SearchRequest
 from controlplane_api.api.search_service import SearchService, required
 from controlplane_api.api.views import (
+    RecentChanges,
     SearchAnswer,
     SearchIndexes,
     SearchIndexFacts,
@@ -32,15 +34,25 @@ from controlplane_api.api.views import (
     SearchIndexView,
 )
 from controlplane_api.database import Database
-from controlplane_api.errors import SearchAway, SearchBusy, SearchIndexUnknown, SearchMissing, SearchRefused
+from controlplane_api.errors import (
+    RecentChangesUnknown,
+    SearchAway,
+    SearchBusy,
+    SearchIndexUnknown,
+    SearchMissing,
+    SearchRefused,
+)
 from controlplane_api.identity import audit
 from gateway.rate import Rates
 
 router = APIRouter(prefix="/api/v1/tenants/{tenant}", tags=["search"])
 
 AUDIT_SECONDS, MAX_AUDITED = 600.0, 10_000
+#: see spark_sink/search/recent_changes.py
+MOST_CHANGES = 50
 _ANY = (SearchMissing, SearchBusy, SearchAway)
 _OF_INDEX = refusals(*_ANY, SearchIndexUnknown, SearchRefused)
+_OF_CHANGES = refusals(*_ANY, RecentChangesUnknown, SearchRefused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +118,50 @@ async def search_view(
     return await _search(searching, command, database, (VIEW_SOURCE, VIEW_DATABASE, view), request)
 
 
+@router.get(
+    "/sources/{source}/tables/{database}/{table}/changes",
+    responses=refusals(*_ANY, RecentChangesUnknown, SearchRefused),
+)
+async def get_recent_changes(
+    tenant: TenantName,
+    source: SourceName,
+    table: TableName,
+    searching: CurrentSearching,
+    command: CurrentCommand,
+    database: ControlDatabase,
+    limit: Annotated[int, Query(ge=1, le=MOST_CHANGES)] = 20,
+) -> RecentChanges:
+    """The newest changes of the table's rows that the lake has, with their values before and after."""
+    asked = {"tenant": tenant, "source": source, "database": table[0], "table": table[1], "limit": limit}
+    found = await required(searching.service).ask(RecentChanges, tenant, "/v1/changes", asked)
+    await _audit(searching, command, database, "changes")
+    return found
+
+
 async def _search(
     searching: Searching, command: Command, database: Database, table: tuple[str, str, str], request: SearchRequest
 ) -> SearchAnswer:
-    """No row leaves before the audit log has who is given it."""
     names = dict(zip(("source", "database", "table"), table, strict=True))
     asked = {"tenant": command.tenant, **names, **request.model_dump()}
     answer = await required(searching.service).ask(SearchAnswer, command.tenant, "/v1/search", asked)
-    rate = searching.told.of_name((command.caller.actor, command.tenant, command.found))
-    if rate.try_take():
-        try:
-            await run_in_threadpool(_record, database, command)
-        except BaseException:
-            rate.put_back()
-            raise
+    await _audit(searching, command, database, "search")
     return answer
 
 
-def _record(database: Database, command: Command) -> None:
+async def _audit(searching: Searching, command: Command, database: Database, action: str) -> None:
+    """No row leaves before the audit log has who is given it."""
+    rate = searching.told.of_name((command.caller.actor, command.tenant, f"{action} {command.found}"))
+    if rate.try_take():
+        try:
+            await run_in_threadpool(_record, database, command, action)
+        except BaseException:
+            rate.put_back()
+            raise
+
+
+def _record(database: Database, command: Command, action: str) -> None:
     with database.write() as connection:
-        audit.record(connection, command.tenant, command.caller.actor, "search", found=command.found)
+        audit.record(connection, command.tenant, command.caller.actor, action, found=command.found)
 
 
 def _index(found: SearchIndexFacts) -> SearchIndexView:

@@ -83,6 +83,7 @@ from controlplane_api.api.views.proofs import (
     VerificationScheduleView,
 )
 from controlplane_api.api.views.search import (
+    RecentChanges,
     SearchAnswer,
     SearchIndexes,
     SearchIndexFacts,
@@ -188,6 +189,7 @@ __all__ = [
     "Proofs",
     "QuarantineView",
     "ReadTableView",
+    "RecentChanges",
     "RefusalView",
     "RefusedTableView",
     "RepairRangeView",

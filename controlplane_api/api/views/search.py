@@ -1,4 +1,4 @@
-"""Searches: which tables and views have an index, and the rows that a search finds."""
+"""Searches: which tables and views have an index, the rows that a search finds; and the newest changes of a table."""
 
 from typing import Annotated
 
@@ -89,3 +89,36 @@ class SearchAnswer(SearchedView):
     shortened: int
     #: rows of the table with texts that are too long to be searched to their end
     clipped: int
+
+
+class RowChangeView(View):
+    """One change, in Debezium's words; values are texts."""
+
+    #: c: a row came, u: it changed, d: it went, r: a dump brought it, t: all rows went
+    op: str
+    #: its place in the source's order; texts, since readers of JSON round large integers
+    gsn: str
+    transaction_id: str
+    #: when it was committed at the source
+    at_us: int
+    #: behind the transaction, in the source's words
+    position: str
+    #: null: the table has no key, or all rows went
+    key: dict[str, Value] | None
+    #: null: there was no row, or none that is known
+    before: dict[str, Value] | None
+    after: dict[str, Value] | None
+    #: columns of which the source's log did not carry the value
+    absent_before: list[str]
+    absent_after: list[str]
+
+
+class RecentChanges(View):
+    #: of the source, up to which the lake has the table
+    cut: int
+    #: the newest first
+    changes: list[RowChangeView]
+    #: older ones that would have been too many bytes
+    left_out: int
+    #: values that are cut off after 65,536 characters
+    shortened: int
