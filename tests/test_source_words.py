@@ -31,7 +31,15 @@ MEANT: dict[str, tuple[str, ...]] = {
     "controlplane_api/migrations/env.py": ("postgresql", "PostgreSQL"),
     "controlplane_api/migrations/versions/rev_0017_changes.py": ("postgresql", "PostgreSQL", "plpgsql", "pg_notify"),
     "controlplane_api/migrations/versions/rev_0020_source_configurations.py": ("postgresql",),
-    "controlplane_api/migrations/versions/rev_0039_blocked_and_audit.py": ("postgresql", "_POSTGRESQL", "plpgsql"),
+    "controlplane_api/migrations/versions/rev_0039_blocked_and_audit.py": ("postgresql", "POSTGRESQL", "plpgsql"),
+    "controlplane_api/migrations/versions/rev_0040_audit_numbers.py": (
+        *("postgresql", "PostgreSQL", "POSTGRESQL"),
+        *("plpgsql", "pg_catalog", "pg_temp"),
+    ),
+    "controlplane_api/registry/lock_holders.py": (
+        *("postgresql", "PostgreSQL"),
+        *("pg_stat_activity", "pg_blocking_pids", "pg_prepared_xacts"),
+    ),
     "controlplane_api/registry/changes.py": ("PostgreSQL",),
     "controlplane_api/registry/landings.py": ("postgresql",),
     "controlplane_api/registry/leases.py": ("postgresql", "PostgreSQL"),
