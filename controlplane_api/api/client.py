@@ -46,6 +46,7 @@ from controlplane_api.api.views import (
     Proofs,
     ProofView,
     QuarantineView,
+    RecentChanges,
     RepairView,
     Rules,
     SourceAssigned,
@@ -151,6 +152,9 @@ class ApiClient:
         pages = list(self._pages(Definitions, f"{_of_table(source, database, table)}/definitions"))
         found = [definition for page in pages for definition in page.definitions]
         return Definitions(definitions=found, dropped=pages[-1].dropped)
+
+    def recent_changes(self, source: str, database: str, table: str, limit: int) -> RecentChanges:
+        return self._ask(RecentChanges, "GET", f"{_of_table(source, database, table)}/changes?limit={limit}")
 
     def ledger(self, source: str, database: str, table: str) -> list[LedgerEntryView]:
         """All of it, the newest first, over as many pages as it takes."""

@@ -1,4 +1,4 @@
-"""`menura table show SOURCE TABLE`: one table: its columns and keys, its sync, and how its definition has changed."""
+"""`menura table show|changes SOURCE TABLE`: one table: columns, keys, sync, how its definition and its rows changed."""
 
 from collections.abc import Sequence
 
@@ -31,9 +31,11 @@ from controlplane_api.commands.options import (
 )
 from controlplane_api.commands.output import document
 from controlplane_api.commands.show import STATE_STYLES
+from controlplane_api.commands.table_changes import changes
 from controlplane_api.commands.tables import TableArgument, parse_table
 
 app = forced_group("One table of a source.")
+app.command()(changes)
 
 #: of a list of changed columns in one line
 _NAMED = 6

@@ -23,9 +23,11 @@ from controlplane_api.identity import audit
 from controlplane_api.identity.callers import Role
 from spark_sink.search import lag, service
 from tests.controlplane_api.callers import made
+from tests.controlplane_api.commands import menura
 from tests.controlplane_api.conftest import serving
 from tests.controlplane_api.test_api_tls import write_certificate
-from tests.spark_sink.search_shop import LAST_ID, Shop, answering, order
+from tests.spark_sink.landing import delete, insert, update
+from tests.spark_sink.search_shop import LAST_ID, ORDERS, Shop, answering, order
 from tests.stack import Process, http_client, wait_for
 
 OF_TABLE = "/api/v1/tenants/{}/sources/shop/tables/shop/orders/search"
@@ -175,6 +177,25 @@ def test_changes_when_a_reader_asks_then_the_newest_come_with_their_values_and_t
     for limit in (0, 51, "many"):
         answer = client.get(CHANGES.format("acme"), params={"limit": limit}, headers=shown.headers)
         assert problem(answer) == (422, "REQUEST_INVALID")
+
+
+def test_changes_when_the_command_asks_for_them_then_each_is_a_line_with_what_differs(
+    client: httpx.Client, database: Database, shop: Shop, tmp_path: Path
+) -> None:
+    shop.cut((ORDERS, [update(order(3), order(3, status="late")), delete(**order(5)), insert(**order(41))]))
+    token = tmp_path / "token"
+    token.write_text(made(database, Role.READER).token)
+    environment = {"MENURA_API": str(client.base_url), "MENURA_API_TOKEN_FILE": str(token), "MENURA_TENANT": "acme"}
+    done = menura("table", "changes", "shop", "shop.orders", "--limit", "3", **environment)
+    assert done.returncode == 0, done.stderr
+    came, went, changed = [line for line in done.stdout.splitlines() if "id=" in line]
+    assert "inserted" in came and "id=41" in came and f"total={order(41)['total']}" in came
+    assert "deleted" in went and "id=5" in went
+    assert "updated" in changed and f"status: {order(3)['status']} → late" in changed and "note" not in changed
+    found = json.loads(menura("table", "changes", "shop", "shop.orders", "--json", **environment).stdout)
+    assert [each["op"] for each in found["changes"][:4]] == ["c", "d", "u", "c"]
+    unknown = menura("table", "changes", "shop", "shop.none", **environment)
+    assert unknown.returncode == 25 and "RECENT_CHANGES_UNKNOWN" in unknown.stderr
 
 
 def test_the_audit_log_when_somebody_searches_then_says_who_and_what_once_in_a_while_and_never_for_which_words(

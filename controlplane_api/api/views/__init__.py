@@ -84,6 +84,7 @@ from controlplane_api.api.views.proofs import (
 )
 from controlplane_api.api.views.search import (
     RecentChanges,
+    RowChangeView,
     SearchAnswer,
     SearchIndexes,
     SearchIndexFacts,
@@ -194,6 +195,7 @@ __all__ = [
     "RefusedTableView",
     "RepairRangeView",
     "RepairView",
+    "RowChangeView",
     "RuleView",
     "Rules",
     "ScheduledVerifications",
